@@ -1,0 +1,26 @@
+"""Corpora, token stores and batches."""
+
+from .batches import BatchPlan, EpochPlan, MicroBatches
+from .candidates import CandidateSampler
+from .corpus import Corpus, Documents, open_corpus
+from .docstrings import Docstrings, harvest_docstrings
+from .noise import Noise
+from .token_store import Ragged, SentenceFilter, StoreReport, TokenStore, build_token_store
+
+__all__ = [
+    "BatchPlan",
+    "CandidateSampler",
+    "Corpus",
+    "Docstrings",
+    "Documents",
+    "EpochPlan",
+    "MicroBatches",
+    "Noise",
+    "Ragged",
+    "SentenceFilter",
+    "StoreReport",
+    "TokenStore",
+    "build_token_store",
+    "harvest_docstrings",
+    "open_corpus",
+]

@@ -1,0 +1,308 @@
+"""Batches of sentences of like length under a token budget.
+
+The plan cuts global batches, over all processes, as a function of (lengths, budget, seed, epoch) alone; each process
+then takes its rows of them. So a resumed run, and a run on another number of processes, sees exactly the same
+batches.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+
+from .candidates import Candidates, CandidateSampler
+from .noise import Noise
+from .random_streams import NOISE, ORDER, stream
+from .token_store import Ragged, TokenStore
+
+IGNORE_INDEX = -100
+_PREFETCHED_STEPS = 4
+
+MicroBatch = dict[str, torch.Tensor]
+T = TypeVar("T")
+
+
+class BatchPlan:
+    """Cuts sentences, sorted by length, into micro batches of rows x longest <= `batch_tokens`.
+
+    A sentence longer than the budget is a micro batch of its own, and one warning counts such sentences. The sizes of
+    the micro batches are those of every epoch; which sentences they hold and their order are drawn anew.
+
+    Args:
+        lengths: int (sentences,), tokens of each sentence, `</s>` included.
+        batch_tokens: budget of a micro batch over all processes, padding included.
+        gradient_accumulation_steps: micro batches of an optimizer step; the last step of an epoch may have fewer.
+        seed: seed of the run.
+
+    Raises:
+        ValueError: no sentence, or a number below 1.
+    """
+
+    def __init__(self, lengths: np.ndarray, batch_tokens: int, gradient_accumulation_steps: int = 1, seed: int = 0):
+        if batch_tokens < 1 or gradient_accumulation_steps < 1:
+            raise ValueError(
+                f"batch_tokens is {batch_tokens} and gradient_accumulation_steps {gradient_accumulation_steps}; "
+                "both must be at least 1."
+            )
+        if not len(lengths) or np.min(lengths) < 1:
+            raise ValueError("A batch plan needs at least one sentence, and every sentence at least one token.")
+        # Stable sorting of 16-bit keys is a radix sort.
+        self.lengths = np.asarray(lengths, dtype=np.uint16 if np.max(lengths) < 1 << 16 else np.int64)
+        self.batch_tokens = batch_tokens
+        self.gradient_accumulation_steps = gradient_accumulation_steps
+        self.seed = seed
+        ordered = np.sort(self.lengths).astype(np.int64)
+        self.cuts = _cut(ordered, batch_tokens)
+        self.longest = ordered[self.cuts[1:] - 1]
+        oversized = int(np.count_nonzero(ordered > batch_tokens))
+        if oversized:
+            warnings.warn(
+                f"{oversized:,} sentences are longer than the budget of {batch_tokens} tokens "
+                f"(the longest: {ordered[-1]}); each is a micro batch of its own.",
+                stacklevel=2,
+            )
+
+    @property
+    def num_micro_batches(self) -> int:
+        return len(self.longest)
+
+    @property
+    def num_steps(self) -> int:
+        """Optimizer steps of an epoch."""
+        return -(-self.num_micro_batches // self.gradient_accumulation_steps)
+
+    @property
+    def padding_rate(self) -> float:
+        """Share of padding among all places of the micro batches of an epoch."""
+        places = int((np.diff(self.cuts) * self.longest).sum())
+        return 1.0 - int(self.lengths.sum(dtype=np.int64)) / places
+
+    def epoch(self, epoch: int) -> EpochPlan:
+        """The order of one epoch."""
+        rng = stream(self.seed, ORDER, epoch)
+        order = rng.permutation(len(self.lengths))
+        order = order[np.argsort(self.lengths[order], kind="stable")]
+        return EpochPlan(self, epoch, order, rng.permutation(self.num_micro_batches))
+
+    def sequential(self) -> Iterator[np.ndarray]:
+        """All sentences once in order of length, for evaluation: the row indices of each micro batch."""
+        order = np.argsort(self.lengths, kind="stable")
+        for start, stop in zip(self.cuts[:-1], self.cuts[1:], strict=True):
+            yield order[start:stop]
+
+
+class EpochPlan:
+    """The micro batches of one epoch. `plan.rows(step)` gives the sentence indices of each micro batch of a step."""
+
+    def __init__(self, plan: BatchPlan, epoch: int, order: np.ndarray, micro_order: np.ndarray):
+        self.plan = plan
+        self.epoch = epoch
+        self.order = order
+        self.micro_order = micro_order
+
+    def __len__(self) -> int:
+        return self.plan.num_steps
+
+    def rows(self, step: int) -> list[np.ndarray]:
+        """Sentence indices of each micro batch of `step`, in order of length.
+
+        Raises:
+            IndexError: no such step in an epoch.
+        """
+        if not 0 <= step < len(self):
+            raise IndexError(f"step is {step}; an epoch has the steps 0 to {len(self) - 1}.")
+        size = self.plan.gradient_accumulation_steps
+        cuts = self.plan.cuts
+        return [self.order[cuts[m] : cuts[m + 1]] for m in self.micro_order[step * size : (step + 1) * size]]
+
+
+def _cut(ordered: np.ndarray, batch_tokens: int) -> np.ndarray:
+    """Boundaries of greedy micro batches over ascending lengths."""
+    cuts = [0]
+    while cuts[-1] < len(ordered):
+        start = cuts[-1]
+        window = ordered[start : start + max(1, batch_tokens // int(ordered[start]))]
+        fits = np.searchsorted(np.arange(1, len(window) + 1) * window, batch_tokens, side="right")
+        cuts.append(start + max(1, int(fits)))
+    return np.array(cuts, dtype=np.int64)
+
+
+def pad(rows: Ragged, value: int, width: int | None = None) -> np.ndarray:
+    """Rows as an int64 matrix (rows, width or longest), filled up with `value`."""
+    width = int(rows.lengths.max()) if width is None else width
+    filled = np.arange(width) < rows.lengths[:, None]
+    if filled.all():
+        return rows.ids.reshape(len(rows.lengths), width)
+    matrix = np.full(filled.shape, value, dtype=np.int64)
+    matrix[filled] = rows.ids
+    return matrix
+
+
+class MicroBatches:
+    """Micro batches of a store as tensors, for one process of `world_size`.
+
+    A micro batch holds `input_ids` (B, N) and `labels` (B, N'), with -100 at padding; `attention_mask` (B, N) only
+    where the global micro batch has padding. Widths are those of the global micro batch, so all processes have the
+    same. With `candidates`, `candidate_ids` (C,) and `candidate_log_prob` (C,) are added and labels are places among
+    them.
+
+    Process r takes the rows r, r + W, ... of each micro batch; one that is left without a row gets one whose labels are
+    all -100, so every process makes the same number of forward passes.
+
+    An objective whose labels are not the sentence itself (next words, translations) overrides `targets`.
+
+    Args:
+        store: where the sentences are.
+        plan: the batch plan over all sentences of the store.
+        rank: number of this process.
+        world_size: number of processes.
+        noise: denoising noise for the input; the labels stay clean.
+        candidates: sampler for sampled softmax.
+
+    Raises:
+        ValueError: a plan of another number of sentences, or a rank outside the world.
+    """
+
+    def __init__(
+        self,
+        store: TokenStore,
+        plan: BatchPlan,
+        rank: int = 0,
+        world_size: int = 1,
+        noise: Noise | None = None,
+        candidates: CandidateSampler | None = None,
+    ):
+        if len(plan.lengths) != len(store):
+            raise ValueError(f"The plan covers {len(plan.lengths):,} sentences, the store has {len(store):,}.")
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank is {rank}; it must be at least 0 and below world_size = {world_size}.")
+        self.store = store
+        self.plan = plan
+        self.rank = rank
+        self.world_size = world_size
+        self.noise = noise
+        self.candidates = candidates
+
+    def inputs(self, rows: np.ndarray) -> Ragged:
+        """What the encoder reads for these sentences, before noise."""
+        return self.store.rows(rows)
+
+    def targets(self, rows: np.ndarray) -> Ragged:
+        """What the decoder must say for these sentences: here the sentences themselves."""
+        return self.store.rows(rows)
+
+    def iterate(self, epoch: int, start_step: int = 0) -> Iterator[tuple[int, list[MicroBatch], int]]:
+        """The steps of an epoch from `start_step` on, made a few steps ahead on a thread.
+
+        Yields:
+            (step, micro batches, number of target tokens of the whole global step).
+
+        Raises:
+            ValueError: `start_step` outside the epoch (its end is allowed and yields nothing).
+        """
+        if not 0 <= start_step <= self.plan.num_steps:
+            raise ValueError(f"start_step is {start_step}; an epoch has {self.plan.num_steps} steps.")
+        return prefetch(lambda: self._steps(epoch, start_step), _PREFETCHED_STEPS)
+
+    def sequential(self) -> Iterator[tuple[np.ndarray, MicroBatch, int]]:
+        """All sentences once in order of length, without noise and candidates, for evaluation.
+
+        Yields:
+            (sentence indices of this process's rows, micro batch, number of its target tokens over all processes). A
+            process that is left without a row gets no index and one row whose labels are all -100.
+        """
+        for rows in self.plan.sequential():
+            inputs, targets = self.inputs(rows), self.targets(rows)
+            yield rows[self.rank :: self.world_size], self._divide(inputs, targets, None), len(targets.ids)
+
+    def _steps(self, epoch: int, start_step: int) -> Iterator[tuple[int, list[MicroBatch], int]]:
+        plan = self.plan.epoch(epoch)
+        for step in range(start_step, len(plan)):
+            made = [self._make(rows, epoch, step, micro) for micro, rows in enumerate(plan.rows(step))]
+            yield step, [batch for batch, _ in made], sum(num_targets for _, num_targets in made)
+
+    def _make(self, rows: np.ndarray, epoch: int, step: int, micro: int) -> tuple[MicroBatch, int]:
+        inputs, targets = self.inputs(rows), self.targets(rows)
+        if self.noise is not None:
+            inputs = self.noise(inputs, stream(self.plan.seed, NOISE, epoch, step, micro))
+        candidates = None
+        if self.candidates is not None:
+            candidates = self.candidates.sample(targets.ids, epoch, step, micro)
+        return self._divide(inputs, targets, candidates), len(targets.ids)
+
+    def _divide(self, inputs: Ragged, targets: Ragged, candidates: Candidates | None) -> MicroBatch:
+        """This process's rows of a global micro batch."""
+        own = slice(self.rank, None, self.world_size)
+        has_row = self.rank < len(inputs.lengths)
+        mine = own if has_row else slice(0, 1)
+        input_ids = pad(inputs, self.store.pad_token_id)[mine]
+        labels = pad(targets, IGNORE_INDEX)[mine]
+        if not has_row:
+            labels = np.full_like(labels, IGNORE_INDEX)
+        batch = {"input_ids": _tensor(input_ids), "labels": _tensor(labels)}
+        width = int(inputs.lengths.max())
+        if inputs.lengths.min() < width:
+            batch["attention_mask"] = _tensor((np.arange(width) < inputs.lengths[mine, None]).astype(np.int64))
+        if candidates is not None:
+            batch["candidate_ids"] = _tensor(candidates.ids)
+            batch["candidate_log_prob"] = _tensor(candidates.log_prob)
+        return batch
+
+
+def _tensor(array: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+class _Item(NamedTuple):
+    value: Any
+
+
+class _End(NamedTuple):
+    error: BaseException | None
+
+
+def prefetch(make: Callable[[], Iterable[T]], depth: int) -> Iterator[T]:
+    """Items of `make()`, made on a thread up to `depth` ahead.
+
+    Exceptions of `make()` are raised here; closing the iterator ends the thread.
+    """
+    items: queue.Queue[_Item | _End] = queue.Queue(maxsize=depth)
+    stopped = threading.Event()
+
+    def put(item: _Item | _End) -> None:
+        while not stopped.is_set():
+            try:
+                return items.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+
+    def work() -> None:
+        try:
+            for value in make():
+                put(_Item(value))
+                if stopped.is_set():
+                    return
+            put(_End(None))
+        except BaseException as error:
+            put(_End(error))
+
+    thread = threading.Thread(target=work, name="batch maker", daemon=True)
+    thread.start()
+    try:
+        while True:
+            item = items.get()
+            if isinstance(item, _Item):
+                yield item.value
+            elif item.error is not None:
+                raise item.error
+            else:
+                return
+    finally:
+        stopped.set()
+        thread.join()

@@ -1,0 +1,308 @@
+"""Corpora: text files, `datasets` data sets and in-memory documents, all read as lines of sentences.
+
+Iterating over a corpus yields one stripped sentence at a time; an empty string ends a document.
+"""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import hashlib
+import io
+import json
+import lzma
+import os
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+ENCODING_ERRORS = ("strict", "replace", "ignore")
+_TEXT_SUFFIXES = (".txt", ".gz", ".xz", ".zst")
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+class Corpus:
+    """Lines of text with document boundaries; can be read any number of times.
+
+    `size` and `position` drive progress bars: both count `unit`s (compressed bytes of files, rows of data sets);
+    `size` is None where it is unknown.
+    """
+
+    unit = "row"
+    size: int | None = None
+    position: int = 0
+
+    def __iter__(self) -> Iterator[str]:
+        raise NotImplementedError
+
+    def identity(self) -> Any:
+        """JSON-able description that changes when the text may have changed."""
+        raise NotImplementedError
+
+    def fingerprint(self) -> str:
+        """Hash of `identity()`; a token store made from this corpus is reused while it stays the same."""
+        return hashlib.blake2b(json.dumps(self.identity(), sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+class TextFile(Corpus):
+    """One UTF-8 text file, plain or compressed (.gz, .xz, .zst): one sentence a line, a blank line ends a document."""
+
+    unit = "B"
+
+    def __init__(self, path: str | os.PathLike[str], encoding_errors: str = "strict"):
+        if encoding_errors not in ENCODING_ERRORS:
+            raise ValueError(f"encoding_errors is {encoding_errors!r}; choose one of {', '.join(ENCODING_ERRORS)}.")
+        self.path = Path(path)
+        self.encoding_errors = encoding_errors
+        self.size = self.path.stat().st_size
+
+    def __iter__(self) -> Iterator[str]:
+        self.position = 0
+        with open(self.path, "rb") as raw:
+            try:
+                # utf-8-sig: a byte-order mark is no part of the first sentence.
+                text = io.TextIOWrapper(
+                    _decompressed(raw, self.path), encoding="utf-8-sig", errors=self.encoding_errors
+                )
+                for number, line in enumerate(text):
+                    if number % 1024 == 0:
+                        self.position = raw.tell()
+                    yield line.strip()
+            except UnicodeDecodeError as error:
+                raise self._located(error) from None
+            except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
+                raise ValueError(f"{self.path}: the compressed file is damaged or cut short ({error}).") from error
+        self.position = self.size or 0
+
+    def identity(self) -> Any:
+        status = self.path.stat()
+        return ["file", str(self.path.resolve()), status.st_size, status.st_mtime_ns, self.encoding_errors]
+
+    def _located(self, error: UnicodeDecodeError) -> UnicodeDecodeError:
+        """The same error with the file, the line and the remedy; found by a second pass over the bytes."""
+        place = str(self.path)
+        with open(self.path, "rb") as raw:
+            for number, line in enumerate(_decompressed(raw, self.path), start=1):
+                try:
+                    line.decode("utf-8")
+                except UnicodeDecodeError as found:
+                    error, place = found, f"{self.path}, line {number}"
+                    break
+        reason = (
+            f"{error.reason} in {place}: the file is not UTF-8. Convert it, or go on with --encoding-errors replace"
+        )
+        return UnicodeDecodeError(error.encoding, error.object, error.start, error.end, reason)
+
+
+def _decompressed(raw: IO[bytes], path: Path) -> Any:
+    if path.suffix == ".gz":
+        return gzip.GzipFile(fileobj=raw)
+    if path.suffix == ".xz":
+        return lzma.LZMAFile(raw)
+    if path.suffix == ".zst":
+        try:
+            import zstandard
+        except ImportError:
+            raise ImportError(f'{path}: reading .zst files needs zstandard: pip install "zstandard"') from None
+        return _ZstdFile(zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True), path)
+    return raw
+
+
+class _ZstdFile(io.BufferedReader):
+    """zstandard's reader with lines, and with an error for damaged data that callers know."""
+
+    def __init__(self, reader: Any, path: Path):
+        super().__init__(_ZstdRaw(reader, path), buffer_size=1 << 20)
+
+
+class _ZstdRaw(io.RawIOBase):
+    def __init__(self, reader: Any, path: Path):
+        self._reader, self._path = reader, path
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        import zstandard
+
+        try:
+            return self._reader.readinto(buffer)
+        except zstandard.ZstdError as error:
+            raise EOFError(str(error)) from error
+
+
+class DatasetRows(Corpus):
+    """A column of a `datasets` data set: a row is a sentence, an empty (or null) row ends a document.
+
+    With `rows_are_documents` every row is a document of its own and its lines are the sentences.
+    """
+
+    def __init__(self, dataset: Any, text_column: str = "text", rows_are_documents: bool = False, name: Any = None):
+        columns = dataset.column_names
+        if columns is not None and text_column not in columns:
+            raise ValueError(f"The data set has no column {text_column!r}; choose one of {', '.join(columns)}.")
+        self.dataset = dataset
+        self.text_column = text_column
+        self.rows_are_documents = rows_are_documents
+        self.name = name
+        self.size = len(dataset) if hasattr(dataset, "__len__") else None
+
+    def __iter__(self) -> Iterator[str]:
+        self.position = 0
+        dataset = self.dataset if self.dataset.column_names is None else self.dataset.select_columns(self.text_column)
+        for batch in dataset.iter(batch_size=1024):
+            for row, text in enumerate(batch[self.text_column], start=self.position):
+                if text is not None and not isinstance(text, str):
+                    raise TypeError(
+                        f"Row {row} of column {self.text_column!r} is {type(text).__name__}, not text; "
+                        "name the column that holds the text."
+                    )
+                if self.rows_are_documents:
+                    yield from (line.strip() for line in (text or "").split("\n"))
+                    yield ""
+                else:
+                    yield (text or "").strip()
+            self.position += len(batch[self.text_column])
+
+    def identity(self) -> Any:
+        source = self.name if self.size is None else getattr(self.dataset, "_fingerprint", self.name)
+        return ["dataset", source, self.size, self.text_column, self.rows_are_documents]
+
+
+class Documents(Corpus):
+    """Documents in memory, each a list of sentences."""
+
+    def __init__(self, documents: Sequence[Sequence[str]]):
+        if isinstance(documents, str) or any(isinstance(document, str) for document in documents):
+            raise TypeError("Documents takes a list of documents, each a list of sentences; got a bare string.")
+        self.documents = documents
+        self.size = len(documents)
+
+    def __iter__(self) -> Iterator[str]:
+        self.position = 0
+        for document in self.documents:
+            yield from (sentence.strip() for sentence in document)
+            yield ""
+            self.position += 1
+
+    def identity(self) -> Any:
+        digest = hashlib.blake2b(digest_size=16)
+        for line in self:
+            digest.update(line.encode("utf-8", "surrogatepass") + b"\n")
+        return ["documents", digest.hexdigest()]
+
+
+class Chain(Corpus):
+    """Several corpora one after the other, with a document boundary between them."""
+
+    def __init__(self, parts: Sequence[Corpus]):
+        self.parts = list(parts)
+        self.unit = self.parts[0].unit
+        sizes = [part.size for part in self.parts]
+        self.size = None if None in sizes else sum(size for size in sizes if size is not None)
+
+    def __iter__(self) -> Iterator[str]:
+        done = 0
+        for part in self.parts:
+            for line in part:
+                self.position = done + part.position
+                yield line
+            done += part.position
+            yield ""
+        self.position = done
+
+    def identity(self) -> Any:
+        return ["chain", *(part.identity() for part in self.parts)]
+
+
+def open_corpus(
+    source: Any,
+    encoding_errors: str = "strict",
+    text_column: str = "text",
+    split: str = "train",
+    config_name: str | None = None,
+    rows_are_documents: bool = False,
+) -> Corpus:
+    """Open text files or a data set as a `Corpus`.
+
+    Args:
+        source: a path or glob of .txt, .gz, .xz or .zst files (a file without suffix is read as plain text), the folder
+            of a data set written by `save_to_disk`, the name of a data set on the Hub (streamed), a loaded data set,
+            a `Corpus`, or a list of any of these.
+        encoding_errors: what to do with bytes that are not UTF-8: "strict" (an error), "replace" or "ignore".
+        text_column: the column of a data set that holds the text.
+        split: the split of a data set.
+        config_name: the configuration of a data set on the Hub.
+        rows_are_documents: whether every row of a data set is a document of its own.
+
+    Raises:
+        FileNotFoundError: no such file, no match of a glob, no such data set.
+        ValueError: unknown split, column or `encoding_errors`, an empty list, or a folder that is no data set.
+    """
+    if isinstance(source, Corpus):
+        return source
+    if isinstance(source, os.PathLike):
+        source = os.fspath(source)
+    if isinstance(source, (list, tuple)):
+        if not source:
+            raise ValueError("The corpus is an empty list; name at least one file or data set.")
+        options = (encoding_errors, text_column, split, config_name, rows_are_documents)
+        return Chain([open_corpus(item, *options) for item in source])
+    if not isinstance(source, str):
+        if not hasattr(source, "column_names"):
+            raise TypeError(f"A corpus is a path, a data set or a list of these; got {type(source).__name__}.")
+        if isinstance(source, dict):
+            source = _choose_split(source, split, "the data set")
+        return DatasetRows(source, text_column, rows_are_documents, name=repr(getattr(source, "info", None)))
+
+    path = Path(source).expanduser()
+    if path.is_file():
+        return TextFile(path, encoding_errors)
+    if path.is_dir():
+        return DatasetRows(_load_from_disk(path, split), text_column, rows_are_documents)
+    if glob.has_magic(source):
+        files = sorted(file for file in glob.glob(str(path), recursive=True) if os.path.isfile(file))
+        if not files:
+            raise FileNotFoundError(f"No file matches {source!r}.")
+        return Chain([TextFile(file, encoding_errors) for file in files])
+    looks_local = path.suffix in _TEXT_SUFFIXES or (path.parent != Path(".") and path.parent.is_dir())
+    if looks_local or not _HUB_NAME.fullmatch(source):
+        raise FileNotFoundError(f"No such file, folder or data set: {source!r}.")
+    dataset = _load_from_hub(source, split, config_name)
+    return DatasetRows(dataset, text_column, rows_are_documents, name=[source, config_name, split, repr(dataset.info)])
+
+
+def _load_from_disk(path: Path, split: str) -> Any:
+    if not (path / "dataset_info.json").is_file() and not (path / "dataset_dict.json").is_file():
+        raise ValueError(
+            f"{path} is a folder but no data set written by save_to_disk; "
+            f"for text files give a glob such as {path}/*.txt."
+        )
+    loaded = _datasets().load_from_disk(str(path))
+    return _choose_split(loaded, split, str(path)) if isinstance(loaded, dict) else loaded
+
+
+def _load_from_hub(name: str, split: str, config_name: str | None) -> Any:
+    try:
+        return _datasets().load_dataset(name, config_name, split=split, streaming=True)
+    except OSError as error:
+        raise FileNotFoundError(
+            f"{name!r} is no file here, and no data set of this name could be opened on the Hub "
+            f"({type(error).__name__}: {error})."
+        ) from error
+
+
+def _choose_split(loaded: Any, split: str, name: str) -> Any:
+    if split not in loaded:
+        raise ValueError(f"{name} has no split {split!r}; choose one of {', '.join(map(str, loaded))}.")
+    return loaded[split]
+
+
+def _datasets() -> Any:
+    try:
+        import datasets
+    except ImportError:
+        raise ImportError('Reading a data set needs the datasets package: pip install "datasets"') from None
+    return datasets

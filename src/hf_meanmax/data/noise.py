@@ -1,0 +1,62 @@
+"""Denoising noise: words dropped and neighbours swapped (SDAE of Hill, Cho and Korhonen, 2016)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .token_store import Ragged
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Drop each word with probability `word_drop`, then swap each non-overlapping bigram with probability `word_swap`.
+
+    The bigrams are the words 0 and 1, 2 and 3, ... of what the drop left. The final `</s>` of a row is never touched,
+    and a row that had a word keeps at least one.
+
+    Raises:
+        ValueError: a probability outside [0, 1] (`word_drop` must be below 1).
+    """
+
+    word_drop: float = 0.0
+    word_swap: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.word_drop < 1.0:
+            raise ValueError(f"word_drop is {self.word_drop}; it must be at least 0 and below 1.")
+        if not 0.0 <= self.word_swap <= 1.0:
+            raise ValueError(f"word_swap is {self.word_swap}; it must lie between 0 and 1.")
+
+    def __call__(self, rows: Ragged, rng: np.random.Generator) -> Ragged:
+        """Noisy copies of `rows`, each of which ends in `</s>`."""
+        if self.word_drop:
+            rows = _drop(rows, self.word_drop, rng)
+        if self.word_swap:
+            rows = _swap(rows, self.word_swap, rng)
+        return rows
+
+
+def _drop(rows: Ragged, probability: float, rng: np.random.Generator) -> Ragged:
+    ids, lengths = rows
+    starts = np.cumsum(lengths) - lengths
+    keep = rng.random(len(ids)) >= probability
+    keep[starts + lengths - 1] = True
+    # One random word of each row survives if the draws would empty the row.
+    spared = starts + (rng.random(len(lengths)) * (lengths - 1)).astype(np.int64)
+    emptied = np.add.reduceat(keep, starts, dtype=np.int64) == 1
+    keep[spared[emptied]] = True
+    return Ragged(ids[keep], np.add.reduceat(keep, starts, dtype=np.int64))
+
+
+def _swap(rows: Ragged, probability: float, rng: np.random.Generator) -> Ragged:
+    ids, lengths = rows
+    starts = np.cumsum(lengths) - lengths
+    pairs = (lengths - 1) // 2
+    pair_starts = np.cumsum(pairs) - pairs
+    first = 2 * (np.arange(pairs.sum()) - np.repeat(pair_starts, pairs)) + np.repeat(starts, pairs)
+    first = first[rng.random(len(first)) < probability]
+    ids = ids.copy()
+    ids[first], ids[first + 1] = ids[first + 1], ids[first]
+    return Ragged(ids, lengths)

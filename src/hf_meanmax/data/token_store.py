@@ -1,0 +1,474 @@
+"""The token store: a corpus tokenised once into memory-mapped arrays.
+
+A store is a folder of raw little-endian arrays and `store.json`. It is written under a temporary name and renamed
+when it is complete, so a folder that opens is a whole store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import warnings
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from .corpus import Corpus
+
+FORMAT_VERSION = 1
+_LINES_PER_CHUNK = 8192
+
+
+@dataclass(frozen=True)
+class SentenceFilter:
+    """Which sentences of a corpus enter a token store. Lengths are in tokens without the final `</s>`.
+
+    Paper 1 keeps sentences of 4-32 tokens: `SentenceFilter(4, 32, "drop")`; its released code also drops the unknown
+    words: `drop_unknown_words=True`.
+
+    Args:
+        min_tokens: shorter sentences are dropped.
+        max_tokens: longer sentences are dropped or truncated; None for no limit.
+        beyond_max: "drop" or "truncate" (cut to the first `max_tokens` tokens, counted in the report).
+        max_unknown_rate: sentences with a larger share of `<unk>` tokens are dropped; 1.0 keeps all.
+        drop_unknown_words: remove `<unk>` tokens from the sentences before their length is looked at.
+
+    Raises:
+        ValueError: a value out of its range.
+    """
+
+    min_tokens: int = 1
+    max_tokens: int | None = None
+    beyond_max: Literal["drop", "truncate"] = "truncate"
+    max_unknown_rate: float = 1.0
+    drop_unknown_words: bool = False
+
+    def __post_init__(self) -> None:
+        if self.min_tokens < 1:
+            raise ValueError(f"min_tokens is {self.min_tokens}; it must be at least 1.")
+        if self.max_tokens is not None and self.max_tokens < self.min_tokens:
+            raise ValueError(f"max_tokens is {self.max_tokens}; it must be at least min_tokens = {self.min_tokens}.")
+        if self.beyond_max not in ("drop", "truncate"):
+            raise ValueError(f"beyond_max is {self.beyond_max!r}; choose drop or truncate.")
+        if not 0.0 <= self.max_unknown_rate <= 1.0:
+            raise ValueError(f"max_unknown_rate is {self.max_unknown_rate}; it must lie between 0 and 1.")
+
+
+@dataclass
+class StoreReport:
+    """What became of the lines of a corpus.
+
+    `lines` counts the lines that are not blank; `lines = kept + empty + unknown + too_short + too_long`. `truncated`
+    sentences are among the kept; `unknown_tokens` and `tokens` describe what is stored (`tokens` with the `</s>`).
+    """
+
+    lines: int = 0
+    kept: int = 0
+    empty: int = 0
+    unknown: int = 0
+    too_short: int = 0
+    too_long: int = 0
+    truncated: int = 0
+    dropped_unknown_words: int = 0
+    unknown_tokens: int = 0
+    tokens: int = 0
+    documents: int = 0
+
+    def dropped(self) -> str:
+        return (
+            f"{self.lines:,} lines read; dropped: {self.empty:,} without a token, "
+            f"{self.unknown:,} by max_unknown_rate, {self.too_short:,} by min_tokens, {self.too_long:,} by max_tokens"
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kept:,} sentences, {self.tokens:,} tokens, {self.documents:,} documents "
+            f"({self.dropped()}; truncated: {self.truncated:,})"
+        )
+
+
+class Ragged(NamedTuple):
+    """Rows of unequal length: all ids one after the other, and the length of each row."""
+
+    ids: np.ndarray
+    lengths: np.ndarray
+
+
+class TokenStore:
+    """Tokenised sentences in memory-mapped arrays; `store[i]` is sentence i with its final `</s>`.
+
+    Attributes:
+        lengths: int32 (sentences,), tokens of each sentence, `</s>` included.
+        document_starts: int64 (documents,), index of the first stored sentence of each document.
+        positions: int32 (sentences,), place of each sentence among all lines of its document: two neighbours whose
+            positions differ by one had nothing filtered out between them.
+        token_counts: int64 (vocabulary size,), frequency of each id in the store.
+        report: the `StoreReport` of the build.
+        fingerprint: hash of corpus, tokenizer and filter.
+    """
+
+    def __init__(self, folder: Path, meta: dict[str, Any], arrays: dict[str, np.ndarray]):
+        self.folder = folder
+        self.fingerprint: str = meta["fingerprint"]
+        self.eos_token_id: int = meta["eos_token_id"]
+        self.pad_token_id: int = meta["pad_token_id"]
+        self.report = StoreReport(**meta["report"])
+        self.tokens = arrays["tokens"]
+        self.offsets = arrays["offsets"]
+        self.document_starts = arrays["document_starts"]
+        self.positions = arrays["positions"]
+        self.token_counts = np.array(arrays["token_counts"])
+        self.lengths = np.diff(self.offsets).astype(np.int32)
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str], verify: bool = True) -> TokenStore:
+        """Open a store for reading.
+
+        Args:
+            folder: what `build_token_store` wrote.
+            verify: compare checksums (about a second for each gigabyte); sizes are always compared.
+
+        Raises:
+            FileNotFoundError: no store there.
+            ValueError: a store of another format, or a damaged one.
+        """
+        folder = Path(folder)
+        meta_path = folder / "store.json"
+        if not meta_path.is_file():
+            raise FileNotFoundError(f"{folder} is no token store: it has no store.json.")
+        try:
+            meta = json.loads(meta_path.read_text(encoding="utf-8"))
+            version = meta["format_version"]
+            if version == FORMAT_VERSION:
+                arrays = {name: _open_array(folder, name, entry, verify) for name, entry in meta["arrays"].items()}
+                return cls(folder, meta, arrays)
+        except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{meta_path} is damaged ({error!r}). {_REMEDY}") from error
+        raise ValueError(f"{folder} has store format {version}; this version reads {FORMAT_VERSION}. {_REMEDY}")
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        index = range(len(self))[index]
+        return np.array(self.tokens[self.offsets[index] : self.offsets[index + 1]])
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self.offsets[-1])
+
+    def rows(self, indices: np.ndarray) -> Ragged:
+        """The sentences of the given indices, ids as int64."""
+        lengths = self.lengths[indices].astype(np.int64)
+        starts = self.offsets[indices]
+        if len(lengths) and lengths.min() == lengths.max():
+            places = (starts[:, None] + np.arange(lengths[0])).ravel()
+        else:
+            row_starts = np.cumsum(lengths) - lengths
+            places = np.arange(lengths.sum()) + np.repeat(starts - row_starts, lengths)
+        return Ragged(self.tokens[places].astype(np.int64), lengths)
+
+    def documents_of(self, indices: np.ndarray) -> np.ndarray:
+        """The document number of each of the given sentences."""
+        return np.searchsorted(self.document_starts, indices, side="right") - 1
+
+
+_REMEDY = "Delete the folder; the next run builds it anew."
+
+
+def _open_array(folder: Path, name: str, entry: dict[str, Any], verify: bool) -> np.ndarray:
+    path = folder / f"{name}.bin"
+    expected = entry["length"] * np.dtype(entry["dtype"]).itemsize
+    found = path.stat().st_size if path.is_file() else None
+    if found != expected:
+        state = "is missing" if found is None else f"has {found:,} bytes"
+        raise ValueError(f"The token store is damaged: {path} {state}, expected {expected:,} bytes. {_REMEDY}")
+    array = np.memmap(path, dtype=entry["dtype"], mode="r", shape=(entry["length"],))
+    if verify:
+        checksum, block = 0, 1 << 24
+        data = array.data.cast("B")
+        for start in range(0, len(data), block):
+            checksum = zlib.crc32(data[start : start + block], checksum)
+        if checksum != entry["crc32"]:
+            raise ValueError(f"The token store is damaged: the checksum of {path} does not match. {_REMEDY}")
+    return array
+
+
+class _ArrayWriter:
+    """Appends chunks to one raw array of the store."""
+
+    def __init__(self, folder: Path, name: str, dtype: Any):
+        self.dtype = np.dtype(dtype).newbyteorder("<")
+        self.file = open(folder / f"{name}.bin", "wb")
+        self.length = 0
+        self.crc32 = 0
+
+    def append(self, values: np.ndarray) -> None:
+        if not len(values):
+            return
+        data = np.ascontiguousarray(values, dtype=self.dtype).data.cast("B")
+        self.file.write(data)
+        self.crc32 = zlib.crc32(data, self.crc32)
+        self.length += len(values)
+
+    def close(self) -> dict[str, Any]:
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self.file.close()
+        return {"dtype": self.dtype.str, "length": self.length, "crc32": self.crc32}
+
+
+class _Chunk(NamedTuple):
+    """Lines that are not blank, the running number of their document, and their place in it."""
+
+    lines: list[str]
+    documents: np.ndarray
+    positions: np.ndarray
+
+
+def _chunks(corpus: Corpus) -> Iterator[_Chunk]:
+    lines: list[str] = []
+    documents: list[int] = []
+    positions: list[int] = []
+    document, position = 0, 0
+    for line in corpus:
+        if not line:
+            document, position = document + 1, 0
+            continue
+        lines.append(line)
+        documents.append(document)
+        positions.append(position)
+        position += 1
+        if len(lines) == _LINES_PER_CHUNK:
+            yield _Chunk(lines, np.array(documents), np.array(positions))
+            lines, documents, positions = [], [], []
+    if lines:
+        yield _Chunk(lines, np.array(documents), np.array(positions))
+
+
+def apply_filter(
+    rows: Ragged, unk_token_id: int | None, rule: SentenceFilter
+) -> tuple[Ragged, np.ndarray, StoreReport]:
+    """Filter tokenised sentences (without `</s>`).
+
+    Returns:
+        The kept rows, their indices, and a report of this chunk without documents and stored tokens.
+    """
+    ids, lengths = rows
+    report = StoreReport(lines=len(lengths))
+    row_of = np.repeat(np.arange(len(lengths)), lengths)
+    unknown = ids == (-1 if unk_token_id is None else unk_token_id)
+    unknown_counts = np.bincount(row_of[unknown], minlength=len(lengths))
+
+    empty = lengths == 0
+    too_unknown = ~empty & (unknown_counts > rule.max_unknown_rate * lengths)
+    alive = ~empty & ~too_unknown
+    if rule.drop_unknown_words:
+        report.dropped_unknown_words = int(unknown_counts[alive].sum())
+        ids, row_of = ids[~unknown], row_of[~unknown]
+        lengths = lengths - unknown_counts
+    too_short = alive & (lengths < rule.min_tokens)
+    beyond = alive & (lengths > (np.inf if rule.max_tokens is None else rule.max_tokens))
+    dropped_long = beyond & (rule.beyond_max == "drop")
+    kept = alive & ~too_short & ~dropped_long
+
+    new_lengths = np.where(beyond, rule.max_tokens or 0, lengths)
+    place = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    selected = kept[row_of] & (place < new_lengths[row_of])
+    report.empty, report.unknown = int(empty.sum()), int(too_unknown.sum())
+    report.too_short, report.too_long = int(too_short.sum()), int(dropped_long.sum())
+    report.truncated = int((beyond & kept).sum())
+    report.kept = int(kept.sum())
+    return Ragged(ids[selected], new_lengths[kept]), np.flatnonzero(kept), report
+
+
+def append_token(rows: Ragged, token_id: int) -> Ragged:
+    """The rows, each with `token_id` after its last token."""
+    lengths = rows.lengths + 1
+    ids = np.full(int(lengths.sum()), token_id, dtype=rows.ids.dtype)
+    inner = np.ones(len(ids), dtype=bool)
+    inner[np.cumsum(lengths) - 1] = False
+    ids[inner] = rows.ids
+    return Ragged(ids, lengths)
+
+
+class _Encoder:
+    """The tokenizer's Rust part without padding, truncation and special tokens.
+
+    Its own threads use every core and release the interpreter, so a thread here that turns ids into arrays while the
+    next chunk is encoded is all the parallelism that is needed; worker processes measured no faster.
+    """
+
+    def __init__(self, tokenizer: Any):
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            raise TypeError(
+                f"A token store needs a fast tokenizer (PreTrainedTokenizerFast); got {type(tokenizer).__name__}."
+            )
+        for name in ("eos_token_id", "pad_token_id"):
+            if getattr(tokenizer, name) is None:
+                raise ValueError(f"The tokenizer has no {name}; the token store needs it.")
+        if tokenizer("").input_ids != [tokenizer.eos_token_id]:
+            raise ValueError(
+                f"The tokenizer turns an empty text into {tokenizer('').input_ids}, expected the end token alone "
+                f"([{tokenizer.eos_token_id}]); give it the template '$A {tokenizer.eos_token}'."
+            )
+        self.tokenizer = type(backend).from_str(backend.to_str())
+        self.tokenizer.no_padding()
+        self.tokenizer.no_truncation()
+        self.eos_token_id: int = tokenizer.eos_token_id
+        self.pad_token_id: int = tokenizer.pad_token_id
+        self.unk_token_id: int | None = tokenizer.unk_token_id
+        self.vocab_size: int = len(tokenizer)
+
+    def fingerprint(self) -> str:
+        return hashlib.blake2b(self.tokenizer.to_str().encode(), digest_size=16).hexdigest()
+
+    def __call__(self, lines: list[str]) -> Ragged:
+        rows = [encoding.ids for encoding in self.tokenizer.encode_batch_fast(lines, add_special_tokens=False)]
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        ids = np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(lengths.sum()))
+        return Ragged(ids, lengths)
+
+
+def build_token_store(
+    corpus: Corpus,
+    tokenizer: Any,
+    folder: str | os.PathLike[str],
+    filters: SentenceFilter | None = None,
+    show_progress: bool = True,
+) -> TokenStore:
+    """Tokenise a corpus into `folder`, or open the store there if corpus, tokenizer and filter are unchanged.
+
+    The corpus is read once, in constant memory. Lines beyond `filters.max_tokens` that are cut are counted and
+    reported in one warning.
+
+    Args:
+        corpus: see `open_corpus`.
+        tokenizer: a fast tokenizer that appends `</s>` and nothing else.
+        folder: the folder of this store; a store of other input in it is replaced, any other folder is refused.
+        filters: which sentences to keep.
+        show_progress: show a tqdm bar.
+
+    Raises:
+        ValueError: nothing is left after the filters (with what each dropped), or the tokenizer lacks `</s>`.
+        FileExistsError: `folder` exists and is no token store.
+    """
+    folder = Path(folder)
+    rule = filters or SentenceFilter()
+    encoder = _Encoder(tokenizer)
+    key = json.dumps([FORMAT_VERSION, corpus.fingerprint(), encoder.fingerprint(), asdict(rule)])
+    fingerprint = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
+    if folder.is_dir() and any(folder.iterdir()):
+        if not (folder / "store.json").is_file():
+            raise FileExistsError(f"{folder} exists and is no token store; name another folder, or remove it.")
+        try:
+            store = TokenStore.open(folder)
+        except ValueError as error:
+            warnings.warn(f"The token store is built anew. {error}", stacklevel=2)
+        else:
+            if store.fingerprint == fingerprint:
+                return store
+    elif folder.exists() and not folder.is_dir():
+        raise FileExistsError(f"{folder} is a file; name a folder for the token store.")
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        report = _write_store(corpus, encoder, rule, partial, fingerprint, show_progress)
+        _replace_folder(partial, folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    if report.truncated:
+        warnings.warn(
+            f"{report.truncated:,} of {report.kept:,} sentences were longer than {rule.max_tokens} tokens "
+            "and were truncated.",
+            stacklevel=2,
+        )
+    return TokenStore.open(folder, verify=False)
+
+
+def _write_store(
+    corpus: Corpus, encoder: _Encoder, rule: SentenceFilter, folder: Path, fingerprint: str, show_progress: bool
+) -> StoreReport:
+    writers = {
+        "tokens": _ArrayWriter(folder, "tokens", np.uint16 if encoder.vocab_size <= 1 << 16 else np.int32),
+        "offsets": _ArrayWriter(folder, "offsets", np.int64),
+        "document_starts": _ArrayWriter(folder, "document_starts", np.int64),
+        "positions": _ArrayWriter(folder, "positions", np.int32),
+        "token_counts": _ArrayWriter(folder, "token_counts", np.int64),
+    }
+    report = StoreReport()
+    token_counts = np.zeros(encoder.vocab_size, np.int64)
+    writers["offsets"].append(np.zeros(1, np.int64))
+    last_document = -1
+    with tqdm(total=corpus.size, unit=corpus.unit, unit_scale=True, desc="tokenise", disable=not show_progress) as bar:
+        for chunk, rows in _encoded(corpus, encoder):
+            rows, kept, part = apply_filter(rows, encoder.unk_token_id, rule)
+            rows = append_token(rows, encoder.eos_token_id)
+            documents = chunk.documents[kept]
+            is_start = np.diff(documents, prepend=last_document) != 0
+            last_document = int(documents[-1]) if len(documents) else last_document
+            writers["document_starts"].append(report.kept + np.flatnonzero(is_start))
+            writers["positions"].append(chunk.positions[kept])
+            writers["offsets"].append(report.tokens + np.cumsum(rows.lengths))
+            writers["tokens"].append(rows.ids)
+            token_counts += np.bincount(rows.ids, minlength=len(token_counts))
+            part.tokens, part.documents = len(rows.ids), int(is_start.sum())
+            for field in fields(StoreReport):
+                setattr(report, field.name, getattr(report, field.name) + getattr(part, field.name))
+            bar.set_postfix(sentences=report.kept, tokens=report.tokens, refresh=False)
+            bar.update(corpus.position - bar.n)
+    if encoder.unk_token_id is not None:
+        report.unknown_tokens = int(token_counts[encoder.unk_token_id])
+    writers["token_counts"].append(token_counts)
+    arrays = {name: writer.close() for name, writer in writers.items()}
+    if report.kept == 0:
+        reason = "The corpus is empty" if report.lines == 0 else "No sentence of the corpus is left after the filters"
+        raise ValueError(f"{reason} ({report.dropped()}).")
+    meta = {
+        "format_version": FORMAT_VERSION,
+        "fingerprint": fingerprint,
+        "eos_token_id": encoder.eos_token_id,
+        "pad_token_id": encoder.pad_token_id,
+        "filter": asdict(rule),
+        "report": asdict(report),
+        "arrays": arrays,
+    }
+    (folder / "store.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+    return report
+
+
+def _encoded(corpus: Corpus, encoder: _Encoder) -> Iterator[tuple[_Chunk, Ragged]]:
+    """Chunks with their ids, in order, a few encoded ahead on two threads."""
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        waiting: deque[tuple[_Chunk, Future[Ragged]]] = deque()
+        for chunk in _chunks(corpus):
+            waiting.append((chunk, pool.submit(encoder, chunk.lines)))
+            if len(waiting) > 3:
+                chunk, future = waiting.popleft()
+                yield chunk, future.result()
+        while waiting:
+            chunk, future = waiting.popleft()
+            yield chunk, future.result()
+
+
+def _replace_folder(partial: Path, folder: Path) -> None:
+    """Put `partial` in the place of `folder`; at every moment one whole store or none is there."""
+    old = folder.with_name(f"{folder.name}.old-{os.getpid()}")
+    if folder.is_dir():
+        os.rename(folder, old)
+    os.rename(partial, folder)
+    shutil.rmtree(old, ignore_errors=True)

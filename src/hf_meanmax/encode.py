@@ -1,0 +1,496 @@
+"""Text files or a data set to sharded embeddings, one row a line.
+
+    hf-meanmax-encode runs/docstrings corpus.txt --output embeddings
+
+Works with every checkpoint of this package and every SentenceTransformer, on one process or, through
+`accelerate launch`, on several. A killed run goes on where it stopped when the same command is given again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.numpy import save as safetensors_bytes
+from tqdm.auto import tqdm
+
+from .cli import Parser, one_line_errors, positive_int
+from .data.corpus import ENCODING_ERRORS, Chain, Corpus, open_corpus
+from .export import check_checkpoint, is_own_checkpoint
+from .files import replacing_file
+
+MANIFEST = "manifest.json"
+EMBEDDINGS = "embeddings"  # name of the tensor, or of the column
+FORMATS = {"npy": ".npy", "safetensors": ".safetensors", "parquet": ".parquet"}
+DTYPES = {"float32": np.float32, "float16": np.float16}
+_FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class EncodeSettings:
+    """What the files of an encoded corpus depend on, beside the text and the model.
+
+    Args:
+        format: `"npy"`, `"safetensors"` (a tensor named `embeddings`) or `"parquet"` (a column of that name).
+        shard_size: rows of a shard; also the lines that are held in memory at a time.
+        dtype: `"float32"` or `"float16"` in the files.
+        normalize: whether every vector is scaled to unit length. Such vectors cannot be decoded.
+        truncate: keep only the first so many numbers of each vector. Such vectors cannot be decoded.
+        max_length: cut texts at so many tokens; by default at the model's own limit, if it has one.
+    """
+
+    format: str = "npy"
+    shard_size: int = 16384
+    dtype: str = "float32"
+    normalize: bool = False
+    truncate: int | None = None
+    max_length: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("format", FORMATS), ("dtype", DTYPES)):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(allowed)}.")
+        for name in ("shard_size", "truncate", "max_length"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}; it must be 1 or more.")
+
+
+def encode_corpus(
+    model: Any,
+    corpus: Corpus,
+    output: str | os.PathLike[str],
+    settings: EncodeSettings | None = None,
+    *,
+    model_name: str = "",
+    batch_size: int = 64,
+    state: Any = None,
+    show_progress: bool = True,
+) -> dict[str, Any]:
+    """Encodes a corpus into shards of a folder; a line is a row, a blank line the row of the empty text.
+
+    Lines are held a shard at a time and encoded in the order of their lengths; the rows of a shard are in the order of
+    the lines. Shards are written to a temporary name and renamed, so those that a killed run has finished are kept and
+    the next run with the same text, model and settings makes the rest.
+
+    Args:
+        model: a SentenceTransformer.
+        corpus: the text (see [`open_corpus`]).
+        output: the folder for the shards and `manifest.json`.
+        settings: see [`EncodeSettings`].
+        model_name: what the manifest calls the model.
+        batch_size: texts of one forward pass.
+        state: accelerate's `PartialState`; with several processes each encodes every n-th shard.
+        show_progress: show a progress bar.
+
+    Returns:
+        The manifest: the settings, `input`, `model`, `dimension`, and `shards` (the rows of each file).
+
+    Raises:
+        FileExistsError: the folder holds an encoding of another text, model or settings, or other files.
+        ValueError: the model gave a vector that is not finite, or `truncate` is above its dimension.
+    """
+    settings = settings or EncodeSettings()
+    output = Path(output)
+    rank, processes = (state.process_index, state.num_processes) if state is not None else (0, 1)
+    dimension = model.get_embedding_dimension()
+    if settings.truncate is not None:
+        if settings.truncate > dimension:
+            raise ValueError(f"truncate is {settings.truncate}, the model's vectors have {dimension} numbers.")
+        dimension = settings.truncate
+    if settings.max_length is not None:
+        model.max_seq_length = settings.max_length
+    plan = {
+        "format_version": _FORMAT_VERSION,
+        "settings": {**settings.__dict__},
+        "dimension": dimension,
+        "input": corpus.fingerprint(),
+        "model": {"name": model_name, "weights": weights_fingerprint(model), "pipeline": _pipeline_fingerprint(model)},
+    }
+    _start(output, plan, state)
+
+    rows: list[int] = []
+    truncated = 0
+    lines = _Lines(corpus)
+    suffix = FORMATS[settings.format]
+    with tqdm(
+        total=corpus.size, unit=corpus.unit, unit_scale=True, desc="encode", disable=not show_progress or rank > 0
+    ) as bar:
+        for number, shard in enumerate(lines.shards(settings.shard_size)):
+            path = output / shard_name(number, suffix)
+            if number % processes == rank and not _is_finished(path, len(shard), dimension):
+                truncated += _count_truncated(model, shard)
+                embeddings = model.encode(
+                    shard,
+                    batch_size=batch_size,
+                    show_progress_bar=False,
+                    convert_to_numpy=True,
+                    normalize_embeddings=settings.normalize,
+                    truncate_dim=settings.truncate,
+                ).astype(DTYPES[settings.dtype])
+                finite = np.isfinite(embeddings).all(axis=1)
+                if not finite.all():
+                    row = sum(rows) + int(np.argmin(finite)) + 1
+                    raise ValueError(
+                        f"The embedding of line {row:,} is not finite in {settings.dtype}; "
+                        "finished shards are kept. Check the model, or use float32."
+                    )
+                _write_shard(path, embeddings)
+            rows.append(len(shard))
+            bar.set_postfix(rows=sum(rows), refresh=False)
+            bar.update(lines.position - bar.n)
+    if truncated:
+        print(
+            f"{truncated:,} texts were longer than {model.max_seq_length} tokens and were cut"
+            f"{f' (process {rank})' if processes > 1 else ''}.",
+            file=sys.stderr,
+        )
+    if state is not None:
+        state.wait_for_everyone()
+    manifest = {**plan, "shards": rows, "rows": sum(rows), "complete": True}
+    if rank == 0:
+        _write_manifest(output, manifest)
+    return manifest
+
+
+def read_embeddings(
+    sources: Sequence[str | os.PathLike[str]], batch_size: int = 1024, name: str | None = None
+) -> Iterator[np.ndarray]:
+    """Streams embeddings back, `(rows <= batch_size, dimension)` float arrays, in order.
+
+    Args:
+        sources: .npy, .safetensors or .parquet files, or folders that [`encode_corpus`] has written.
+        batch_size: most rows given at a time; arrays do not cross files.
+        name: the tensor or column that holds the embeddings; by default `embeddings`, or the only one there is.
+
+    Raises:
+        FileNotFoundError: a file is missing.
+        ValueError: a folder's encoding is not finished, or a file is damaged or holds no matrix of numbers.
+    """
+    for source in sources:
+        for path in embedding_files(source):
+            try:
+                for batch in _READERS[path.suffix](path, batch_size, name):
+                    yield batch
+            except (ValueError, OSError, EOFError, KeyError) as error:
+                raise ValueError(f"{path}: no embeddings can be read from it ({error}).") from error
+
+
+def embedding_files(source: str | os.PathLike[str]) -> list[Path]:
+    """The files of a source of [`read_embeddings`], in order."""
+    path = Path(source)
+    if path.is_dir():
+        manifest = read_manifest(path)
+        if not manifest.get("complete"):
+            raise ValueError(f"{path}: the encoding is not finished; give its command again to go on with it.")
+        suffix = FORMATS[manifest["settings"]["format"]]
+        return [path / shard_name(number, suffix) for number in range(len(manifest["shards"]))]
+    if not path.is_file():
+        raise FileNotFoundError(f"No such file or folder: {str(path)!r}.")
+    if path.suffix not in _READERS:
+        raise ValueError(f"{path}: embeddings are read from {', '.join(_READERS)} files or a folder of encode.")
+    return [path]
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What [`encode_corpus`] wrote of its work in a folder.
+
+    Raises:
+        ValueError: there is no such thing, or it is damaged.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise ValueError(f"{folder} holds no encoded corpus: it has no {MANIFEST}.")
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        if manifest["format_version"] != _FORMAT_VERSION:
+            raise ValueError(f"format {manifest['format_version']}, expected {_FORMAT_VERSION}")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged or of another version ({error}).") from None
+    return manifest
+
+
+def shard_name(number: int, suffix: str) -> str:
+    """The file name of a shard."""
+    return f"shard-{number:06d}{suffix}"
+
+
+def weights_fingerprint(module: torch.nn.Module) -> str:
+    """Hash of the values of all weights, whatever they are called."""
+    digest = hashlib.blake2b(digest_size=16)
+    for tensor in module.state_dict().values():
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def _pipeline_fingerprint(model: Any) -> str:
+    """Hash of what a SentenceTransformer does around its weights: modules, length limit, tokenizer."""
+    tokenizer = getattr(model, "tokenizer", None)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        backend = type(backend).from_str(backend.to_str())
+        # Left over from the last call, not settings.
+        backend.no_padding()
+        backend.no_truncation()
+    parts = [repr(model), model.max_seq_length, model.prompts, None if backend is None else backend.to_str()]
+    return hashlib.blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
+
+
+class _Lines:
+    """The lines of a corpus, a shard at a time. Boundaries between files are no lines, blank lines are."""
+
+    def __init__(self, corpus: Corpus):
+        self.parts = _files(corpus)
+        self.position = 0
+
+    def _lines(self) -> Iterator[str]:
+        done = 0
+        for part in self.parts:
+            for line in part:
+                self.position = done + part.position
+                yield line
+            done += part.position
+        self.position = done
+
+    def shards(self, size: int) -> Iterator[list[str]]:
+        lines = self._lines()
+        while shard := list(islice(lines, size)):
+            yield shard
+
+
+def _files(corpus: Corpus) -> list[Corpus]:
+    return [part for chained in corpus.parts for part in _files(chained)] if isinstance(corpus, Chain) else [corpus]
+
+
+def _start(output: Path, plan: dict[str, Any], state: Any) -> None:
+    """Makes the folder, or checks that what is in it belongs to this text, model and these settings."""
+
+    def prepare() -> None:
+        if not output.exists() or (output.is_dir() and not any(output.iterdir())):
+            output.mkdir(parents=True, exist_ok=True)
+            _write_manifest(output, {**plan, "complete": False})
+            return
+        if not output.is_dir() or not (output / MANIFEST).is_file():
+            raise FileExistsError(f"{output} exists and holds no encoded corpus; name another folder.")
+        found = read_manifest(output)
+        for key, words in (
+            ("input", "another text, or the same file changed since"),
+            ("model", "another model"),
+            ("dimension", "vectors of another size"),
+            ("settings", "other settings"),
+        ):
+            before, now = found.get(key), plan[key]
+            if key == "model":
+                # The same model may have moved.
+                before, now = ({k: v for k, v in (m or {}).items() if k != "name"} for m in (before, now))
+            if before != now:
+                detail = f" ({before} there, {now} now)" if key in ("settings", "dimension") else ""
+                raise FileExistsError(
+                    f"{output} holds an encoding of {words}{detail}. Name another folder, or remove this one."
+                )
+        for left in output.glob(".shard-*"):
+            left.unlink()
+
+    if state is None:
+        prepare()
+    else:
+        if state.is_main_process:
+            prepare()
+        state.wait_for_everyone()
+
+
+def _write_manifest(output: Path, manifest: dict[str, Any]) -> None:
+    with replacing_file(output / MANIFEST) as file:
+        json.dump(manifest, file, indent=2)
+        file.write("\n")
+
+
+def _count_truncated(model: Any, texts: list[str]) -> int:
+    """How many texts the model's length limit cuts."""
+    limit, tokenizer = model.max_seq_length, getattr(model, "tokenizer", None)
+    if not limit or limit >= 2**31 - 1 or not callable(tokenizer):
+        return 0
+    # A token is a byte or more, so only these can be too long.
+    long = [text for text in texts if 4 * len(text) + 8 > limit]
+    if not long:
+        return 0
+    return sum(len(ids) > limit for ids in tokenizer(long, truncation=False, verbose=False)["input_ids"])
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise ImportError('Parquet files need pyarrow: pip install "pyarrow"') from None
+    return pyarrow
+
+
+def _write_shard(path: Path, embeddings: np.ndarray) -> None:
+    with replacing_file(path, "wb") as file:
+        if path.suffix == ".npy":
+            np.save(file, embeddings, allow_pickle=False)
+        elif path.suffix == ".safetensors":
+            file.write(safetensors_bytes({EMBEDDINGS: embeddings}))
+        else:
+            pa = _pyarrow()
+            values = pa.array(embeddings.reshape(-1))
+            column = pa.FixedSizeListArray.from_arrays(values, embeddings.shape[1])
+            pa.parquet.write_table(pa.table({EMBEDDINGS: column}), file)
+
+
+def _read_npy(path: Path, batch_size: int, name: str | None) -> Iterator[np.ndarray]:
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    if array.ndim != 2 or array.dtype.kind != "f":
+        raise ValueError(f"an array {array.shape} of {array.dtype}, expected a matrix of floating-point numbers")
+    for start in range(0, len(array), batch_size):
+        yield np.array(array[start : start + batch_size])
+
+
+def _read_safetensors(path: Path, batch_size: int, name: str | None) -> Iterator[np.ndarray]:
+    with safe_open(path, framework="pt") as file:
+        tensor = file.get_slice(_choose(name, list(file.keys()), "tensor"))
+        shape = tensor.get_shape()
+        if len(shape) != 2 or tensor.get_dtype() not in ("F64", "F32", "F16", "BF16"):
+            raise ValueError(f"a tensor {shape} of {tensor.get_dtype()}, expected a matrix of floating-point numbers")
+        for start in range(0, shape[0], batch_size):
+            yield tensor[start : start + batch_size].float().numpy()
+
+
+def _read_parquet(path: Path, batch_size: int, name: str | None) -> Iterator[np.ndarray]:
+    pa = _pyarrow()
+    file = pa.parquet.ParquetFile(path)
+    schema = file.schema_arrow
+    lists = [field.name for field in schema if pa.types.is_list(field.type) or pa.types.is_fixed_size_list(field.type)]
+    column = _choose(name, lists, "list column")
+    for batch in file.iter_batches(batch_size=batch_size, columns=[column]):
+        array = batch.column(0)
+        if array.null_count:
+            raise ValueError(f"column {column!r} has missing rows")
+        values = array.flatten().to_numpy(zero_copy_only=False)
+        if len(array) == 0:
+            continue
+        lengths = np.unique(pa.compute.list_value_length(array).to_numpy())
+        if len(lengths) != 1 or values.dtype.kind != "f":
+            raise ValueError(f"rows of column {column!r} are not vectors of one size ({lengths[:3]}, {values.dtype})")
+        yield values.reshape(len(array), -1)
+
+
+_READERS: dict[str, Callable[[Path, int, str | None], Iterator[np.ndarray]]] = {
+    ".npy": _read_npy,
+    ".safetensors": _read_safetensors,
+    ".parquet": _read_parquet,
+}
+
+
+def _choose(name: str | None, names: list[str], kind: str) -> str:
+    if name is None:
+        if EMBEDDINGS in names:
+            return EMBEDDINGS
+        if len(names) == 1:
+            return names[0]
+    if name not in names:
+        raise ValueError(f"no {kind} {name or EMBEDDINGS!r}; name one of {', '.join(names) or 'none'}")
+    return name
+
+
+def _is_finished(path: Path, rows: int, dimension: int) -> bool:
+    """Whether a shard is there, whole and of the right shape. A renamed file is whole unless somebody changed it."""
+    if not path.is_file():
+        return False
+    try:
+        shapes = [batch.shape for batch in _READERS[path.suffix](path, 4096, None)]
+    except Exception:  # whatever a reader says of a damaged file
+        return False
+    return sum(shape[0] for shape in shapes) == rows and all(shape[1] == dimension for shape in shapes)
+
+
+def load_encoder(
+    name: str, compute_dtype: str = "float32", trust_remote_code: bool = False, device: Any = None
+) -> tuple[Any, dict[str, Any]]:
+    """A SentenceTransformer from a folder or from the Hub; a folder of this package is checked first.
+
+    Raises:
+        FileNotFoundError, ValueError: no such model, or a damaged folder (see [`check_checkpoint`]).
+    """
+    from sentence_transformers import SentenceTransformer
+
+    if is_own_checkpoint(name):
+        check_checkpoint(name)
+    elif Path(name).is_dir() and not (Path(name) / "modules.json").is_file():
+        raise FileNotFoundError(
+            f"{name} has no modules.json, so how its tokens become a sentence vector is not known; expected a folder of "
+            "save_checkpoint or of SentenceTransformer.save_pretrained."
+        )
+    return SentenceTransformer(
+        name,
+        device=None if device is None else str(device),
+        trust_remote_code=trust_remote_code,
+        model_kwargs={"dtype": getattr(torch, compute_dtype)},
+    )
+
+
+def build_parser() -> Parser:
+    parser = Parser(prog="hf-meanmax-encode", description=__doc__.splitlines()[0])
+    parser.add_argument("model", help="a checkpoint folder, or any SentenceTransformer (folder or name on the Hub)")
+    parser.add_argument("input", nargs="+", help="text files or globs (.txt .gz .xz .zst), or one data set")
+    parser.add_argument("--output", required=True, help="folder for the shards")
+    parser.add_argument("--format", choices=FORMATS, default="npy", help="kind of the shards")
+    parser.add_argument("--shard-size", type=positive_int, default=16384, help="rows of a shard, held in memory")
+    parser.add_argument("--batch-size", type=positive_int, default=64, help="texts of one forward pass")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="numbers in the shards")
+    parser.add_argument(
+        "--compute-dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="numbers in the model"
+    )
+    parser.add_argument("--normalize", action="store_true", help="scale vectors to unit length (then not decodable)")
+    parser.add_argument("--truncate", type=positive_int, help="keep the first so many numbers (then not decodable)")
+    parser.add_argument("--max-length", type=positive_int, help="cut texts at so many tokens")
+    parser.add_argument("--encoding-errors", choices=ENCODING_ERRORS, default="strict", help="bytes that are not UTF-8")
+    parser.add_argument("--text-column", default="text", help="column of a data set")
+    parser.add_argument("--split", default="train", help="split of a data set")
+    parser.add_argument("--config-name", help="configuration of a data set on the Hub")
+    parser.add_argument("--trust-remote-code", action="store_true", help="run code that comes with the model")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> None:
+    """The command line; see `--help`."""
+    args = build_parser().parse_args(argv)
+    with one_line_errors("encode"):
+        from accelerate import PartialState
+
+        # A process may wait long for the others' last shards.
+        state = PartialState(timeout=timedelta(days=7)) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else PartialState()
+        settings = EncodeSettings(
+            args.format, args.shard_size, args.dtype, args.normalize, args.truncate, args.max_length
+        )
+        corpus = open_corpus(
+            args.input if len(args.input) > 1 else args.input[0],
+            encoding_errors=args.encoding_errors,
+            text_column=args.text_column,
+            split=args.split,
+            config_name=args.config_name,
+        )
+        model = load_encoder(args.model, args.compute_dtype, args.trust_remote_code, state.device)
+        manifest = encode_corpus(
+            model, corpus, args.output, settings, model_name=args.model, batch_size=args.batch_size, state=state
+        )
+        if state.is_main_process:
+            shape = f"{manifest['rows']:,} rows of {manifest['dimension']}"
+            print(f"{shape} in {len(manifest['shards'])} shards: {args.output}", file=sys.stderr)
+        state.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,333 @@
+"""The checkpoint folder: one folder that loads as encoder, as autoencoder and as SentenceTransformer."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers import AutoConfig, AutoTokenizer
+
+from .files import replacing_folder
+from .modeling.configuration_base import LatentConfig
+
+NORMALIZATIONS = (None, "rows", "embedding")
+
+# What a checkpoint folder consists of. Anything else in it is somebody's own: kept by a new save, never pushed.
+CHECKPOINT_FILES = (
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "model-*-of-*.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "1_Pooling",
+    "[12]_Normalize",
+    "training_args.json",
+    "*.py",
+)
+
+_TRANSFORMER = "sentence_transformers.base.modules.transformer.Transformer"
+_POOLING = "sentence_transformers.sentence_transformer.modules.pooling.Pooling"
+_NORMALIZE = "sentence_transformers.base.modules.normalize.Normalize"
+
+# sentence-transformers cuts texts at `max_position_embeddings` unless it is told a length. No text is this long.
+_NO_LIMIT = 2**31 - 1
+
+
+def save_checkpoint(
+    model: Any,
+    tokenizer: Any,
+    folder: str | os.PathLike[str],
+    *,
+    normalize: str | None = None,
+    remote_code: bool = True,
+    training_args: dict[str, Any] | None = None,
+) -> Path:
+    """Writes the one folder that `AutoModel`, `AutoModelForSeq2SeqLM`, `AutoTokenizer` and `SentenceTransformer` load.
+
+    The folder is written beside `folder` and renamed, so a crash or a full disk leaves an older checkpoint whole; files
+    in `folder` that belong to no checkpoint (logs, a README.md) are kept. Weights are safetensors only.
+
+    The SentenceTransformer consists of stock modules. It cuts no text: its limit is the tokenizer's `model_max_length`
+    where one was set, and otherwise none (sentence-transformers' own default would be `max_position_embeddings`).
+
+    Args:
+        model: an autoencoder, with its decoder.
+        tokenizer: its tokenizer, which ends every text with the end token.
+        folder: where to write.
+        normalize: what `SentenceTransformer.encode` gives: None is the raw embedding, which `generate` decodes;
+            `"rows"` scales each latent row to unit length, as the released code of the mean-max autoencoder does at
+            encoding time; `"embedding"` scales the whole vector. `pooler_output` stays raw in every case.
+        remote_code: whether the model's code goes into the folder, so that it loads with `trust_remote_code=True`
+            where hf_meanmax is not installed.
+        training_args: what the run was, as `training_args.json`.
+
+    Returns:
+        The folder.
+
+    Raises:
+        TypeError: a model without its decoder, or `training_args` that JSON cannot hold.
+        ValueError: an unknown `normalize`, or a tokenizer that does not fit the model.
+        OSError: no permission or no space left; an older checkpoint is untouched.
+    """
+    if normalize not in NORMALIZATIONS:
+        raise ValueError(f'normalize is {normalize!r}; choose None (raw), "rows" or "embedding".')
+    _check_model(model)
+    config = model.config
+    _check_tokenizer(tokenizer, config)
+    args_text = None if training_args is None else json.dumps(training_args, indent=2, ensure_ascii=False) + "\n"
+
+    folder = Path(folder)
+    try:
+        with replacing_folder(folder, CHECKPOINT_FILES) as partial:
+            with _remote_code(model, remote_code):
+                model.save_pretrained(partial)
+            tokenizer.save_pretrained(partial)
+            for name, content in sentence_transformer_files(config, tokenizer, normalize).items():
+                (partial / name).parent.mkdir(exist_ok=True)
+                (partial / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            if args_text is not None:
+                (partial / "training_args.json").write_text(args_text, encoding="utf-8")
+    except SafetensorError as error:
+        raise OSError(
+            f"{folder}: the weights could not be written ({error}); an older checkpoint is untouched."
+        ) from error
+    return folder
+
+
+def sentence_transformer_files(config: Any, tokenizer: Any, normalize: str | None) -> dict[str, Any]:
+    """The SentenceTransformer part of a checkpoint folder: the JSON content of each file, by its name."""
+    if normalize == "rows":
+        output = {"method": "normalized_rows", "method_output_name": None}
+        output_name = "sentence_embedding"
+    else:
+        output = {"method": "forward", "method_output_name": "last_hidden_state"}
+        output_name = "token_embeddings"
+    modules = [("", _TRANSFORMER)]
+    files: dict[str, Any] = {
+        "sentence_bert_config.json": {
+            "transformer_task": "feature-extraction",
+            "modality_config": {"text": output},
+            "module_output_name": output_name,
+            "max_seq_length": min(tokenizer.model_max_length, _NO_LIMIT),
+            # Sentences joined to one row would share their positions.
+            "unpad_inputs": False,
+        },
+        "config_sentence_transformers.json": {
+            "model_type": "SentenceTransformer",
+            "prompts": {},
+            "default_prompt_name": None,
+            "similarity_fn_name": "cosine",
+        },
+    }
+    if normalize != "rows":
+        modules.append(("1_Pooling", _POOLING))
+        files["1_Pooling/config.json"] = {
+            "embedding_dimension": config.hidden_size,
+            "pooling_mode": list(config.pooling_rows),
+            "include_prompt": True,
+        }
+    if normalize == "embedding":
+        modules.append(("2_Normalize", _NORMALIZE))
+        files["2_Normalize/config.json"] = {
+            "module_input_name": "sentence_embedding",
+            "module_output_name": "sentence_embedding",
+        }
+    files["modules.json"] = [
+        {"idx": index, "name": str(index), "path": path, "type": kind} for index, (path, kind) in enumerate(modules)
+    ]
+    return files
+
+
+def load_checkpoint(folder: str | os.PathLike[str], **kwargs: Any) -> tuple[Any, Any]:
+    """The autoencoder (in evaluation mode) and the tokenizer of a checkpoint folder or of a repository on the Hub.
+
+    Args:
+        folder: the folder, or the name of a repository.
+        kwargs: passed to the model's `from_pretrained`, for instance `dtype`.
+
+    Raises:
+        FileNotFoundError, ValueError: as [`check_checkpoint`].
+    """
+    path = Path(folder)
+    if not path.exists() and not _is_local_name(os.fspath(folder)):
+        from huggingface_hub import snapshot_download
+
+        path = Path(snapshot_download(os.fspath(folder)))
+    config = check_checkpoint(path)
+    model = _full_class(config).from_pretrained(path, **kwargs)
+    return model.eval(), AutoTokenizer.from_pretrained(path)
+
+
+def check_checkpoint(folder: str | os.PathLike[str]) -> LatentConfig:
+    """Checks that a folder is a whole checkpoint of this package, without loading its weights.
+
+    Returns:
+        Its configuration.
+
+    Raises:
+        FileNotFoundError: the folder or one of its files is missing.
+        ValueError: a file is damaged or cut short, belongs to another family of models, or does not fit the others.
+            The message names the file and what was expected.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        old = folder.with_name(f".{folder.name}.old")
+        hint = f" A save was interrupted: rename {old} to {folder}." if old.is_dir() else ""
+        raise FileNotFoundError(f"No checkpoint folder {str(folder)!r}.{hint}")
+    config = _read_config(folder)
+    _check_weights(folder, config)
+    tokenizer_file = folder / "tokenizer.json"
+    vocabulary = _read_json(tokenizer_file).get("model", {}).get("vocab")
+    if not vocabulary or len(vocabulary) > (config.input_vocab_size or 0):
+        raise ValueError(
+            f"{tokenizer_file}: {len(vocabulary or ())} tokens, expected 1 to {config.input_vocab_size} "
+            "(`input_vocab_size` of config.json)."
+        )
+    _read_json(folder / "tokenizer_config.json")
+    modules_file = folder / "modules.json"
+    for entry in _read_json(modules_file):
+        if not isinstance(entry, dict) or not {"path", "type"} <= set(entry):
+            raise ValueError(f"{modules_file}: expected a list of modules with `path` and `type`, found {entry!r}.")
+        _read_json(folder / entry["path"] / ("config.json" if entry["path"] else "sentence_bert_config.json"))
+    return config
+
+
+def _read_json(path: Path) -> Any:
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path} is missing: the folder is no whole checkpoint; hf_meanmax.export.save_checkpoint writes all of it."
+        )
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is damaged or cut short: expected JSON ({error}).") from None
+
+
+def _families() -> dict[str, type[LatentConfig]]:
+    return {config.model_type: config for config in LatentConfig.__subclasses__()}
+
+
+def _read_config(folder: Path) -> LatentConfig:
+    path = folder / "config.json"
+    content = _read_json(path)
+    families = _families()
+    model_type = content.get("model_type") if isinstance(content, dict) else None
+    if model_type not in families:
+        raise ValueError(
+            f"{path}: model_type is {model_type!r}, a family that hf_meanmax does not have; expected one of "
+            f"{', '.join(map(repr, families))}."
+        )
+    try:
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # strict configurations raise classes of their own
+        raise ValueError(f"{path}: {error.__cause__ or error}") from error
+
+
+def _decoding_classes(config: Any) -> dict[str, str]:
+    """The classes of whole models, decoder included: "module.Class" by the name of the Auto class that loads it."""
+    return {name: path for name, path in config.auto_classes.items() if name not in ("AutoConfig", "AutoModel")}
+
+
+def _full_class(config: Any) -> Any:
+    module, name = next(iter(_decoding_classes(config).values())).split(".")
+    return getattr(importlib.import_module(f".modeling.{module}", __package__), name)
+
+
+def _check_weights(folder: Path, config: LatentConfig) -> None:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        files = sorted({folder / name for name in _read_json(index).get("weight_map", {}).values()})
+    else:
+        files = [folder / "model.safetensors"]
+    found: dict[str, tuple[Path, tuple[int, ...]]] = {}
+    for path in files:
+        if not path.is_file():
+            raise FileNotFoundError(f"{path} is missing; expected the weights of {type(config).__name__}.")
+        try:
+            with safe_open(path, framework="pt") as weights:
+                names = weights.keys()
+                found |= {name: (path, tuple(weights.get_slice(name).get_shape())) for name in names}
+        except SafetensorError as error:
+            raise ValueError(f"{path} is damaged or cut short: expected whole safetensors weights ({error}).") from None
+    with torch.device("meta"):
+        model = _full_class(config)(config)
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    tied = set(model._tied_weights_keys) if config.tie_word_embeddings else set()
+    missing = sorted(set(expected) - set(found) - tied)
+    if missing:
+        raise ValueError(
+            f"{files[0]}: {len(missing)} of {len(expected)} tensors of {type(model).__name__} are missing, "
+            f"{missing[0]!r} among them."
+        )
+    for name, (path, shape) in found.items():
+        if name in expected and shape != expected[name]:
+            raise ValueError(f"{path}: {name!r} is {shape}, expected {expected[name]} by config.json.")
+
+
+def _check_model(model: Any) -> None:
+    if not getattr(getattr(model, "config", None), "auto_classes", None):
+        raise TypeError(f"save_checkpoint saves models of hf_meanmax; got {type(model).__name__}.")
+    names = [path.split(".")[1] for path in _decoding_classes(model.config).values()]
+    if type(model).__name__ not in names:
+        raise TypeError(
+            f"The decoder is part of a checkpoint; got {type(model).__name__}, expected {' or '.join(names)}."
+        )
+
+
+def _check_tokenizer(tokenizer: Any, config: Any) -> None:
+    if len(tokenizer) > config.input_vocab_size:
+        raise ValueError(
+            f"The tokenizer has {len(tokenizer)} tokens, the model knows {config.input_vocab_size} "
+            "(`input_vocab_size`): they do not belong together."
+        )
+    for name in ("pad_token_id", "eos_token_id"):
+        if getattr(tokenizer, name) != getattr(config, name):
+            raise ValueError(
+                f"`{name}` is {getattr(tokenizer, name)} in the tokenizer and {getattr(config, name)} in the model's "
+                "configuration; they must be equal."
+            )
+    # Without it an empty text has no token, and its maximum would be minus infinity.
+    if tokenizer("").input_ids != [tokenizer.eos_token_id]:
+        raise ValueError(
+            f"The tokenizer turns an empty text into {tokenizer('').input_ids}, expected the end token alone "
+            f"([{tokenizer.eos_token_id}]); give it the template '$A {tokenizer.eos_token}'."
+        )
+
+
+@contextmanager
+def _remote_code(model: Any, wanted: bool) -> Iterator[None]:
+    """While it lasts, saving the model also saves its code (or does not), and the saved configuration says so."""
+    cls, config = type(model), model.config
+    was_registered, auto_map = cls._auto_class, getattr(config, "auto_map", None)
+    try:
+        if wanted:
+            cls.register_for_auto_class(next(iter(_decoding_classes(config))))
+        else:
+            cls._auto_class = None
+            if auto_map is not None:
+                del config.auto_map
+        yield
+    finally:
+        cls._auto_class = was_registered
+        if auto_map is not None:
+            config.auto_map = auto_map
+        elif getattr(config, "auto_map", None) is not None:
+            del config.auto_map
+
+
+def _is_local_name(name: str) -> bool:
+    """Whether a name that does not exist here can only be meant as a path."""
+    return name.startswith((".", "/", "~")) or name.count("/") > 1

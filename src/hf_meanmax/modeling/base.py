@@ -1,0 +1,421 @@
+"""Shared bases of the families: the encoder model and the encoder with an autoregressive decoder."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from transformers import GenerationMixin, PreTrainedModel
+from transformers import initialization as init
+from transformers.modeling_outputs import BaseModelOutput, ModelOutput, Seq2SeqLMOutput
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs
+from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from .configuration_base import LatentConfig
+from .decoders import DECODERS, LatentAttentionLayer
+from .encoders import ENCODERS, SelfAttentionLayer
+from .layers import MultiHeadAttention, TextEmbeddings
+from .losses import IGNORE_INDEX, chunked_cross_entropy, full_cross_entropy, sampled_cross_entropy
+from .pooling import POOLINGS
+
+
+@dataclass
+class LatentModelOutput(ModelOutput):
+    """Output of every `...Model`.
+
+    Args:
+        last_hidden_state: hidden states `(B, N, d)`.
+        pooler_output: the sentence embedding, Z flattened, `(B, L * d)`; always raw, never normalised.
+        latents: Z `(B, L, d)`.
+        hidden_states: on request, the input `(B, N, embedding_size)` and each layer's output.
+        attentions: on request (eager attention), each layer's weights `(B, heads, N, N)`.
+        pooling_attentions: weights `(B, L, N)` of a pooling that attends; None for mean and max.
+    """
+
+    last_hidden_state: torch.FloatTensor | None = None
+    pooler_output: torch.FloatTensor | None = None
+    latents: torch.FloatTensor | None = None
+    hidden_states: tuple[torch.FloatTensor, ...] | None = None
+    attentions: tuple[torch.FloatTensor, ...] | None = None
+    pooling_attentions: torch.FloatTensor | None = None
+
+
+@dataclass
+class LatentSeq2SeqOutput(Seq2SeqLMOutput):
+    """A [`~transformers.modeling_outputs.Seq2SeqLMOutput`] with the latent rows Z `(B, L, d)` that were decoded.
+
+    `encoder_last_hidden_state` holds Z too, which is all that the decoder reads of the encoder.
+    """
+
+    latents: torch.FloatTensor | None = None
+
+
+class LatentPreTrainedModel(PreTrainedModel):
+    """Initialisation, backends and loading rules of all families."""
+
+    config: LatentConfig
+    base_model_prefix = "encoder"
+    main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["SelfAttentionLayer", "LatentAttentionLayer"]
+    _skip_keys_device_placement = ["past_key_values"]
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    # The decoder of a full checkpoint is no news to the encoder that is loaded from it.
+    _keys_to_ignore_on_load_unexpected = [r"^decoder\.", r"^lm_head\.", r"^output_projection\."]
+
+    @torch.no_grad()
+    def _init_weights(self, module):
+        super()._init_weights(module)
+        if isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight)
+        elif isinstance(module, TextEmbeddings):
+            scale = self.config.initializer_range
+            for table in (module.word_embeddings, module.special_embeddings, module.position_embeddings):
+                if table is not None:
+                    init.normal_(table.weight, mean=0.0, std=scale)
+                    if table.padding_idx is not None:
+                        init.zeros_(table.weight[table.padding_idx])
+
+    def save_pretrained(self, save_directory, **kwargs):
+        """Saves the model; with remote code registered, the saved configuration names every Auto class of the family."""
+        if self._auto_class is not None:
+            self.config.auto_map = dict(self.config.auto_classes)
+        super().save_pretrained(save_directory, **kwargs)
+
+
+class LatentEncoderModel(LatentPreTrainedModel):
+    """Token sequence -> hidden states -> latent rows Z -> sentence embedding."""
+
+    _can_record_outputs = {
+        "hidden_states": SelfAttentionLayer,
+        "attentions": OutputRecorder(MultiHeadAttention, index=1),
+    }
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.embeddings = TextEmbeddings(config)
+        self.sequence_encoder = ENCODERS[config.encoder_type](config)
+        self.pooler = POOLINGS[config.pooling](config)
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def get_input_embeddings(self):
+        return self.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value):
+        self.embeddings.word_embeddings = value
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> LatentModelOutput:
+        """Encodes sentences.
+
+        Args:
+            input_ids: `(B, N)` token ids, or give `inputs_embeds` `(B, N, embedding_size)` instead.
+            attention_mask: `(B, N)`, 1 for tokens and 0 for padding on either side; None means no padding at all.
+
+        Raises:
+            ValueError: if not exactly one of `input_ids` and `inputs_embeds` is given.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("Give exactly one of `input_ids` and `inputs_embeds`.")
+        position_ids = None if attention_mask is None else token_positions(attention_mask)
+        length = (input_ids if input_ids is not None else inputs_embeds).shape[1]
+        inputs = self.embeddings(input_ids, inputs_embeds, position_ids, length)
+        hidden_states = self.sequence_encoder(inputs, attention_mask, **kwargs)
+        latents, pooling_attentions = self.pooler(hidden_states, attention_mask)
+        return LatentModelOutput(
+            last_hidden_state=hidden_states,
+            pooler_output=latents.flatten(1),
+            latents=latents,
+            pooling_attentions=pooling_attentions,
+        )
+
+    def normalized_rows(
+        self, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None = None
+    ) -> torch.FloatTensor:
+        """The flat embedding `(B, L * d)` with each latent row at unit length, as the released code encodes.
+
+        What a SentenceTransformer folder exported with `normalize="rows"` calls; such a vector cannot be decoded.
+        """
+        latents = self(input_ids=input_ids, attention_mask=attention_mask).latents
+        return nn.functional.normalize(latents, dim=-1).flatten(1)
+
+
+class LatentDecoderModel(LatentPreTrainedModel):
+    """The decoder as transformers sees it: records hidden states and attentions around a decoder of `decoders.py`."""
+
+    _can_record_outputs = {
+        "hidden_states": LatentAttentionLayer,
+        "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="attention"),
+        "cross_attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="latent_attention"),
+    }
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.sequence_decoder = DECODERS[config.decoder_type](config)
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self, inputs_embeds: torch.Tensor, latents: torch.Tensor, attention_mask=None, past_key_values=None, **kwargs
+    ) -> ModelOutput:
+        """`(B, T, embedding_size)` and Z `(B, L, d)` -> `last_hidden_state` `(B, T, d)`."""
+        hidden_states = self.sequence_decoder(inputs_embeds, latents, attention_mask, past_key_values, **kwargs)
+        return DecoderOutput(last_hidden_state=hidden_states, past_key_values=past_key_values)
+
+
+@dataclass
+class DecoderOutput(ModelOutput):
+    """What a decoder returns: `last_hidden_state` `(B, T, d)`, the extended cache, and what was recorded."""
+
+    last_hidden_state: torch.FloatTensor | None = None
+    past_key_values: object | None = None
+    hidden_states: tuple[torch.FloatTensor, ...] | None = None
+    attentions: tuple[torch.FloatTensor, ...] | None = None
+    cross_attentions: tuple[torch.FloatTensor, ...] | None = None
+
+
+def token_positions(attention_mask: torch.Tensor) -> torch.Tensor:
+    """Positions `(B, N)` that count tokens from 0, whichever side the padding of the mask `(B, N)` is on."""
+    return (attention_mask.long().cumsum(dim=-1) - 1).clamp(min=0)
+
+
+def shift_right(labels: torch.Tensor, start_id: int, pad_id: int) -> torch.Tensor:
+    """Decoder inputs `(B, T)` for targets `(B, T)`: the start symbol, then all targets but the last.
+
+    Targets of -100 are padding; the start symbol stands right before the first target, so padding may be on either
+    side.
+    """
+    is_target = labels != IGNORE_INDEX
+    shifted = torch.full_like(labels, pad_id)
+    shifted[:, 1:] = labels[:, :-1]
+    is_first = is_target & (is_target.long().cumsum(dim=-1) == 1)
+    shifted = shifted.masked_fill(shifted == IGNORE_INDEX, pad_id)
+    return shifted.masked_fill(is_first, start_id)
+
+
+class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
+    """An encoder with an autoregressive decoder that reads nothing but Z.
+
+    What the decoder must say (the input, a translation) is a matter of the labels.
+    """
+
+    encoder_class: type[LatentEncoderModel] = LatentEncoderModel
+    _tied_weights_keys = {"lm_head.weight": "encoder.embeddings.word_embeddings.weight"}
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.encoder = self.encoder_class(config)
+        self.decoder = LatentDecoderModel(config)
+        width = config.embedding_size if config.tie_word_embeddings else config.hidden_size
+        self.output_projection = nn.Linear(config.hidden_size, width) if config.tie_word_embeddings else None
+        self.lm_head = nn.Linear(width, config.vocab_size)
+        # The sentence's end, not a length, stops a reconstruction; this only bounds a decoder that never ends.
+        self.generation_config.max_new_tokens = self.generation_config.max_new_tokens or 256
+        self.post_init()
+
+    def get_input_embeddings(self):
+        return self.encoder.get_input_embeddings()
+
+    def set_input_embeddings(self, value):
+        self.encoder.set_input_embeddings(value)
+
+    def get_output_embeddings(self):
+        return self.lm_head
+
+    def set_output_embeddings(self, value):
+        self.lm_head = value
+
+    def encode_latents(self, input_ids=None, attention_mask=None, inputs_embeds=None, **kwargs) -> torch.Tensor:
+        """Z `(B, L, d)` of token ids `(B, N)`."""
+        return self.encoder(
+            input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
+        ).latents
+
+    def output_states(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """The vectors that the output layer scores: the decoder's states, projected where the output is tied."""
+        return hidden_states if self.output_projection is None else self.output_projection(hidden_states)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: ModelOutput | tuple | None = None,
+        past_key_values=None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        labels: torch.LongTensor | None = None,
+        use_cache: bool | None = None,
+        candidate_ids: torch.LongTensor | None = None,
+        candidate_log_prob: torch.FloatTensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        return_logits: bool = True,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> LatentSeq2SeqOutput:
+        """Encodes, decodes under teacher forcing, and scores the labels.
+
+        Args:
+            input_ids: `(B, N)` token ids of the input.
+            attention_mask: `(B, N)`, 0 for padding on either side; None means no padding.
+            decoder_input_ids: `(B, T)`; made from `labels` (or from `input_ids`) when left out.
+            decoder_attention_mask: `(B, T)`, 0 for padding in the decoder's input.
+            encoder_outputs: a `BaseModelOutput` whose `last_hidden_state` is Z `(B, L, d)`, instead of an input text.
+            labels: `(B, T)` target ids, -100 where there is none.
+            candidate_ids, candidate_log_prob: `(C,)` each; the loss is then a sampled softmax
+                ([`~losses.sampled_cross_entropy`]) and no logits are returned.
+            num_items_in_batch: what the summed loss is divided by (default: the targets of this batch).
+            return_logits: False computes the loss without holding all logits.
+        """
+        if encoder_outputs is None:
+            latents = self.encode_latents(input_ids, attention_mask, inputs_embeds, **kwargs)
+        else:
+            latents = encoder_outputs[0]
+        if decoder_input_ids is None:
+            targets = labels
+            if targets is None:
+                if input_ids is None:
+                    raise ValueError("Give `labels`, `decoder_input_ids` or `input_ids`: the decoder has nothing to say.")
+                targets = input_ids
+                if attention_mask is not None:
+                    targets = input_ids.masked_fill(attention_mask == 0, IGNORE_INDEX)
+            decoder_input_ids = shift_right(targets, self.config.decoder_start_token_id, self.config.pad_token_id)
+            # Without any padding the causal mask is enough; with it, padding on the left must be hidden.
+            if decoder_attention_mask is None and attention_mask is not None:
+                decoder_attention_mask = (targets != IGNORE_INDEX).long()
+
+        use_cache = use_cache if use_cache is not None else self.config.use_cache and labels is None
+        steps = decoder_input_ids.shape[1]
+        position_ids, length = None, steps
+        if decoder_attention_mask is not None and decoder_attention_mask.dim() == 2:
+            length = decoder_attention_mask.shape[1]
+            position_ids = token_positions(decoder_attention_mask)[:, -steps:]
+        elif past_key_values is not None:
+            past_length = past_key_values.get_seq_length()
+            length = int(past_length) + steps
+            position_ids = (torch.arange(steps, device=decoder_input_ids.device) + past_length)[None]
+        inputs = self.encoder.embeddings(decoder_input_ids, None, position_ids, length)
+        decoder_outputs = self.decoder(
+            inputs,
+            latents,
+            attention_mask=decoder_attention_mask,
+            past_key_values=past_key_values if use_cache else None,
+            **kwargs,
+        )
+        states = self.output_states(decoder_outputs.last_hidden_state)
+
+        loss, logits = None, None
+        smoothing = self.config.label_smoothing if self.training else 0.0
+        head = self.lm_head
+        if candidate_ids is not None:
+            if labels is None or candidate_log_prob is None:
+                raise ValueError("A sampled softmax needs `labels` and `candidate_log_prob` beside `candidate_ids`.")
+            loss = sampled_cross_entropy(
+                states, head.weight, head.bias, labels, candidate_ids, candidate_log_prob, smoothing, num_items_in_batch
+            )
+        elif labels is not None and not return_logits:
+            loss = chunked_cross_entropy(states, head.weight, head.bias, labels, smoothing, num_items_in_batch)
+        else:
+            logits = head(states)
+            if labels is not None:
+                loss = full_cross_entropy(logits, labels, smoothing, num_items_in_batch)
+        return LatentSeq2SeqOutput(
+            loss=loss,
+            logits=logits,
+            past_key_values=past_key_values if use_cache else None,
+            decoder_hidden_states=decoder_outputs.hidden_states,
+            decoder_attentions=decoder_outputs.attentions,
+            cross_attentions=decoder_outputs.cross_attentions,
+            encoder_last_hidden_state=latents,
+            latents=latents,
+        )
+
+    def prepare_decoder_input_ids_from_labels(self, labels: torch.LongTensor) -> torch.LongTensor:
+        """Decoder inputs `(B, T)` for labels `(B, T)`: what transformers' collators and Trainer call."""
+        return shift_right(labels, self.config.decoder_start_token_id, self.config.pad_token_id)
+
+    def latents_from_embedding(self, sentence_embedding: torch.Tensor) -> torch.Tensor:
+        """Z `(B, L, d)` of raw sentence embeddings `(B, L * d)`, `(L * d,)` or `(B, L, d)`.
+
+        Raises:
+            ValueError: if a vector has another size, holds NaN or infinities, was normalised, or cannot have come
+                from this kind of encoder: such a vector has no text to give back.
+        """
+        rows, width = self.config.num_latents, self.config.hidden_size
+        embedding = torch.as_tensor(sentence_embedding)
+        expected = f"a raw vector of {rows * width} numbers ({rows} rows of {width})"
+        if embedding.dim() == 3:
+            fits = embedding.shape[1:] == (rows, width)
+        else:
+            fits = embedding.dim() in (1, 2) and embedding.shape[-1] == rows * width
+        if not fits:
+            raise ValueError(
+                f"A sentence embedding of shape {tuple(embedding.shape)} cannot be decoded: this model decodes "
+                f"{expected}. A truncated vector, or one of another model, cannot be decoded."
+            )
+        latents = embedding.reshape(-1, rows, width).to(device=self.device)
+        latents = latents.to(self.lm_head.weight.dtype)
+        if not bool(torch.isfinite(latents).all()):
+            raise ValueError(f"A sentence embedding holds NaN or infinite values; this model decodes {expected}.")
+        norms = latents.float().norm(dim=-1)
+        is_unit = ((norms - 1).abs() < 1e-2).all(dim=-1) | ((norms.square().sum(-1).sqrt() - 1).abs() < 1e-2)
+        if bool(is_unit.any()):
+            raise ValueError(
+                f"{int(is_unit.sum())} of {len(latents)} sentence embeddings are L2-normalised; this model decodes "
+                f"{expected}, as `pooler_output` gives it. Encode without normalisation."
+            )
+        reason = self.encoder.pooler.explain_foreign(latents)
+        if reason is not None:
+            raise ValueError(
+                f"A sentence embedding did not come from this kind of encoder ({reason}); this model decodes {expected}."
+            )
+        return latents
+
+    @torch.no_grad()
+    def generate(self, inputs=None, generation_config=None, *args, sentence_embedding=None, **kwargs):
+        """[`~transformers.GenerationMixin.generate`], from text or from sentence embeddings alone.
+
+        Args:
+            sentence_embedding: raw embeddings `(B, L * d)` (`pooler_output`, or `SentenceTransformer.encode` of a
+                folder exported without normalisation), or Z `(B, L, d)`; mixtures of embeddings are fine. Replaces
+                `input_ids`.
+
+        Raises:
+            ValueError: if both text and embeddings are given, or if a vector cannot be decoded
+                ([`latents_from_embedding`]).
+        """
+        text = {name: kwargs.pop(name) for name in ("input_ids", "inputs_embeds") if kwargs.get(name) is not None}
+        if inputs is not None:
+            text["input_ids"] = inputs
+        sources = len(text) + sum(given is not None for given in (sentence_embedding, kwargs.get("encoder_outputs")))
+        if sources != 1:
+            raise ValueError(
+                f"generate() got {sources} inputs; give exactly one of a text (`input_ids` or `inputs_embeds`), "
+                "`sentence_embedding` and `encoder_outputs`."
+            )
+        # The decoder reads only Z, so the mask of the text ends its work here.
+        attention_mask = kwargs.pop("attention_mask", None)
+        if kwargs.get("encoder_outputs") is None:
+            if sentence_embedding is not None:
+                latents = self.latents_from_embedding(sentence_embedding)
+            else:
+                latents = self.encode_latents(attention_mask=attention_mask, **text)
+            kwargs["encoder_outputs"] = BaseModelOutput(last_hidden_state=latents)
+        if "max_length" in kwargs and "max_new_tokens" not in kwargs:
+            # The default bound is on new tokens, and transformers lets that one win over a length that a caller gives.
+            kwargs["max_new_tokens"] = kwargs.pop("max_length") - 1
+        return super().generate(None, generation_config, *args, **kwargs)

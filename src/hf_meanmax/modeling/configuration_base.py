@@ -1,0 +1,183 @@
+"""Fields and checks that the configurations of all families share."""
+
+import difflib
+import inspect
+import math
+from typing import ClassVar, Literal
+
+from huggingface_hub.dataclasses import strict
+from transformers import GenerationConfig
+from transformers.configuration_utils import PreTrainedConfig
+
+# Names that transformers itself passes to a configuration beside its declared fields.
+_TRANSFORMERS_KEYWORDS = {
+    "_attn_implementation",
+    "_commit_hash",
+    "_name_or_path",
+    "attn_implementation",
+    "auto_map",
+    "custom_pipelines",
+    "model_type",
+    "name_or_path",
+    "num_labels",
+    "output_attentions",
+    "torch_dtype",
+    "trust_remote_code",
+}
+
+POOLING_ROWS = {"mean_max": ("max", "mean"), "max": ("max",), "mean": ("mean",)}
+
+
+@strict
+class LatentConfig(PreTrainedConfig):
+    """Base of every configuration: the word table, the widths, and how a sequence becomes latent rows.
+
+    Args:
+        vocab_size (`int`, defaults to 21583):
+            Number of tokens that the decoder can say.
+        input_vocab_size (`int`, *optional*, defaults to `vocab_size`):
+            Rows of the encoder's word table. Larger than `vocab_size` after a vocabulary expansion; ids below
+            `vocab_size` mean the same token on both sides.
+        embedding_size (`int`, defaults to 300):
+            Width of the word vectors.
+        hidden_size (`int`, defaults to 2048):
+            Width of the hidden states and of each latent row.
+        num_hidden_layers (`int`, defaults to 1):
+            Layers of the encoder, and of the decoder.
+        pooling (`"mean_max"`, `"mean"` or `"max"`, defaults to `"mean_max"`):
+            The latent rows: `mean_max` gives two, `mean` and `max` one each.
+        mean_first (`bool`, defaults to `False`):
+            Put the mean row before the max row. The decoder's attention does not depend on the order, the flat
+            embedding does.
+        position_embedding_type (`"sinusoidal"`, `"learned"` or `"none"`, defaults to `"sinusoidal"`):
+            Codes added to the word vectors; positions count from 0 in encoder and decoder alike.
+        max_position_embeddings (`int`, defaults to 512):
+            Rows of a learned position table; positions beyond it get a zero code. Sinusoidal codes have no limit.
+        embedding_dropout (`float`, defaults to 0.5):
+            Dropout on the sum of word vector and position code.
+        hidden_dropout (`float`, defaults to 0.0):
+            Dropout on what is added to a residual.
+        layer_norm_eps (`float`, defaults to 1e-5):
+            Epsilon of the layer normalisations.
+        label_smoothing (`float`, defaults to 0.0):
+            Probability spread over the vocabulary by the training loss.
+        freeze_word_embeddings (`bool`, defaults to `False`):
+            Keep the word table as it is; the rows of the special tokens are trained all the same.
+        num_special_tokens (`int`, defaults to 4):
+            Ids below it are special tokens.
+        initializer_range (`float`, defaults to 0.1):
+            Standard deviation of new word vectors and position codes.
+        tie_word_embeddings (`bool`, defaults to `False`):
+            Let the output layer score words by the word table itself, behind a projection to its width.
+        use_cache (`bool`, defaults to `True`):
+            Whether generation keeps the decoder's past keys and values.
+    """
+
+    # Every Auto class that loads a checkpoint of the family, as "module.Class" (see save_pretrained in base.py).
+    auto_classes: ClassVar[dict[str, str]] = {}
+    keys_to_ignore_at_inference = ["past_key_values"]
+
+    vocab_size: int = 21583
+    input_vocab_size: int | None = None
+    embedding_size: int = 300
+    hidden_size: int = 2048
+    num_hidden_layers: int = 1
+    pooling: Literal["mean_max", "mean", "max"] = "mean_max"
+    mean_first: bool = False
+    position_embedding_type: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
+    max_position_embeddings: int = 512
+    embedding_dropout: float | int = 0.5
+    hidden_dropout: float | int = 0.0
+    layer_norm_eps: float = 1e-5
+    label_smoothing: float | int = 0.0
+    freeze_word_embeddings: bool = False
+    num_special_tokens: int = 4
+    initializer_range: float = 0.1
+    tie_word_embeddings: bool = False
+    use_cache: bool = True
+    pad_token_id: int = 0
+    unk_token_id: int = 1
+    bos_token_id: int = 2
+    eos_token_id: int = 3
+    decoder_start_token_id: int = 2
+    is_encoder_decoder: bool = True
+
+    def __post_init__(self, **kwargs):
+        self._refuse_unknown_keywords(kwargs)
+        if self.input_vocab_size is None:
+            self.input_vocab_size = self.vocab_size
+        super().__post_init__(**kwargs)
+
+    def _refuse_unknown_keywords(self, kwargs):
+        fields = {name for name in inspect.signature(type(self)).parameters if name not in ("args", "kwargs")}
+        fields |= set(self.__dataclass_fields__)
+        allowed = fields | _TRANSFORMERS_KEYWORDS | set(GenerationConfig._get_default_generation_params())
+        for name in kwargs:
+            if name in allowed or name.startswith("_"):
+                continue
+            nearest = difflib.get_close_matches(name, fields, n=1)
+            hint = f" Did you mean `{nearest[0]}`?" if nearest else ""
+            raise TypeError(f"{type(self).__name__} has no setting named `{name}`.{hint} Known: {sorted(fields)}.")
+
+    @property
+    def pooling_rows(self) -> tuple[str, ...]:
+        """Names of the latent rows, in their order."""
+        rows = POOLING_ROWS[self.pooling]
+        return tuple(reversed(rows)) if self.mean_first else rows
+
+    @property
+    def num_latents(self) -> int:
+        """Number L of latent rows."""
+        return len(self.pooling_rows)
+
+    @property
+    def sentence_embedding_size(self) -> int:
+        """Dimension L * hidden_size of the flat sentence embedding."""
+        return self.num_latents * self.hidden_size
+
+    @property
+    def projection_dim(self) -> int:
+        """The same, under the name that sentence-transformers reads where a model gives the embedding itself."""
+        return self.sentence_embedding_size
+
+    def validate_sizes(self):
+        """Checks the sizes and that the two vocabularies agree."""
+        for name in (
+            "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "max_position_embeddings",
+            "num_special_tokens",
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if value < 1:
+                raise ValueError(f"`{name}` is {value}; it must be 1 or more.")
+        if self.input_vocab_size is not None and self.input_vocab_size < self.vocab_size:
+            raise ValueError(
+                f"`input_vocab_size` is {self.input_vocab_size}, smaller than `vocab_size` {self.vocab_size}: the "
+                "encoder must know every word that the decoder says. Leave it out or make it larger."
+            )
+        if self.num_special_tokens > self.vocab_size:
+            raise ValueError(
+                f"`num_special_tokens` is {self.num_special_tokens}, more than `vocab_size` {self.vocab_size}."
+            )
+        for name in ("pad_token_id", "unk_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < self.vocab_size:
+                raise ValueError(f"`{name}` is {value}; it must be in 0..{self.vocab_size - 1} (`vocab_size` - 1).")
+
+    def validate_rates(self):
+        """Checks every probability and scale."""
+        for name in ("embedding_dropout", "hidden_dropout", "attention_dropout", "label_smoothing"):
+            value = getattr(self, name, 0.0)
+            if not 0 <= value < 1:
+                raise ValueError(f"`{name}` is {value}; it must be at least 0 and less than 1.")
+        for name in ("layer_norm_eps", "initializer_range"):
+            value = getattr(self, name)
+            if not (value > 0 and math.isfinite(value)):
+                raise ValueError(f"`{name}` is {value}; it must be a positive number.")
+
+    def validate_positions(self):
+        """Sinusoidal codes come in pairs (eq. 1-2 of the mean-max autoencoder)."""
+        if self.position_embedding_type == "sinusoidal" and self.embedding_size % 2:
+            raise ValueError(
+                f"`embedding_size` is {self.embedding_size}; sinusoidal positions need an even number. "
+                'Change it, or use `position_embedding_type="learned"`.'
+            )

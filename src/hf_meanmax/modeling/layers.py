@@ -1,0 +1,180 @@
+"""Layers that encoders and decoders share: word and position embeddings, multi-head attention, feed-forward."""
+
+import torch
+from torch import nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils import logging
+
+logger = logging.get_logger(__name__)
+
+
+def sinusoidal_positions(length: int, width: int, device: torch.device | None = None) -> torch.Tensor:
+    """Codes of positions 0..length-1 (mean-max autoencoder, eq. 1-2): `(length, width)`, float32, sines and cosines
+    interleaved."""
+    positions = torch.arange(length, device=device, dtype=torch.float64)[:, None]
+    exponents = torch.arange(0, width, 2, device=device, dtype=torch.float64) / width
+    angles = positions * torch.pow(10000.0, -exponents)
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).float()
+
+
+class TextEmbeddings(nn.Module):
+    """Word vectors plus position codes: x_t = e_t + p_t. Encoder and decoder read the same tables.
+
+    With `config.freeze_word_embeddings` the word table never gets a gradient and the special tokens read a small
+    trained table of their own.
+    """
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.word_embeddings = nn.Embedding(
+            config.input_vocab_size, config.embedding_size, padding_idx=config.pad_token_id
+        )
+        self.special_embeddings = None
+        if config.freeze_word_embeddings:
+            self.word_embeddings.weight.requires_grad_(False)
+            self.special_embeddings = nn.Embedding(
+                config.num_special_tokens, config.embedding_size, padding_idx=config.pad_token_id
+            )
+        self.position_embeddings = None
+        if config.position_embedding_type == "learned":
+            self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.embedding_size)
+        self.dropout = nn.Dropout(config.embedding_dropout)
+        self._warned_about_length = False
+
+    def embed_words(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Word vectors `(B, N, embedding_size)` of token ids `(B, N)`."""
+        words = self.word_embeddings(input_ids)
+        if self.special_embeddings is None:
+            return words
+        count = self.config.num_special_tokens
+        specials = self.special_embeddings(input_ids.clamp(max=count - 1))
+        return torch.where((input_ids < count).unsqueeze(-1), specials, words)
+
+    def embed_positions(self, length: int, position_ids: torch.Tensor | None, device: torch.device) -> torch.Tensor:
+        """Codes of `position_ids` `(B, N)`, or of 0..length-1 for all rows alike when it is None."""
+        if self.position_embeddings is not None:
+            ids = position_ids if position_ids is not None else torch.arange(length, device=device)
+            limit = self.config.max_position_embeddings
+            if position_ids is None and length <= limit:
+                return self.position_embeddings.weight[:length]
+            self._warn_about_length(ids, limit)
+            return self.position_embeddings(ids.clamp(max=limit - 1)) * (ids < limit).unsqueeze(-1)
+        if position_ids is None:
+            return sinusoidal_positions(length, self.config.embedding_size, device)
+        return sinusoidal_positions(length, self.config.embedding_size, device)[position_ids]
+
+    def _warn_about_length(self, position_ids, limit):
+        if self._warned_about_length or torch.compiler.is_compiling():
+            return
+        beyond = int((position_ids >= limit).sum())
+        if beyond:
+            self._warned_about_length = True
+            logger.warning(
+                f"{beyond} token(s) of this batch stand beyond the {limit} learned positions and get no position "
+                "code. Train with a larger `max_position_embeddings` or with sinusoidal positions."
+            )
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        length: int | None = None,
+    ) -> torch.Tensor:
+        """`(B, N, embedding_size)` of ids `(B, N)` or of word vectors given as `inputs_embeds`.
+
+        `length` bounds the positions when `position_ids` are given (N otherwise).
+        """
+        words = self.embed_words(input_ids) if inputs_embeds is None else inputs_embeds
+        if self.config.position_embedding_type != "none":
+            positions = self.embed_positions(length or words.shape[1], position_ids, words.device)
+            words = words + positions.to(words.dtype)
+        return self.dropout(words)
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention written out (eq. 5-6): returns `(B, Nq, heads, d_k)` and the weights `(B, heads, Nq, Nk)`."""
+    scores = torch.matmul(query, key.transpose(2, 3)) * scaling
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    dropped = nn.functional.dropout(weights, p=dropout, training=module.training)
+    return torch.matmul(dropped, value).transpose(1, 2), weights
+
+
+class MultiHeadAttention(nn.Module):
+    """Multi-head attention without an output projection (mean-max autoencoder, eq. 3-7).
+
+    Maps queries of width `query_size` and keys of width `key_size` to `config.hidden_size`; the heads are
+    concatenated and nothing follows them.
+    """
+
+    def __init__(self, config, query_size: int, key_size: int, layer_idx: int, is_causal: bool = False):
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.is_causal = is_causal
+        self.head_dim = config.hidden_size // config.num_attention_heads
+        self.scaling = self.head_dim**-0.5
+        self.attention_dropout = config.attention_dropout
+        self.query = nn.Linear(query_size, config.hidden_size, bias=config.attention_bias)
+        self.key = nn.Linear(key_size, config.hidden_size, bias=config.attention_bias)
+        self.value = nn.Linear(key_size, config.hidden_size, bias=config.attention_bias)
+
+    def _project(self, projection: nn.Linear, states: torch.Tensor) -> torch.Tensor:
+        projected = projection(states)
+        if self.config.projection_activation == "relu":
+            projected = nn.functional.relu(projected)
+        return projected.view(*states.shape[:-1], -1, self.head_dim).transpose(1, 2)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        key_value_states: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values=None,
+        **kwargs,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """`(B, Nq, query_size)` -> `(B, Nq, hidden_size)` and, with eager attention, weights `(B, heads, Nq, Nk)`."""
+        states = hidden_states if key_value_states is None else key_value_states
+        query = self._project(self.query, hidden_states)
+        key = self._project(self.key, states)
+        value = self._project(self.value, states)
+        if past_key_values is not None:
+            key, value = past_key_values.update(key, value, self.layer_idx)
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+        output, weights = attend(
+            self,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout=self.attention_dropout if self.training else 0.0,
+            scaling=self.scaling,
+            **kwargs,
+        )
+        return output.reshape(*hidden_states.shape[:-1], -1), weights
+
+
+class FeedForward(nn.Module):
+    """FFN(a) = max(0, a W1 + b1) W2 + b2, position by position (mean-max autoencoder, eq. 10)."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.up = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.down = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.dropout = nn.Dropout(config.hidden_dropout)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """`(B, N, hidden_size)` -> `(B, N, hidden_size)`."""
+        return self.dropout(self.down(nn.functional.relu(self.up(hidden_states))))

@@ -1,0 +1,34 @@
+"""The mean-max attention autoencoder (Zhang, Wu, Li and Li, EMNLP 2018)."""
+
+from .base import LatentEncoderModel, LatentForConditionalDecoding
+from .configuration_mean_max_aae import MeanMaxAAEConfig
+
+
+class MeanMaxAAEModel(LatentEncoderModel):
+    """Encoder: self-attention, then the maximum and the mean over the tokens (eq. 8-14).
+
+    `pooler_output` `(B, 2 * hidden_size)` is [max; mean], raw.
+    """
+
+    config: MeanMaxAAEConfig
+
+
+class MeanMaxAAEForReconstruction(LatentForConditionalDecoding):
+    """The whole autoencoder: the decoder attends over the max row and the mean row to say the input again (eq. 15-22).
+
+    ```python
+    >>> from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+    >>> import hf_meanmax
+
+    >>> tokenizer = AutoTokenizer.from_pretrained("runs/docstrings")
+    >>> model = AutoModelForSeq2SeqLM.from_pretrained("runs/docstrings")
+    >>> embedding = model.encoder(**tokenizer("return the number of items", return_tensors="pt")).pooler_output
+    >>> tokenizer.batch_decode(model.generate(sentence_embedding=embedding), skip_special_tokens=True)
+    ```
+    """
+
+    config: MeanMaxAAEConfig
+    encoder_class = MeanMaxAAEModel
+
+
+__all__ = ["MeanMaxAAEForReconstruction", "MeanMaxAAEModel"]

@@ -1,0 +1,26 @@
+"""Tokenizers, word vectors and vocabulary expansion."""
+
+from .expansion import expand_vocabulary
+from .tokenizers import (
+    SPECIAL_TOKENS,
+    UnknownWords,
+    split_words,
+    split_words_batch,
+    train_tokenizer,
+    unknown_word_rate,
+)
+from .word_vectors import WordVectors, embedding_matrix, load_word_vectors, train_word_vectors
+
+__all__ = [
+    "SPECIAL_TOKENS",
+    "UnknownWords",
+    "WordVectors",
+    "embedding_matrix",
+    "expand_vocabulary",
+    "load_word_vectors",
+    "split_words",
+    "split_words_batch",
+    "train_tokenizer",
+    "train_word_vectors",
+    "unknown_word_rate",
+]

@@ -1,0 +1,283 @@
+"""Training of tokenizers, and what one wants to know of them: their words and their unknown words."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+from .words import word_decoder, word_normalizer, word_pre_tokenizer
+
+# The first four ids of every tokenizer that is trained here.
+SPECIAL_TOKENS: tuple[str, ...] = ("<pad>", "<unk>", "<s>", "</s>")
+PAD_TOKEN, UNK_TOKEN, BOS_TOKEN, EOS_TOKEN = SPECIAL_TOKENS
+
+_BATCH = 1000
+_BYTE_PIECES = tuple(f"<0x{byte:02X}>" for byte in range(256))
+# A word keeps the space before it, so pieces join to the text without any mark that the text could itself contain.
+_PIECE_PATTERN = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+
+
+def train_tokenizer(
+    texts: Iterable[str],
+    kind: str = "word",
+    vocab_size: int = 20000,
+    min_frequency: int = 1,
+    lowercase: bool | None = None,
+    model_max_length: int | None = None,
+    show_progress: bool = True,
+) -> PreTrainedTokenizerFast:
+    """Trains a tokenizer that `AutoTokenizer` reloads to the same ids.
+
+    Args:
+        texts: The corpus, a sentence or paragraph at a time; read once. Empty lines are skipped.
+        kind: `"word"` (raw and Penn-Treebank text give the same words; decoding gives readable text), `"bpe"`
+            (byte-level) and `"unigram"` (byte fallback), which both decode to exactly the text that was encoded
+            unless it is lower-cased, or `"char"` (one token a character).
+        vocab_size: Largest number of ids, the four special tokens included. A small corpus gives fewer.
+        min_frequency: Rarer words (characters, merged pairs) are left out. Unigram has no such limit.
+        lowercase: Whether text is lower-cased; by default only for words.
+        model_max_length: Recorded in the tokenizer, for truncation; no limit by default.
+        show_progress: Whether progress bars are drawn.
+
+    Returns:
+        A tokenizer with `<pad>`, `<unk>`, `<s>`, `</s>` as ids 0 to 3 that ends every text with `</s>`. Word and
+        character ids fall in frequency, then follow the alphabet. A text that contains such a name, for instance
+        `</s>`, is read as ordinary text.
+
+    Raises:
+        ValueError: An unknown kind, an empty corpus, or a vocabulary too small for its kind.
+    """
+    if kind not in _TRAINERS:
+        near = difflib.get_close_matches(str(kind), _TRAINERS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"kind is {kind!r}, allowed are {', '.join(map(repr, _TRAINERS))}{hint}")
+    train, smallest = _TRAINERS[kind]
+    if vocab_size < smallest:
+        raise ValueError(
+            f"vocab_size is {vocab_size}, a {kind} tokenizer needs at least {smallest} "
+            f"({len(SPECIAL_TOKENS)} special tokens{' and 256 bytes' if smallest > 256 else ' and one more'})"
+        )
+    if min_frequency < 1:
+        raise ValueError(f"min_frequency is {min_frequency}, it must be 1 or more")
+    if isinstance(texts, str):
+        raise ValueError("texts is a single string, expected an iterable of strings: pass [text]")
+
+    counted = _NonEmpty(texts)
+    try:
+        backend = train(
+            counted,
+            vocab_size=vocab_size,
+            min_frequency=min_frequency,
+            lowercase=(kind == "word") if lowercase is None else lowercase,
+            show_progress=show_progress,
+        )
+    finally:
+        # The library reports an error of the iterator as its own; the original one says more.
+        if counted.error is not None:
+            raise counted.error
+    if counted.lines == 0:
+        raise ValueError("the corpus is empty: no text with a character other than white space")
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"$A {EOS_TOKEN}",
+        pair=f"$A {EOS_TOKEN} $B:1 {EOS_TOKEN}:1",
+        special_tokens=[(EOS_TOKEN, SPECIAL_TOKENS.index(EOS_TOKEN))],
+    )
+    lengths = {} if model_max_length is None else {"model_max_length": model_max_length}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token=PAD_TOKEN,
+        unk_token=UNK_TOKEN,
+        bos_token=BOS_TOKEN,
+        eos_token=EOS_TOKEN,
+        padding_side="right",
+        model_input_names=["input_ids", "attention_mask"],
+        clean_up_tokenization_spaces=False,
+        # Otherwise a corpus line that happens to contain `</s>` would end there.
+        split_special_tokens=True,
+        **lengths,
+    )
+
+
+class _NonEmpty:
+    """Batches of the texts that hold more than white space, their number, and the error that ended them, if any."""
+
+    def __init__(self, texts: Iterable[str]):
+        self.texts = texts
+        self.lines = 0
+        self.error: Exception | None = None
+
+    def __iter__(self) -> Iterator[list[str]]:
+        batch: list[str] = []
+        try:
+            for text in self.texts:
+                if not text or text.isspace():
+                    continue
+                self.lines += 1
+                batch.append(text)
+                if len(batch) == _BATCH:
+                    yield batch
+                    batch = []
+        except Exception as error:
+            self.error = error
+            raise
+        if batch:
+            yield batch
+
+
+def _train_words(texts, *, vocab_size, min_frequency, lowercase, show_progress) -> Tokenizer:
+    backend = Tokenizer(models.WordLevel(unk_token=UNK_TOKEN))
+    backend.normalizer = word_normalizer(lowercase)
+    backend.pre_tokenizer = word_pre_tokenizer()
+    backend.decoder = word_decoder()
+    return _train_word_level(backend, texts, vocab_size, min_frequency, show_progress)
+
+
+def _train_chars(texts, *, vocab_size, min_frequency, lowercase, show_progress) -> Tokenizer:
+    backend = Tokenizer(models.WordLevel(unk_token=UNK_TOKEN))
+    if lowercase:
+        backend.normalizer = normalizers.Lowercase()
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    backend.decoder = decoders.Fuse()
+    return _train_word_level(backend, texts, vocab_size, min_frequency, show_progress)
+
+
+def _train_word_level(backend, texts, vocab_size, min_frequency, show_progress) -> Tokenizer:
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        special_tokens=list(SPECIAL_TOKENS),
+        show_progress=show_progress,
+    )
+    backend.train_from_iterator(texts, trainer=trainer)
+    return backend
+
+
+def _train_bpe(texts, *, vocab_size, min_frequency, lowercase, show_progress) -> Tokenizer:
+    backend = Tokenizer(models.BPE())
+    if lowercase:
+        backend.normalizer = normalizers.Lowercase()
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=show_progress,
+    )
+    backend.train_from_iterator(texts, trainer=trainer)
+    return backend
+
+
+def _train_unigram(texts, *, vocab_size, min_frequency, lowercase, show_progress) -> Tokenizer:
+    del min_frequency  # the expectation step prunes by likelihood instead
+    backend = Tokenizer(models.Unigram())
+    if lowercase:
+        backend.normalizer = normalizers.Lowercase()
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(_PIECE_PATTERN), behavior="isolated")
+    trainer = trainers.UnigramTrainer(
+        vocab_size=vocab_size - len(_BYTE_PIECES),
+        special_tokens=list(SPECIAL_TOKENS),
+        unk_token=UNK_TOKEN,
+        show_progress=show_progress,
+    )
+    backend.train_from_iterator(texts, trainer=trainer)
+    backend.model = _with_byte_fallback(backend, vocab_size)
+    backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    return backend
+
+
+def _with_byte_fallback(backend: Tokenizer, vocab_size: int) -> models.Unigram:
+    """The trained model with the 256 bytes as further pieces, at most `vocab_size` in all."""
+    import json
+
+    pieces = [tuple(piece) for piece in json.loads(backend.to_str())["model"]["vocab"]]
+    special, learnt = pieces[: len(SPECIAL_TOKENS)], pieces[len(SPECIAL_TOKENS) :]
+    # The trainer keeps every character it saw, however many: the least likely pieces give way to their bytes.
+    learnt = sorted(learnt, key=lambda piece: (-piece[1], piece[0]))[: vocab_size - len(special) - len(_BYTE_PIECES)]
+    lowest = min((score for _, score in learnt), default=0.0)
+    return models.Unigram(special + [(piece, lowest - 20.0) for piece in _BYTE_PIECES] + learnt, 1, True)
+
+
+_TRAINERS: dict[str, tuple[Callable[..., Tokenizer], int]] = {
+    "word": (_train_words, len(SPECIAL_TOKENS) + 1),
+    "bpe": (_train_bpe, len(SPECIAL_TOKENS) + len(_BYTE_PIECES)),
+    "unigram": (_train_unigram, len(SPECIAL_TOKENS) + len(_BYTE_PIECES) + 1),
+    "char": (_train_chars, len(SPECIAL_TOKENS) + 1),
+}
+
+
+def split_words(tokenizer: PreTrainedTokenizerFast, text: str) -> list[str]:
+    """The words of a text as the tokenizer cuts it, before its vocabulary is looked at.
+
+    They are normalised (so the unknown ones stay readable), without special tokens. For BPE and Unigram these are the
+    stretches inside which pieces are formed.
+    """
+    return _splitter(tokenizer)(text)
+
+
+def split_words_batch(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> Iterator[list[str]]:
+    """`split_words` of each text, lazily."""
+    return map(_splitter(tokenizer), texts)
+
+
+def _splitter(tokenizer: PreTrainedTokenizerFast) -> Callable[[str], list[str]]:
+    backend = tokenizer.backend_tokenizer
+    normalizer, pre_tokenizer = backend.normalizer, backend.pre_tokenizer
+
+    def split(text: str) -> list[str]:
+        if normalizer is not None:
+            text = normalizer.normalize_str(text)
+        if pre_tokenizer is None:
+            return [text] if text else []
+        return [word for word, _ in pre_tokenizer.pre_tokenize_str(text)]
+
+    return split
+
+
+@dataclass(frozen=True)
+class UnknownWords:
+    """How many tokens of some texts are `<unk>`, and which words those are."""
+
+    unknown: int
+    total: int
+    counts: Counter[str] = field(default_factory=Counter, repr=False)
+
+    @property
+    def rate(self) -> float:
+        """Share of unknown tokens, 0 for no tokens."""
+        return self.unknown / self.total if self.total else 0.0
+
+    def most_common(self, number: int = 10) -> list[tuple[str, int]]:
+        """The most frequent unknown words with their counts; ties follow the alphabet."""
+        return sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))[:number]
+
+
+def unknown_word_rate(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> UnknownWords:
+    """Counts the tokens of `texts` that the tokenizer does not know; special tokens do not count."""
+    backend, unknown_id = tokenizer.backend_tokenizer, tokenizer.unk_token_id
+    normalizer = backend.normalizer
+    unknown = total = 0
+    counts: Counter[str] = Counter()
+    texts = iter(texts)
+    while batch := list(islice(texts, _BATCH)):
+        # Offsets are slow to compute, so only lines that need them are encoded with them.
+        lines = []
+        for text, encoding in zip(batch, backend.encode_batch_fast(batch, add_special_tokens=False), strict=True):
+            ids = encoding.ids
+            total += len(ids)
+            if unknown_id in ids:
+                unknown += ids.count(unknown_id)
+                lines.append(text)
+        for text, encoding in zip(lines, backend.encode_batch(lines, add_special_tokens=False), strict=True):
+            for token_id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+                if token_id == unknown_id:
+                    word = text[start:end]
+                    counts[normalizer.normalize_str(word) if normalizer is not None else word] += 1
+    return UnknownWords(unknown, total, counts)

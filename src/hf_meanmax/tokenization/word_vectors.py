@@ -1,0 +1,432 @@
+"""Word vectors: trained on a corpus, or read from word2vec and GloVe files, and put into a word table."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import math
+import os
+import tempfile
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+from tqdm.auto import tqdm
+from transformers import PreTrainedTokenizerFast
+
+logger = logging.getLogger(__name__)
+
+_GROWTH = 1 << 16  # rows
+_BLOCK = 1 << 22  # bytes
+
+
+@dataclass(frozen=True)
+class WordVectors:
+    """Words and their vectors, row by row.
+
+    Args:
+        words: V different words.
+        vectors: `(V, e)` float32.
+    """
+
+    words: list[str]
+    vectors: np.ndarray
+
+    def __post_init__(self):
+        if self.vectors.ndim != 2 or len(self.words) != len(self.vectors):
+            raise ValueError(f"{len(self.words)} words need a matrix of as many rows, got shape {self.vectors.shape}")
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @property
+    def size(self) -> int:
+        """Dimension e of the vectors."""
+        return self.vectors.shape[1]
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """The row of each word."""
+        return {word: row for row, word in enumerate(self.words)}
+
+    def save(self, path: str | os.PathLike, **details: Any) -> None:
+        """Writes one safetensors file, whole or not at all; `details` (JSON values) are kept in its header."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        encoded = [word.encode("utf-8") for word in self.words]
+        tensors = {
+            "vectors": np.ascontiguousarray(self.vectors, dtype=np.float32),
+            "words": np.frombuffer(b"".join(encoded), dtype=np.uint8),
+            "word_bytes": np.array([len(word) for word in encoded], dtype=np.int64),
+        }
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        os.close(handle)
+        try:
+            save_file(tensors, temporary, metadata={"details": json.dumps(details, sort_keys=True)})
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> WordVectors:
+        """Reads a file written by `save`. Raises ValueError if it is another kind of file or damaged."""
+        return _load_saved(Path(path))[0]
+
+
+def _load_saved(path: Path) -> tuple[WordVectors, dict[str, Any]]:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            details = json.loads((file.metadata() or {}).get("details", "{}"))
+            vectors, text, lengths = (file.get_tensor(name) for name in ("vectors", "words", "word_bytes"))
+    except SafetensorError as error:
+        raise ValueError(f"{path}: not a file of word vectors that was saved here, or damaged ({error})") from error
+    ends = np.cumsum(lengths)
+    data = text.tobytes()
+    words = [data[end - length : end].decode("utf-8") for end, length in zip(ends, lengths, strict=True)]
+    return WordVectors(words, vectors), details
+
+
+def train_word_vectors(
+    sentences: Iterable[list[str]],
+    size: int = 300,
+    epochs: int = 2,
+    window: int = 5,
+    min_count: int = 5,
+    negative: int = 5,
+    sample: float = 1e-3,
+    learning_rate: float = 0.025,
+    seed: int = 1,
+    workers: int | None = None,
+    deterministic: bool = False,
+    cache_path: str | os.PathLike | None = None,
+    corpus_key: str = "",
+    show_progress: bool = True,
+) -> WordVectors:
+    """Skip-gram vectors with negative sampling (Mikolov et al. 2013), trained by gensim.
+
+    Args:
+        sentences: Lists of words, as `split_words` gives them; read `epochs + 1` times, so not a generator.
+        size: Dimension of the vectors.
+        epochs, window, min_count, negative, sample, learning_rate, seed: As gensim's `Word2Vec` has them.
+        workers: Threads; default as many as the process may use. Their timing makes runs differ.
+        deterministic: One thread, so that a seed gives the same vectors each time.
+        cache_path: A file that later calls with the same settings read instead of training. Other settings, or
+            another `corpus_key`, train anew and replace it.
+        corpus_key: Whatever tells this corpus (and the way it is cut into words) from others, for the cache.
+        show_progress: Whether progress bars are drawn, one a pass.
+
+    Returns:
+        The words seen at least `min_count` times, the most frequent first.
+
+    Raises:
+        ImportError: gensim is not installed and nothing is cached.
+        TypeError: `sentences` can be read only once.
+        ValueError: No sentence, or no word is frequent enough.
+    """
+    settings = {
+        "size": size, "epochs": epochs, "window": window, "min_count": min_count, "negative": negative,
+        "sample": sample, "learning_rate": learning_rate, "seed": seed, "deterministic": deterministic,
+        "corpus_key": corpus_key,
+    }  # fmt: skip
+    for name in ("size", "epochs", "window", "min_count", "negative"):
+        if settings[name] < 1:
+            raise ValueError(f"{name} is {settings[name]}, it must be 1 or more")
+    path = None if cache_path is None else Path(cache_path)
+    if path is not None and path.exists():
+        vectors, details = _load_saved(path)
+        if details == settings:
+            logger.info("word vectors read from %s: %d words of %d dimensions", path, len(vectors), vectors.size)
+            return vectors
+        changed = sorted(name for name in settings if details.get(name) != settings[name])
+        logger.warning("%s holds vectors of other settings (%s): training anew", path, ", ".join(changed))
+    if iter(sentences) is sentences:
+        raise TypeError("sentences is an iterator that can be read once, training reads it several times: pass a list")
+    try:
+        from gensim.models import Word2Vec
+    except ImportError as error:
+        raise ImportError('training word vectors needs gensim: pip install "hf_meanmax[vectors]"') from error
+
+    threads = 1 if deterministic else workers or _usable_cores()
+    model = Word2Vec(
+        vector_size=size, window=window, min_count=min_count, negative=negative, sample=sample, alpha=learning_rate,
+        seed=seed, workers=threads, sg=1, epochs=epochs,
+    )  # fmt: skip
+    passes = _CountedPasses(sentences, epochs, show_progress)
+    model.build_vocab(passes)
+    if not model.corpus_count:
+        raise ValueError("the corpus is empty: no sentence to learn word vectors from")
+    if not model.wv.index_to_key:
+        raise ValueError(
+            f"no word of the {model.corpus_count} sentences occurs {min_count} times (min_count): lower it"
+        )
+    model.train(passes, total_examples=model.corpus_count, epochs=epochs)
+    vectors = WordVectors(list(model.wv.index_to_key), np.asarray(model.wv.vectors, dtype=np.float32))
+    if path is not None:
+        vectors.save(path, **settings)
+    return vectors
+
+
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class _CountedPasses:
+    """The sentences, with a progress bar for each pass over them: one that counts, then one an epoch."""
+
+    def __init__(self, sentences: Iterable[list[str]], epochs: int, show_progress: bool):
+        self.sentences, self.epochs, self.show_progress = sentences, epochs, show_progress
+        self.number = 0
+        self.total: int | None = None
+
+    def __iter__(self) -> Iterator[list[str]]:
+        title = f"word vectors, epoch {self.number}/{self.epochs}" if self.number else "word vectors, counting"
+        self.number += 1
+        count = 0
+        for sentence in tqdm(
+            self.sentences, desc=title, total=self.total, unit=" sentences", disable=not self.show_progress
+        ):
+            count += 1
+            yield sentence
+        self.total = count
+
+
+def load_word_vectors(
+    path: str | os.PathLike,
+    vocabulary: Collection[str] | None = None,
+    limit: int | None = None,
+    size: int | None = None,
+    encoding_errors: Literal["strict", "replace", "ignore"] = "strict",
+    show_progress: bool = True,
+) -> WordVectors:
+    """Reads word vectors: word2vec text or `.bin`, GloVe text (no header), each also `.gz`, or our `.safetensors`.
+
+    gensim's reader cannot leave out words while it reads, so this is our own: memory is what the kept rows take.
+
+    Args:
+        path: The file; its name ends in `.bin`, `.bin.gz` or `.safetensors`, everything else is text.
+        vocabulary: Words to keep (a set or a dict is fast); default all.
+        limit: Read only the first so many rows of the file, which are usually the most frequent words.
+        size: The dimension that the vectors must have; default whatever the file says.
+        encoding_errors: What is done with words that are not UTF-8, as in `bytes.decode`.
+        show_progress: Whether a progress bar (bytes of the file) is drawn.
+
+    Returns:
+        The kept words in the file's order. A word that the file repeats has its first vector.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: A malformed line (with file, line and what was expected), a truncated file, vectors of another
+            dimension than `size`, a NaN or infinite value, or no word left.
+    """
+    path = Path(path)
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit is {limit}, it must be 1 or more")
+    if vocabulary is not None and not isinstance(vocabulary, (set, frozenset, dict)):
+        vocabulary = frozenset(vocabulary)
+    if path.suffix == ".safetensors":
+        return _restrict(path, WordVectors.load(path), vocabulary, limit, size)
+    is_binary = path.name.endswith((".bin", ".bin.gz"))
+    rows = _Rows(path, vocabulary, limit, size, encoding_errors)
+    with (
+        open(path, "rb") as raw,
+        tqdm(
+            total=path.stat().st_size, desc=path.name, unit="B", unit_scale=True, disable=not show_progress
+        ) as progress,
+    ):
+        file: IO[bytes] = gzip.open(raw) if path.suffix == ".gz" else raw  # type: ignore[assignment]
+        try:
+            (_read_binary if is_binary else _read_text)(file, rows, lambda: progress.update(raw.tell() - progress.n))
+        except (EOFError, gzip.BadGzipFile) as error:
+            raise ValueError(f"{path}: damaged or truncated gzip file ({error})") from error
+        progress.update(progress.total - progress.n)
+    return rows.finish()
+
+
+def _restrict(path, vectors: WordVectors, vocabulary, limit, size) -> WordVectors:
+    if size is not None and vectors.size != size:
+        raise ValueError(f"{path}: vectors of {vectors.size} dimensions, expected {size}")
+    keep = [
+        row for row, word in enumerate(vectors.words[:limit]) if vocabulary is None or word in vocabulary
+    ]
+    if not keep:
+        raise ValueError(f"{path}: none of its {len(vectors)} words is in the vocabulary")
+    return WordVectors([vectors.words[row] for row in keep], vectors.vectors[keep])
+
+
+class _Rows:
+    """The rows that are kept while a file is read; the matrix grows in place, so they are never held twice."""
+
+    def __init__(self, path: Path, vocabulary, limit: int | None, size: int | None, encoding_errors: str):
+        self.path, self.vocabulary, self.limit = path, vocabulary, limit
+        self.expected_size, self.encoding_errors = size, encoding_errors
+        self.words: dict[str, int] = {}
+        self.read = 0
+        self.size = 0
+        self.matrix = np.empty((0, 0), dtype=np.float32)
+
+    def start(self, size: int) -> None:
+        if size < 1:
+            raise ValueError(f"{self.path}, line 1: vectors of {size} dimensions, expected 1 or more")
+        if self.expected_size is not None and size != self.expected_size:
+            raise ValueError(f"{self.path}: vectors of {size} dimensions, expected {self.expected_size}")
+        self.size = size
+        self.matrix = np.empty((0, size), dtype=np.float32)
+
+    @property
+    def full(self) -> bool:
+        return self.limit is not None and self.read >= self.limit
+
+    def wanted(self, word: bytes, place: int) -> str | None:
+        """The decoded word if its row is to be kept. `place` is the line, or the row of a binary file."""
+        self.read += 1
+        try:
+            text = word.decode("utf-8", self.encoding_errors)
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{self.path}, line {place}: a word that is not UTF-8 ({word[:40]!r}); "
+                'encoding_errors="replace" reads on'
+            ) from error
+        if text in self.words or (self.vocabulary is not None and text not in self.vocabulary):
+            return None
+        return text
+
+    def add(self, word: str, values: np.ndarray, place: int) -> None:
+        # A sum is finite only if all its terms are, and overflows no double.
+        if not math.isfinite(values.sum(dtype=np.float64)):
+            raise ValueError(f"{self.path}, line {place}: {word!r} has a NaN or infinite value")
+        row = len(self.words)
+        if row == len(self.matrix):
+            # realloc moves pages of a big block instead of copying them
+            self.matrix.resize((row + min(_GROWTH, max(1024, row)), self.size), refcheck=False)
+        self.matrix[row] = values
+        self.words[word] = row
+
+    def finish(self) -> WordVectors:
+        if not self.words:
+            if not self.read:
+                raise ValueError(f"{self.path}: no word vector in the file")
+            raise ValueError(f"{self.path}: none of the {self.read} words read is in the vocabulary")
+        self.matrix.resize((len(self.words), self.size), refcheck=False)
+        return WordVectors(list(self.words), self.matrix)
+
+
+def _read_text(file: IO[bytes], rows: _Rows, advance) -> None:
+    count = None
+    for number, line in enumerate(file, start=1):
+        if number == 1:
+            fields = line.split()
+            if len(fields) == 2 and fields[0].isdigit() and fields[1].isdigit():
+                count = int(fields[0])
+                rows.start(int(fields[1]))
+                continue
+            rows.start(len(fields) - 1)
+        if number % 4096 == 0:
+            advance()
+        if rows.full:
+            return
+        _read_line(line, number, rows)
+    if count is not None and rows.read != count:
+        raise ValueError(f"{rows.path}: {rows.read} rows, its first line promises {count}; the file is truncated or damaged")
+
+
+def _read_line(line: bytes, number: int, rows: _Rows) -> None:
+    word, _, rest = line.partition(b" ")
+    if rows.vocabulary is not None and b"\t" not in word:
+        # Most lines of a big file end here, unparsed.
+        if word.decode("utf-8", "replace") not in rows.vocabulary and rest.count(b" ") <= rows.size:
+            rows.read += 1
+            return
+    fields = line.split()
+    if len(fields) <= rows.size:
+        raise ValueError(
+            f"{rows.path}, line {number}: expected a word and {rows.size} numbers, found {len(fields)} fields"
+        )
+    # Some published files have words with spaces in them: the numbers count from the right.
+    text = rows.wanted(b" ".join(fields[: -rows.size]), number)
+    if text is None:
+        return
+    try:
+        values = np.array(fields[-rows.size :], dtype=np.float32)
+    except ValueError as error:
+        raise ValueError(
+            f"{rows.path}, line {number}: expected a word and {rows.size} numbers ({error})"
+        ) from error
+    rows.add(text, values, number)
+
+
+def _read_binary(file: IO[bytes], rows: _Rows, advance) -> None:
+    header = file.readline(1000)
+    fields = header.split()
+    if len(fields) != 2 or not (fields[0].isdigit() and fields[1].isdigit()):
+        raise ValueError(
+            f"{rows.path}, line 1: expected the number of words and of dimensions, found {header[:40]!r}; "
+            "a text file must not be named .bin"
+        )
+    count, size = map(int, fields)
+    rows.start(size)
+    width = 4 * size
+    buffer, position = b"", 0
+    for row in range(count):
+        if rows.full:
+            return
+        space = buffer.find(b" ", position)
+        while space < 0 or len(buffer) < space + 1 + width:
+            more = file.read(max(_BLOCK, width))
+            if not more:
+                raise ValueError(f"{rows.path}: ends after {row} of {count} rows; the file is truncated or damaged")
+            buffer, position = buffer[position:] + more, 0
+            advance()
+            space = buffer.find(b" ", position)
+        # Some writers end a row with a line break, which then stands before the next word.
+        text = rows.wanted(buffer[position:space].lstrip(b"\n"), row + 2)
+        if text is not None:
+            rows.add(text, np.frombuffer(buffer, dtype="<f4", count=size, offset=space + 1), row + 2)
+        position = space + 1 + width
+
+
+def embedding_matrix(
+    tokenizer: PreTrainedTokenizerFast, vectors: WordVectors, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """The word table of a tokenizer's vocabulary.
+
+    Args:
+        tokenizer: Its V ids must be 0 to V - 1.
+        vectors: Vectors of dimension e. What the tokenizer would not call a word is not looked for.
+        seed: Of the vectors of the words that have none: normal, of the mean norm of those that have one.
+
+    Returns:
+        The table `(V, e)` float32 and which words `(V,)` have a vector. The row of the padding token is zero.
+
+    Raises:
+        ValueError: Not one word has a vector.
+    """
+    vocabulary = tokenizer.get_vocab()
+    found = np.zeros(len(tokenizer), dtype=bool)
+    matrix = np.zeros((len(tokenizer), vectors.size), dtype=np.float32)
+    special = set(tokenizer.all_special_ids)
+    for word, token_id in vocabulary.items():
+        row = vectors.index.get(word)
+        if row is not None and token_id not in special:
+            matrix[token_id] = vectors.vectors[row]
+            found[token_id] = True
+    if not found.any():
+        raise ValueError(
+            f"none of the tokenizer's {len(tokenizer)} words is among the {len(vectors)} words with vectors; "
+            "were they made for another language, another spelling (case), or a tokenizer of word pieces?"
+        )
+    norm = float(np.linalg.norm(matrix[found], axis=1).mean())
+    missing = np.flatnonzero(~found)
+    random = np.random.default_rng(seed).standard_normal((len(missing), vectors.size)).astype(np.float32)
+    matrix[missing] = random * (norm / math.sqrt(vectors.size))
+    if tokenizer.pad_token_id is not None:
+        matrix[tokenizer.pad_token_id] = 0.0
+    words = len(tokenizer) - len(special)
+    logger.info("%d of %d words have a vector, %d start at random", found.sum(), words, words - found.sum())
+    return matrix, found

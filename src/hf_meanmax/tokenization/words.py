@@ -1,0 +1,95 @@
+"""The word-level pipeline: one regular expression says what a word is, one set of joins undoes it when decoding.
+
+Raw text (`don't (really)`) and Penn-Treebank text (`do n't -LRB- really -RRB-`) give the same words. The Treebank's
+own splits are the target: `ca n't`, `it 's`, `can not`, `gon na`. Hyphens and full stops always stand alone, so a
+vocabulary learnt on either kind of text fits the other. Everything is made of the `tokenizers` library's own parts
+and therefore saved in `tokenizer.json`.
+"""
+
+from __future__ import annotations
+
+from tokenizers import Regex, decoders, normalizers, pre_tokenizers
+
+# \p{M} keeps combining marks that NFKC cannot compose inside their word. The underscore is punctuation.
+_LETTER = r"[\p{L}\p{N}\p{M}]"
+_SUFFIX = r"(?:[sdm]|re|ve|ll)"
+# Two words that everyday spelling writes as one.
+_FUSED = (("can", "not"), ("gon", "na"), ("wan", "na"), ("got", "ta"), ("gim", "me"), ("lem", "me"))
+
+_WORD_PATTERN = "|".join(
+    [
+        r"\d+(?:[.,]\d+)+",
+        *(rf"(?i:{first}(?={second}\b))" for first, second in _FUSED),
+        r"(?i:n't\b)",
+        rf"'(?i:(?:{_SUFFIX}|em)\b|t(?= ?(?:is|was)\b))",
+        # A word up to its n't or clitic, with other inner apostrophes (o'clock, ma'am).
+        rf"(?:(?!(?i:n't\b)){_LETTER})+(?:'(?!(?i:{_SUFFIX}\b)){_LETTER}+)*",
+        r"\.\.\.|--",
+        r"\S",
+    ]
+)
+
+_BRACKETS = {"LRB": "(", "RRB": ")", "LSB": "[", "RSB": "]", "LCB": "{", "RCB": "}"}
+
+
+def word_normalizer(lowercase: bool) -> normalizers.Normalizer:
+    """NFKC, ASCII quotes and dashes, Treebank codes undone, optionally lower case."""
+    steps: list[normalizers.Normalizer] = [
+        # Before NFKC, which would make a space and a combining mark of the acute accent used as an apostrophe.
+        normalizers.Replace(Regex("[\u2018\u2019\u201a\u201b\u2032\u00b4\u02bc`]"), "'"),
+        normalizers.NFKC(),
+        normalizers.Replace(Regex("''|(?<![^ ])' '(?![^ ])|[\u201c\u201d\u201e\u201f\u00ab\u00bb]"), '"'),
+        normalizers.Replace(Regex("[\u2010\u2012\u2013\u2212]"), "-"),
+        normalizers.Replace(Regex("[\u2014\u2015]+|---+"), "--"),
+        normalizers.Replace(Regex(r"\.(?:\.+(?: \.)*|(?: \.){2,})"), "..."),
+        # `don ' t`, `do n 't`, `it ' s`, `1\/2`: what some tokenised corpora make of a clitic or a slash.
+        normalizers.Replace(
+            Regex(rf"(?<=\w ') (?=(?i:t|{_SUFFIX})\b)|(?<=[nN]) (?=' ?[tT]\b)|\\(?=[/*])"),
+            "",
+        ),
+        *(normalizers.Replace(Regex(f"-(?i:{code})-"), bracket) for code, bracket in _BRACKETS.items()),
+    ]
+    if lowercase:
+        steps.append(normalizers.Lowercase())
+    return normalizers.Sequence(steps)
+
+
+def word_pre_tokenizer() -> pre_tokenizers.PreTokenizer:
+    """Cuts normalised text into words; white space is dropped."""
+    return pre_tokenizers.Split(Regex(_WORD_PATTERN), behavior="removed", invert=True)
+
+
+def word_decoder() -> decoders.Decoder:
+    """Joins words to readable text that gives the same words when tokenised again."""
+    letter = _LETTER
+    joins = "|".join(
+        [
+            r" (?=[,!?;:%)\]}])",
+            # Never `. .` to `..`, which would be read as an ellipsis.
+            r"(?<!\.) (?=\.)",
+            rf"(?<={letter}) (?=(?i:n't|'{_SUFFIX})(?!{letter}))",
+            r"(?<=[(\[{]) ",
+            r"(?<=[$#]) (?=\d)",
+            rf"(?<={letter}) (?=[-/] {letter})|(?<={letter} [-/]) (?={letter})",
+            # u. s. a. -> u.s.a.
+            r"(?<=\b\p{L} \.) (?=\p{L} \.)",
+            *(rf"(?<=\b(?i:{first})) (?=(?i:{second})\b)" for first, second in _FUSED),
+            r"(?:(?<=\A'[tT])|(?<= '[tT])) (?=(?i:is|was)\b)",
+        ]
+    )
+    clitic = rf"(?i:(?:t|{_SUFFIX}|em)\b)"
+    return decoders.Sequence(
+        [
+            # Puts one space between words; no word begins with its prefix mark.
+            decoders.WordPiece(prefix="##", cleanup=False),
+            decoders.Fuse(),
+            decoders.Replace(Regex(joins), ""),
+            # \K leaves what stands before it alone: the second of each pair of quotes closes to the left.
+            decoders.Replace(Regex(r'(?:\A[^"]*[.,!?]|"[^"]*?)\K "| "\z'), '"'),
+            decoders.Replace(Regex(r'(?:(?<=\A")|(?<= ")|(?<=[(\[]")) '), ""),
+            # A lone apostrophe opens if one follows to close it (or it stands at the start), else it belongs to the
+            # left. A plural before it (`the dogs '`) is a possessive.
+            decoders.Replace(Regex(rf"(?:(?<=\A')|(?<=\"')|(?<=[^sS] ')(?= [^']*[^' ] ?'(?:[ .,!?]|\z))) (?!{clitic})"), ""),
+            decoders.Replace(Regex(r"(?<=\S) (?='(?:[ .,!?;:\"]|\z))"), ""),
+        ]
+    )

@@ -1,0 +1,288 @@
+"""What a pretraining run is told: a recipe (YAML) and `--key value` options, checked together."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib.resources
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args, get_type_hints
+
+import yaml
+from transformers.configuration_utils import PreTrainedConfig
+
+from hf_meanmax.modeling.configuration_base import LatentConfig
+from hf_meanmax.modeling.configuration_mean_max_aae import MeanMaxAAEConfig
+
+FAMILIES: dict[str, type[LatentConfig]] = {config.model_type: config for config in (MeanMaxAAEConfig,)}
+DEFAULT_RECIPE = "docstrings"
+
+
+@dataclass
+class PretrainArguments:
+    """The settings of a run. What changes the model's function stands in `model`, the rest changes only the training.
+
+    On the command line and in a recipe all of them, and the fields of the family's configuration, are flat keys:
+    `--hidden_size 512 --batch_tokens 8192`.
+    """
+
+    family: str = field(default="mean_max_aae", metadata={"help": "the kind of model to train"})
+    corpus: list[str] = field(
+        default_factory=lambda: ["docstrings"],
+        metadata={"help": "text files or globs (.txt .gz .xz .zst), one data set, or `docstrings` for the built-in one"},
+    )
+    validation: list[str] | None = field(
+        default=None, metadata={"help": "like corpus; by default a part of the corpus's documents is held out"}
+    )
+    validation_sentences: int = field(default=2000, metadata={"help": "sentences that evaluations use"})
+    text_column: str = field(default="text", metadata={"help": "column of a data set"})
+    split: str = field(default="train", metadata={"help": "split of a data set"})
+    encoding_errors: Literal["strict", "replace", "ignore"] = field(
+        default="strict", metadata={"help": "what to do with bytes that are not UTF-8"}
+    )
+    output_dir: str = field(default="", metadata={"help": "folder of the result; by default runs/<recipe>"})
+    cache_dir: str = field(default="", metadata={"help": "tokenised corpora; by default ~/.cache/hf_meanmax"})
+    overwrite: bool = field(default=False, metadata={"help": "start anew in a folder that holds another run"})
+
+    tokenizer: str = field(default="word", metadata={"help": "word, bpe, unigram, char, or a tokenizer's folder"})
+    lowercase: bool | None = field(default=None, metadata={"help": "by default words are lower-cased, pieces are not"})
+    min_frequency: int = field(default=1, metadata={"help": "rarer words are unknown"})
+    min_tokens: int = field(default=4, metadata={"help": "shorter sentences are left out"})
+    max_tokens: int = field(default=32, metadata={"help": "longer sentences are left out, or cut (see long_lines)"})
+    long_lines: Literal["drop", "truncate"] = field(default="drop", metadata={"help": "what happens to longer ones"})
+    max_unknown_rate: float = field(default=1.0, metadata={"help": "sentences with more unknown words are left out"})
+    drop_unknown_words: bool = field(default=False, metadata={"help": "drop unknown words (the released form)"})
+    word_vectors: str = field(
+        default="", metadata={"help": "`train` skip-gram vectors on the corpus first, or a word2vec / GloVe file"}
+    )
+    word_vector_epochs: int = field(default=2, metadata={"help": "epochs of the skip-gram training"})
+
+    objective: Literal["reconstruction"] = field(default="reconstruction", metadata={"help": "what is to be said"})
+    word_drop: float = field(default=0.0, metadata={"help": "denoising: share of input words dropped"})
+    word_swap: float = field(default=0.0, metadata={"help": "denoising: share of neighbouring input words swapped"})
+    batch_tokens: int = field(default=4096, metadata={"help": "tokens of one forward pass, over all processes"})
+    gradient_accumulation_steps: int = field(default=1, metadata={"help": "forward passes per optimizer step"})
+    max_steps: int = field(default=0, metadata={"help": "stop after so many optimizer steps (0: see epochs)"})
+    epochs: float = field(default=1.0, metadata={"help": "passes over the corpus, where max_steps is 0"})
+    max_minutes: float = field(default=0.0, metadata={"help": "stop after so many minutes of training (0: no limit)"})
+    softmax: Literal["full", "chunked", "sampled"] = field(
+        default="full", metadata={"help": "how the training loss is computed; evaluation always uses the full one"}
+    )
+    num_negatives: int = field(default=4000, metadata={"help": "sampled words per forward pass"})
+    learning_rate: float = field(default=2e-4, metadata={"help": "peak learning rate of Adam"})
+    lr_schedule: Literal["constant", "linear", "cosine"] = field(
+        default="constant", metadata={"help": "decay after the warm-up"}
+    )
+    warmup_steps: int = field(default=0, metadata={"help": "steps of linear warm-up"})
+    adam_beta1: float = field(default=0.9, metadata={"help": ""})
+    adam_beta2: float = field(default=0.999, metadata={"help": ""})
+    adam_epsilon: float = field(default=1e-8, metadata={"help": ""})
+    max_grad_norm: float = field(default=5.0, metadata={"help": "gradient clipping by the global norm"})
+    precision: Literal["auto", "bf16", "fp32"] = field(
+        default="auto", metadata={"help": "auto: bf16 where the device computes it fast"}
+    )
+    compile: bool = field(default=False, metadata={"help": "torch.compile the model"})
+    freeze_encoder: bool = field(default=False, metadata={"help": "train only the decoder (the random control)"})
+    seed: int = field(default=0, metadata={"help": "seed of weights, order, noise and dropout"})
+
+    log_steps: int = field(default=50, metadata={"help": "steps between log lines"})
+    eval_steps: int = field(default=1000, metadata={"help": "steps between evaluations (0: only at the end)"})
+    sample_sentences: int = field(default=3, metadata={"help": "sentences that an evaluation reconstructs and prints"})
+    early_stopping_patience: int = field(
+        default=0, metadata={"help": "stop after so many evaluations without better accuracy (0: never)"}
+    )
+    checkpoint_steps: int = field(default=1000, metadata={"help": "steps between checkpoints"})
+    keep_checkpoints: int = field(default=2, metadata={"help": "latest checkpoints kept beside the best"})
+    normalize: Literal["none", "rows", "embedding"] = field(
+        default="none", metadata={"help": "L2 normalisation in the SentenceTransformer export"}
+    )
+    report_to: str = field(default="", metadata={"help": "trackers of Accelerate: tensorboard, wandb"})
+    showcase: bool = field(default=False, metadata={"help": "end by printing neighbours and reconstructions"})
+
+    model: dict[str, Any] = field(default_factory=dict, metadata={"help": "fields of the family's configuration"})
+    recipe: str = ""
+
+    def __post_init__(self):
+        for name in ("corpus", "validation"):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                setattr(self, name, [value])
+        for name, kind in get_type_hints(PretrainArguments).items():
+            allowed = get_args(kind)
+            if getattr(kind, "__origin__", None) is Literal and getattr(self, name) not in allowed:
+                raise ValueError(f"`{name}` is {getattr(self, name)!r}; allowed: {', '.join(map(repr, allowed))}.")
+        if self.family not in FAMILIES:
+            raise ValueError(f"`family` is {self.family!r}; allowed: {', '.join(sorted(FAMILIES))}.")
+        for name, least in (
+            ("batch_tokens", 1), ("gradient_accumulation_steps", 1), ("min_tokens", 1), ("max_tokens", 1),
+            ("log_steps", 1), ("eval_steps", 0), ("checkpoint_steps", 1), ("keep_checkpoints", 1), ("max_steps", 0),
+            ("warmup_steps", 0), ("num_negatives", 1), ("validation_sentences", 1), ("word_vector_epochs", 1),
+            ("early_stopping_patience", 0), ("sample_sentences", 0),
+        ):  # fmt: skip
+            if getattr(self, name) < least:
+                raise ValueError(f"`{name}` is {getattr(self, name)}; it must be {least} or more.")
+        if self.max_tokens < self.min_tokens:
+            raise ValueError(
+                f"`max_tokens` is {self.max_tokens}, less than `min_tokens` {self.min_tokens}: no sentence would be left."
+            )
+        if not self.max_steps and self.epochs <= 0:
+            raise ValueError(f"`epochs` is {self.epochs}; give a positive number, or `max_steps`.")
+        for name in ("word_drop", "word_swap"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"`{name}` is {getattr(self, name)}; it must be at least 0 and less than 1.")
+        if not self.output_dir:
+            self.output_dir = str(Path("runs") / (self.recipe or "pretrain"))
+
+    def build_config(self, **overrides: Any) -> LatentConfig:
+        """The family's configuration with the run's model settings; `overrides` come from the tokenizer."""
+        return FAMILIES[self.family](**{**self.model, **overrides})
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings as plain values, as `training_args.json` holds them."""
+        return dataclasses.asdict(self)
+
+
+def list_recipes() -> list[str]:
+    """Names of the packaged recipes."""
+    folder = importlib.resources.files("hf_meanmax") / "recipes"
+    return sorted(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml"))
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """The flat settings of a packaged recipe, or of a YAML file.
+
+    Raises:
+        FileNotFoundError: if there is neither a file nor a packaged recipe of that name.
+        ValueError: if the file does not hold a mapping.
+    """
+    path = Path(name)
+    if path.is_file():
+        text = path.read_text(encoding="utf-8")
+    elif name in list_recipes():
+        text = (importlib.resources.files("hf_meanmax") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
+    else:
+        nearest = difflib.get_close_matches(name, list_recipes(), n=1)
+        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        raise FileNotFoundError(
+            f"No recipe file {name!r} and no packaged recipe of that name.{hint} Packaged: {', '.join(list_recipes())}."
+        )
+    try:
+        settings = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise ValueError(f"Recipe {name!r} is not valid YAML: {error}") from error
+    if not isinstance(settings, dict):
+        raise ValueError(f"Recipe {name!r} must hold `key: value` lines, not a {type(settings).__name__}.")
+    return settings
+
+
+def arguments_from_settings(settings: dict[str, Any], recipe: str = "") -> PretrainArguments:
+    """Sorts flat settings into the run's own and those of the family's configuration.
+
+    Raises:
+        ValueError: if a key is unknown (with the nearest known name) or a value is of the wrong kind.
+    """
+    family = settings.get("family", "mean_max_aae")
+    if family not in FAMILIES:
+        raise ValueError(f"`family` is {family!r}; allowed: {', '.join(sorted(FAMILIES))}.")
+    run_types = get_type_hints(PretrainArguments)
+    run_names = [f.name for f in dataclasses.fields(PretrainArguments) if f.name not in ("model", "recipe")]
+    config_types = model_fields(FAMILIES[family])
+    run: dict[str, Any] = {}
+    model: dict[str, Any] = {}
+    for key, value in settings.items():
+        if key in run_names:
+            run[key] = _convert(key, value, run_types[key])
+        elif key in config_types:
+            model[key] = _convert(key, value, config_types[key])
+        else:
+            known = sorted([*run_names, *config_types])
+            nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+            hint = f" Did you mean `{nearest[0]}`?" if nearest else ""
+            raise ValueError(f"Unknown setting `{key}`.{hint} Known: {', '.join(known)}.")
+    return PretrainArguments(**run, model=model, recipe=recipe)
+
+
+def parse_command_line(argv: list[str]) -> PretrainArguments:
+    """`[recipe] [--key value | --key=value | --flag ...]` -> arguments; without a recipe or corpus, the built-in default.
+
+    Raises:
+        ValueError: if an option is unknown, lacks its value, or has a bad one.
+    """
+    positional: list[str] = []
+    options: dict[str, Any] = {}
+    index = 0
+    while index < len(argv):
+        word = argv[index]
+        index += 1
+        if not word.startswith("--"):
+            positional.append(word)
+            continue
+        key, equals, value = word[2:].partition("=")
+        key = key.replace("-", "_")
+        values = [value] if equals else []
+        while not equals and index < len(argv) and not argv[index].startswith("--"):
+            values.append(argv[index])
+            index += 1
+        options[key] = values if len(values) > 1 else (values[0] if values else True)
+    if len(positional) > 1:
+        raise ValueError(f"Give one recipe, not {len(positional)}: {', '.join(positional)}. Settings are `--key value`.")
+    if positional:
+        name = positional[0]
+    elif "corpus" in options:
+        name = ""
+    else:
+        name = DEFAULT_RECIPE
+    settings = read_recipe(name) if name else {}
+    return arguments_from_settings({**settings, **options}, recipe=Path(name).stem if name else "")
+
+
+def model_fields(config: type[LatentConfig]) -> dict[str, Any]:
+    """Names and types of the configuration fields that a run may set; ids and input sizes follow from the tokenizer."""
+    inherited = set(PreTrainedConfig.__dataclass_fields__)
+    derived = {"input_vocab_size", "is_encoder_decoder", "decoder_start_token_id"}
+    ids = {"pad_token_id", "unk_token_id", "bos_token_id", "eos_token_id"}
+    fields = config.__dataclass_fields__
+    return {name: item.type for name, item in fields.items() if name not in inherited | derived | ids}
+
+
+def _convert(key: str, value: Any, kind: Any) -> Any:
+    """`value`, perhaps a string of the command line, as the annotated type of the field."""
+    options = get_args(kind) if get_args(kind) and getattr(kind, "__origin__", None) is not list else (kind,)
+    if getattr(kind, "__origin__", None) is Literal:
+        if value not in options:
+            raise ValueError(f"`{key}` is {value!r}; allowed: {', '.join(map(repr, options))}.")
+        return value
+    if isinstance(value, str) and value.lower() in ("none", "null") and type(None) in options:
+        return None
+    for option in options:
+        converted = _convert_plain(value, option)
+        if converted is not None:
+            return converted
+    if value is None and type(None) in options:
+        return None
+    names = " or ".join(getattr(o, "__name__", str(o)) for o in options if o is not type(None))
+    raise ValueError(f"`{key}` is {value!r}; it must be of type {names}.")
+
+
+def _convert_plain(value: Any, kind: Any) -> Any:
+    origin = getattr(kind, "__origin__", None)
+    if origin is Literal:
+        return value if value in get_args(kind) else None
+    if kind is bool:
+        if isinstance(value, bool):
+            return value
+        return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(str(value).lower())
+    if origin is list:
+        return [str(item) for item in value] if isinstance(value, list) else [str(value)]
+    if isinstance(value, bool) or value is None or isinstance(value, list | dict):
+        return None
+    if kind in (int, float):
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            return None
+        if kind is int:
+            return int(number) if number == int(number) else None
+        return number
+    return str(value) if kind is str else None

@@ -1,0 +1,145 @@
+"""Checkpoints of a run: whole or not at all, without pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+
+_FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
+_FLAT = StateDictOptions(full_state_dict=True, cpu_offload=True, flatten_optimizer_state_dict=True)
+
+
+class Checkpoints:
+    """The checkpoints below one folder, `step-00001000/` and the like.
+
+    Random numbers are functions of (seed, step, process), so the step is all that a resumed run needs of them.
+
+    Args:
+        folder: where they are.
+        keep: how many of the latest are kept; the best is kept beside them.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], keep: int = 2):
+        self.folder = Path(folder)
+        self.keep = keep
+
+    def list(self) -> list[Path]:
+        """Finished checkpoints, oldest first."""
+        return sorted(p for p in self.folder.glob("step-*") if (p / "state.json").is_file())
+
+    def latest(self) -> Path | None:
+        """The newest finished checkpoint."""
+        found = self.list()
+        return found[-1] if found else None
+
+    def save(self, model: Any, optimizer: torch.optim.Optimizer, state: dict[str, Any], is_main: bool) -> Path:
+        """Writes a checkpoint; every process must call this, the main one writes.
+
+        `state` holds plain values, `step` among them, and `best_step`, whose checkpoint is not removed.
+
+        Raises:
+            OSError: no space or no permission; older checkpoints are untouched then.
+        """
+        target = self.folder / f"step-{state['step']:08d}"
+        weights = get_model_state_dict(model, options=_FULL)
+        moments = get_optimizer_state_dict(model, optimizer, options=_FLAT)
+        if not is_main:
+            return target
+        partial = target.with_name(f"{target.name}.partial")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            save_file(_plain(weights), partial / "model.safetensors")
+            tensors = {name: value for name, value in moments.items() if isinstance(value, torch.Tensor)}
+            numbers = {name: value for name, value in moments.items() if not isinstance(value, torch.Tensor)}
+            save_file(_plain(tensors), partial / "optimizer.safetensors")
+            text = json.dumps({**state, "optimizer": numbers}, indent=1)
+            (partial / "state.json").write_text(text, encoding="utf-8")
+            for file in partial.iterdir():
+                _flush(file)
+            if target.exists():
+                shutil.rmtree(target)
+            os.replace(partial, target)
+            _flush(self.folder)
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise OSError(f"The checkpoint {target} could not be written ({error}); older ones are untouched.") from error
+        self._remove_old(state.get("best_step"))
+        return target
+
+    def load(self, path: Path, model: Any, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """Puts a checkpoint into model and optimizer; returns its plain values.
+
+        Raises:
+            ValueError: if a file is missing or damaged, or belongs to another model.
+        """
+        try:
+            state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+            weights = load_file(path / "model.safetensors")
+            moments: dict[str, Any] = load_file(path / "optimizer.safetensors")
+        except (OSError, SafetensorError, json.JSONDecodeError) as error:
+            raise ValueError(
+                f"The checkpoint {path} is damaged ({error}); expected state.json, model.safetensors and "
+                "optimizer.safetensors. Remove its folder to resume from the one before."
+            ) from error
+        moments.update({name: _from_json(value) for name, value in state.pop("optimizer").items()})
+        try:
+            set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True))
+            set_optimizer_state_dict(
+                model,
+                optimizer,
+                moments,
+                options=StateDictOptions(full_state_dict=True, flatten_optimizer_state_dict=True),
+            )
+        except (RuntimeError, KeyError) as error:
+            raise ValueError(f"The checkpoint {path} belongs to another model: {error}") from error
+        return state
+
+    def load_weights(self, path: Path, model: Any) -> None:
+        """Puts only the weights of a checkpoint into the model."""
+        set_model_state_dict(model, load_file(path / "model.safetensors"), options=StateDictOptions(full_state_dict=True))
+
+    def _remove_old(self, best_step: int | None) -> None:
+        best = None if best_step is None else self.folder / f"step-{best_step:08d}"
+        for path in self.list()[: -self.keep]:
+            if path != best:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _plain(tensors: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Tensors that safetensors can write: contiguous, and none sharing memory with another."""
+    seen: set[int] = set()
+    plain = {}
+    for name, tensor in tensors.items():
+        tensor = tensor.detach().contiguous()
+        plain[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
+        seen.add(tensor.data_ptr())
+    return plain
+
+
+def _from_json(value: Any) -> Any:
+    # Adam's betas are a tuple, which JSON has no word for.
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

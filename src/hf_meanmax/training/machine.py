@@ -1,0 +1,77 @@
+"""What the machine can do, and how much of it a run uses."""
+
+from __future__ import annotations
+
+import copy
+import resource
+import sys
+import time
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+
+def is_bf16_fast(device: torch.device) -> bool:
+    """Whether the device multiplies bf16 matrices faster than fp32 ones."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported()
+    if device.type == "cpu":
+        cpu: Any = torch.cpu
+        return any(
+            getattr(cpu, f"_is_{name}_supported", bool)() for name in ("amx_tile", "avx512_bf16")
+        )
+    return False
+
+
+def measure_matrix_rate(device: torch.device, dtype: torch.dtype, seconds: float = 1.0) -> float:
+    """FLOP/s of products of two 2048 x 2048 matrices: the median over `seconds` of repetitions."""
+    left, right = (torch.randn(2048, 2048, device=device).to(dtype) for _ in range(2))
+    # A GPU needs many products in flight to show its rate.
+    repeats = 50 if device.type == "cuda" else 1
+
+    def once() -> float:
+        synchronize(device)
+        start = time.perf_counter()
+        for _ in range(repeats):
+            torch.nn.functional.linear(left, right)
+        synchronize(device)
+        return (time.perf_counter() - start) / repeats
+
+    for _ in range(3):
+        once()
+    times = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(times) < 5:
+        times.append(once())
+    return 2 * 2048**3 / sorted(times)[len(times) // 2]
+
+
+def synchronize(device: torch.device) -> None:
+    """Waits for a GPU; does nothing on a CPU."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def count_flops(model: Any, batch: dict[str, torch.Tensor]) -> int:
+    """FLOPs of the matrix products of one forward and backward pass, counted without computing anything."""
+    config = copy.deepcopy(model.config)
+    config._attn_implementation = "eager"
+    with torch.device("meta"):
+        twin = type(model)(config).train()
+    for (_, ours), (_, theirs) in zip(twin.named_parameters(), model.named_parameters(), strict=True):
+        ours.requires_grad_(theirs.requires_grad)
+    # Padding changes no product, and a mask would have to be looked at.
+    meta = {name: tensor.to("meta") for name, tensor in batch.items() if name != "attention_mask"}
+    with FlopCounterMode(display=False) as counter:
+        twin(**meta, num_items_in_batch=1).loss.backward()
+    return counter.get_total_flops()
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Peak memory: allocated on a GPU, resident in the process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    # Kilobytes on Linux, bytes on macOS.
+    scale = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale

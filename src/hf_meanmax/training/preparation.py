@@ -1,0 +1,221 @@
+"""From a run's settings to tokenizer, token stores and word vectors; all of it cached and reused by later runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from hf_meanmax.data import Corpus, Documents, SentenceFilter, TokenStore, build_token_store, open_corpus
+from hf_meanmax.tokenization import split_words_batch, train_tokenizer
+
+from .arguments import PretrainArguments
+
+TOKENIZER_KINDS = ("word", "bpe", "unigram", "char")
+_BLOCK_LINES = 20
+
+
+@dataclass
+class Prepared:
+    """What a run trains on.
+
+    Attributes:
+        tokenizer: the tokenizer of the run.
+        train: the token store of the training corpus.
+        validation: the token store of the first `validation_sentences` held-out sentences.
+        validation_texts: their texts, in the store's order.
+        texts: the training corpus, for word vectors.
+    """
+
+    tokenizer: Any
+    train: TokenStore
+    validation: TokenStore
+    validation_texts: list[str]
+    texts: Corpus
+
+
+class HeldOut(Corpus):
+    """One side of a corpus that is cut into blocks of neighbouring lines, every `every`-th of which is held out.
+
+    A block is a document, or 20 lines of a longer one.
+    """
+
+    def __init__(self, corpus: Corpus, every: int, held_out: bool):
+        self.corpus = corpus
+        self.every = every
+        self.held_out = held_out
+        self.unit = corpus.unit
+        self.size = corpus.size
+
+    def __iter__(self) -> Iterator[str]:
+        block, lines = 0, 0
+        for line in self.corpus:
+            self.position = self.corpus.position
+            if not line or lines == _BLOCK_LINES:
+                block, lines = block + 1, 0
+            if not line:
+                yield line
+                continue
+            lines += 1
+            if (block % self.every == self.every // 2) == self.held_out:
+                yield line
+
+    def identity(self) -> Any:
+        return ["held out", self.every, self.held_out, self.corpus.identity()]
+
+
+def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
+    """Tokenizer, stores and held-out texts of a run, made once and found again in `cache_dir`.
+
+    Raises:
+        FileNotFoundError: if a corpus or the tokenizer's folder is not there.
+        ValueError: if nothing is left of a corpus, with what each filter dropped.
+    """
+    cache = cache_folder(args)
+    train, held_out = open_sides(args, show_progress)
+    tokenizer = load_or_train_tokenizer(args, train, cache, show_progress)
+    rule = SentenceFilter(
+        min_tokens=args.min_tokens,
+        max_tokens=args.max_tokens,
+        beyond_max=args.long_lines,
+        max_unknown_rate=args.max_unknown_rate,
+        drop_unknown_words=args.drop_unknown_words,
+    )
+    store = build_token_store(
+        train, tokenizer, cache / "stores" / _digest(train.identity(), _tokenizer_key(tokenizer), asdict(rule)), rule,
+        show_progress,
+    )  # fmt: skip
+    texts = pick_sentences(held_out, tokenizer, args.validation_sentences, args.min_tokens, args.max_tokens)
+    if not texts:
+        raise ValueError(
+            f"No sentence of {args.min_tokens}-{args.max_tokens} tokens could be held out for validation; name a file "
+            "with `--validation`, or widen `--min_tokens` and `--max_tokens`."
+        )
+    documents = Documents([texts])
+    key = _digest(documents.identity(), _tokenizer_key(tokenizer))
+    validation = build_token_store(documents, tokenizer, cache / "stores" / key, SentenceFilter(), show_progress=False)
+    return Prepared(tokenizer, store, validation, texts, train)
+
+
+def cache_folder(args: PretrainArguments) -> Path:
+    """Where tokenised corpora are kept: `cache_dir`, else $HF_MEANMAX_CACHE, else ~/.cache/hf_meanmax."""
+    named = args.cache_dir or os.environ.get("HF_MEANMAX_CACHE") or Path.home() / ".cache" / "hf_meanmax"
+    return Path(named).expanduser()
+
+
+def open_sides(args: PretrainArguments, show_progress: bool = True) -> tuple[Corpus, Corpus]:
+    """The training corpus and the held-out one."""
+    options = {"encoding_errors": args.encoding_errors, "text_column": args.text_column, "split": args.split}
+    if args.corpus == ["docstrings"]:
+        from hf_meanmax.data.docstrings import harvest_docstrings
+
+        train, held_out = harvest_docstrings(show_progress=show_progress).split()
+        return Documents(train), Documents(held_out)
+    corpus = open_corpus(args.corpus, **options)
+    if args.validation:
+        return corpus, open_corpus(args.validation, **options)
+    # A small corpus gives up a larger share, so that there is something to measure on.
+    for every in (100, 10, 2):
+        held_out = HeldOut(corpus, every, held_out=True)
+        if sum(1 for _ in islice(filter(None, held_out), 100)) == 100 or every == 2:
+            return HeldOut(corpus, every, held_out=False), held_out
+    raise AssertionError("unreachable")
+
+
+def load_or_train_tokenizer(args: PretrainArguments, corpus: Corpus, cache: Path, show_progress: bool = True) -> Any:
+    """The tokenizer that `args.tokenizer` names: a kind to train on the corpus, or a folder.
+
+    Raises:
+        FileNotFoundError: if it is neither a kind nor a folder with a tokenizer.
+    """
+    from transformers import AutoTokenizer
+
+    if args.tokenizer not in TOKENIZER_KINDS:
+        if not (Path(args.tokenizer) / "tokenizer.json").is_file():
+            raise FileNotFoundError(
+                f"`tokenizer` is {args.tokenizer!r}: neither one of {', '.join(TOKENIZER_KINDS)} nor a folder with a "
+                "tokenizer.json."
+            )
+        return AutoTokenizer.from_pretrained(args.tokenizer)
+    settings = {
+        "kind": args.tokenizer,
+        "vocab_size": int(args.model.get("vocab_size", 20000)),
+        "min_frequency": args.min_frequency,
+        "lowercase": args.lowercase,
+    }
+    folder = cache / "tokenizers" / _digest(corpus.identity(), settings)
+    if not (folder / "tokenizer.json").is_file():
+        tokenizer = train_tokenizer(filter(None, corpus), show_progress=show_progress, **settings)
+        partial = folder.with_name(f"{folder.name}.{os.getpid()}")
+        tokenizer.save_pretrained(partial)
+        os.replace(partial, folder)
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def pick_sentences(corpus: Corpus, tokenizer: Any, number: int, min_tokens: int, max_tokens: int) -> list[str]:
+    """The first `number` sentences of `min_tokens` to `max_tokens` tokens, `</s>` not counted."""
+    picked: list[str] = []
+    lines = filter(None, corpus)
+    while len(picked) < number and (batch := list(islice(lines, 1000))):
+        for text, ids in zip(batch, tokenizer(batch, add_special_tokens=False)["input_ids"], strict=True):
+            if min_tokens <= len(ids) <= max_tokens:
+                picked.append(text)
+    return picked[:number]
+
+
+def prepare_word_vectors(args: PretrainArguments, prepared: Prepared, size: int, show_progress: bool = True) -> Any:
+    """The start of the word table `(V, size)` as a float32 array, or None where none is asked for.
+
+    Raises:
+        ValueError: if a file's vectors are of another dimension than `embedding_size`.
+    """
+    if not args.word_vectors:
+        return None
+    from hf_meanmax.tokenization import embedding_matrix, load_word_vectors, train_word_vectors
+
+    tokenizer = prepared.tokenizer
+    if args.word_vectors == "train":
+        settings = {"size": size, "epochs": args.word_vector_epochs, "seed": args.seed}
+        key = _digest(prepared.texts.identity(), _tokenizer_key(tokenizer), settings)
+        vectors = train_word_vectors(
+            _Sentences(prepared.texts, tokenizer),
+            cache_path=cache_folder(args) / "vectors" / key,
+            show_progress=show_progress,
+            **settings,
+        )
+    else:
+        vectors = load_word_vectors(args.word_vectors, vocabulary=set(tokenizer.get_vocab()))
+        if vectors.vectors.shape[1] != size:
+            raise ValueError(
+                f"The vectors of {args.word_vectors!r} have {vectors.vectors.shape[1]} dimensions, `embedding_size` is "
+                f"{size}; set `--embedding_size {vectors.vectors.shape[1]}`."
+            )
+    matrix, found = embedding_matrix(tokenizer, vectors, seed=args.seed)
+    tqdm.write(f"word vectors: {int(found.sum())} of {len(found)} words have one")
+    return matrix
+
+
+class _Sentences:
+    """The words of every line; can be read again for each epoch."""
+
+    def __init__(self, corpus: Corpus, tokenizer: Any):
+        self.corpus = corpus
+        self.tokenizer = tokenizer
+
+    def __iter__(self) -> Iterator[list[str]]:
+        return iter(split_words_batch(self.tokenizer, filter(None, self.corpus)))
+
+
+def _tokenizer_key(tokenizer: Any) -> str:
+    return hashlib.blake2b(tokenizer.backend_tokenizer.to_str().encode(), digest_size=16).hexdigest()
+
+
+def _digest(*parts: Any) -> str:
+    return hashlib.blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=12).hexdigest()

@@ -1,0 +1,572 @@
+"""Pretraining: one loop for every family.
+
+    accelerate launch scripts/pretrain.py                                    # learns from installed docstrings, offline
+    accelerate launch scripts/pretrain.py recipe.yaml --corpus 'my/*.txt' --max_minutes 45
+    accelerate launch -m hf_meanmax.training.pretrain mean-max-aae-small --corpus my.txt --output_dir runs/mine
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+
+from hf_meanmax.data import BatchPlan, CandidateSampler, MicroBatches, Noise, TokenStore
+
+from .arguments import PretrainArguments, list_recipes, parse_command_line
+from .checkpoints import Checkpoints
+from .machine import count_flops, is_bf16_fast, measure_matrix_rate, peak_memory_bytes, synchronize
+from .preparation import Prepared, prepare, prepare_word_vectors
+
+# Settings that say how long a run goes on and what it shows, not what each step does.
+_FREE_ON_RESUME = {
+    "max_steps", "epochs", "max_minutes", "log_steps", "eval_steps", "checkpoint_steps", "keep_checkpoints", "overwrite",
+    "early_stopping_patience", "sample_sentences", "report_to", "showcase", "normalize", "cache_dir", "output_dir", "recipe",
+}  # fmt: skip
+
+
+def pretrain(args: PretrainArguments) -> dict[str, Any]:
+    """Trains a model as `args` say and writes `<output_dir>/model`; resumes a run that was interrupted.
+
+    Returns:
+        The summary: steps, tokens, minutes, tokens/s, share of the matrix rate, validation scores.
+
+    Raises:
+        ValueError: for settings or data that cannot be trained on.
+        FloatingPointError: if the loss is NaN or infinite.
+        FileExistsError: if `output_dir` holds a run with other settings.
+        OSError: if a result cannot be written.
+    """
+    return Run(args).execute()
+
+
+class Run:
+    """A training run: what it needs, and its loop."""
+
+    def __init__(self, args: PretrainArguments):
+        from accelerate import Accelerator, DistributedDataParallelKwargs
+        from accelerate.utils import DistributedType
+
+        self.args = args
+        self.folder = Path(args.output_dir)
+        tracker_options: dict[str, Any] = {}
+        if args.report_to:
+            tracker_options = {"log_with": args.report_to.split(","), "project_dir": str(self.folder)}
+        self.accelerator = Accelerator(
+            mixed_precision="no",
+            kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],
+            **tracker_options,
+        )
+        self.device = self.accelerator.device
+        self.world_size = self.accelerator.num_processes
+        self.is_main = self.accelerator.is_main_process
+        self.is_sharded = self.accelerator.distributed_type == DistributedType.FSDP
+        self.use_bf16 = args.precision == "bf16" or (args.precision == "auto" and is_bf16_fast(self.device))
+        self.checkpoints = Checkpoints(self.folder / "checkpoints", args.keep_checkpoints)
+        self.state: dict[str, Any] = {
+            "step": 0, "tokens": 0, "seconds": 0.0, "best_step": None, "best_accuracy": -1.0, "bad_evaluations": 0,
+        }  # fmt: skip
+        self.stop_reason = ""
+
+    def execute(self) -> dict[str, Any]:
+        """Prepares, trains, evaluates and exports."""
+        args = self.args
+        self._claim_folder()
+        # The main process fills the cache, the others then find it there.
+        with self.accelerator.main_process_first():
+            self.prepared = prepare(args, show_progress=self.is_main)
+        self.say(f"training corpus: {self.prepared.train.report}")
+        self._build()
+        latest = self.checkpoints.latest()
+        if latest is not None:
+            self.state.update(self.checkpoints.load(latest, self.stateful_model, self.optimizer))
+            self.say(f"resumed from {latest}")
+        self._trim_metrics()
+        self.matrix_rate = measure_matrix_rate(self.device, torch.bfloat16 if self.use_bf16 else torch.float32)
+        if args.report_to:
+            self.accelerator.init_trackers("hf_meanmax")
+        with _termination_flag() as terminated:
+            self._train(terminated)
+        if self.stop_reason == "terminated":
+            self.say(f"terminated at step {self.state['step']}; the same command resumes")
+            self._end()
+            return {"step": self.state["step"], "terminated": True}
+        if args.early_stopping_patience and self.state["best_step"] is not None:
+            best = self.checkpoints.folder / f"step-{self.state['best_step']:08d}"
+            self.checkpoints.load_weights(best, self.stateful_model)
+            self.say(f"exporting the best checkpoint, step {self.state['best_step']}")
+        summary = self._finish()
+        self._end()
+        return summary
+
+    def _build(self) -> None:
+        """Model, optimizer, batches."""
+        args, prepared = self.args, self.prepared
+        tokenizer = prepared.tokenizer
+        from transformers import AutoModelForSeq2SeqLM
+
+        import hf_meanmax  # noqa: F401  (registers the families with the Auto classes)
+
+        torch.manual_seed(args.seed)
+        config = args.build_config(
+            vocab_size=len(tokenizer),
+            pad_token_id=tokenizer.pad_token_id,
+            unk_token_id=tokenizer.unk_token_id,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            decoder_start_token_id=tokenizer.bos_token_id,
+        )
+        with self.accelerator.main_process_first():
+            vectors = prepare_word_vectors(args, prepared, config.embedding_size, show_progress=self.is_main)
+        self.model = AutoModelForSeq2SeqLM.from_config(config)
+        if vectors is not None:
+            with torch.no_grad():
+                self.model.get_input_embeddings().weight.copy_(torch.from_numpy(np.asarray(vectors)))
+        if args.freeze_encoder:
+            self.model.encoder.requires_grad_(False)
+        self.model.train()
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self.say(
+            f"{type(self.model).__name__}: {sum(p.numel() for p in self.model.parameters()):,} parameters, "
+            f"{sum(p.numel() for p in trained):,} trained; {self.world_size} process(es) on {self.device.type}, "
+            f"{'bf16' if self.use_bf16 else 'fp32'}"
+        )
+        wrapped = torch.compile(self.model) if args.compile else self.model
+        if self.is_sharded:
+            # The optimizer must be made of the sharded parameters.
+            wrapped = self.accelerator.prepare_model(wrapped)
+            trained = [parameter for parameter in wrapped.parameters() if parameter.requires_grad]
+        self.optimizer = torch.optim.Adam(
+            trained,
+            lr=args.learning_rate,
+            betas=(args.adam_beta1, args.adam_beta2),
+            eps=args.adam_epsilon,
+            fused=self.device.type in ("cpu", "cuda"),
+        )
+        self.wrapped = wrapped if self.is_sharded else self.accelerator.prepare_model(wrapped)
+        self.stateful_model = self.wrapped if self.is_sharded else self.model
+        self.trained = trained
+
+        plan = BatchPlan(prepared.train.lengths, args.batch_tokens, args.gradient_accumulation_steps, args.seed)
+        noise = Noise(args.word_drop, args.word_swap) if args.word_drop or args.word_swap else None
+        candidates = None
+        if args.softmax == "sampled":
+            candidates = CandidateSampler(prepared.train.token_counts, args.num_negatives, args.seed)
+        self.batches = MicroBatches(
+            prepared.train, plan, self.accelerator.process_index, self.world_size, noise, candidates
+        )
+        self.steps_per_epoch = plan.num_steps
+        self.total_steps = args.max_steps or max(1, math.ceil(args.epochs * self.steps_per_epoch))
+
+    def _train(self, terminated: threading.Event) -> None:
+        args, state = self.args, self.state
+        log = _StepLog()
+        started = time.perf_counter() - state["seconds"]
+        self.step_seconds, self.step_tokens = 0.0, 0
+        self.flops_per_token = 0.0
+        bar = tqdm(total=self.total_steps, initial=state["step"], desc="train", disable=not self.is_main, unit="step")
+        for epoch, step_in_epoch, micro_batches, num_targets in self._steps():
+            if not self.flops_per_token:
+                self.flops_per_token = self._count_flops_per_token(micro_batches)
+            begin = time.perf_counter()
+            loss = self._step(micro_batches, num_targets)
+            state["step"] += 1
+            state["tokens"] += num_targets
+            bar.update()
+            log.add(state["step"], epoch, step_in_epoch, loss)
+            checks = self.device.type == "cpu" or state["step"] % args.log_steps == 0
+            if checks:
+                self._check_losses(log)
+            self.step_seconds += time.perf_counter() - begin
+            self.step_tokens += num_targets
+            state["seconds"] = time.perf_counter() - started
+            if state["step"] % args.log_steps == 0:
+                self._log(log, bar)
+            if args.eval_steps and state["step"] % args.eval_steps == 0 and state["step"] < self.total_steps:
+                self._evaluate_during_training()
+                state["seconds"] = time.perf_counter() - started
+            if checks:
+                self.stop_reason = self._agree_to_stop(terminated)
+            at_end = state["step"] >= self.total_steps
+            if self.stop_reason or at_end or state["step"] % args.checkpoint_steps == 0:
+                self._check_losses(log)
+                self._save()
+                state["seconds"] = time.perf_counter() - started
+            if self.stop_reason or at_end:
+                break
+        bar.close()
+
+    def _steps(self) -> Iterator[tuple[int, int, list[dict[str, torch.Tensor]], int]]:
+        """From the run's position to its end: (epoch, step in the epoch, micro batches, targets of the global step)."""
+        position = self.state["step"]
+        if position >= self.total_steps:
+            return
+        epoch, start = divmod(position, self.steps_per_epoch)
+        while True:
+            for step, micro_batches, num_targets in self.batches.iterate(epoch, start):
+                yield epoch, step, micro_batches, num_targets
+            epoch, start = epoch + 1, 0
+
+    def _step(self, micro_batches: list[dict[str, torch.Tensor]], num_targets: int) -> torch.Tensor:
+        """One optimizer step; returns this process's part of the mean loss per target token."""
+        args = self.args
+        learning_rate = args.learning_rate * self._schedule()
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        # Dropout is a function of (seed, step, process), so a resumed run draws what it would have drawn.
+        torch.manual_seed(_step_seed(args.seed, self.state["step"], self.accelerator.process_index))
+        total = torch.zeros((), device=self.device)
+        # One autocast region for all micro batches: weights are cast once a step.
+        with self._autocast():
+            for index, batch in enumerate(micro_batches):
+                batch = {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}
+                is_last = index == len(micro_batches) - 1
+                synchronise = contextlib.nullcontext() if is_last else self.accelerator.no_sync(self.wrapped)
+                with synchronise:
+                    output = self.wrapped(
+                        **batch, num_items_in_batch=num_targets, return_logits=args.softmax == "full", use_cache=False
+                    )
+                    # Gradients are averaged over processes; the loss is already divided by all targets.
+                    (output.loss * self.world_size).backward()
+                total += output.loss.detach()
+        if args.max_grad_norm:
+            self.accelerator.clip_grad_norm_(self.trained, args.max_grad_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return total
+
+    def _autocast(self) -> contextlib.AbstractContextManager:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.use_bf16)
+
+    def _schedule(self) -> float:
+        """The factor of the learning rate at the present step."""
+        args, step = self.args, self.state["step"]
+        if step < args.warmup_steps:
+            return (step + 1) / args.warmup_steps
+        progress = (step - args.warmup_steps) / max(1, self.total_steps - args.warmup_steps)
+        if args.max_minutes:
+            progress = max(progress, self.state["seconds"] / (60 * args.max_minutes))
+        progress = min(1.0, progress)
+        if args.lr_schedule == "linear":
+            return 1.0 - progress
+        if args.lr_schedule == "cosine":
+            return 0.5 * (1.0 + math.cos(math.pi * progress))
+        return 1.0
+
+    def _check_losses(self, log: _StepLog) -> None:
+        """Stops at a loss that is no number, with what is needed to look into it."""
+        values = log.take(self.accelerator)
+        for entry, value in values:
+            if math.isfinite(value):
+                log.finished.append((entry, value))
+                continue
+            step, epoch, step_in_epoch = entry
+            rows = np.concatenate(self.batches.plan.epoch(epoch).rows(step_in_epoch))
+            shown = " ".join(map(str, rows[:20])) + (" ..." if len(rows) > 20 else "")
+            latest = self.checkpoints.latest()
+            raise FloatingPointError(
+                f"The loss is {value} at step {step} (epoch {epoch}). Sentences of the batch (indices in "
+                f"{self.prepared.train.folder}): {shown}. Last good checkpoint: {latest or 'none'}. "
+                "Lower --learning_rate, lengthen --warmup_steps or use --precision fp32, and run again."
+            )
+
+    def _log(self, log: _StepLog, bar: Any) -> None:
+        if not log.finished:
+            return
+        losses = [value for _, value in log.finished]
+        rate = self.step_tokens / max(self.step_seconds, 1e-9)
+        record = {
+            "step": self.state["step"],
+            "loss": sum(losses) / len(losses),
+            "learning_rate": self.optimizer.param_groups[0]["lr"],
+            "tokens": self.state["tokens"],
+            "tokens_per_second": round(rate, 1),
+            "minutes": round(self.state["seconds"] / 60, 3),
+        }
+        log.finished.clear()
+        bar.set_postfix(loss=f"{record['loss']:.3f}", tok_s=f"{rate:,.0f}")
+        self._record(record)
+
+    def _record(self, record: dict[str, Any]) -> None:
+        """Appends to metrics.jsonl and to the trackers."""
+        if self.is_main:
+            with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+        if self.args.report_to:
+            self.accelerator.log({k: v for k, v in record.items() if k != "step"}, step=self.state["step"])
+
+    def _trim_metrics(self) -> None:
+        """Drops the records of steps that a resumed run will do again."""
+        path = self.folder / "metrics.jsonl"
+        if self.is_main and path.is_file():
+            lines = path.read_text(encoding="utf-8").splitlines()
+            kept = [line for line in lines if _step_of(line) <= self.state["step"]]
+            path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+
+    def evaluate(self) -> dict[str, float]:
+        """Teacher-forced loss and accuracy on the held-out sentences, with the full softmax."""
+        from hf_meanmax.evaluation.reconstruction import teacher_forced_counts
+
+        self.model.eval()
+        plan = BatchPlan(self.prepared.validation.lengths, max(self.args.batch_tokens, 1), seed=0)
+        batches = MicroBatches(self.prepared.validation, plan, self.accelerator.process_index, self.world_size)
+        totals = torch.zeros(3, dtype=torch.float64, device=self.device)
+        forward = self.wrapped if self.is_sharded else self.model
+        with torch.no_grad(), self._autocast():
+            for _, batch, _ in batches.sequential():
+                totals += teacher_forced_counts(forward, {k: v.to(self.device) for k, v in batch.items()})
+        loss, correct, count = self.accelerator.reduce(totals, "sum").tolist()
+        self.model.train()
+        return {"validation_loss": loss / count, "validation_accuracy": correct / count}
+
+    def _evaluate_during_training(self) -> None:
+        args, state = self.args, self.state
+        scores = self.evaluate()
+        if scores["validation_accuracy"] > state["best_accuracy"]:
+            state.update(best_accuracy=scores["validation_accuracy"], best_step=state["step"], bad_evaluations=0)
+            # The best weights must be on disk to be found again.
+            if args.early_stopping_patience and state["step"] % args.checkpoint_steps:
+                self._save()
+        else:
+            state["bad_evaluations"] += 1
+        self.say(
+            f"step {state['step']}: validation loss {scores['validation_loss']:.3f}, "
+            f"accuracy {scores['validation_accuracy']:.4f}"
+        )
+        for original, said in self.sample(args.sample_sentences):
+            self.say(f"    {original}\n -> {said}")
+        self._record({"step": state["step"], **scores})
+
+    def sample(self, number: int) -> list[tuple[str, str]]:
+        """The first held-out sentences and their greedy reconstructions."""
+        from hf_meanmax.evaluation.reconstruction import reconstruct
+
+        texts = self.prepared.validation_texts[:number]
+        if not texts or self.is_sharded:
+            return []
+        self.model.eval()
+        with self._autocast():
+            said = reconstruct(self.model, self.prepared.tokenizer, texts)
+        self.model.train()
+        return list(zip(texts, self.prepared.tokenizer.batch_decode(said), strict=True))
+
+    def _agree_to_stop(self, terminated: threading.Event) -> str:
+        """Whether the run should stop after this step, and why; all processes get the same answer."""
+        args, state = self.args, self.state
+        reason = 0
+        if terminated.is_set():
+            reason = 1
+        elif args.max_minutes and state["seconds"] >= 60 * args.max_minutes:
+            reason = 2
+        elif args.early_stopping_patience and state["bad_evaluations"] >= args.early_stopping_patience:
+            reason = 3
+        if self.world_size > 1:
+            flag = torch.tensor([reason], device=self.device)
+            reasons = [int(value) for value in self.accelerator.gather(flag).tolist() if value]
+            reason = min(reasons) if reasons else 0
+        return ("", "terminated", "time", "no better accuracy")[reason]
+
+    def _save(self) -> None:
+        self.checkpoints.save(self.stateful_model, self.optimizer, self.state, self.is_main)
+        self.accelerator.wait_for_everyone()
+
+    def _count_flops_per_token(self, micro_batches: list[dict[str, torch.Tensor]]) -> float:
+        tokens = sum(int((batch["labels"] != -100).sum()) for batch in micro_batches)
+        if self.is_sharded:
+            return 0.0
+        return sum(count_flops(self.model, batch) for batch in micro_batches) / max(1, tokens)
+
+    def _finish(self) -> dict[str, Any]:
+        """Final scores, the checkpoint folder and the summary."""
+        from hf_meanmax.evaluation.reconstruction import reconstruct, score_reconstructions
+        from hf_meanmax.export import save_checkpoint
+
+        args, state, prepared = self.args, self.state, self.prepared
+        synchronize(self.device)
+        summary: dict[str, Any] = {
+            "steps": state["step"],
+            "tokens": state["tokens"],
+            "minutes": round(state["seconds"] / 60, 2),
+            "stopped_by": self.stop_reason or "steps",
+        }
+        if self.step_tokens:
+            rate = self.step_tokens / self.step_seconds
+            summary["tokens_per_second"] = round(rate, 1)
+            summary["flops_per_token"] = self.flops_per_token
+            summary["matrix_rate_flops"] = self.matrix_rate
+            summary["share_of_matrix_rate"] = rate / self.world_size * self.flops_per_token / self.matrix_rate
+        summary["peak_memory_bytes"] = peak_memory_bytes(self.device)
+        summary.update(self.evaluate())
+        if not self.is_sharded:
+            self.model.eval()
+            with self._autocast():
+                said = reconstruct(self.model, prepared.tokenizer, prepared.validation_texts, show_progress=self.is_main)
+            scores = score_reconstructions(prepared.tokenizer, prepared.validation_texts, said)
+            summary.update(validation_bleu=scores.bleu, validation_exact_match=scores.exact_match)
+        self._record({"step": state["step"], **summary})
+        folder = self.folder / "model"
+        weights = self.accelerator.get_state_dict(self.wrapped) if self.is_sharded else None
+        if self.is_main:
+            model = self.model
+            if weights is not None:
+                model = type(model)(model.config)
+                model.load_state_dict(weights)
+            model.eval()
+            normalize = None if args.normalize == "none" else args.normalize
+            save_checkpoint(
+                model, prepared.tokenizer, folder, normalize=normalize,
+                training_args={**args.to_dict(), "corpus_report": str(prepared.train.report), "results": summary},
+            )  # fmt: skip
+            self._print_summary(summary, folder)
+            if args.showcase:
+                from .showcase import show
+
+                show(folder, prepared.validation_texts)
+        return summary
+
+    def _print_summary(self, summary: dict[str, Any], folder: Path) -> None:
+        lines = [f"{summary['steps']:,} steps, {summary['tokens']:,} tokens, {summary['minutes']:.1f} minutes"]
+        if "tokens_per_second" in summary:
+            lines.append(
+                f"{summary['tokens_per_second']:,.0f} tokens/s; "
+                f"{100 * summary['share_of_matrix_rate']:.0f} % of the measured matrix rate "
+                f"({summary['matrix_rate_flops'] / 1e12:.2f} TFLOP/s)"
+            )
+        lines.append(f"peak memory {summary['peak_memory_bytes'] / 2**30:.2f} GiB")
+        lines.append(
+            f"held-out: loss {summary['validation_loss']:.3f}, accuracy {summary['validation_accuracy']:.4f}"
+            + (
+                f", greedy BLEU {summary['validation_bleu']:.1f}, word for word {summary['validation_exact_match']:.1%}"
+                if "validation_bleu" in summary
+                else ""
+            )
+        )
+        lines.append(f"saved to {folder}")
+        self.say("\n".join(lines))
+
+    def _claim_folder(self) -> None:
+        """Makes the output folder, or recognises the run in it."""
+        import shutil
+
+        path = self.folder / "settings.json"
+        ours = {k: v for k, v in self.args.to_dict().items() if k not in _FREE_ON_RESUME}
+        if self.is_main:
+            if self.args.overwrite and path.is_file():
+                shutil.rmtree(self.folder)
+            if path.is_file():
+                theirs = json.loads(path.read_text(encoding="utf-8"))
+                changed = sorted(k for k in ours if theirs.get(k) != ours[k])
+                if changed:
+                    told = "; ".join(f"{k}: {theirs.get(k)!r} there, {ours[k]!r} now" for k in changed)
+                    raise FileExistsError(
+                        f"{self.folder} holds a run with other settings ({told}). Give another --output_dir, or "
+                        "--overwrite to start anew."
+                    )
+            else:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                path.write_text(json.dumps(ours, indent=1), encoding="utf-8")
+        self.accelerator.wait_for_everyone()
+
+    def _end(self) -> None:
+        self.accelerator.wait_for_everyone()
+        self.accelerator.end_training()
+
+    def say(self, text: str) -> None:
+        """Prints on the main process, above the progress bar."""
+        if self.is_main:
+            tqdm.write(text, file=sys.stdout)
+            sys.stdout.flush()
+
+
+class _StepLog:
+    """Losses of steps, kept on the device until somebody must look at them."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[tuple[int, int, int], torch.Tensor]] = []
+        self.finished: list[tuple[tuple[int, int, int], float]] = []
+
+    def add(self, step: int, epoch: int, step_in_epoch: int, loss: torch.Tensor) -> None:
+        self.waiting.append(((step, epoch, step_in_epoch), loss))
+
+    def take(self, accelerator: Any) -> list[tuple[tuple[int, int, int], float]]:
+        """The waiting losses, summed over processes, as numbers."""
+        if not self.waiting:
+            return []
+        entries = [entry for entry, _ in self.waiting]
+        losses = accelerator.reduce(torch.stack([loss for _, loss in self.waiting]), "sum")
+        self.waiting.clear()
+        return list(zip(entries, losses.tolist(), strict=True))
+
+
+@contextlib.contextmanager
+def _termination_flag() -> Iterator[threading.Event]:
+    """An event that SIGTERM and the first Ctrl-C set instead of ending the process."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+    previous = {}
+
+    def on_signal(number: int, frame: Any) -> None:
+        event.set()
+        # A second signal ends the process as usual.
+        signal.signal(number, previous[number])
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        previous[number] = signal.signal(number, on_signal)
+    try:
+        yield event
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _step_seed(seed: int, step: int, rank: int) -> int:
+    return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> 1)
+
+
+def _step_of(line: str) -> int:
+    try:
+        return int(json.loads(line)["step"])
+    except (json.JSONDecodeError, KeyError, TypeError):
+        return sys.maxsize
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    if any(word in ("-h", "--help") for word in argv):
+        print(f"{__doc__}\npackaged recipes: {', '.join(list_recipes())}\n\n{_describe_settings()}")
+        return 0
+    try:
+        pretrain(parse_command_line(argv))
+    except (ValueError, TypeError, OSError, FloatingPointError, ImportError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _describe_settings() -> str:
+    import dataclasses
+
+    lines = ["settings (beside the fields of the family's configuration, such as --hidden_size):"]
+    for item in dataclasses.fields(PretrainArguments):
+        if item.metadata.get("help"):
+            default = item.default if item.default is not dataclasses.MISSING else item.default_factory()  # type: ignore
+            lines.append(f"  --{item.name}  {item.metadata['help']} (default: {default!r})")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

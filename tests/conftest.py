@@ -1,0 +1,92 @@
+"""Fixtures for every test. The environment is set before any library that reads it at import."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+HF_HOME = tempfile.mkdtemp(prefix="hf_meanmax_tests_")
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["HF_HOME"] = HF_HOME  # nothing is read from or left in the user's cache
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ["HF_HUB_DISABLE_XET"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# Subprocesses do not inherit the socket guard below: a dead proxy keeps them on this machine.
+for variable in ("http_proxy", "https_proxy", "all_proxy"):
+    os.environ[variable] = os.environ[variable.upper()] = "http://127.0.0.1:9"
+os.environ["no_proxy"] = os.environ["NO_PROXY"] = "127.0.0.1,localhost,::1"
+
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(HF_HOME, ignore_errors=True)
+
+
+def is_local(host: str | bytes | None) -> bool:
+    name = host.decode() if isinstance(host, bytes) else host
+    return name in (None, "", "localhost", "::1", "0.0.0.0", "::", socket.gethostname()) or name.startswith("127.")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_network() -> Iterator[None]:
+    """Connections and name lookups end at this machine; anything further is an error that names the host."""
+    connect, connect_ex, getaddrinfo = socket.socket.connect, socket.socket.connect_ex, socket.getaddrinfo
+
+    def check(host: str | bytes | None) -> None:
+        if not is_local(host):
+            raise RuntimeError(f"a test tried to reach {host!r}; tests use the loopback interface only")
+
+    def check_address(sock: socket.socket, address: object) -> None:
+        if sock.family in (socket.AF_INET, socket.AF_INET6):
+            check(address[0])
+
+    def guarded_connect(sock, address):
+        check_address(sock, address)
+        return connect(sock, address)
+
+    def guarded_connect_ex(sock, address):
+        check_address(sock, address)
+        return connect_ex(sock, address)
+
+    def guarded_getaddrinfo(host, *args, **kwargs):
+        check(host)
+        return getaddrinfo(host, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", guarded_connect)
+        patch.setattr(socket.socket, "connect_ex", guarded_connect_ex)
+        patch.setattr(socket, "getaddrinfo", guarded_getaddrinfo)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def seeds() -> None:
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002 (libraries draw from the global state)
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    """The folder that HF_MEANMAX_DATA names: corpora/, senteval/ and the other test data."""
+    value = os.environ.get("HF_MEANMAX_DATA")
+    if not value:
+        pytest.skip("HF_MEANMAX_DATA is not set; it names the folder with corpora/ and senteval/")
+    root = Path(value)
+    if not (root / "corpora").is_dir():
+        pytest.fail(f"HF_MEANMAX_DATA={value} has no folder corpora/")
+    return root

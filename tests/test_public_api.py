@@ -1,0 +1,30 @@
+"""The names that `import hf_meanmax` gives, and what it needs for that."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import hf_meanmax
+
+PUBLIC_NAMES = {"MeanMaxAAEConfig", "MeanMaxAAEForReconstruction", "MeanMaxAAEModel", "__version__"}
+
+# Imported where they are used: the models load and train without them.
+LATE_IMPORTS = ("datasets", "faiss", "gensim", "matplotlib", "onnx", "sacrebleu", "sentence_transformers", "sklearn")
+
+
+def test_public_names():
+    assert set(hf_meanmax.__all__) == PUBLIC_NAMES
+    assert [name for name in PUBLIC_NAMES if not hasattr(hf_meanmax, name)] == []
+
+
+def test_models_import_without_the_heavy_packages():
+    code = f"""
+import sys
+sys.modules.update(dict.fromkeys({LATE_IMPORTS!r}))
+import hf_meanmax
+import hf_meanmax.training
+hf_meanmax.MeanMaxAAEModel, hf_meanmax.MeanMaxAAEForReconstruction
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
