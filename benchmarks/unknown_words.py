@@ -1,9 +1,9 @@
 """Unknown words of a word-level tokenizer on held-out text and on every SentEval set, as a markdown table.
 
-    HF_MEANMAX_DATA=... python benchmarks/unknown_words.py --vocab-size 20000 --shards 9
+    HF_MEANMAX_DATA=... python benchmarks/unknown_words.py --vocab-size 20000
 
-Trains on corpora/books-en and reads senteval/downstream of the data folder. `--tokenizer FOLDER` measures a saved
-tokenizer instead.
+Trains on corpora/books-en (or on the .xz files of `--corpus`) and reads senteval/downstream of the data folder.
+`--tokenizer FOLDER` measures a saved tokenizer instead.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def main() -> None:
     """Trains or loads the tokenizer and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vocab-size", type=int, default=20000)
-    parser.add_argument("--shards", type=int, default=9, help="how many of the corpus's train files to read")
+    parser.add_argument("--corpus", nargs="+", type=Path, help=".xz files to train on, relative to the data folder")
     parser.add_argument("--tokenizer", help="folder of a saved tokenizer to measure instead of training one")
     parser.add_argument("--save", help="folder to save the trained tokenizer in")
     parser.add_argument("--top", type=int, default=8, help="how many unknown words to show for each set")
@@ -80,9 +80,9 @@ def main() -> None:
         tokenizer = AutoTokenizer.from_pretrained(arguments.tokenizer)
     else:
         start = time.perf_counter()
-        shards = sorted(books.glob("train-*.txt.xz"))[: arguments.shards]
-        tokenizer = train_tokenizer(lines_of(shards), kind="word", vocab_size=arguments.vocab_size)
-        print(f"trained on {len(shards)} files in {time.perf_counter() - start:.0f} s, {len(tokenizer)} ids\n")
+        files = [data / path for path in arguments.corpus or sorted(books.glob("train-*.txt.xz"))]
+        tokenizer = train_tokenizer(lines_of(files), kind="word", vocab_size=arguments.vocab_size)
+        print(f"trained on {len(files)} files in {time.perf_counter() - start:.0f} s, {len(tokenizer)} ids\n")
     if arguments.save:
         tokenizer.save_pretrained(arguments.save)
 

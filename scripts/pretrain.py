@@ -1,7 +1,7 @@
 """Trains a sentence autoencoder from raw text.
 
-    accelerate launch scripts/pretrain.py
-    accelerate launch scripts/pretrain.py mean-max-aae-small --corpus 'books/*.txt' --output_dir runs/books
+accelerate launch scripts/pretrain.py
+accelerate launch scripts/pretrain.py mean-max-aae-small --corpus 'books/*.txt' --output_dir runs/books
 """
 
 import sys

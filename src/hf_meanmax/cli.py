@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import json
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 
-class Parser(argparse.ArgumentParser):
-    """An `ArgumentParser` that takes no abbreviations and answers a misspelt option with the nearest known one."""
+def make_parser(program: str, description: str) -> argparse.ArgumentParser:
+    """A parser that takes no abbreviations and shows defaults."""
+    return argparse.ArgumentParser(
+        prog=program,
+        description=description,
+        allow_abbrev=False,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(
-            *args, allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter, **kwargs
-        )
 
-    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
-        parsed, unknown = self.parse_known_args(args, namespace)
-        if unknown:
-            known = [name for action in self._actions for name in action.option_strings]
-            option = unknown[0].split("=")[0]
+def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parses `argv` (default: the command line); a misspelt option ends the program with the nearest known name."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    known = [name for action in parser._actions for name in action.option_strings]
+    for word in words:
+        option = word.split("=")[0]
+        if option.startswith("--") and option != "--" and option not in known:
             nearest = difflib.get_close_matches(option, known, n=1, cutoff=0.5)
-            hint = f"; did you mean {nearest[0]}?" if nearest else ""
-            self.error(f"unknown argument {option!r}{hint} Known: {', '.join(known)}.")
-        return parsed
+            hint = f"; did you mean {nearest[0]}?" if nearest else "."
+            parser.error(f"unknown option {option}{hint} Known: {', '.join(known)}.")
+    return parser.parse_args(words)
 
 
 @contextmanager
@@ -34,7 +37,7 @@ def one_line_errors(program: str) -> Iterator[None]:
     """Ends the program with exit code 1 and one line on stderr for errors that its user can cause."""
     try:
         yield
-    except (OSError, ValueError, ImportError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, ImportError) as error:
         raise SystemExit(f"{program}: {' '.join(str(error).split())}") from error
 
 

@@ -8,12 +8,13 @@ Works with every checkpoint of this package and every SentenceTransformer, on on
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
@@ -21,20 +22,24 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
-from safetensors.numpy import save as safetensors_bytes
 from tqdm.auto import tqdm
 
-from .cli import Parser, one_line_errors, positive_int
+from .cli import make_parser, one_line_errors, parse_arguments, positive_int
 from .data.corpus import ENCODING_ERRORS, Chain, Corpus, open_corpus
-from .export import check_checkpoint, is_own_checkpoint
-from .files import replacing_file
+from .embedding_files import (
+    FORMAT_VERSION,
+    FORMATS,
+    MANIFEST,
+    is_finished,
+    read_manifest,
+    shard_name,
+    write_manifest,
+    write_shard,
+)
+from .export import check_checkpoint, is_missing_folder, is_own_checkpoint
 
-MANIFEST = "manifest.json"
-EMBEDDINGS = "embeddings"  # name of the tensor, or of the column
-FORMATS = {"npy": ".npy", "safetensors": ".safetensors", "parquet": ".parquet"}
 DTYPES = {"float32": np.float32, "float16": np.float16}
-_FORMAT_VERSION = 1
+COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ class EncodeSettings:
         normalize: whether every vector is scaled to unit length. Such vectors cannot be decoded.
         truncate: keep only the first so many numbers of each vector. Such vectors cannot be decoded.
         max_length: cut texts at so many tokens; by default at the model's own limit, if it has one.
+        compute_dtype: `"float32"`, `"bfloat16"` or `"float16"` in the model.
     """
 
     format: str = "npy"
@@ -56,9 +62,10 @@ class EncodeSettings:
     normalize: bool = False
     truncate: int | None = None
     max_length: int | None = None
+    compute_dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        for name, allowed in (("format", FORMATS), ("dtype", DTYPES)):
+        for name, allowed in (("format", FORMATS), ("dtype", DTYPES), ("compute_dtype", COMPUTE_DTYPES)):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(allowed)}.")
         for name in ("shard_size", "truncate", "max_length"):
@@ -85,7 +92,7 @@ def encode_corpus(
     the next run with the same text, model and settings makes the rest.
 
     Args:
-        model: a SentenceTransformer.
+        model: a SentenceTransformer; it is left with the length limit and the precision of the settings.
         corpus: the text (see [`open_corpus`]).
         output: the folder for the shards and `manifest.json`.
         settings: see [`EncodeSettings`].
@@ -112,13 +119,14 @@ def encode_corpus(
     if settings.max_length is not None:
         model.max_seq_length = settings.max_length
     plan = {
-        "format_version": _FORMAT_VERSION,
-        "settings": {**settings.__dict__},
+        "format_version": FORMAT_VERSION,
+        "settings": asdict(settings),
         "dimension": dimension,
         "input": corpus.fingerprint(),
         "model": {"name": model_name, "weights": weights_fingerprint(model), "pipeline": _pipeline_fingerprint(model)},
     }
     _start(output, plan, state)
+    model.to(COMPUTE_DTYPES[settings.compute_dtype])
 
     rows: list[int] = []
     truncated = 0
@@ -129,7 +137,7 @@ def encode_corpus(
     ) as bar:
         for number, shard in enumerate(lines.shards(settings.shard_size)):
             path = output / shard_name(number, suffix)
-            if number % processes == rank and not _is_finished(path, len(shard), dimension):
+            if number % processes == rank and not is_finished(path, len(shard), dimension):
                 truncated += _count_truncated(model, shard)
                 embeddings = model.encode(
                     shard,
@@ -146,7 +154,7 @@ def encode_corpus(
                         f"The embedding of line {row:,} is not finite in {settings.dtype}; "
                         "finished shards are kept. Check the model, or use float32."
                     )
-                _write_shard(path, embeddings)
+                write_shard(path, embeddings)
             rows.append(len(shard))
             bar.set_postfix(rows=sum(rows), refresh=False)
             bar.update(lines.position - bar.n)
@@ -160,70 +168,8 @@ def encode_corpus(
         state.wait_for_everyone()
     manifest = {**plan, "shards": rows, "rows": sum(rows), "complete": True}
     if rank == 0:
-        _write_manifest(output, manifest)
+        write_manifest(output, manifest)
     return manifest
-
-
-def read_embeddings(
-    sources: Sequence[str | os.PathLike[str]], batch_size: int = 1024, name: str | None = None
-) -> Iterator[np.ndarray]:
-    """Streams embeddings back, `(rows <= batch_size, dimension)` float arrays, in order.
-
-    Args:
-        sources: .npy, .safetensors or .parquet files, or folders that [`encode_corpus`] has written.
-        batch_size: most rows given at a time; arrays do not cross files.
-        name: the tensor or column that holds the embeddings; by default `embeddings`, or the only one there is.
-
-    Raises:
-        FileNotFoundError: a file is missing.
-        ValueError: a folder's encoding is not finished, or a file is damaged or holds no matrix of numbers.
-    """
-    for source in sources:
-        for path in embedding_files(source):
-            try:
-                for batch in _READERS[path.suffix](path, batch_size, name):
-                    yield batch
-            except (ValueError, OSError, EOFError, KeyError) as error:
-                raise ValueError(f"{path}: no embeddings can be read from it ({error}).") from error
-
-
-def embedding_files(source: str | os.PathLike[str]) -> list[Path]:
-    """The files of a source of [`read_embeddings`], in order."""
-    path = Path(source)
-    if path.is_dir():
-        manifest = read_manifest(path)
-        if not manifest.get("complete"):
-            raise ValueError(f"{path}: the encoding is not finished; give its command again to go on with it.")
-        suffix = FORMATS[manifest["settings"]["format"]]
-        return [path / shard_name(number, suffix) for number in range(len(manifest["shards"]))]
-    if not path.is_file():
-        raise FileNotFoundError(f"No such file or folder: {str(path)!r}.")
-    if path.suffix not in _READERS:
-        raise ValueError(f"{path}: embeddings are read from {', '.join(_READERS)} files or a folder of encode.")
-    return [path]
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """What [`encode_corpus`] wrote of its work in a folder.
-
-    Raises:
-        ValueError: there is no such thing, or it is damaged.
-    """
-    path = folder / MANIFEST
-    if not path.is_file():
-        raise ValueError(f"{folder} holds no encoded corpus: it has no {MANIFEST}.")
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        if manifest["format_version"] != _FORMAT_VERSION:
-            raise ValueError(f"format {manifest['format_version']}, expected {_FORMAT_VERSION}")
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged or of another version ({error}).") from None
-    return manifest
-
-
-def shard_name(number: int, suffix: str) -> str:
-    """The file name of a shard."""
-    return f"shard-{number:06d}{suffix}"
 
 
 def weights_fingerprint(module: torch.nn.Module) -> str:
@@ -280,7 +226,7 @@ def _start(output: Path, plan: dict[str, Any], state: Any) -> None:
     def prepare() -> None:
         if not output.exists() or (output.is_dir() and not any(output.iterdir())):
             output.mkdir(parents=True, exist_ok=True)
-            _write_manifest(output, {**plan, "complete": False})
+            write_manifest(output, {**plan, "complete": False})
             return
         if not output.is_dir() or not (output / MANIFEST).is_file():
             raise FileExistsError(f"{output} exists and holds no encoded corpus; name another folder.")
@@ -311,12 +257,6 @@ def _start(output: Path, plan: dict[str, Any], state: Any) -> None:
         state.wait_for_everyone()
 
 
-def _write_manifest(output: Path, manifest: dict[str, Any]) -> None:
-    with replacing_file(output / MANIFEST) as file:
-        json.dump(manifest, file, indent=2)
-        file.write("\n")
-
-
 def _count_truncated(model: Any, texts: list[str]) -> int:
     """How many texts the model's length limit cuts."""
     limit, tokenizer = model.max_seq_length, getattr(model, "tokenizer", None)
@@ -329,96 +269,27 @@ def _count_truncated(model: Any, texts: list[str]) -> int:
     return sum(len(ids) > limit for ids in tokenizer(long, truncation=False, verbose=False)["input_ids"])
 
 
-def _pyarrow() -> Any:
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        raise ImportError('Parquet files need pyarrow: pip install "pyarrow"') from None
-    return pyarrow
+def process_state() -> Any:
+    """Accelerate's `PartialState` for the processes of a launcher, or for this one alone.
+
+    Raises:
+        ValueError: several processes were launched that do not know of one another.
+    """
+    from accelerate import PartialState
+    from accelerate.utils import parse_flag_from_env
+
+    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    if launched == 1:
+        return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
+    cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
+    # A process may wait long for the others' last shards.
+    state = PartialState(cpu=cpu, timeout=timedelta(days=7))
+    if state.num_processes != launched:
+        raise ValueError(f"{launched} processes were launched, but accelerate sees {state.num_processes}.")
+    return state
 
 
-def _write_shard(path: Path, embeddings: np.ndarray) -> None:
-    with replacing_file(path, "wb") as file:
-        if path.suffix == ".npy":
-            np.save(file, embeddings, allow_pickle=False)
-        elif path.suffix == ".safetensors":
-            file.write(safetensors_bytes({EMBEDDINGS: embeddings}))
-        else:
-            pa = _pyarrow()
-            values = pa.array(embeddings.reshape(-1))
-            column = pa.FixedSizeListArray.from_arrays(values, embeddings.shape[1])
-            pa.parquet.write_table(pa.table({EMBEDDINGS: column}), file)
-
-
-def _read_npy(path: Path, batch_size: int, name: str | None) -> Iterator[np.ndarray]:
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
-    if array.ndim != 2 or array.dtype.kind != "f":
-        raise ValueError(f"an array {array.shape} of {array.dtype}, expected a matrix of floating-point numbers")
-    for start in range(0, len(array), batch_size):
-        yield np.array(array[start : start + batch_size])
-
-
-def _read_safetensors(path: Path, batch_size: int, name: str | None) -> Iterator[np.ndarray]:
-    with safe_open(path, framework="pt") as file:
-        tensor = file.get_slice(_choose(name, list(file.keys()), "tensor"))
-        shape = tensor.get_shape()
-        if len(shape) != 2 or tensor.get_dtype() not in ("F64", "F32", "F16", "BF16"):
-            raise ValueError(f"a tensor {shape} of {tensor.get_dtype()}, expected a matrix of floating-point numbers")
-        for start in range(0, shape[0], batch_size):
-            yield tensor[start : start + batch_size].float().numpy()
-
-
-def _read_parquet(path: Path, batch_size: int, name: str | None) -> Iterator[np.ndarray]:
-    pa = _pyarrow()
-    file = pa.parquet.ParquetFile(path)
-    schema = file.schema_arrow
-    lists = [field.name for field in schema if pa.types.is_list(field.type) or pa.types.is_fixed_size_list(field.type)]
-    column = _choose(name, lists, "list column")
-    for batch in file.iter_batches(batch_size=batch_size, columns=[column]):
-        array = batch.column(0)
-        if array.null_count:
-            raise ValueError(f"column {column!r} has missing rows")
-        values = array.flatten().to_numpy(zero_copy_only=False)
-        if len(array) == 0:
-            continue
-        lengths = np.unique(pa.compute.list_value_length(array).to_numpy())
-        if len(lengths) != 1 or values.dtype.kind != "f":
-            raise ValueError(f"rows of column {column!r} are not vectors of one size ({lengths[:3]}, {values.dtype})")
-        yield values.reshape(len(array), -1)
-
-
-_READERS: dict[str, Callable[[Path, int, str | None], Iterator[np.ndarray]]] = {
-    ".npy": _read_npy,
-    ".safetensors": _read_safetensors,
-    ".parquet": _read_parquet,
-}
-
-
-def _choose(name: str | None, names: list[str], kind: str) -> str:
-    if name is None:
-        if EMBEDDINGS in names:
-            return EMBEDDINGS
-        if len(names) == 1:
-            return names[0]
-    if name not in names:
-        raise ValueError(f"no {kind} {name or EMBEDDINGS!r}; name one of {', '.join(names) or 'none'}")
-    return name
-
-
-def _is_finished(path: Path, rows: int, dimension: int) -> bool:
-    """Whether a shard is there, whole and of the right shape. A renamed file is whole unless somebody changed it."""
-    if not path.is_file():
-        return False
-    try:
-        shapes = [batch.shape for batch in _READERS[path.suffix](path, 4096, None)]
-    except Exception:  # whatever a reader says of a damaged file
-        return False
-    return sum(shape[0] for shape in shapes) == rows and all(shape[1] == dimension for shape in shapes)
-
-
-def load_encoder(
-    name: str, compute_dtype: str = "float32", trust_remote_code: bool = False, device: Any = None
-) -> tuple[Any, dict[str, Any]]:
+def load_encoder(name: str, trust_remote_code: bool = False, device: Any = None) -> Any:
     """A SentenceTransformer from a folder or from the Hub; a folder of this package is checked first.
 
     Raises:
@@ -426,23 +297,22 @@ def load_encoder(
     """
     from sentence_transformers import SentenceTransformer
 
-    if is_own_checkpoint(name):
+    if is_own_checkpoint(name) or is_missing_folder(name):
         check_checkpoint(name)
     elif Path(name).is_dir() and not (Path(name) / "modules.json").is_file():
         raise FileNotFoundError(
-            f"{name} has no modules.json, so how its tokens become a sentence vector is not known; expected a folder of "
+            f"{name} has no modules.json, so how its tokens become one vector is not known; expected a folder of "
             "save_checkpoint or of SentenceTransformer.save_pretrained."
         )
     return SentenceTransformer(
         name,
         device=None if device is None else str(device),
         trust_remote_code=trust_remote_code,
-        model_kwargs={"dtype": getattr(torch, compute_dtype)},
     )
 
 
-def build_parser() -> Parser:
-    parser = Parser(prog="hf-meanmax-encode", description=__doc__.splitlines()[0])
+def build_parser() -> argparse.ArgumentParser:
+    parser = make_parser("hf-meanmax-encode", "Encode text files or a data set to sharded embeddings, one row a line.")
     parser.add_argument("model", help="a checkpoint folder, or any SentenceTransformer (folder or name on the Hub)")
     parser.add_argument("input", nargs="+", help="text files or globs (.txt .gz .xz .zst), or one data set")
     parser.add_argument("--output", required=True, help="folder for the shards")
@@ -450,9 +320,7 @@ def build_parser() -> Parser:
     parser.add_argument("--shard-size", type=positive_int, default=16384, help="rows of a shard, held in memory")
     parser.add_argument("--batch-size", type=positive_int, default=64, help="texts of one forward pass")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="numbers in the shards")
-    parser.add_argument(
-        "--compute-dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="numbers in the model"
-    )
+    parser.add_argument("--compute-dtype", choices=COMPUTE_DTYPES, default="float32", help="numbers in the model")
     parser.add_argument("--normalize", action="store_true", help="scale vectors to unit length (then not decodable)")
     parser.add_argument("--truncate", type=positive_int, help="keep the first so many numbers (then not decodable)")
     parser.add_argument("--max-length", type=positive_int, help="cut texts at so many tokens")
@@ -466,15 +334,10 @@ def build_parser() -> Parser:
 
 def main(argv: list[str] | None = None) -> None:
     """The command line; see `--help`."""
-    args = build_parser().parse_args(argv)
+    args = parse_arguments(build_parser(), argv)
     with one_line_errors("encode"):
-        from accelerate import PartialState
-
-        # A process may wait long for the others' last shards.
-        state = PartialState(timeout=timedelta(days=7)) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else PartialState()
-        settings = EncodeSettings(
-            args.format, args.shard_size, args.dtype, args.normalize, args.truncate, args.max_length
-        )
+        state = process_state()
+        settings = EncodeSettings(**{field.name: getattr(args, field.name) for field in fields(EncodeSettings)})
         corpus = open_corpus(
             args.input if len(args.input) > 1 else args.input[0],
             encoding_errors=args.encoding_errors,
@@ -482,7 +345,7 @@ def main(argv: list[str] | None = None) -> None:
             split=args.split,
             config_name=args.config_name,
         )
-        model = load_encoder(args.model, args.compute_dtype, args.trust_remote_code, state.device)
+        model = load_encoder(args.model, args.trust_remote_code, state.device)
         manifest = encode_corpus(
             model, corpus, args.output, settings, model_name=args.model, batch_size=args.batch_size, state=state
         )

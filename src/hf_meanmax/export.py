@@ -43,7 +43,7 @@ _POOLING = "sentence_transformers.sentence_transformer.modules.pooling.Pooling"
 _NORMALIZE = "sentence_transformers.base.modules.normalize.Normalize"
 
 # sentence-transformers cuts texts at `max_position_embeddings` unless it is told a length. No text is this long.
-_NO_LIMIT = 2**31 - 1
+NO_LIMIT = 2**31 - 1
 
 
 def save_checkpoint(
@@ -121,7 +121,7 @@ def sentence_transformer_files(config: Any, tokenizer: Any, normalize: str | Non
             "transformer_task": "feature-extraction",
             "modality_config": {"text": output},
             "module_output_name": output_name,
-            "max_seq_length": min(tokenizer.model_max_length, _NO_LIMIT),
+            "max_seq_length": min(tokenizer.model_max_length, NO_LIMIT),
             # Sentences joined to one row would share their positions.
             "unpad_inputs": False,
         },
@@ -162,10 +162,14 @@ def load_checkpoint(folder: str | os.PathLike[str], **kwargs: Any) -> tuple[Any,
         FileNotFoundError, ValueError: as [`check_checkpoint`].
     """
     path = Path(folder)
-    if not path.exists() and not _is_local_name(os.fspath(folder)):
+    if not path.exists() and not is_missing_folder(folder):
         from huggingface_hub import snapshot_download
 
-        path = Path(snapshot_download(os.fspath(folder)))
+        try:
+            path = Path(snapshot_download(os.fspath(folder)))
+        except (OSError, ValueError) as error:
+            message = f"{str(folder)!r} is no folder here, and no repository of this name could be read on the Hub"
+            raise FileNotFoundError(f"{message} ({error}).") from error
     config = check_checkpoint(path)
     model = _full_class(config).from_pretrained(path, **kwargs)
     return model.eval(), AutoTokenizer.from_pretrained(path)
@@ -203,6 +207,27 @@ def check_checkpoint(folder: str | os.PathLike[str]) -> LatentConfig:
             raise ValueError(f"{modules_file}: expected a list of modules with `path` and `type`, found {entry!r}.")
         _read_json(folder / entry["path"] / ("config.json" if entry["path"] else "sentence_bert_config.json"))
     return config
+
+
+def is_own_checkpoint(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder claims, by its config.json, to be a checkpoint of this package (whole or not)."""
+    path = Path(folder) / "config.json"
+    if not path.is_file():
+        return False
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return True  # damaged: check_checkpoint says so
+    return isinstance(content, dict) and content.get("model_type") in _families()
+
+
+def is_missing_folder(name: str | os.PathLike[str]) -> bool:
+    """Whether a name is a path that does not exist here, rather than the name of a repository on the Hub."""
+    text, path = os.fspath(name), Path(name)
+    if path.exists():
+        return False
+    is_path = text.startswith((".", "/", "~")) or text.count("/") > 1
+    return is_path or (path.parent != Path() and path.parent.is_dir())
 
 
 def _read_json(path: Path) -> Any:
@@ -326,8 +351,3 @@ def _remote_code(model: Any, wanted: bool) -> Iterator[None]:
             config.auto_map = auto_map
         elif getattr(config, "auto_map", None) is not None:
             del config.auto_map
-
-
-def _is_local_name(name: str) -> bool:
-    """Whether a name that does not exist here can only be meant as a path."""
-    return name.startswith((".", "/", "~")) or name.count("/") > 1

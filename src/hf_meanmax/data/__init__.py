@@ -2,7 +2,7 @@
 
 from .batches import BatchPlan, EpochPlan, MicroBatches
 from .candidates import CandidateSampler
-from .corpus import Corpus, Documents, open_corpus
+from .corpus import Corpus, Documents, open_corpus, pick_sentences
 from .docstrings import Docstrings, harvest_docstrings
 from .noise import Noise
 from .token_store import Ragged, SentenceFilter, StoreReport, TokenStore, build_token_store
@@ -23,4 +23,5 @@ __all__ = [
     "build_token_store",
     "harvest_docstrings",
     "open_corpus",
+    "pick_sentences",
 ]

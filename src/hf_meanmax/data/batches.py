@@ -149,8 +149,7 @@ class MicroBatches:
 
     A micro batch holds `input_ids` (B, N) and `labels` (B, N'), with -100 at padding; `attention_mask` (B, N) only
     where the global micro batch has padding. Widths are those of the global micro batch, so all processes have the
-    same. With `candidates`, `candidate_ids` (C,) and `candidate_log_prob` (C,) are added and labels are places among
-    them.
+    same. With `candidates`, `candidate_ids` (C,) and `candidate_log_prob` (C,) are added; labels stay word ids.
 
     Process r takes the rows r, r + W, ... of each micro batch; one that is left without a row gets one whose labels are
     all -100, so every process makes the same number of forward passes.

@@ -13,30 +13,26 @@ ROUND_TO = 256
 
 
 class Candidates(NamedTuple):
-    """Candidate ids in ascending order (C,), float32 log inclusion probabilities (C,), and the place of each id among
-    them.
-
-    `places` has the length of the vocabulary; it is -1 for ids that are no candidates.
-    """
+    """Candidate ids in ascending order, int64 (C,), and their float32 log inclusion probabilities (C,)."""
 
     ids: np.ndarray
     log_prob: np.ndarray
-    places: np.ndarray
 
 
 class CandidateSampler:
     """Draws the candidates of each micro batch as a function of (seed, epoch, step, micro) and its targets.
 
-    The candidates are the distinct targets and `num_negatives` draws with replacement from q ~ counts^0.75, filled up
-    by further distinct draws to a multiple of 256 (or to the whole vocabulary), so that few different sizes occur. A
-    word never seen counts as seen once: it must be pushed down like every other.
+    The candidates are the distinct targets and the distinct words of K draws with replacement from q ~ counts^0.75. The
+    draws are `num_negatives` and as many more as bring the number of candidates to a multiple of 256 (or to the whole
+    vocabulary), so that few different sizes occur. A word never seen counts as seen once: it must be pushed down like
+    every other.
 
-    The log inclusion probability of word j is log(1 - (1 - q_j)^K (1 - p_j)^T) with p the word frequencies, T the
-    number of targets and K the number of negatives; the fill-up is left out.
+    The log inclusion probability of word j is log(1 - (1 - q_j)^K (1 - p_j)^T) with p the word frequencies and T the
+    number of targets.
 
     Args:
         token_counts: int (V,), frequencies of the ids, as `TokenStore.token_counts`.
-        num_negatives: K, draws for each micro batch.
+        num_negatives: the least number of draws for each micro batch.
         seed: seed of the run.
 
     Raises:
@@ -68,36 +64,33 @@ class CandidateSampler:
         chosen = np.zeros(self.vocab_size, dtype=bool)
         chosen[targets] = True
         chosen[self._draw(rng, self.num_negatives)] = True
-        self._fill(chosen, rng)
+        num_draws = self.num_negatives + self._fill(chosen, rng)
         ids = np.flatnonzero(chosen)
-        places = np.full(self.vocab_size, -1, dtype=np.int64)
-        places[ids] = np.arange(len(ids))
-        return Candidates(ids, self.log_inclusion_prob(ids, len(targets)), places)
+        if len(ids) == self.vocab_size:
+            num_draws = np.inf
+        return Candidates(ids, self.log_inclusion_prob(ids, len(targets), num_draws))
 
-    def log_inclusion_prob(self, ids: np.ndarray, num_targets: int) -> np.ndarray:
-        """float32 log probability that each id is a candidate of a micro batch of `num_targets` targets."""
-        log_absent = self.num_negatives * self._log_not_negative[ids] + num_targets * self._log_not_target[ids]
+    def log_inclusion_prob(self, ids: np.ndarray, num_targets: int, num_draws: float) -> np.ndarray:
+        """float32 log probability that each id is a candidate of a micro batch after that many targets and draws."""
+        log_absent = num_draws * self._log_not_negative[ids] + num_targets * self._log_not_target[ids]
         return np.log(-np.expm1(log_absent)).astype(np.float32)
 
     def _draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
         drawn = np.searchsorted(self._cumulative, rng.random(size) * self._cumulative[-1], side="right")
         return np.minimum(drawn, self.vocab_size - 1)
 
-    def _fill(self, chosen: np.ndarray, rng: np.random.Generator) -> None:
-        """Add distinct draws until the number chosen is a multiple of 256, or all of the vocabulary."""
+    def _fill(self, chosen: np.ndarray, rng: np.random.Generator) -> float:
+        """Choose new words up to a multiple of 256 or to all of them; returns how many draws that took.
+
+        Draws one after the other are a race: word j comes up first after about Exponential / q_j draws. So the words
+        with the smallest times are those that further draws would have added.
+        """
         count = int(np.count_nonzero(chosen))
         missing = min(math.ceil(count / ROUND_TO) * ROUND_TO, self.vocab_size) - count
-        # Draws with replacement are fast while most of them are new; exponential keys give the rest in one go.
-        for _ in range(4):
-            if not missing:
-                return
-            drawn = self._draw(rng, 2 * missing)
-            drawn = drawn[~chosen[drawn]]
-            _, first = np.unique(drawn, return_index=True)
-            drawn = drawn[np.sort(first)][:missing]
-            chosen[drawn] = True
-            missing -= len(drawn)
-        if missing:
-            others = np.flatnonzero(~chosen)
-            keys = rng.exponential(size=len(others)) / self.negative_probs[others]
-            chosen[others[np.argpartition(keys, missing - 1)[:missing]]] = True
+        if not missing:
+            return 0.0
+        others = np.flatnonzero(~chosen)
+        times = rng.standard_exponential(len(others)) / self.negative_probs[others]
+        first = np.argpartition(times, missing - 1)[:missing]
+        chosen[others[first]] = True
+        return float(times[first[-1]])

@@ -14,7 +14,8 @@ import lzma
 import os
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -102,35 +103,47 @@ def _decompressed(raw: IO[bytes], path: Path) -> Any:
     if path.suffix == ".xz":
         return lzma.LZMAFile(raw)
     if path.suffix == ".zst":
-        try:
-            import zstandard
-        except ImportError:
-            raise ImportError(f'{path}: reading .zst files needs zstandard: pip install "zstandard"') from None
-        return _ZstdFile(zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True), path)
+        return io.BufferedReader(_ZstdReader(raw, path), buffer_size=1 << 20)
     return raw
 
 
-class _ZstdFile(io.BufferedReader):
-    """zstandard's reader with lines, and with an error for damaged data that callers know."""
+class _ZstdReader(io.RawIOBase):
+    """Decompressed bytes of a .zst file. zstandard's own reader takes a file that is cut short for a whole one."""
 
-    def __init__(self, reader: Any, path: Path):
-        super().__init__(_ZstdRaw(reader, path), buffer_size=1 << 20)
-
-
-class _ZstdRaw(io.RawIOBase):
-    def __init__(self, reader: Any, path: Path):
-        self._reader, self._path = reader, path
+    def __init__(self, raw: IO[bytes], path: Path):
+        try:
+            import zstandard
+        except ImportError:
+            raise ImportError(f'{path}: .zst files need zstandard: pip install "hf_meanmax[zstd]"') from None
+        self._raw = raw
+        self._decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
+        self._error = zstandard.ZstdError
+        self._frame: Any = None
+        self._compressed = b""
+        self._ready = memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        import zstandard
-
-        try:
-            return self._reader.readinto(buffer)
-        except zstandard.ZstdError as error:
-            raise EOFError(str(error)) from error
+        while not self._ready:
+            data = self._compressed or self._raw.read(1 << 14)
+            if not data:
+                if self._frame is not None:
+                    raise EOFError("the last frame is not complete")
+                return 0
+            self._frame = self._frame or self._decompressor.decompressobj()
+            try:
+                self._ready = memoryview(self._frame.decompress(data))
+            except self._error as error:
+                raise EOFError(str(error)) from error
+            self._compressed = b""
+            if self._frame.eof:
+                self._compressed, self._frame = self._frame.unused_data, None
+        size = min(len(buffer), len(self._ready))
+        buffer[:size] = self._ready[:size]
+        self._ready = self._ready[size:]
+        return size
 
 
 class DatasetRows(Corpus):
@@ -267,8 +280,9 @@ def open_corpus(
         if not files:
             raise FileNotFoundError(f"No file matches {source!r}.")
         return Chain([TextFile(file, encoding_errors) for file in files])
-    looks_local = path.suffix in _TEXT_SUFFIXES or (path.parent != Path(".") and path.parent.is_dir())
-    if looks_local or not _HUB_NAME.fullmatch(source):
+    looks_local = source.startswith((".", "/", "~")) or path.suffix in _TEXT_SUFFIXES
+    in_a_folder = path.parent != Path(".") and path.parent.is_dir()
+    if looks_local or in_a_folder or not _HUB_NAME.fullmatch(source):
         raise FileNotFoundError(f"No such file, folder or data set: {source!r}.")
     dataset = _load_from_hub(source, split, config_name)
     return DatasetRows(dataset, text_column, rows_are_documents, name=[source, config_name, split, repr(dataset.info)])
@@ -306,3 +320,14 @@ def _datasets() -> Any:
     except ImportError:
         raise ImportError('Reading a data set needs the datasets package: pip install "datasets"') from None
     return datasets
+
+
+def pick_sentences(corpus: Iterable[str], tokenizer: Any, number: int, min_tokens: int, max_tokens: int) -> list[str]:
+    """The first `number` sentences of `min_tokens` to `max_tokens` tokens, `</s>` not counted."""
+    picked: list[str] = []
+    lines = filter(None, corpus)
+    while len(picked) < number and (batch := list(islice(lines, 1000))):
+        for text, ids in zip(batch, tokenizer(batch, add_special_tokens=False)["input_ids"], strict=True):
+            if min_tokens <= len(ids) <= max_tokens:
+                picked.append(text)
+    return picked[:number]

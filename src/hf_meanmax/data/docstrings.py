@@ -126,7 +126,7 @@ def harvest_docstrings(
 
 
 def _python_files(root: Path) -> Iterator[Path]:
-    """Python files below `root` in the order of their names; folders of tests and of packages inside it are skipped."""
+    """Python files below `root` in a fixed order, without tests and without packages installed inside it."""
     for folder, names, files in os.walk(root):
         names[:] = sorted(name for name in names if name not in _SKIPPED_FOLDERS and not name.startswith("."))
         for name in sorted(files):
@@ -298,7 +298,7 @@ def _without_markup(text: str) -> str:
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(]?[A-Z])")
 _ABBREVIATION = re.compile(
-    r"\b(?:e\.g|i\.e|etc|vs|cf|al|approx|resp|eqs?|fig|sec|nos?|vol|pp?|ref|dr|mrs?|st|[a-z])\.$", re.IGNORECASE
+    r"\b(?:e\.g|i\.e|etc|vs|cf|al|approx|resp|eqs?|fig|sec|nos?|vol|pp?|ref|dr|mrs?|st)\.$", re.IGNORECASE
 )
 
 

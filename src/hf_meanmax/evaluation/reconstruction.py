@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -109,3 +110,73 @@ def teacher_forced_counts(model: Any, batch: dict[str, torch.Tensor]) -> torch.T
     correct = ((output.logits.argmax(dim=-1) == labels) & (labels != -100)).sum()
     count = (labels != -100).sum()
     return torch.stack([output.loss.double(), correct.double(), count.double()])
+
+
+def score_checkpoint(
+    folder: str,
+    source: Any,
+    limit: int = 2000,
+    min_tokens: int = 4,
+    max_tokens: int = 32,
+    batch_tokens: int = 8192,
+    show_progress: bool = True,
+) -> dict[str, float]:
+    """Reconstruction scores of a checkpoint folder on the first `limit` sentences of a corpus.
+
+    Args:
+        folder: a checkpoint with its decoder.
+        source: text files or a data set, as [`~hf_meanmax.data.open_corpus`] takes them.
+        limit: number of sentences.
+        min_tokens, max_tokens: only sentences of so many tokens are taken, `</s>` not counted.
+        batch_tokens: tokens of a teacher-forced batch.
+        show_progress: show a progress bar.
+
+    Returns:
+        `bleu` (0-100), `exact_match`, `accuracy` (teacher-forced), `loss` (nats per token), `sentences`.
+
+    Raises:
+        ValueError: if no sentence of that length is there.
+    """
+    from hf_meanmax.data import open_corpus, pick_sentences
+    from hf_meanmax.export import load_checkpoint
+
+    model, tokenizer = load_checkpoint(folder)
+    texts = pick_sentences(open_corpus(source), tokenizer, limit, min_tokens, max_tokens)
+    if not texts:
+        raise ValueError(f"{source} has no sentence of {min_tokens}-{max_tokens} tokens.")
+    scores = score_reconstructions(tokenizer, texts, reconstruct(model, tokenizer, texts, show_progress=show_progress))
+    loss, accuracy = teacher_forced_scores(model, _padded_batches(tokenizer, texts, batch_tokens))
+    return {
+        "bleu": scores.bleu,
+        "exact_match": scores.exact_match,
+        "accuracy": accuracy,
+        "loss": loss,
+        "sentences": scores.sentences,
+    }
+
+
+def _padded_batches(tokenizer: Any, texts: Sequence[str], batch_tokens: int) -> Iterable[dict[str, torch.Tensor]]:
+    encoded = sorted(tokenizer(list(texts))["input_ids"], key=len)
+    start = 0
+    while start < len(encoded):
+        stop = min(len(encoded), start + max(1, batch_tokens // len(encoded[start])))
+        batch = dict(tokenizer.pad({"input_ids": encoded[start:stop]}, return_tensors="pt"))
+        batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+        yield batch
+        start = stop
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command line of `scripts/reconstruct.py`; prints the scores as JSON."""
+    from hf_meanmax.cli import make_parser, one_line_errors, parse_arguments, positive_int
+
+    parser = make_parser("reconstruct.py", "Scores how well a checkpoint says held-out sentences again.")
+    parser.add_argument("checkpoint", help="folder of a checkpoint with its decoder")
+    parser.add_argument("text", nargs="+", help="text files (.txt .gz .xz .zst) or one data set")
+    parser.add_argument("--limit", type=positive_int, default=2000, help="number of sentences")
+    parser.add_argument("--min-tokens", type=positive_int, default=4, help="shorter sentences are left out")
+    parser.add_argument("--max-tokens", type=positive_int, default=32, help="longer sentences are left out")
+    args = parse_arguments(parser, argv)
+    with one_line_errors("reconstruct.py"):
+        scores = score_checkpoint(args.checkpoint, args.text, args.limit, args.min_tokens, args.max_tokens)
+    print(json.dumps(scores, indent=1))

@@ -72,16 +72,36 @@ class LatentPreTrainedModel(PreTrainedModel):
         super()._init_weights(module)
         if isinstance(module, nn.Linear):
             init.xavier_uniform_(module.weight)
-        elif isinstance(module, TextEmbeddings):
-            scale = self.config.initializer_range
-            for table in (module.word_embeddings, module.special_embeddings, module.position_embeddings):
-                if table is not None:
-                    init.normal_(table.weight, mean=0.0, std=scale)
-                    if table.padding_idx is not None:
-                        init.zeros_(table.weight[table.padding_idx])
+
+    @classmethod
+    def from_pretrained(cls, *args, **kwargs):
+        """[`~transformers.PreTrainedModel.from_pretrained`]; a frozen word table stays frozen."""
+        loaded = super().from_pretrained(*args, **kwargs)
+        # transformers puts new parameters in place of those that the constructor made, and all of them train.
+        for module in (loaded[0] if isinstance(loaded, tuple) else loaded).modules():
+            if isinstance(module, TextEmbeddings):
+                module.freeze_as_configured()
+        return loaded
+
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """[`~transformers.PreTrainedModel.resize_token_embeddings`]: both vocabularies get the new size.
+
+        Raises:
+            ValueError: after a vocabulary expansion, when there is no one size to change.
+        """
+        if self.config.input_vocab_size != self.config.vocab_size:
+            raise ValueError(
+                f"`input_vocab_size` is {self.config.input_vocab_size} and `vocab_size` {self.config.vocab_size}: a "
+                "model with an expanded vocabulary cannot be resized. Resize first, then expand."
+            )
+        table = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        self.config.input_vocab_size = self.config.vocab_size
+        return table
 
     def save_pretrained(self, save_directory, **kwargs):
-        """Saves the model; with remote code registered, the saved configuration names every Auto class of the family."""
+        """Saves the model; with remote code registered, its configuration names every Auto class of the family."""
         if self._auto_class is not None:
             self.config.auto_map = dict(self.config.auto_classes)
         super().save_pretrained(save_directory, **kwargs)
@@ -189,8 +209,8 @@ class DecoderOutput(ModelOutput):
 
 
 def token_positions(attention_mask: torch.Tensor) -> torch.Tensor:
-    """Positions `(B, N)` that count tokens from 0, whichever side the padding of the mask `(B, N)` is on."""
-    return (attention_mask.long().cumsum(dim=-1) - 1).clamp(min=0)
+    """Positions `(B, N)` that count the tokens of the mask `(B, N)` from 0, whichever side the padding is on; 0 there."""
+    return (attention_mask.long().cumsum(dim=-1) - 1).masked_fill(attention_mask == 0, 0)
 
 
 def shift_right(labels: torch.Tensor, start_id: int, pad_id: int) -> torch.Tensor:
@@ -289,7 +309,9 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
             targets = labels
             if targets is None:
                 if input_ids is None:
-                    raise ValueError("Give `labels`, `decoder_input_ids` or `input_ids`: the decoder has nothing to say.")
+                    raise ValueError(
+                        "Give `labels`, `decoder_input_ids` or `input_ids`: the decoder has nothing to say."
+                    )
                 targets = input_ids
                 if attention_mask is not None:
                     targets = input_ids.masked_fill(attention_mask == 0, IGNORE_INDEX)
@@ -381,7 +403,8 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
         reason = self.encoder.pooler.explain_foreign(latents)
         if reason is not None:
             raise ValueError(
-                f"A sentence embedding did not come from this kind of encoder ({reason}); this model decodes {expected}."
+                f"A sentence embedding did not come from this kind of encoder ({reason}); this model decodes "
+                f"{expected}."
             )
         return latents
 
@@ -415,7 +438,11 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
             else:
                 latents = self.encode_latents(attention_mask=attention_mask, **text)
             kwargs["encoder_outputs"] = BaseModelOutput(last_hidden_state=latents)
-        if "max_length" in kwargs and "max_new_tokens" not in kwargs:
-            # The default bound is on new tokens, and transformers lets that one win over a length that a caller gives.
-            kwargs["max_new_tokens"] = kwargs.pop("max_length") - 1
+        # The default bound is on new tokens, and transformers lets that one win over a length that a caller gives.
+        if kwargs.get("max_new_tokens") is None:
+            max_length = kwargs.pop("max_length", None)
+            if max_length is None and getattr(generation_config, "max_new_tokens", None) is None:
+                max_length = getattr(generation_config, "max_length", None)
+            if max_length is not None:
+                kwargs["max_new_tokens"] = max_length - 1
         return super().generate(None, generation_config, *args, **kwargs)

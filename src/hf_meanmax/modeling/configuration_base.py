@@ -1,7 +1,7 @@
 """Fields and checks that the configurations of all families share."""
 
+import dataclasses
 import difflib
-import inspect
 import math
 from typing import ClassVar, Literal
 
@@ -109,8 +109,7 @@ class LatentConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     def _refuse_unknown_keywords(self, kwargs):
-        fields = {name for name in inspect.signature(type(self)).parameters if name not in ("args", "kwargs")}
-        fields |= set(self.__dataclass_fields__)
+        fields = {field.name for field in dataclasses.fields(self)}
         allowed = fields | _TRANSFORMERS_KEYWORDS | set(GenerationConfig._get_default_generation_params())
         for name in kwargs:
             if name in allowed or name.startswith("_"):
@@ -162,6 +161,19 @@ class LatentConfig(PreTrainedConfig):
             value = getattr(self, name)
             if value is not None and not 0 <= value < self.vocab_size:
                 raise ValueError(f"`{name}` is {value}; it must be in 0..{self.vocab_size - 1} (`vocab_size` - 1).")
+
+    def validate_tables(self):
+        """A tied output says the words of the input; a frozen table has a trained one for the special tokens."""
+        if self.tie_word_embeddings and self.input_vocab_size not in (None, self.vocab_size):
+            raise ValueError(
+                f"`tie_word_embeddings` needs one vocabulary, but `input_vocab_size` is {self.input_vocab_size} and "
+                f"`vocab_size` {self.vocab_size}. Leave `input_vocab_size` out or set `tie_word_embeddings=False`."
+            )
+        if self.freeze_word_embeddings and self.pad_token_id >= self.num_special_tokens:
+            raise ValueError(
+                f"`pad_token_id` is {self.pad_token_id}; with `freeze_word_embeddings` it must be below "
+                f"`num_special_tokens`, which is {self.num_special_tokens}."
+            )
 
     def validate_rates(self):
         """Checks every probability and scale."""

@@ -76,7 +76,9 @@ class LatentAttentionDecoder(nn.Module):
         )
         hidden_states = inputs
         for layer in self.layers:
-            hidden_states = layer(hidden_states, latents, attention_mask=mask, past_key_values=past_key_values, **kwargs)
+            hidden_states = layer(
+                hidden_states, latents, attention_mask=mask, past_key_values=past_key_values, **kwargs
+            )
         return hidden_states
 
 

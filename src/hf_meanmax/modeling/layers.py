@@ -32,7 +32,6 @@ class TextEmbeddings(nn.Module):
         )
         self.special_embeddings = None
         if config.freeze_word_embeddings:
-            self.word_embeddings.weight.requires_grad_(False)
             self.special_embeddings = nn.Embedding(
                 config.num_special_tokens, config.embedding_size, padding_idx=config.pad_token_id
             )
@@ -41,6 +40,12 @@ class TextEmbeddings(nn.Module):
             self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.embedding_size)
         self.dropout = nn.Dropout(config.embedding_dropout)
         self._warned_about_length = False
+        self.freeze_as_configured()
+
+    def freeze_as_configured(self) -> None:
+        """Takes the word table out of training if `config.freeze_word_embeddings` says so."""
+        if self.config.freeze_word_embeddings:
+            self.word_embeddings.weight.requires_grad_(False)
 
     def embed_words(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Word vectors `(B, N, embedding_size)` of token ids `(B, N)`."""
@@ -54,20 +59,22 @@ class TextEmbeddings(nn.Module):
     def embed_positions(self, length: int, position_ids: torch.Tensor | None, device: torch.device) -> torch.Tensor:
         """Codes of `position_ids` `(B, N)`, or of 0..length-1 for all rows alike when it is None."""
         if self.position_embeddings is not None:
-            ids = position_ids if position_ids is not None else torch.arange(length, device=device)
             limit = self.config.max_position_embeddings
             if position_ids is None and length <= limit:
                 return self.position_embeddings.weight[:length]
-            self._warn_about_length(ids, limit)
+            ids = position_ids if position_ids is not None else torch.arange(length, device=device)
             return self.position_embeddings(ids.clamp(max=limit - 1)) * (ids < limit).unsqueeze(-1)
         if position_ids is None:
             return sinusoidal_positions(length, self.config.embedding_size, device)
         return sinusoidal_positions(length, self.config.embedding_size, device)[position_ids]
 
-    def _warn_about_length(self, position_ids, limit):
+    def _warn_about_length(self, rows, length, position_ids):
+        limit = self.config.max_position_embeddings
+        if self.position_embeddings is None or length <= limit:
+            return
         if self._warned_about_length or torch.compiler.is_compiling():
             return
-        beyond = int((position_ids >= limit).sum())
+        beyond = rows * (length - limit) if position_ids is None else int((position_ids >= limit).sum())
         if beyond:
             self._warned_about_length = True
             logger.warning(
@@ -88,7 +95,9 @@ class TextEmbeddings(nn.Module):
         """
         words = self.embed_words(input_ids) if inputs_embeds is None else inputs_embeds
         if self.config.position_embedding_type != "none":
-            positions = self.embed_positions(length or words.shape[1], position_ids, words.device)
+            length = length or words.shape[1]
+            self._warn_about_length(words.shape[0], length, position_ids)
+            positions = self.embed_positions(length, position_ids, words.device)
             words = words + positions.to(words.dtype)
         return self.dropout(words)
 
@@ -107,7 +116,8 @@ def eager_attention_forward(
     scores = torch.matmul(query, key.transpose(2, 3)) * scaling
     if attention_mask is not None:
         scores = scores + attention_mask
-    weights = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    weights = nn.functional.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+    weights = weights.to(query.dtype)
     dropped = nn.functional.dropout(weights, p=dropout, training=module.training)
     return torch.matmul(dropped, value).transpose(1, 2), weights
 
@@ -124,6 +134,7 @@ class MultiHeadAttention(nn.Module):
         self.config = config
         self.layer_idx = layer_idx
         self.is_causal = is_causal
+        self.num_heads = config.num_attention_heads
         self.head_dim = config.hidden_size // config.num_attention_heads
         self.scaling = self.head_dim**-0.5
         self.attention_dropout = config.attention_dropout
@@ -135,7 +146,7 @@ class MultiHeadAttention(nn.Module):
         projected = projection(states)
         if self.config.projection_activation == "relu":
             projected = nn.functional.relu(projected)
-        return projected.view(*states.shape[:-1], -1, self.head_dim).transpose(1, 2)
+        return projected.view(*states.shape[:-1], self.num_heads, self.head_dim).transpose(1, 2)
 
     def forward(
         self,
@@ -163,7 +174,7 @@ class MultiHeadAttention(nn.Module):
             scaling=self.scaling,
             **kwargs,
         )
-        return output.reshape(*hidden_states.shape[:-1], -1), weights
+        return output.flatten(-2), weights
 
 
 class FeedForward(nn.Module):

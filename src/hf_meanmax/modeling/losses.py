@@ -1,5 +1,7 @@
 """Cross entropy over a large vocabulary: full, chunked and sampled. All sum over the targets, then divide."""
 
+import contextlib
+
 import torch
 from torch import nn
 
@@ -23,14 +25,85 @@ def full_cross_entropy(
 
     `num_items` is what the sum is divided by (default: the number of targets, labels of -100 left out).
     """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     loss_sum = nn.functional.cross_entropy(
-        logits.flatten(0, -2).float(),
+        logits.flatten(0, -2),
         labels.flatten(),
         ignore_index=IGNORE_INDEX,
         label_smoothing=label_smoothing,
         reduction="sum",
     )
     return _normalise(loss_sum, labels, num_items)
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """Summed cross entropy of `states @ weight.T + bias`, a chunk of targets at a time.
+
+    The gradient of the logits is at hand as soon as the logits are, so the forward pass makes the gradients of all
+    inputs and the backward pass only scales them: logits live for one chunk and are computed once.
+    """
+
+    @staticmethod
+    def forward(ctx, states, weight, bias, targets, label_smoothing):
+        valid = targets != IGNORE_INDEX
+        positions = targets.clamp(min=0)[:, None]
+        needs_gradients = any(ctx.needs_input_grad[:3])
+        sum_dtype = torch.promote_types(states.dtype, torch.float32)
+        loss = torch.zeros((), dtype=sum_dtype, device=states.device)
+        grad_states = torch.empty_like(states) if needs_gradients else None
+        grad_weight = torch.zeros_like(weight, dtype=sum_dtype) if needs_gradients else None
+        grad_bias = torch.zeros_like(bias, dtype=sum_dtype) if needs_gradients else None
+        smallest = torch.finfo(states.dtype).tiny
+        for start in range(0, targets.numel(), _CHUNK_TOKENS):
+            part = slice(start, start + _CHUNK_TOKENS)
+            mask = valid[part]
+            logits = nn.functional.linear(states[part], weight, bias)
+            probabilities = torch.softmax(logits, dim=-1)
+            chosen = probabilities.gather(1, positions[part])
+            token_loss = -chosen.clamp(min=smallest).to(sum_dtype).log()[:, 0]
+            if label_smoothing:
+                # The smoothing adds epsilon times (mean log-odds of the target against the vocabulary).
+                target_logits = logits.gather(1, positions[part])[:, 0].to(sum_dtype)
+                token_loss = token_loss + label_smoothing * (target_logits - logits.mean(dim=-1, dtype=sum_dtype))
+            loss = loss + torch.where(mask, token_loss, torch.zeros_like(token_loss)).sum()
+            if not needs_gradients:
+                continue
+            grad_logits = probabilities
+            if label_smoothing:
+                grad_logits.sub_(label_smoothing / weight.shape[0])
+            grad_logits.scatter_(1, positions[part], chosen - (1.0 - label_smoothing) - label_smoothing / weight.shape[0])
+            row_mask = mask[:, None].to(states.dtype)
+            torch.mul(grad_logits @ weight, row_mask, out=grad_states[part])
+            grad_weight += grad_logits.t() @ (states[part] * row_mask)
+            grad_bias += (row_mask.t() @ grad_logits)[0]
+        ctx.save_for_backward(grad_states, grad_weight, grad_bias)
+        ctx.dtypes = weight.dtype, bias.dtype
+        return loss
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_loss):
+        grad_states, grad_weight, grad_bias = ctx.saved_tensors
+        weight_dtype, bias_dtype = ctx.dtypes
+        return (
+            grad_states * grad_loss.to(grad_states.dtype),
+            (grad_weight * grad_loss).to(weight_dtype),
+            (grad_bias * grad_loss).to(bias_dtype),
+            None,
+            None,
+        )
+
+
+def _linear_cross_entropy(states, weight, bias, targets, label_smoothing):
+    """[`_LinearCrossEntropy`] in the precision of autocast, where it is on."""
+    device = states.device.type
+    has_autocast = torch.amp.is_autocast_available(device)
+    is_on = has_autocast and torch.is_autocast_enabled(device)
+    dtype = torch.get_autocast_dtype(device) if is_on else states.dtype
+    if bias is None:
+        bias = weight.new_zeros(weight.shape[0])
+    with torch.autocast(device, enabled=False) if has_autocast else contextlib.nullcontext():
+        return _LinearCrossEntropy.apply(states.to(dtype), weight.to(dtype), bias.to(dtype), targets, label_smoothing)
 
 
 def chunked_cross_entropy(
@@ -46,30 +119,7 @@ def chunked_cross_entropy(
     `hidden_states` `(..., d)`, `weight` `(V, d)`, `bias` `(V,)`, `labels` `(...)`.
     """
     states, targets = hidden_states.flatten(0, -2), labels.flatten()
-    # torch 2.13 has a fused form; older versions recompute the logits of a chunk in the backward pass.
-    if hasattr(nn.functional, "linear_cross_entropy"):
-        loss_sum = nn.functional.linear_cross_entropy(
-            states,
-            weight.to(states.dtype),
-            targets,
-            linear_bias=None if bias is None else bias.to(states.dtype),
-            ignore_index=IGNORE_INDEX,
-            label_smoothing=label_smoothing,
-            reduction="sum",
-        )
-        return _normalise(loss_sum, labels, num_items)
-
-    def chunk_loss(chunk_states, chunk_targets):
-        logits = nn.functional.linear(chunk_states, weight.to(chunk_states.dtype), bias)
-        return full_cross_entropy(logits, chunk_targets, label_smoothing, num_items=1)
-
-    loss_sum = states.new_zeros((), dtype=torch.float32)
-    for start in range(0, targets.numel(), _CHUNK_TOKENS):
-        part = slice(start, start + _CHUNK_TOKENS)
-        loss_sum = loss_sum + torch.utils.checkpoint.checkpoint(
-            chunk_loss, states[part], targets[part], use_reentrant=False
-        )
-    return _normalise(loss_sum, labels, num_items)
+    return _normalise(_linear_cross_entropy(states, weight, bias, targets, label_smoothing), labels, num_items)
 
 
 def sampled_cross_entropy(
@@ -101,8 +151,6 @@ def sampled_cross_entropy(
     offset = -candidate_log_prob
     if bias is not None:
         offset = offset + bias.index_select(0, candidate_ids)
-    logits = nn.functional.linear(states, chosen.to(states.dtype), offset.to(states.dtype))
     positions = torch.searchsorted(candidate_ids, targets.clamp(min=0))
     positions = torch.where(targets == IGNORE_INDEX, targets, positions)
-    loss = full_cross_entropy(logits, positions, label_smoothing, num_items=1)
-    return _normalise(loss, labels, num_items)
+    return _normalise(_linear_cross_entropy(states, chosen, offset, positions, label_smoothing), labels, num_items)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from tokenizers import models
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from .tokenizers import whole_and_unpadded
 from .word_vectors import WordVectors
 
 logger = logging.getLogger(__name__)
@@ -70,7 +72,9 @@ def expand_vocabulary(
     return expanded
 
 
-def _check(model, tokenizer, vectors: WordVectors, table: nn.Embedding) -> None:
+def _check(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, vectors: WordVectors, table: nn.Embedding
+) -> None:
     config, (old_size, width) = model.config, table.weight.shape
     if not config.freeze_word_embeddings:
         raise ValueError(
@@ -109,27 +113,29 @@ def _check(model, tokenizer, vectors: WordVectors, table: nn.Embedding) -> None:
         )
 
 
-def _expanded_tokenizer(tokenizer, vectors: WordVectors) -> tuple[PreTrainedTokenizerFast, np.ndarray]:
+def _expanded_tokenizer(
+    tokenizer: PreTrainedTokenizerFast, vectors: WordVectors
+) -> tuple[PreTrainedTokenizerFast, np.ndarray]:
     """The tokenizer with its new words, and the rows of `vectors` that these are, in the order of their ids."""
     vocabulary = tokenizer.get_vocab()
     candidates = np.array([row for row, word in enumerate(vectors.words) if word not in vocabulary], dtype=np.int64)
     expanded = copy.deepcopy(tokenizer)
     _set_words(expanded, vocabulary, (vectors.words[row] for row in candidates))
     # A word is of use only if its own text is cut and normalised to just itself.
-    backend = expanded.backend_tokenizer
     reachable = np.zeros(len(candidates), dtype=bool)
-    for start in range(0, len(candidates), _ROWS):
-        rows = candidates[start : start + _ROWS]
-        encodings = backend.encode_batch_fast([vectors.words[row] for row in rows], add_special_tokens=False)
-        for place, encoding in enumerate(encodings, start=start):
-            reachable[place] = encoding.ids == [len(vocabulary) + place]
+    with whole_and_unpadded(expanded) as backend:
+        for start in range(0, len(candidates), _ROWS):
+            rows = candidates[start : start + _ROWS]
+            encodings = backend.encode_batch_fast([vectors.words[row] for row in rows], add_special_tokens=False)
+            for place, encoding in enumerate(encodings, start=start):
+                reachable[place] = encoding.ids == [len(vocabulary) + place]
     if not reachable.all():
         candidates = candidates[reachable]
         _set_words(expanded, vocabulary, (vectors.words[row] for row in candidates))
     return expanded, candidates
 
 
-def _set_words(tokenizer, vocabulary: dict[str, int], words) -> None:
+def _set_words(tokenizer: PreTrainedTokenizerFast, vocabulary: dict[str, int], words: Iterable[str]) -> None:
     larger = dict(vocabulary)
     for word in words:
         larger[word] = len(larger)

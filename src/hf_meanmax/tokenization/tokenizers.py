@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -35,7 +38,8 @@ def train_tokenizer(
     """Trains a tokenizer that `AutoTokenizer` reloads to the same ids.
 
     Args:
-        texts: The corpus, a sentence or paragraph at a time; read once. Empty lines are skipped.
+        texts: The corpus, a sentence or paragraph at a time. Empty lines are skipped. It is read once, for
+            `"unigram"` twice (an iterator is held in memory then).
         kind: `"word"` (raw and Penn-Treebank text give the same words; decoding gives readable text), `"bpe"`
             (byte-level) and `"unigram"` (byte fallback), which both decode to exactly the text that was encoded
             unless it is lower-cased, or `"char"` (one token a character).
@@ -47,7 +51,8 @@ def train_tokenizer(
 
     Returns:
         A tokenizer with `<pad>`, `<unk>`, `<s>`, `</s>` as ids 0 to 3 that ends every text with `</s>`. Word and
-        character ids fall in frequency, then follow the alphabet. A text that contains such a name, for instance
+        character ids fall in frequency, then follow the alphabet. Every kind but Unigram, whose library sums in an
+        order that changes, gives the same tokenizer each time. A text that contains such a name, for instance
         `</s>`, is read as ordinary text.
 
     Raises:
@@ -68,6 +73,8 @@ def train_tokenizer(
     if isinstance(texts, str):
         raise ValueError("texts is a single string, expected an iterable of strings: pass [text]")
 
+    if kind == "unigram" and iter(texts) is texts:
+        texts = list(texts)
     counted = _NonEmpty(texts)
     try:
         backend = train(
@@ -113,6 +120,7 @@ class _NonEmpty:
         self.error: Exception | None = None
 
     def __iter__(self) -> Iterator[list[str]]:
+        self.lines = 0
         batch: list[str] = []
         try:
             for text in self.texts:
@@ -130,7 +138,9 @@ class _NonEmpty:
             yield batch
 
 
-def _train_words(texts, *, vocab_size, min_frequency, lowercase, show_progress) -> Tokenizer:
+def _train_words(
+    texts: Iterable[list[str]], vocab_size: int, min_frequency: int, lowercase: bool, show_progress: bool
+) -> Tokenizer:
     backend = Tokenizer(models.WordLevel(unk_token=UNK_TOKEN))
     backend.normalizer = word_normalizer(lowercase)
     backend.pre_tokenizer = word_pre_tokenizer()
@@ -138,7 +148,9 @@ def _train_words(texts, *, vocab_size, min_frequency, lowercase, show_progress) 
     return _train_word_level(backend, texts, vocab_size, min_frequency, show_progress)
 
 
-def _train_chars(texts, *, vocab_size, min_frequency, lowercase, show_progress) -> Tokenizer:
+def _train_chars(
+    texts: Iterable[list[str]], vocab_size: int, min_frequency: int, lowercase: bool, show_progress: bool
+) -> Tokenizer:
     backend = Tokenizer(models.WordLevel(unk_token=UNK_TOKEN))
     if lowercase:
         backend.normalizer = normalizers.Lowercase()
@@ -147,7 +159,9 @@ def _train_chars(texts, *, vocab_size, min_frequency, lowercase, show_progress) 
     return _train_word_level(backend, texts, vocab_size, min_frequency, show_progress)
 
 
-def _train_word_level(backend, texts, vocab_size, min_frequency, show_progress) -> Tokenizer:
+def _train_word_level(
+    backend: Tokenizer, texts: Iterable[list[str]], vocab_size: int, min_frequency: int, show_progress: bool
+) -> Tokenizer:
     trainer = trainers.WordLevelTrainer(
         vocab_size=vocab_size,
         min_frequency=min_frequency,
@@ -158,7 +172,9 @@ def _train_word_level(backend, texts, vocab_size, min_frequency, show_progress) 
     return backend
 
 
-def _train_bpe(texts, *, vocab_size, min_frequency, lowercase, show_progress) -> Tokenizer:
+def _train_bpe(
+    texts: Iterable[list[str]], vocab_size: int, min_frequency: int, lowercase: bool, show_progress: bool
+) -> Tokenizer:
     backend = Tokenizer(models.BPE())
     if lowercase:
         backend.normalizer = normalizers.Lowercase()
@@ -175,8 +191,11 @@ def _train_bpe(texts, *, vocab_size, min_frequency, lowercase, show_progress) ->
     return backend
 
 
-def _train_unigram(texts, *, vocab_size, min_frequency, lowercase, show_progress) -> Tokenizer:
-    del min_frequency  # the expectation step prunes by likelihood instead
+def _train_unigram(
+    texts: Iterable[list[str]], vocab_size: int, min_frequency: int, lowercase: bool, show_progress: bool
+) -> Tokenizer:
+    del min_frequency  # pieces are pruned by likelihood instead
+    pieces = vocab_size - len(SPECIAL_TOKENS) - len(_BYTE_PIECES)
     backend = Tokenizer(models.Unigram())
     if lowercase:
         backend.normalizer = normalizers.Lowercase()
@@ -187,22 +206,43 @@ def _train_unigram(texts, *, vocab_size, min_frequency, lowercase, show_progress
         unk_token=UNK_TOKEN,
         show_progress=show_progress,
     )
-    backend.train_from_iterator(texts, trainer=trainer)
-    backend.model = _with_byte_fallback(backend, vocab_size)
+    backend.train_from_iterator(_without_rare_characters(texts, most=pieces), trainer=trainer)
+    backend.model = _with_byte_fallback(backend, pieces)
     backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     return backend
 
 
-def _with_byte_fallback(backend: Tokenizer, vocab_size: int) -> models.Unigram:
-    """The trained model with the 256 bytes as further pieces, at most `vocab_size` in all."""
-    import json
+def _without_rare_characters(texts: Iterable[list[str]], most: int) -> Iterator[list[str]]:
+    """The texts cut at the characters beyond 99.95 % of the corpus, or beyond the `most` frequent: bytes spell those.
 
+    The trainer would give each character an id, and refuse to train if there are more than ids.
+    """
+    counts: Counter[str] = Counter()
+    for batch in texts:
+        counts.update("".join(batch))
+    allowed, left = 0.0005 * counts.total(), counts.total()
+    rare = set()
+    for number, (character, count) in enumerate(sorted(counts.items(), key=lambda item: (-item[1], item[0]))):
+        if number >= most or left <= allowed:
+            rare.add(character)
+        left -= count
+    if not rare:
+        yield from texts
+        return
+    cut = re.compile(f"[{re.escape(''.join(sorted(rare)))}]")
+    for batch in texts:
+        yield [part for text in batch for part in cut.split(text) if part]
+
+
+def _with_byte_fallback(backend: Tokenizer, most: int) -> models.Unigram:
+    """The trained model's `most` likely pieces and the 256 bytes, which never win against learnt pieces."""
     pieces = [tuple(piece) for piece in json.loads(backend.to_str())["model"]["vocab"]]
     special, learnt = pieces[: len(SPECIAL_TOKENS)], pieces[len(SPECIAL_TOKENS) :]
-    # The trainer keeps every character it saw, however many: the least likely pieces give way to their bytes.
-    learnt = sorted(learnt, key=lambda piece: (-piece[1], piece[0]))[: vocab_size - len(special) - len(_BYTE_PIECES)]
+    # The trainer exceeds its size by a few pieces when characters take up most of it.
+    learnt = sorted(learnt, key=lambda piece: (-piece[1], piece[0]))[:most]
     lowest = min((score for _, score in learnt), default=0.0)
-    return models.Unigram(special + [(piece, lowest - 20.0) for piece in _BYTE_PIECES] + learnt, 1, True)
+    vocabulary = special + [(piece, lowest - 20.0) for piece in _BYTE_PIECES] + learnt
+    return models.Unigram(vocabulary, unk_id=SPECIAL_TOKENS.index(UNK_TOKEN), byte_fallback=True)
 
 
 _TRAINERS: dict[str, tuple[Callable[..., Tokenizer], int]] = {
@@ -241,6 +281,26 @@ def _splitter(tokenizer: PreTrainedTokenizerFast) -> Callable[[str], list[str]]:
     return split
 
 
+@contextmanager
+def whole_and_unpadded(tokenizer: PreTrainedTokenizerFast) -> Iterator[Tokenizer]:
+    """The backend without the padding and truncation that an earlier call of the tokenizer may have left on.
+
+    A copied backend has also forgotten how the names of special tokens in a text are read; this sets it again.
+    """
+    backend = tokenizer.backend_tokenizer
+    padding, truncation = backend.padding, backend.truncation
+    backend.no_padding()
+    backend.no_truncation()
+    backend.encode_special_tokens = tokenizer.split_special_tokens
+    try:
+        yield backend
+    finally:
+        if padding is not None:
+            backend.enable_padding(**padding)
+        if truncation is not None:
+            backend.enable_truncation(**truncation)
+
+
 @dataclass(frozen=True)
 class UnknownWords:
     """How many tokens of some texts are `<unk>`, and which words those are."""
@@ -261,23 +321,24 @@ class UnknownWords:
 
 def unknown_word_rate(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> UnknownWords:
     """Counts the tokens of `texts` that the tokenizer does not know; special tokens do not count."""
-    backend, unknown_id = tokenizer.backend_tokenizer, tokenizer.unk_token_id
-    normalizer = backend.normalizer
+    unknown_id = tokenizer.unk_token_id
+    normalizer = tokenizer.backend_tokenizer.normalizer
     unknown = total = 0
     counts: Counter[str] = Counter()
     texts = iter(texts)
-    while batch := list(islice(texts, _BATCH)):
-        # Offsets are slow to compute, so only lines that need them are encoded with them.
-        lines = []
-        for text, encoding in zip(batch, backend.encode_batch_fast(batch, add_special_tokens=False), strict=True):
-            ids = encoding.ids
-            total += len(ids)
-            if unknown_id in ids:
-                unknown += ids.count(unknown_id)
-                lines.append(text)
-        for text, encoding in zip(lines, backend.encode_batch(lines, add_special_tokens=False), strict=True):
-            for token_id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
-                if token_id == unknown_id:
-                    word = text[start:end]
-                    counts[normalizer.normalize_str(word) if normalizer is not None else word] += 1
+    with whole_and_unpadded(tokenizer) as backend:
+        while batch := list(islice(texts, _BATCH)):
+            # Offsets are slow to compute, so only lines that need them are encoded with them.
+            lines = []
+            for text, encoding in zip(batch, backend.encode_batch_fast(batch, add_special_tokens=False), strict=True):
+                ids = encoding.ids
+                total += len(ids)
+                if unknown_id in ids:
+                    unknown += ids.count(unknown_id)
+                    lines.append(text)
+            for text, encoding in zip(lines, backend.encode_batch(lines, add_special_tokens=False), strict=True):
+                for token_id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+                    if token_id == unknown_id:
+                        word = text[start:end]
+                        counts[normalizer.normalize_str(word) if normalizer is not None else word] += 1
     return UnknownWords(unknown, total, counts)

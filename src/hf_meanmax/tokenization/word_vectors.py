@@ -8,7 +8,7 @@ import logging
 import math
 import os
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,7 +38,7 @@ class WordVectors:
     words: list[str]
     vectors: np.ndarray
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.vectors.ndim != 2 or len(self.words) != len(self.vectors):
             raise ValueError(f"{len(self.words)} words need a matrix of as many rows, got shape {self.vectors.shape}")
 
@@ -60,7 +60,7 @@ class WordVectors:
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         encoded = [word.encode("utf-8") for word in self.words]
-        tensors = {
+        tensors: dict[str, np.ndarray] = {
             "vectors": np.ascontiguousarray(self.vectors, dtype=np.float32),
             "words": np.frombuffer(b"".join(encoded), dtype=np.uint8),
             "word_bytes": np.array([len(word) for word in encoded], dtype=np.int64),
@@ -130,7 +130,7 @@ def train_word_vectors(
         TypeError: `sentences` can be read only once.
         ValueError: No sentence, or no word is frequent enough.
     """
-    settings = {
+    settings: dict[str, Any] = {
         "size": size, "epochs": epochs, "window": window, "min_count": min_count, "negative": negative,
         "sample": sample, "learning_rate": learning_rate, "seed": seed, "deterministic": deterministic,
         "corpus_key": corpus_key,
@@ -249,12 +249,12 @@ def load_word_vectors(
     return rows.finish()
 
 
-def _restrict(path, vectors: WordVectors, vocabulary, limit, size) -> WordVectors:
+def _restrict(
+    path: Path, vectors: WordVectors, vocabulary: Collection[str] | None, limit: int | None, size: int | None
+) -> WordVectors:
     if size is not None and vectors.size != size:
         raise ValueError(f"{path}: vectors of {vectors.size} dimensions, expected {size}")
-    keep = [
-        row for row, word in enumerate(vectors.words[:limit]) if vocabulary is None or word in vocabulary
-    ]
+    keep = [row for row, word in enumerate(vectors.words[:limit]) if vocabulary is None or word in vocabulary]
     if not keep:
         raise ValueError(f"{path}: none of its {len(vectors)} words is in the vocabulary")
     return WordVectors([vectors.words[row] for row in keep], vectors.vectors[keep])
@@ -263,7 +263,14 @@ def _restrict(path, vectors: WordVectors, vocabulary, limit, size) -> WordVector
 class _Rows:
     """The rows that are kept while a file is read; the matrix grows in place, so they are never held twice."""
 
-    def __init__(self, path: Path, vocabulary, limit: int | None, size: int | None, encoding_errors: str):
+    def __init__(
+        self,
+        path: Path,
+        vocabulary: Collection[str] | None,
+        limit: int | None,
+        size: int | None,
+        encoding_errors: str,
+    ):
         self.path, self.vocabulary, self.limit = path, vocabulary, limit
         self.expected_size, self.encoding_errors = size, encoding_errors
         self.words: dict[str, int] = {}
@@ -317,7 +324,7 @@ class _Rows:
         return WordVectors(list(self.words), self.matrix)
 
 
-def _read_text(file: IO[bytes], rows: _Rows, advance) -> None:
+def _read_text(file: IO[bytes], rows: _Rows, advance: Callable[[], object]) -> None:
     count = None
     for number, line in enumerate(file, start=1):
         if number == 1:
@@ -333,14 +340,16 @@ def _read_text(file: IO[bytes], rows: _Rows, advance) -> None:
             return
         _read_line(line, number, rows)
     if count is not None and rows.read != count:
-        raise ValueError(f"{rows.path}: {rows.read} rows, its first line promises {count}; the file is truncated or damaged")
+        raise ValueError(
+            f"{rows.path}: {rows.read} rows, its first line promises {count}; the file is truncated or damaged"
+        )
 
 
 def _read_line(line: bytes, number: int, rows: _Rows) -> None:
     word, _, rest = line.partition(b" ")
-    if rows.vocabulary is not None and b"\t" not in word:
+    if rows.vocabulary is not None and rest.count(b" ") == rows.size - 1:
         # Most lines of a big file end here, unparsed.
-        if word.decode("utf-8", "replace") not in rows.vocabulary and rest.count(b" ") <= rows.size:
+        if word.decode("utf-8", "replace") not in rows.vocabulary:
             rows.read += 1
             return
     fields = line.split()
@@ -355,13 +364,11 @@ def _read_line(line: bytes, number: int, rows: _Rows) -> None:
     try:
         values = np.array(fields[-rows.size :], dtype=np.float32)
     except ValueError as error:
-        raise ValueError(
-            f"{rows.path}, line {number}: expected a word and {rows.size} numbers ({error})"
-        ) from error
+        raise ValueError(f"{rows.path}, line {number}: expected a word and {rows.size} numbers ({error})") from error
     rows.add(text, values, number)
 
 
-def _read_binary(file: IO[bytes], rows: _Rows, advance) -> None:
+def _read_binary(file: IO[bytes], rows: _Rows, advance: Callable[[], object]) -> None:
     header = file.readline(1000)
     fields = header.split()
     if len(fields) != 2 or not (fields[0].isdigit() and fields[1].isdigit()):

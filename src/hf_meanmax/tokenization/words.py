@@ -89,7 +89,9 @@ def word_decoder() -> decoders.Decoder:
             decoders.Replace(Regex(r'(?:(?<=\A")|(?<= ")|(?<=[(\[]")) '), ""),
             # A lone apostrophe opens if one follows to close it (or it stands at the start), else it belongs to the
             # left. A plural before it (`the dogs '`) is a possessive.
-            decoders.Replace(Regex(rf"(?:(?<=\A')|(?<=\"')|(?<=[^sS] ')(?= [^']*[^' ] ?'(?:[ .,!?]|\z))) (?!{clitic})"), ""),
+            decoders.Replace(
+                Regex(rf"(?:(?<=\A')|(?<=\"')|(?<=[^sS] ')(?= [^']*[^' ] ?'(?:[ .,!?]|\z))) (?!{clitic})"), ""
+            ),
             decoders.Replace(Regex(r"(?<=\S) (?='(?:[ .,!?;:\"]|\z))"), ""),
         ]
     )

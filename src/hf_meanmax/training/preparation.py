@@ -13,7 +13,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from hf_meanmax.data import Corpus, Documents, SentenceFilter, TokenStore, build_token_store, open_corpus
+from hf_meanmax.data import Corpus, Documents, SentenceFilter, TokenStore, build_token_store, open_corpus, pick_sentences
 from hf_meanmax.tokenization import split_words_batch, train_tokenizer
 
 from .arguments import PretrainArguments
@@ -157,17 +157,6 @@ def load_or_train_tokenizer(args: PretrainArguments, corpus: Corpus, cache: Path
         tokenizer.save_pretrained(partial)
         os.replace(partial, folder)
     return AutoTokenizer.from_pretrained(folder)
-
-
-def pick_sentences(corpus: Corpus, tokenizer: Any, number: int, min_tokens: int, max_tokens: int) -> list[str]:
-    """The first `number` sentences of `min_tokens` to `max_tokens` tokens, `</s>` not counted."""
-    picked: list[str] = []
-    lines = filter(None, corpus)
-    while len(picked) < number and (batch := list(islice(lines, 1000))):
-        for text, ids in zip(batch, tokenizer(batch, add_special_tokens=False)["input_ids"], strict=True):
-            if min_tokens <= len(ids) <= max_tokens:
-                picked.append(text)
-    return picked[:number]
 
 
 def prepare_word_vectors(args: PretrainArguments, prepared: Prepared, size: int, show_progress: bool = True) -> Any:

@@ -32,7 +32,7 @@ from .preparation import Prepared, prepare, prepare_word_vectors
 # Settings that say how long a run goes on and what it shows, not what each step does.
 _FREE_ON_RESUME = {
     "max_steps", "epochs", "max_minutes", "log_steps", "eval_steps", "checkpoint_steps", "keep_checkpoints", "overwrite",
-    "early_stopping_patience", "sample_sentences", "report_to", "showcase", "normalize", "cache_dir", "output_dir", "recipe",
+    "early_stopping_patience", "sample_sentences", "report_to", "attention", "showcase", "normalize", "cache_dir", "output_dir", "recipe",
 }  # fmt: skip
 
 
@@ -129,7 +129,10 @@ class Run:
         )
         with self.accelerator.main_process_first():
             vectors = prepare_word_vectors(args, prepared, config.embedding_size, show_progress=self.is_main)
-        self.model = AutoModelForSeq2SeqLM.from_config(config)
+        attention = args.attention
+        if attention == "auto":
+            attention = "eager" if self.device.type == "cpu" else "sdpa"
+        self.model = AutoModelForSeq2SeqLM.from_config(config, attn_implementation=attention)
         if vectors is not None:
             with torch.no_grad():
                 self.model.get_input_embeddings().weight.copy_(torch.from_numpy(np.asarray(vectors)))

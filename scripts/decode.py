@@ -1,0 +1,9 @@
+"""Decode embeddings back to text, one line a row.
+
+python scripts/decode.py runs/docstrings embeddings --output decoded.txt --num-beams 4
+"""
+
+from hf_meanmax.decode import main
+
+if __name__ == "__main__":
+    main()

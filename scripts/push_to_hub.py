@@ -1,0 +1,10 @@
+"""Push a checkpoint folder with its model card to the Hub.
+
+python scripts/push_to_hub.py runs/docstrings USER/NAME --private
+python scripts/push_to_hub.py runs/docstrings USER/NAME --card-only model_cards/NAME.md
+"""
+
+from hf_meanmax.hub import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,294 @@
+"""Model cards, and pushing a checkpoint folder to the Hub.
+
+hf-meanmax-push runs/docstrings USER/NAME --private
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatch
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+
+from .cli import make_parser, one_line_errors, parse_arguments
+from .export import CHECKPOINT_FILES, NO_LIMIT, check_checkpoint
+
+# Settings that say where a run read and wrote, not what it was.
+_PLACES = ("corpus", "validation", "output_dir", "cache_dir", "word_vectors", "tokenizer", "overwrite", "report_to")
+
+
+class HubError(OSError):
+    """What went wrong with the Hub, on one line. Nothing local is lost; the same call can be made again."""
+
+
+def write_model_card(
+    folder: str | os.PathLike[str],
+    repo_id: str,
+    *,
+    path: str | os.PathLike[str] | None = None,
+    data: str | None = None,
+    results: dict[str, Any] | None = None,
+    language: str = "en",
+    license: str = "apache-2.0",
+) -> Path:
+    """Writes the model card of a checkpoint folder: training data, figures, usage that runs, limits, privacy.
+
+    Args:
+        folder: a checkpoint folder (see [`save_checkpoint`]).
+        repo_id: the repository that the usage lines name.
+        path: where to write; README.md in the folder by default.
+        data: what the model was trained on, in words; by default what `training_args.json` tells of the corpus.
+        results: figures by name, nested or not; by default `results` of `training_args.json`.
+        language: language code of the texts.
+        license: licence identifier of the Hub.
+
+    Returns:
+        The card's path.
+
+    Raises:
+        FileNotFoundError, ValueError: the folder is no whole checkpoint.
+    """
+    from huggingface_hub import ModelCard, ModelCardData
+
+    folder = Path(folder)
+    config = check_checkpoint(folder)
+    args = _training_args(folder)
+    remote_code = bool(getattr(config, "auto_map", None))
+    transformer = json.loads((folder / "sentence_bert_config.json").read_text(encoding="utf-8"))
+    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+    if transformer["modality_config"]["text"]["method"] == "normalized_rows":
+        normalize = "rows"
+    else:
+        normalize = "embedding" if any(module["type"].endswith("Normalize") for module in modules) else ""
+    longest = transformer["max_seq_length"]
+    card_data = ModelCardData(
+        language=language,
+        license=license,
+        library_name="sentence-transformers",
+        pipeline_tag="sentence-similarity",
+        tags=["sentence-transformers", "sentence-similarity", "feature-extraction", "autoencoder", config.model_type],
+    )
+    card = ModelCard.from_template(
+        card_data,
+        template_str=files(__package__).joinpath("model_card_template.md").read_text(encoding="utf-8"),
+        title=repo_id.split("/")[-1],
+        repo_id=repo_id,
+        model_type=config.model_type,
+        rows=config.num_latents,
+        row_names=" and ".join(config.pooling_rows) + " over the tokens",
+        width=f"{config.hidden_size:,}",
+        dimension=f"{config.sentence_embedding_size:,}",
+        remote_code=remote_code,
+        trust=", trust_remote_code=True" if remote_code else "",
+        normalize=normalize,
+        data=data or _describe_data(args),
+        results=list(_flat(args.get("results", {}) if results is None else results)),
+        parameters=f"{_count_parameters(folder):,}",
+        vocab_size=f"{config.vocab_size:,}",
+        input_vocab_size=f"{config.input_vocab_size:,}",
+        longest="no limit" if longest >= NO_LIMIT else f"{longest:,} tokens, then cut",
+        settings=[(name, value) for name, value in _flat(args) if name.split(".")[0] not in (*_PLACES, "results")],
+    )
+    target = folder / "README.md" if path is None else Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    card.save(target)
+    return target
+
+
+def push(
+    folder: str | os.PathLike[str],
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    token: str | None = None,
+    revision: str | None = None,
+    exist_ok: bool = False,
+    card: str | os.PathLike[str] | None = None,
+) -> str:
+    """Pushes a checkpoint folder with its model card to the Hub, in one commit.
+
+    Only the files of the checkpoint are sent, no logs or step checkpoints beside them. A README.md in the folder is
+    sent as it is; without one, a card is written first.
+
+    Args:
+        folder: a checkpoint folder.
+        repo_id: `USER/NAME`; the repository is made if need be.
+        private: whether a new repository is private; by default as the account says.
+        token: a token with write access; by default the one of `hf auth login` or of `HF_TOKEN`.
+        revision: the branch to push to, made if need be; by default `main`.
+        exist_ok: push even if the repository already holds files. One that a failed push has left empty needs no leave.
+        card: a file that becomes the folder's README.md first.
+
+    Returns:
+        The address of the commit.
+
+    Raises:
+        FileNotFoundError, ValueError: the folder is no whole checkpoint, or `repo_id` is no valid name.
+        HubError: no token, no permission, the Hub cannot be reached, or the repository holds files already.
+    """
+    from huggingface_hub import HfApi, get_token
+
+    folder = Path(folder)
+    check_checkpoint(folder)
+    if card is not None:
+        shutil.copyfile(card, folder / "README.md")
+    elif not (folder / "README.md").is_file():
+        write_model_card(folder, repo_id)
+    if token is None and get_token() is None:
+        raise HubError("There is no token for the Hub: run `hf auth login`, or set HF_TOKEN.")
+    names = [entry for entry in folder.iterdir() if any(fnmatch(entry.name, p) for p in CHECKPOINT_FILES)]
+    patterns = ["README.md", *(f"{entry.name}/*" if entry.is_dir() else entry.name for entry in names)]
+
+    api = HfApi(token=token)
+    with _hub_errors(api.endpoint, repo_id):
+        api.whoami()  # a bad token, or no connection, shows here at once; later calls try for long
+        present = _files_on_hub(api, repo_id, revision) - {".gitattributes"}
+        if present and not exist_ok:
+            raise HubError(
+                f"{repo_id} exists and holds {len(present)} files; give exist_ok (--exist-ok) to replace them, "
+                "or push to another name."
+            )
+        api.create_repo(repo_id, private=private, exist_ok=True)
+        if revision is not None:
+            api.create_branch(repo_id, branch=revision, exist_ok=True)
+        commit = api.upload_folder(
+            repo_id=repo_id,
+            folder_path=folder,
+            allow_patterns=patterns,
+            # An older export may have had other files.
+            delete_patterns=[*CHECKPOINT_FILES, "*_Pooling/*", "*_Normalize/*"],
+            revision=revision,
+            commit_message="Push a checkpoint of hf_meanmax",
+        )
+    return commit.commit_url
+
+
+def _files_on_hub(api: Any, repo_id: str, revision: str | None) -> set[str]:
+    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+
+    try:
+        return set(api.list_repo_files(repo_id, revision=revision))
+    except (RepositoryNotFoundError, RevisionNotFoundError):
+        return set()
+
+
+@contextmanager
+def _hub_errors(endpoint: str, repo_id: str) -> Iterator[None]:
+    """Turns the errors of huggingface_hub into a `HubError` of one line."""
+    from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled
+
+    try:
+        yield
+    except HfHubHTTPError as error:
+        status = error.response.status_code
+        said = " ".join((error.server_message or str(error)).split())
+        if status == 401:
+            reason = "the Hub does not accept the token; run `hf auth login`, or set HF_TOKEN"
+        elif status == 403:
+            reason = "the token may not write there; take one with write access, or another name"
+        else:
+            reason = f"the Hub answered {status}; try again"
+        raise HubError(f"{repo_id} was not pushed: {reason} ({said}).") from error
+    except OfflineModeIsEnabled as error:
+        raise HubError(f"{repo_id} was not pushed: HF_HUB_OFFLINE is set; unset it and try again.") from error
+    except (HTTPError, ConnectionError, TimeoutError) as error:
+        said = " ".join(str(error).split())
+        raise HubError(f"{repo_id} was not pushed: no connection to {endpoint} ({said}); try again.") from error
+
+
+def _training_args(folder: Path) -> dict[str, Any]:
+    path = folder / "training_args.json"
+    if not path.is_file():
+        return {}
+    try:
+        args = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged or cut short: expected JSON ({error}).") from None
+    if not isinstance(args, dict):
+        raise ValueError(f"{path}: expected the settings of a run by name, found a {type(args).__name__}.")
+    return args
+
+
+def _describe_data(args: dict[str, Any]) -> str:
+    corpus = args.get("corpus")
+    if not corpus:
+        return "Not recorded with this checkpoint."
+    if corpus in ("docstrings", ["docstrings"]):
+        return "English sentences from the docstrings of the Python standard library and of installed packages."
+    sources = [corpus] if isinstance(corpus, str) else corpus
+    return "Sentences of " + ", ".join(f"`{Path(str(source)).name}`" for source in sources) + "."
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Names (joined by dots) and readable values of nested settings or figures; empty ones are left out."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif isinstance(value, float) and math.isfinite(value):
+            yield prefix + name, f"{value:.6g}"
+        elif value not in (None, "", []):
+            yield prefix + name, str(value).replace("|", r"\|")
+
+
+def _count_parameters(folder: Path) -> int:
+    count = 0
+    for path in folder.glob("model*.safetensors"):
+        with safe_open(path, framework="pt") as weights:
+            names = weights.keys()
+            count += sum(math.prod(weights.get_slice(name).get_shape()) for name in names)
+    return count
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = make_parser("hf-meanmax-push", "Push a checkpoint folder with its model card to the Hub.")
+    parser.add_argument("folder", help="a checkpoint folder")
+    parser.add_argument("repo_id", help="USER/NAME on the Hub")
+    parser.add_argument("--card-only", metavar="FILE", help="write the model card to this file and push nothing")
+    parser.add_argument("--card", metavar="FILE", help="a card to push instead of a generated one")
+    parser.add_argument("--results", metavar="FILE", help="figures for the card, as JSON")
+    parser.add_argument("--data", help="what the model was trained on, in words, for the card")
+    parser.add_argument("--language", default="en", help="language code, for the card")
+    parser.add_argument("--license", default="apache-2.0", help="licence, for the card")
+    parser.add_argument("--private", action="store_true", help="make a new repository private")
+    parser.add_argument("--revision", help="branch to push to")
+    parser.add_argument("--exist-ok", action="store_true", help="replace what the repository holds")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> None:
+    """The command line; see `--help`."""
+    args = parse_arguments(build_parser(), argv)
+    with one_line_errors("push_to_hub"):
+        results = None if args.results is None else json.loads(Path(args.results).read_text(encoding="utf-8"))
+        described = {"data": args.data, "results": results, "language": args.language, "license": args.license}
+        if args.card_only is not None:
+            print(write_model_card(args.folder, args.repo_id, path=args.card_only, **described))
+            return
+        readme = Path(args.folder) / "README.md"
+        if args.card is None and readme.is_file() and not (results or args.data):
+            print(f"{readme} is pushed as it is; remove it to have a card written.", file=sys.stderr)
+        elif args.card is None:
+            write_model_card(args.folder, args.repo_id, **described)
+        url = push(
+            args.folder,
+            args.repo_id,
+            private=args.private or None,
+            revision=args.revision,
+            exist_ok=args.exist_ok,
+            card=args.card,
+        )
+        print(f"pushed: {url}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""What a freshly trained model can do, shown on held-out sentences: neighbours, reconstructions, an interpolation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+_WIDEST = 76
+
+
+def interpolate(model: Any, tokenizer: Any, first: str, second: str, steps: int = 5) -> list[str]:
+    """Texts decoded along the straight line between the embeddings of two sentences, both ends included."""
+    batch = tokenizer([first, second], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        ends = model.encoder(**batch).pooler_output
+        weights = torch.linspace(0, 1, steps)[:, None]
+        said = model.generate(sentence_embedding=torch.lerp(ends[:1], ends[1:], weights), max_new_tokens=64)
+    return tokenizer.batch_decode(said, skip_special_tokens=True)
+
+
+def nearest_neighbours(embeddings: torch.Tensor, queries: Sequence[int], number: int = 1) -> list[list[int]]:
+    """For each query row, the `number` other rows of `embeddings` `(S, D)` with the largest cosine, nearest first."""
+    unit = torch.nn.functional.normalize(embeddings.float(), dim=-1)
+    similarity = unit[list(queries)] @ unit.T
+    similarity[torch.arange(len(queries)), list(queries)] = -2.0
+    return similarity.topk(number, dim=-1).indices.tolist()
+
+
+def show(folder: str | os.PathLike[str], sentences: Sequence[str], number: int = 5) -> None:
+    """Prints what the checkpoint in `folder` makes of held-out `sentences`, and the lines that load it."""
+    from sentence_transformers import SentenceTransformer
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    encoder = SentenceTransformer(str(folder), device="cpu")
+    embeddings = encoder.encode(list(sentences), convert_to_tensor=True, show_progress_bar=False)
+
+    spaced = [int(i) for i in torch.linspace(0, len(sentences) - 1, min(number, len(sentences)))]
+    print("\nnearest neighbours among held-out sentences (cosine)")
+    for query, neighbours in zip(spaced, nearest_neighbours(embeddings, spaced), strict=True):
+        print(f"  {_short(sentences[query])}\n    ~ {_short(sentences[neighbours[0]])}")
+
+    print("\nreconstructions of held-out sentences, from their vectors alone")
+    with torch.no_grad():
+        said = model.generate(sentence_embedding=embeddings[spaced], max_new_tokens=64)
+    for query, text in zip(spaced, tokenizer.batch_decode(said, skip_special_tokens=True), strict=True):
+        print(f"  {_short(sentences[query])}\n   -> {_short(text)}")
+
+    if len(sentences) > 1:
+        print("\nfrom one sentence to another")
+        for text in interpolate(model, tokenizer, sentences[0], sentences[1]):
+            print(f"  {_short(text)}")
+
+    print(
+        f"\nto use it:\n"
+        f"  from sentence_transformers import SentenceTransformer\n"
+        f'  model = SentenceTransformer("{folder}")\n'
+        f'  embeddings = model.encode(["a sentence of yours"])'
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _WIDEST else text[: _WIDEST - 3] + "..."

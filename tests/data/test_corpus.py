@@ -1,0 +1,181 @@
+"""Corpora: every format reads alike, documents are kept apart, bad input is named."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import sys
+
+import datasets
+import pytest
+
+from hf_meanmax.data import Documents, open_corpus
+
+TEXT = "One sentence.\r\n  Another one.  \n\nNext document \u4e2d\u6587.\u2028Same line.\n"
+LINES = ["One sentence.", "Another one.", "", "Next document \u4e2d\u6587.\u2028Same line."]
+
+
+def write(path, data: bytes):
+    if path.suffix == ".gz":
+        data = gzip.compress(data)
+    elif path.suffix == ".xz":
+        data = lzma.compress(data)
+    elif path.suffix == ".zst":
+        data = pytest.importorskip("zstandard").compress(data)
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"], ids=["plain", "bom"])
+@pytest.mark.parametrize("suffix", [".txt", ".gz", ".xz", ".zst", ""])
+def test_every_format_gives_the_same_lines(tmp_path, suffix, bom):
+    path = write(tmp_path / f"corpus{suffix}", bom + TEXT.encode())
+    corpus = open_corpus(str(path))
+    assert list(corpus) == LINES
+    assert list(corpus) == LINES, "a second pass gives the same"
+    assert corpus.position == corpus.size == path.stat().st_size
+
+
+def test_zst_of_several_frames(tmp_path):
+    zstandard = pytest.importorskip("zstandard")
+    path = tmp_path / "two.zst"
+    path.write_bytes(zstandard.compress(b"one\n") + zstandard.compress(b"two\n"))
+    assert list(open_corpus(path)) == ["one", "two"]
+
+
+def test_zst_without_zstandard_says_what_to_install(tmp_path, monkeypatch):
+    (tmp_path / "a.zst").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(ImportError, match=r"pip install"):
+        list(open_corpus(tmp_path / "a.zst"))
+
+
+def test_files_are_documents_and_globs_are_sorted(tmp_path):
+    for name in ("b", "a", "c"):
+        (tmp_path / f"{name}.txt").write_text(f"{name}1\n{name}2\n")
+    assert list(open_corpus(f"{tmp_path}/[ab].txt")) == ["a1", "a2", "", "b1", "b2", ""]
+    corpus = open_corpus([tmp_path / "c.txt", f"{tmp_path}/a*"])
+    assert [line for line in corpus if line] == ["c1", "c2", "a1", "a2"]
+    assert list(corpus)[2] == ""
+    assert corpus.position == corpus.size
+
+
+@pytest.mark.parametrize("source", ["missing.txt", "sub/*.txt", "./missing", "no such name", "missing.xz"])
+def test_missing_source_is_named(source, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError) as error:
+        open_corpus(source)
+    assert source in str(error.value)
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".gz"])
+def test_bytes_that_are_not_utf8(tmp_path, suffix):
+    lines = [b"fine"] * 5000 + [b"caf\xe9 au lait"] + [b"fine"]
+    path = write(tmp_path / f"latin{suffix}", b"\n".join(lines))
+    with pytest.raises(UnicodeDecodeError) as error:
+        list(open_corpus(path))
+    assert f"{path}, line 5001" in str(error.value)
+    assert "--encoding-errors replace" in str(error.value)
+    assert list(open_corpus(path, encoding_errors="replace"))[5000] == "caf\ufffd au lait"
+    assert list(open_corpus(path, encoding_errors="ignore"))[5000] == "caf au lait"
+
+
+def test_unknown_encoding_errors(tmp_path):
+    (tmp_path / "a.txt").write_text("x")
+    with pytest.raises(ValueError, match="'skip'; choose one of strict, replace, ignore"):
+        open_corpus(tmp_path / "a.txt", encoding_errors="skip")
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+@pytest.mark.parametrize("damage", ["cut", "garbage"])
+def test_damaged_compressed_file_is_named(tmp_path, suffix, damage):
+    text = "".join(f"line {i * 7919 % 10007}\n" for i in range(5000)).encode()
+    path = write(tmp_path / f"damaged{suffix}", text)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2] if damage == "cut" else b"this is plain text")
+    with pytest.raises(ValueError, match=f"damaged{suffix}.*damaged or cut short"):
+        list(open_corpus(path))
+
+
+def test_folder_that_is_no_data_set(tmp_path):
+    with pytest.raises(ValueError, match="no data set"):
+        open_corpus(tmp_path)
+
+
+def test_empty_list_and_wrong_types():
+    with pytest.raises(ValueError, match="empty list"):
+        open_corpus([])
+    with pytest.raises(TypeError, match="got int"):
+        open_corpus(3)
+    with pytest.raises(TypeError, match="bare string"):
+        Documents(["not a document"])
+
+
+@pytest.mark.parametrize("form", ["disk", "disk of splits", "loaded", "loaded splits", "streaming"])
+def test_data_sets(tmp_path, form):
+    rows = ["one", " two ", "", "three", None, "four"]
+    source = datasets.Dataset.from_dict({"text": rows, "label": list(range(6))})
+    if "splits" in form:
+        source = datasets.DatasetDict({"train": source, "test": source.select([0])})
+    if form.startswith("disk"):
+        source.save_to_disk(str(tmp_path / "saved"))
+        source = str(tmp_path / "saved")
+    elif form == "streaming":
+        source = source.to_iterable_dataset()
+    corpus = open_corpus(source)
+    assert list(corpus) == ["one", "two", "", "three", "", "four"]
+    assert corpus.position == 6
+    assert corpus.size == (None if form == "streaming" else 6)
+    if "splits" in form:
+        assert list(open_corpus(source, split="test")) == ["one"]
+        with pytest.raises(ValueError, match="no split 'dev'; choose one of train, test"):
+            open_corpus(source, split="dev")
+
+
+def test_rows_as_documents():
+    source = datasets.Dataset.from_dict({"body": ["a\nb", "c"]})
+    assert list(open_corpus(source, text_column="body", rows_are_documents=True)) == ["a", "b", "", "c", ""]
+
+
+def test_wrong_columns():
+    source = datasets.Dataset.from_dict({"words": ["a"], "label": [1]})
+    with pytest.raises(ValueError, match="no column 'text'; choose one of words, label"):
+        open_corpus(source)
+    with pytest.raises(TypeError, match="Row 0 of column 'label' is int"):
+        list(open_corpus(source, text_column="label"))
+
+
+def test_hub_data_set_is_streamed(monkeypatch):
+    asked = {}
+
+    def load_dataset(name, config, **options):
+        asked.update(options, name=name, config=config)
+        return datasets.Dataset.from_dict({"text": ["a"]}).to_iterable_dataset()
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    assert list(open_corpus("owner/corpus", split="test", config_name="en")) == ["a"]
+    assert asked == {"name": "owner/corpus", "config": "en", "split": "test", "streaming": True}
+
+
+def test_hub_out_of_reach(monkeypatch):
+    def load_dataset(*args, **options):
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    with pytest.raises(FileNotFoundError, match=r"'owner/corpus'.*no route"):
+        open_corpus("owner/corpus")
+
+
+def test_fingerprint_follows_the_input(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("one\n")
+    before = open_corpus(path).fingerprint()
+    assert open_corpus(str(path)).fingerprint() == before
+    assert open_corpus(path, encoding_errors="replace").fingerprint() != before
+    path.write_text("one\ntwo\n")
+    assert open_corpus(path).fingerprint() != before
+    assert Documents([["a", "b"]]).fingerprint() == Documents([("a", "b")]).fingerprint()
+    assert Documents([["a", "b"]]).fingerprint() != Documents([["a"], ["b"]]).fingerprint()
+    rows = datasets.Dataset.from_dict({"text": ["a"]})
+    other = datasets.Dataset.from_dict({"text": ["b"]})
+    assert open_corpus(rows).fingerprint() == open_corpus(rows).fingerprint() != open_corpus(other).fingerprint()

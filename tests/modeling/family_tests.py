@@ -1,0 +1,713 @@
+"""The tests that every family passes. A family states its classes and configurations; see `test_families.py`."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModel
+from transformers.modeling_outputs import BaseModelOutput
+
+PAD, UNK, START, END = 0, 1, 2, 3
+IGNORE = -100
+SENTENCES = [[7, 5, 9, 21, 4, 3], [6, 3], [8, 1, 8, 30, 3], [12, 13, 14, 15, 16, 17, 18, 3]]
+NO_DROPOUT = {"embedding_dropout": 0.0, "hidden_dropout": 0.0, "attention_dropout": 0.0}
+
+
+@dataclass(frozen=True)
+class Family:
+    """What the shared tests need to know of a family.
+
+    Args:
+        config_class, model_class, full_class: its configuration, its encoder, its encoder with decoder.
+        auto_full_class: the Auto class of `full_class`.
+        tiny: settings of a tiny model, with sizes that let every variant differ.
+        variants: further settings by name; the ablations of the paper are among them.
+        other_values: for every field of the configuration, settings with a value that is not the default.
+        bad_settings: settings that are refused, each with the words that the message must contain.
+        compiled_variants: the variants whose training step is compiled; each takes seconds.
+        gets_no_gradient: why a trainable parameter rightly gets a zero gradient, or None.
+        exemptions: names of tests that do not apply, each with the reason.
+    """
+
+    config_class: type
+    model_class: type
+    full_class: type
+    auto_full_class: type
+    tiny: dict[str, Any]
+    variants: dict[str, dict[str, Any]]
+    other_values: dict[str, dict[str, Any]]
+    bad_settings: list[tuple[dict[str, Any], tuple[str, ...]]]
+    compiled_variants: tuple[str, ...]
+    gets_no_gradient: Callable[[Any, str], str | None] = lambda config, name: None
+    exemptions: dict[str, str] = field(default_factory=dict)
+
+
+def pad(sentences: list[list[int]], side: str = "right", extra: int = 0, fill: int = PAD) -> torch.Tensor:
+    """(B, longest + extra) ids."""
+    width = max(map(len, sentences)) + extra
+    fills = [[fill] * (width - len(ids)) for ids in sentences]
+    return torch.tensor([ids + f if side == "right" else f + ids for ids, f in zip(sentences, fills, strict=True)])
+
+
+def make_batch(sentences: list[list[int]] = SENTENCES, side: str = "right", extra: int = 0) -> dict[str, torch.Tensor]:
+    labels = pad(sentences, side, extra, IGNORE)
+    return {
+        "input_ids": pad(sentences, side, extra),
+        "attention_mask": (labels != IGNORE).long(),
+        "labels": labels,
+    }
+
+
+def text_of(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: batch[name] for name in ("input_ids", "attention_mask")}
+
+
+def close(actual, expected, atol=1e-9):
+    torch.testing.assert_close(actual, expected, atol=atol, rtol=0)
+
+
+class WarningRecorder(logging.Handler):
+    """Warnings of a library that keeps its records from the root logger."""
+
+    def __init__(self, name: str):
+        super().__init__(logging.WARNING)
+        self.logger, self.messages = logging.getLogger(name), []
+
+    def emit(self, record):
+        self.messages.append(record.getMessage())
+
+    def __enter__(self):
+        self.logger.addHandler(self)
+        return self.messages
+
+    def __exit__(self, *_):
+        self.logger.removeHandler(self)
+
+
+class FamilyTests:
+    """Subclass it as `Test...` with the attribute `family`."""
+
+    family: Family
+
+    def pytest_generate_tests(self, metafunc):
+        family = metafunc.cls.family
+        if "variant" in metafunc.fixturenames:
+            metafunc.parametrize("variant", family.variants)
+        if "compiled" in metafunc.fixturenames:
+            metafunc.parametrize("compiled", family.compiled_variants)
+        if "bad" in metafunc.fixturenames:
+            ids = ["-".join(settings) for settings, _ in family.bad_settings]
+            metafunc.parametrize("bad", family.bad_settings, ids=ids)
+
+    @pytest.fixture(autouse=True)
+    def exempt(self, request):
+        reason = self.family.exemptions.get(request.function.__name__)
+        if reason is not None:
+            pytest.skip(reason)
+
+    def config(self, variant: str | None = None, **settings):
+        return self.family.config_class(**{**self.family.tiny, **self.family.variants.get(variant, {}), **settings})
+
+    def full(self, variant: str | None = None, dtype=torch.float32, **settings):
+        """A full model in evaluation mode whose words depend on Z; norms and biases are not the identity."""
+        torch.manual_seed(0)
+        model = self.family.full_class(self.config(variant, **settings))
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if parameter.dim() == 1:
+                    parameter.add_(0.2 * torch.randn_like(parameter))
+                elif "embeddings" in name:
+                    parameter.mul_(10)  # so that the tokens of a sentence differ by more than rounding
+                elif name.startswith(("lm_head", "output_projection")):
+                    parameter.copy_(torch.randn_like(parameter))
+        return model.to(dtype).eval()
+
+    # Loading and saving
+
+    def test_every_loader_gives_the_saved_model(self, variant, tmp_path):
+        model = self.full(variant)
+        model.save_pretrained(tmp_path)
+        files = {path.name for path in tmp_path.iterdir()}
+        assert files == {"config.json", "generation_config.json", "model.safetensors"}
+        batch = make_batch()
+        expected = model(**batch)
+        for loader in (self.family.full_class, self.family.auto_full_class):
+            loaded = loader.from_pretrained(tmp_path)
+            assert type(loaded) is self.family.full_class
+            assert not loaded.training
+            output = loaded(**batch)
+            assert torch.equal(output.logits, expected.logits)
+            assert torch.equal(output.loss, expected.loss)
+        for loader in (self.family.model_class, AutoModel):
+            encoder = loader.from_pretrained(tmp_path)
+            assert type(encoder) is self.family.model_class
+            assert torch.equal(encoder(**text_of(batch)).latents, expected.latents)
+
+    def test_encoder_alone_is_saved_and_loaded(self, tmp_path):
+        encoder = self.full().encoder
+        encoder.save_pretrained(tmp_path)
+        loaded = AutoModel.from_pretrained(tmp_path)
+        assert torch.equal(loaded(**text_of(make_batch())).latents, encoder(**text_of(make_batch())).latents)
+
+    def test_loading_is_silent(self, variant, tmp_path):
+        self.full(variant).save_pretrained(tmp_path)
+        with WarningRecorder("transformers") as messages:
+            AutoModel.from_pretrained(tmp_path)
+            self.family.auto_full_class.from_pretrained(tmp_path)
+        assert messages == []
+
+    def test_missing_weights_are_initialised(self, variant, tmp_path):
+        self.full(variant).save_pretrained(tmp_path)
+        saved = load_file(tmp_path / "model.safetensors")
+        keep = next(name for name in saved if name.endswith("word_embeddings.weight"))
+        save_file({keep: saved[keep]}, tmp_path / "model.safetensors", {"format": "pt"})
+        # torch then fills new memory with NaN, so that nothing uninitialised goes unseen.
+        torch.use_deterministic_algorithms(True)
+        try:
+            model = self.family.full_class.from_pretrained(tmp_path)
+            encoder = AutoModel.from_pretrained(tmp_path)
+        finally:
+            torch.use_deterministic_algorithms(False)
+        for loaded in (model, encoder):
+            for name, value in [*loaded.named_parameters(), *loaded.named_buffers()]:
+                assert value.isfinite().all(), name
+                assert not value.is_meta, name
+        assert torch.equal(model.encoder.get_input_embeddings().weight, saved[keep])
+        fresh = dict(self.family.full_class(self.config(variant)).named_parameters())
+        for name, value in model.named_parameters():
+            if name != keep and value.numel() > 64:
+                assert value.std().item() == pytest.approx(fresh[name].std().item(), rel=0.3), name
+
+    def test_loaded_rows_survive_a_missing_neighbour(self, tmp_path):
+        model = self.full(position_embedding_type="learned")
+        with torch.no_grad():
+            model.encoder.embeddings.word_embeddings.weight[PAD] = 7.0
+        model.save_pretrained(tmp_path)
+        saved = load_file(tmp_path / "model.safetensors")
+        missing = "encoder.embeddings.position_embeddings.weight"
+        save_file({k: v for k, v in saved.items() if k != missing}, tmp_path / "model.safetensors", {"format": "pt"})
+        loaded = self.family.full_class.from_pretrained(tmp_path)
+        for name, value in loaded.state_dict().items():
+            assert name == missing or torch.equal(value, saved[name]), name
+
+    def test_frozen_table_stays_frozen(self, tmp_path):
+        model = self.full(freeze_word_embeddings=True)
+        model.save_pretrained(tmp_path)
+        for loader in (AutoModel, self.family.auto_full_class):
+            loaded = loader.from_pretrained(tmp_path)
+            frozen = [name for name, parameter in loaded.named_parameters() if not parameter.requires_grad]
+            assert [name.split(".")[-2:] for name in frozen] == [["word_embeddings", "weight"]]
+
+    def test_tied_output_is_the_word_table(self, tmp_path):
+        model = self.full(tie_word_embeddings=True)
+        assert model.lm_head.weight is model.encoder.embeddings.word_embeddings.weight
+        model.save_pretrained(tmp_path)
+        assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")
+        loaded = self.family.full_class.from_pretrained(tmp_path)
+        assert loaded.lm_head.weight is loaded.encoder.embeddings.word_embeddings.weight
+
+    def test_expanded_input_vocabulary(self, tmp_path):
+        """Words after `vocab_size` can be read but not said."""
+        vocab_size = self.config().vocab_size
+        model = self.full(input_vocab_size=vocab_size + 9)
+        model.save_pretrained(tmp_path)
+        loaded = self.family.auto_full_class.from_pretrained(tmp_path)
+        ids = torch.tensor([[5, vocab_size + 8, END]])
+        output = loaded(input_ids=ids)
+        assert output.logits.shape == (1, 3, vocab_size)
+        assert torch.equal(output.latents, model(input_ids=ids).latents)
+        assert loaded.generate(input_ids=ids, max_new_tokens=5).max() < vocab_size
+        with pytest.raises(ValueError, match="expanded vocabulary"):
+            loaded.resize_token_embeddings(vocab_size + 20)
+
+    @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+    def test_resized_vocabulary_is_saved_and_loaded(self, tied, tmp_path):
+        model = self.full(tie_word_embeddings=tied)
+        size = model.config.vocab_size + 5
+        model.resize_token_embeddings(size, mean_resizing=False)
+        assert model(**make_batch()).logits.shape[-1] == size
+        model.save_pretrained(tmp_path)
+        loaded = self.family.auto_full_class.from_pretrained(tmp_path)
+        assert (loaded.config.vocab_size, loaded.config.input_vocab_size) == (size, size)
+        assert torch.equal(loaded(**make_batch()).logits, model(**make_batch()).logits)
+
+    def test_remote_code_loads_without_the_package(self, tmp_path):
+        """A folder with its code loads through every Auto class in a fresh process that cannot import hf_meanmax."""
+        folder = tmp_path / "checkpoint"
+        full_class = self.family.full_class
+        model = self.full(num_hidden_layers=2)
+        was_registered = full_class._auto_class
+        try:
+            full_class.register_for_auto_class(self.family.auto_full_class.__name__)
+            model.save_pretrained(folder)
+        finally:
+            full_class._auto_class = was_registered
+        auto_map = json.loads((folder / "config.json").read_text())["auto_map"]
+        assert auto_map == self.family.config_class.auto_classes
+        assert {"AutoConfig", "AutoModel", self.family.auto_full_class.__name__} <= set(auto_map)
+        for path in auto_map.values():
+            assert (folder / f"{path.split('.')[0]}.py").exists()
+
+        batch = make_batch()
+        save_file(
+            {
+                **text_of(batch),
+                "labels": batch["labels"],
+                "latents": model(**batch).latents.detach(),
+                "said": model.generate(**text_of(batch), max_new_tokens=8),
+            },
+            tmp_path / "expected.safetensors",
+        )
+        code = f"""
+import sys
+sys.modules["hf_meanmax"] = None
+import torch, transformers
+from safetensors.torch import load_file
+torch.set_num_threads(1)
+expected = load_file("expected.safetensors")
+text = {{name: expected[name] for name in ("input_ids", "attention_mask")}}
+def check(folder):
+    config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
+    encoder = transformers.AutoModel.from_pretrained(folder, trust_remote_code=True)
+    model = transformers.{self.family.auto_full_class.__name__}.from_pretrained(folder, trust_remote_code=True)
+    names = [type(x).__name__ for x in (config, encoder, model)]
+    assert names == {[c.__name__ for c in (self.family.config_class, self.family.model_class, full_class)]!r}, names
+    assert torch.equal(encoder(**text).latents, expected["latents"])
+    assert model(**text, labels=expected["labels"]).loss.isfinite()
+    assert torch.equal(model.generate(**text, max_new_tokens=8), expected["said"])
+    embedding = encoder(**text).pooler_output
+    assert torch.equal(model.generate(sentence_embedding=embedding, max_new_tokens=8), expected["said"])
+    return model
+check("checkpoint").save_pretrained("again")
+check("again")
+assert "hf_meanmax" not in [name.split(".")[0] for name, module in sys.modules.items() if module is not None]
+print("done")
+"""
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        environment["HF_HOME"] = str(tmp_path / "home")
+        environment["HF_HUB_OFFLINE"] = "1"
+        result = subprocess.run(
+            [sys.executable, "-I", "-c", code],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.stdout.splitlines()[-1:] == ["done"], result.stderr
+
+    # Configuration
+
+    def test_configuration_round_trip(self, tmp_path):
+        """Every own field keeps a value that is not the default."""
+        own = {item.name for item in dataclasses.fields(self.family.config_class)} - FIELDS_OF_TRANSFORMERS
+        assert own == set(self.family.other_values), "other_values must name every field of the configuration"
+        default = self.family.config_class()
+        for name, settings in self.family.other_values.items():
+            config = self.family.config_class(**settings)
+            assert getattr(config, name) == settings[name]
+            if settings[name] == getattr(default, name):
+                assert len(settings) == 1, f"{name} has another value in other_values"
+            config.save_pretrained(tmp_path)
+            for loaded in (AutoConfig.from_pretrained(tmp_path), copy.deepcopy(config)):
+                assert type(loaded) is self.family.config_class
+                for other in own:
+                    assert getattr(loaded, other) == getattr(config, other), (name, other)
+
+    def test_bad_settings_are_refused(self, bad):
+        settings, words = bad
+        with pytest.raises(Exception) as caught:
+            self.config(**settings)
+        assert not isinstance(caught.value, AssertionError)
+        for word in words:
+            assert word in str(caught.value)
+
+    def test_bad_settings_of_a_checkpoint_are_refused(self, tmp_path):
+        self.config().save_pretrained(tmp_path)
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "label_smoothing": 1.5}))
+        with pytest.raises(Exception, match=r"`label_smoothing` is 1\.5"):
+            AutoConfig.from_pretrained(tmp_path)
+
+    def test_unknown_setting_names_the_nearest(self):
+        with pytest.raises(TypeError, match=r"no setting named `hiden_size`\. Did you mean `hidden_size`"):
+            self.config(hiden_size=3)
+        with pytest.raises(TypeError, match=r"no setting named `xyzzy`\. Known: "):
+            self.config(xyzzy=3)
+
+    def test_sizes_of_the_embedding(self, variant):
+        config = self.config(variant)
+        output = self.full(variant).encoder(**text_of(make_batch()))
+        rows, width = len(config.pooling_rows), config.hidden_size
+        assert config.num_latents == rows
+        assert config.sentence_embedding_size == config.projection_dim == rows * width
+        assert output.latents.shape == (len(SENTENCES), rows, width)
+        assert torch.equal(output.pooler_output, output.latents.flatten(1))
+        assert output.last_hidden_state.shape == (len(SENTENCES), 8, width)
+        assert output.to_tuple()[0] is output.last_hidden_state
+
+    # Padding and batches
+
+    @pytest.mark.parametrize("attention", ["sdpa", "eager"])
+    def test_padding_changes_nothing(self, variant, attention):
+        """Padded on either side, with or without spare columns, in a batch or alone: the same numbers."""
+        model = self.full(variant, torch.float64)
+        model.set_attn_implementation(attention)
+        alone = [model(input_ids=torch.tensor([ids]), labels=torch.tensor([ids])) for ids in SENTENCES]
+        states = [model.encoder(input_ids=torch.tensor([ids])).last_hidden_state[0] for ids in SENTENCES]
+        targets = torch.tensor([len(ids) for ids in SENTENCES], dtype=torch.float64)
+        loss = (torch.stack([output.loss for output in alone]) * targets).sum() / targets.sum()
+        for side in ("right", "left"):
+            for extra in (0, 3):
+                batch = make_batch(side=side, extra=extra)
+                real = batch["attention_mask"] == 1
+                output = model(**batch)
+                close(output.loss, loss)
+                close(model(**batch, return_logits=False).loss, loss)
+                close(model(**text_of(batch)).logits[real], output.logits[real])  # the labels come from the input
+                hidden = model.encoder(**text_of(batch)).last_hidden_state
+                for row in range(len(SENTENCES)):
+                    close(output.latents[row], alone[row].latents[0])
+                    close(output.logits[row, real[row]], alone[row].logits[0])
+                    close(hidden[row, real[row]], states[row])
+
+    def test_gradients_do_not_depend_on_padding(self, variant):
+        model = self.full(variant, torch.float64)
+        sums = []
+        for batches in (
+            [make_batch([ids]) for ids in SENTENCES],
+            [make_batch(side="left", extra=2)],
+            [make_batch(side="right", extra=1)],
+        ):
+            model.zero_grad()
+            for batch in batches:
+                model(**batch, num_items_in_batch=10).loss.backward()
+            sums.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+        for other in sums[1:]:
+            for a, b in zip(sums[0], other, strict=True):
+                close(a, b)
+
+    def test_mask_types(self):
+        model = self.full()
+        batch = make_batch()
+        expected = model(**batch)
+        for dtype in (torch.bool, torch.int32, torch.float32):
+            output = model(**{**batch, "attention_mask": batch["attention_mask"].to(dtype)})
+            assert torch.equal(output.logits, expected.logits)
+
+    def test_word_vectors_in_place_of_ids(self):
+        model = self.full()
+        batch = make_batch()
+        vectors = model.encoder.embeddings.embed_words(batch["input_ids"])
+        output = model.encoder(inputs_embeds=vectors, attention_mask=batch["attention_mask"])
+        assert torch.equal(output.latents, model.encoder(**text_of(batch)).latents)
+        for arguments in ({}, {"input_ids": batch["input_ids"], "inputs_embeds": vectors}):
+            with pytest.raises(ValueError, match="exactly one of `input_ids` and `inputs_embeds`"):
+                model.encoder(**arguments)
+
+    def test_nothing_to_say_is_refused(self):
+        model = self.full()
+        outputs = BaseModelOutput(last_hidden_state=model.encoder(**text_of(make_batch())).latents)
+        with pytest.raises(ValueError, match="`labels`, `decoder_input_ids` or `input_ids`"):
+            model(encoder_outputs=outputs)
+        with pytest.raises(ValueError, match="`labels` and `candidate_log_prob`"):
+            model(**make_batch(), candidate_ids=torch.arange(4))
+
+    @pytest.mark.parametrize("tokens", [[[END]], [[UNK, UNK, END]], [[UNK], [END]], [[PAD, PAD, PAD]], [[5, 6, END]]])
+    @pytest.mark.parametrize("attention", ["sdpa", "eager"])
+    def test_empty_input_is_finite(self, variant, attention, tokens):
+        model = self.full(variant)
+        model.set_attn_implementation(attention)
+        ids = torch.tensor(tokens)
+        for mask in (torch.ones_like(ids), torch.zeros_like(ids)):
+            embedding = model.encoder(input_ids=ids, attention_mask=mask).pooler_output
+            assert embedding.isfinite().all()
+            if not mask.any():
+                assert embedding.abs().max() == 0
+            labels = ids.masked_fill(mask == 0, IGNORE)
+            output = model(input_ids=ids, attention_mask=mask, labels=labels)
+            assert output.loss.isfinite()
+            assert output.logits.isfinite().all()
+            assert model.generate(sentence_embedding=embedding, max_new_tokens=3).shape[0] == len(ids)
+            output.loss.backward()
+            assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+
+    def test_row_without_tokens_leaves_the_others_alone(self):
+        model = self.full(dtype=torch.float64)
+        batch = make_batch([SENTENCES[0], SENTENCES[1]])
+        expected = model(**batch)
+        for name, value in (("attention_mask", 0), ("labels", IGNORE)):
+            batch[name][1] = value
+        output = model(**batch)
+        close(output.logits[0], expected.logits[0])
+        assert output.logits.isfinite().all()
+
+    # Gradients and precision
+
+    def test_every_parameter_learns(self, variant):
+        """Non-zero finite gradients, also under dropout; a frozen table gets none."""
+        model = self.full(variant).train()
+        model(**make_batch()).loss.backward()
+        for name, parameter in model.named_parameters():
+            if not parameter.requires_grad:
+                assert parameter.grad is None, name
+                continue
+            assert parameter.grad is not None, name
+            assert parameter.grad.isfinite().all(), name
+            reason = self.family.gets_no_gradient(model.config, name)
+            # Gradients that cancel exactly on paper leave rounding errors behind.
+            largest = parameter.grad.abs().max()
+            assert largest < 1e-7 if reason else largest > 1e-7, (name, reason)
+
+    def test_gradient_checkpointing_changes_nothing(self, variant):
+        gradients = []
+        for checkpointing in (False, True):
+            model = self.full(variant, torch.float64, **self.no_dropout()).train()
+            if checkpointing:
+                model.gradient_checkpointing_enable()
+                assert model.is_gradient_checkpointing
+            model(**make_batch()).loss.backward()
+            gradients.append({n: p.grad for n, p in model.named_parameters() if p.grad is not None})
+        assert gradients[0].keys() == gradients[1].keys()
+        for name, expected in gradients[0].items():
+            close(gradients[1][name], expected)
+
+    def no_dropout(self) -> dict[str, float]:
+        names = {item.name for item in dataclasses.fields(self.family.config_class)}
+        return {name: rate for name, rate in NO_DROPOUT.items() if name in names}
+
+    def test_losses_of_the_model_agree(self, variant):
+        """All logits, chunks, and a sampled softmax over the whole vocabulary; label smoothing included."""
+        model = self.full(variant, torch.float64, **self.no_dropout()).train()
+        batch = make_batch()
+        everything = {
+            "candidate_ids": torch.arange(model.config.vocab_size),
+            "candidate_log_prob": torch.zeros(model.config.vocab_size, dtype=torch.float64),
+        }
+        for extra in ({}, {"num_items_in_batch": torch.tensor(33)}):
+            expected = model(**batch, **extra)
+            chunked = model(**batch, **extra, return_logits=False)
+            sampled = model(**batch, **extra, **everything)
+            assert chunked.logits is None
+            assert sampled.logits is None
+            close(chunked.loss, expected.loss)
+            close(sampled.loss, expected.loss)
+
+    @pytest.mark.parametrize("how", ["autocast", "weights"])
+    def test_bfloat16_is_close(self, variant, how):
+        model = self.full(variant)
+        batch = make_batch()
+        expected = model(**batch)
+        if how == "weights":
+            model = model.to(torch.bfloat16)
+        with torch.autocast("cpu", torch.bfloat16, enabled=how == "autocast"):
+            output = model(**batch)
+            chunked = model(**batch, return_logits=False).loss
+            model(**batch).loss.backward()
+        for got, wanted in zip(output.latents.float().flatten(1), expected.latents.flatten(1), strict=True):
+            assert torch.cosine_similarity(got, wanted, dim=0) > 0.999
+        assert output.loss.dtype == chunked.dtype == torch.float32
+        assert output.loss.item() == pytest.approx(expected.loss.item(), rel=0.03)
+        assert chunked.item() == pytest.approx(expected.loss.item(), rel=0.03)
+        assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+        assert torch.equal(model.generate(**text_of(batch), max_new_tokens=4)[:, 0], torch.full((4,), START))
+
+    def test_training_step_compiles_in_one_graph(self, compiled):
+        """torch.compile finds nothing that it must leave to Python; the sampled softmax is part of the step."""
+        model = self.full(compiled, **self.no_dropout()).train()
+        vocab_size = model.config.vocab_size
+        batch = {
+            **make_batch(),
+            "candidate_ids": torch.arange(vocab_size),
+            "candidate_log_prob": torch.zeros(vocab_size),
+        }
+        expected = model(**batch).loss
+        torch._dynamo.reset()
+        loss = torch.compile(model, backend="eager", fullgraph=True, dynamic=True)(**batch).loss
+        loss.backward()
+        close(loss, expected, atol=1e-6)
+
+    # Attention
+
+    def test_attention_backends_agree(self, variant):
+        model = self.full(variant, torch.float64)
+        batch = make_batch(side="left")
+        expected = model(**batch)
+        model.set_attn_implementation("eager")
+        close(model(**batch).logits[batch["labels"] != IGNORE], expected.logits[batch["labels"] != IGNORE])
+        close(model(**batch).loss, expected.loss)
+        said = model.generate(**text_of(batch), max_new_tokens=6)
+        model.set_attn_implementation("sdpa")
+        assert torch.equal(model.generate(**text_of(batch), max_new_tokens=6), said)
+
+    def test_recorded_states_and_attentions(self, variant):
+        model = self.full(variant)
+        model.set_attn_implementation("eager")
+        config, batch = model.config, make_batch(side="left", extra=2)
+        mask = batch["attention_mask"].bool()
+        B, N = mask.shape
+        rows = config.num_latents
+        layers, heads, width = config.num_hidden_layers, config.num_attention_heads, config.hidden_size
+        recorded = {"output_attentions": True, "output_hidden_states": True}
+        encoded = model.encoder(**text_of(batch), **recorded)
+        decoded = model(**batch, **recorded)
+
+        for states in (encoded.hidden_states, decoded.decoder_hidden_states):
+            shapes = [tuple(state.shape) for state in states]
+            assert shapes == [(B, N, config.embedding_size)] + layers * [(B, N, width)]
+        assert torch.equal(encoded.hidden_states[-1], encoded.last_hidden_state)
+        assert [tuple(a.shape) for a in encoded.attentions] == layers * [(B, heads, N, N)]
+        assert [tuple(a.shape) for a in decoded.decoder_attentions] == layers * [(B, heads, N, N)]
+        assert [tuple(a.shape) for a in decoded.cross_attentions] == layers * [(B, heads, N, rows)]
+
+        def of_tokens(weights):
+            """(queries of real tokens, heads, keys) with the mask of their keys."""
+            return weights.transpose(1, 2)[mask], mask.unsqueeze(1).expand(B, N, N)[mask].unsqueeze(1)
+
+        for weights in (*encoded.attentions, *decoded.decoder_attentions):
+            real, keys = of_tokens(weights)
+            close(real.sum(dim=-1), torch.ones(real.shape[:-1]), atol=1e-5)
+            assert real.masked_select(~keys).abs().max() == 0
+        for weights in decoded.decoder_attentions:
+            assert weights.transpose(1, 2)[mask].shape[-1] == N
+            future = torch.ones(N, N, dtype=torch.bool).triu(1)
+            assert (weights * future)[mask.unsqueeze(1).expand(B, heads, N)].abs().max() == 0
+        for weights in decoded.cross_attentions:
+            close(weights.sum(dim=-1), torch.ones(B, heads, N), atol=1e-5)
+
+    # Generation
+
+    def test_cache_changes_nothing(self, variant):
+        model = self.full(variant, torch.float64)
+        text = text_of(make_batch())
+        caches = ({}, {"use_cache": False}, {"cache_implementation": "static"})
+        for strategy in ({}, {"num_beams": 3}, {"do_sample": True}):
+            said = []
+            for cache in caches:
+                torch.manual_seed(3)
+                said.append(model.generate(**text, **strategy, **cache, max_new_tokens=7))
+            assert said[0].shape[1] > 3
+            assert all(torch.equal(said[0], other) for other in said[1:]), strategy
+        assert len({tuple(row) for row in said[0].tolist()}) > 1  # what is said depends on Z
+
+    def test_greedy_search_by_hand(self, variant):
+        model = self.full(variant, torch.float64)
+        batch = make_batch()
+        latents = model.encoder(**text_of(batch)).latents
+        said = model.generate(**text_of(batch), max_new_tokens=7)
+        for row in range(len(SENTENCES)):
+            words = [START]
+            while len(words) < 8 and words[-1] != END:
+                outputs = BaseModelOutput(last_hidden_state=latents[row : row + 1])
+                logits = model(encoder_outputs=outputs, decoder_input_ids=torch.tensor([words])).logits
+                words.append(logits[0, -1].argmax().item())
+            expected = words + (said.shape[1] - len(words)) * [PAD]
+            assert said[row].tolist() == expected
+
+    def test_text_and_its_embedding_say_the_same(self, variant):
+        model = self.full(variant)
+        text = text_of(make_batch(side="left"))
+        embedding = model.encoder(**text).pooler_output
+        rows = (model.config.num_latents, model.config.hidden_size)
+        for strategy in ({}, {"num_beams": 2, "num_return_sequences": 2}, {"do_sample": True, "top_k": 5}):
+            said = []
+            for source in (
+                text,
+                {"sentence_embedding": embedding},
+                {"sentence_embedding": embedding.view(-1, *rows)},
+                {"sentence_embedding": embedding.numpy(force=True)},
+                {"sentence_embedding": embedding.double()},
+                {"inputs": text["input_ids"], "attention_mask": text["attention_mask"]},
+            ):
+                torch.manual_seed(3)
+                said.append(model.generate(**source, **strategy, max_new_tokens=6))
+            assert all(torch.equal(said[0], other) for other in said[1:]), strategy
+        single = model.generate(sentence_embedding=embedding[0], max_new_tokens=6)
+        greedy = model.generate(**text, max_new_tokens=6)
+        assert single.shape[0] == 1
+        assert single[0].tolist() == greedy[0, : single.shape[1]].tolist()
+
+    def test_interpolated_embeddings_are_decoded(self):
+        model = self.full()
+        a, b = model.encoder(**text_of(make_batch())).pooler_output[:2].detach()
+        mixtures = torch.stack([(1 - t) * a + t * b for t in np.linspace(0, 1, 5).tolist()])
+        said = model.generate(sentence_embedding=mixtures, max_new_tokens=6)
+        ends = model.generate(sentence_embedding=torch.stack([a, b]), max_new_tokens=6)
+        width = ends.shape[1]
+        assert torch.equal(said[[0, -1], :width], ends)
+
+    def test_length_bounds(self):
+        model = self.full()
+        with torch.no_grad():
+            model.lm_head.bias[END] = -1e4  # it never stops by itself
+        text = text_of(make_batch())
+        assert model.generation_config.max_new_tokens == 256
+        for bounds, width in (
+            ({"max_new_tokens": 5}, 6),
+            ({"max_length": 5}, 5),
+            ({"max_length": 9, "max_new_tokens": 5}, 6),
+            ({"generation_config": self.generation(max_length=5)}, 5),
+            ({"generation_config": self.generation(max_new_tokens=5)}, 6),
+            ({"generation_config": self.generation(max_new_tokens=5), "max_length": 5}, 5),
+        ):
+            assert model.generate(**text, **bounds).shape == (len(SENTENCES), width), bounds
+
+    def generation(self, **settings):
+        from transformers import GenerationConfig
+
+        return GenerationConfig(**settings, decoder_start_token_id=START, eos_token_id=END, pad_token_id=PAD)
+
+    def test_generation_takes_one_source(self):
+        model = self.full()
+        text = text_of(make_batch())
+        embedding = model.encoder(**text).pooler_output
+        with pytest.raises(ValueError, match="got 2 inputs"):
+            model.generate(**text, sentence_embedding=embedding)
+        with pytest.raises(ValueError, match="got 0 inputs"):
+            model.generate()
+
+    def test_vectors_that_are_no_embeddings_are_refused(self, variant):
+        """Each message says what was expected. One bad vector among good ones is enough."""
+        model = self.full(variant)
+        latents = model.encoder(**text_of(make_batch())).latents.detach()
+        embedding = latents.flatten(1)
+        size = embedding.shape[1]
+        broken, single = embedding.clone(), embedding.clone()
+        broken[2, 3] = float("nan")
+        single[1] /= single[1].norm()
+        refused = [
+            (torch.nn.functional.normalize(embedding, dim=-1), "4 of 4 sentence embeddings are L2-normalised"),
+            (single, "1 of 4 sentence embeddings are L2-normalised"),
+            (torch.nn.functional.normalize(latents, dim=-1).flatten(1), "L2-normalised"),
+            (embedding[:, : size // 2 + 1], "truncated vector, or one of another model"),
+            (embedding[0, : size - 1], "truncated vector, or one of another model"),
+            (torch.cat([embedding, embedding], dim=-1), "truncated vector, or one of another model"),
+            (latents.transpose(1, 2)[:, :, :1], "truncated vector, or one of another model"),
+            (broken, "NaN or infinite"),
+            (embedding * float("inf"), "NaN or infinite"),
+        ]
+        for vectors, reason in refused:
+            with pytest.raises(ValueError, match=reason) as caught:
+                model.generate(sentence_embedding=vectors)
+            rows, width = model.config.num_latents, model.config.hidden_size
+            assert f"a raw vector of {size} numbers ({rows} rows of {width})" in str(caught.value)
+
+
+# What every configuration of transformers has; not the families' to test.
+FIELDS_OF_TRANSFORMERS = {
+    "architectures", "chunk_size_feed_forward", "dtype", "id2label", "is_encoder_decoder", "label2id",
+    "output_hidden_states", "problem_type", "return_dict", "transformers_version",
+}  # fmt: skip

@@ -1,0 +1,74 @@
+"""A tiny tokenizer and a random autoencoder, for tests of what surrounds a model."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+import hf_meanmax
+from hf_meanmax import MeanMaxAAEConfig, MeanMaxAAEForReconstruction
+
+SPECIALS = ["<pad>", "<unk>", "<s>", "</s>"]
+WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "red", "old"]
+TEXTS = ["the cat sat", "", "a dog ran on the mat the cat sat on the old mat", "unheard words", "the red dog ran"]
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    vocabulary = {word: index for index, word in enumerate(SPECIALS + WORDS)}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 3)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token="<pad>",
+        unk_token="<unk>",
+        bos_token="<s>",
+        eos_token="</s>",
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
+def make_model(seed: int = 0, **config: object) -> MeanMaxAAEForReconstruction:
+    sizes = {
+        "vocab_size": len(SPECIALS + WORDS),
+        "embedding_size": 8,
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_attention_heads": 2,
+    }
+    torch.manual_seed(seed)
+    model = MeanMaxAAEForReconstruction(MeanMaxAAEConfig(**{**sizes, **config}))
+    # The generation's bound that keeps tests short; a random decoder seldom ends by itself.
+    model.generation_config.max_new_tokens = 8
+    return model.eval()
+
+
+def random_lines(count: int, seed: int = 0) -> list[str]:
+    draw = random.Random(seed)
+    return [" ".join(draw.choices(WORDS, k=draw.randint(0, 12))) for _ in range(count)]
+
+
+def python_environment(with_package: bool = True, **variables: str) -> dict[str, str]:
+    """The environment of a Python process of its own, with this package or where it cannot be imported."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+    paths = [path for path in (environment.pop("PYTHONPATH", ""),) if path]
+    if with_package:
+        paths.insert(0, str(Path(hf_meanmax.__file__).parents[1]))
+        environment["PYTHONPATH"] = os.pathsep.join(paths)
+    return environment
+
+
+def run_python(
+    *args: str, timeout: float = 120, with_package: bool = True, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs Python in a process of its own."""
+    environment = python_environment(with_package, **variables)
+    command = [sys.executable, *args]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment, check=False)
