@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import huggingface_hub
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
@@ -145,7 +146,7 @@ def test_files_that_hold_no_embeddings(encoded, tmp_path):
         list(read_embeddings([tmp_path]))
 
 
-def test_command_line(checkpoint, encoded, said, tmp_path, capsys):
+def test_command_line(checkpoint, encoded, said, tmp_path, capsys, monkeypatch):
     command = [str(checkpoint), str(encoded), "--max-length", "8", "--batch-size", "16"]
     decode.main([*command, "--output", str(tmp_path / "said.txt")])
     assert (tmp_path / "said.txt").read_text().splitlines()[: len(LINES)] == said
@@ -158,6 +159,11 @@ def test_command_line(checkpoint, encoded, said, tmp_path, capsys):
         decode.main([str(checkpoint), str(tmp_path / "bad.npy"), "--batch-size", "10", "--output", str(tmp_path / "x")])
     assert str(ended.value).startswith("decode: Rows 31-38: ")
     assert not (tmp_path / "x").exists()
+
+    def unreachable(name):
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
     with pytest.raises(SystemExit) as ended:
         decode.main(["user/none", str(encoded)])
     assert str(ended.value).startswith("decode: 'user/none' is no folder here")

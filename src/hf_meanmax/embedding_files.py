@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as safetensors_bytes
 
 from .files import replacing_file
@@ -38,7 +38,7 @@ def read_embeddings(
         for path in embedding_files(source):
             try:
                 yield from _READERS[path.suffix](path, batch_size, name)
-            except (ValueError, OSError, EOFError, KeyError) as error:
+            except (ValueError, OSError, EOFError, KeyError, SafetensorError) as error:
                 raise ValueError(f"{path}: no embeddings can be read from it ({error}).") from error
 
 

@@ -306,7 +306,7 @@ class _Encoder:
     """The tokenizer's Rust part without padding, truncation and special tokens.
 
     Its own threads use every core and release the interpreter, so a thread here that turns ids into arrays while the
-    next chunk is encoded is all the parallelism that is needed; worker processes measured no faster.
+    next chunk is encoded is all the parallelism that is needed.
     """
 
     def __init__(self, tokenizer: Any):
@@ -324,6 +324,8 @@ class _Encoder:
                 f"([{tokenizer.eos_token_id}]); give it the template '$A {tokenizer.eos_token}'."
             )
         self.tokenizer = type(backend).from_str(backend.to_str())
+        # A copy forgets whether the name of a special token inside a text is ordinary text.
+        self.tokenizer.encode_special_tokens = bool(getattr(tokenizer, "split_special_tokens", False))
         self.tokenizer.no_padding()
         self.tokenizer.no_truncation()
         self.eos_token_id: int = tokenizer.eos_token_id

@@ -209,7 +209,7 @@ class DecoderOutput(ModelOutput):
 
 
 def token_positions(attention_mask: torch.Tensor) -> torch.Tensor:
-    """Positions `(B, N)` that count the tokens of the mask `(B, N)` from 0, whichever side the padding is on; 0 there."""
+    """Positions `(B, N)` that count the tokens of the mask `(B, N)` from 0, on whichever side padding is; 0 for padding."""
     return (attention_mask.long().cumsum(dim=-1) - 1).masked_fill(attention_mask == 0, 0)
 
 

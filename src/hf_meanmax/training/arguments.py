@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
 import yaml
+from huggingface_hub.errors import StrictDataclassError
 from transformers.configuration_utils import PreTrainedConfig
 
 from hf_meanmax.modeling.configuration_base import LatentConfig
@@ -121,7 +122,7 @@ class PretrainArguments:
             ("batch_tokens", 1), ("gradient_accumulation_steps", 1), ("min_tokens", 1), ("max_tokens", 1),
             ("log_steps", 1), ("eval_steps", 0), ("checkpoint_steps", 1), ("keep_checkpoints", 1), ("max_steps", 0),
             ("warmup_steps", 0), ("num_negatives", 1), ("validation_sentences", 1), ("word_vector_epochs", 1),
-            ("early_stopping_patience", 0), ("sample_sentences", 0),
+            ("early_stopping_patience", 0), ("sample_sentences", 0), ("seed", 0),
         ):  # fmt: skip
             if getattr(self, name) < least:
                 raise ValueError(f"`{name}` is {getattr(self, name)}; it must be {least} or more.")
@@ -134,12 +135,21 @@ class PretrainArguments:
         for name in ("word_drop", "word_swap"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"`{name}` is {getattr(self, name)}; it must be at least 0 and less than 1.")
+        # Before hours of preparation, not after them.
+        self.build_config()
         if not self.output_dir:
             self.output_dir = str(Path("runs") / (self.recipe or "pretrain"))
 
     def build_config(self, **overrides: Any) -> LatentConfig:
-        """The family's configuration with the run's model settings; `overrides` come from the tokenizer."""
-        return FAMILIES[self.family](**{**self.model, **overrides})
+        """The family's configuration with the run's model settings; `overrides` come from the tokenizer.
+
+        Raises:
+            ValueError: for model settings that do not fit together.
+        """
+        try:
+            return FAMILIES[self.family](**{**self.model, **overrides})
+        except StrictDataclassError as error:
+            raise ValueError(str(error.__cause__ or error)) from error
 
     def to_dict(self) -> dict[str, Any]:
         """All settings as plain values, as `training_args.json` holds them."""
@@ -186,7 +196,7 @@ def arguments_from_settings(settings: dict[str, Any], recipe: str = "") -> Pretr
         ValueError: if a key is unknown (with the nearest known name) or a value is of the wrong kind.
     """
     family = settings.get("family", "mean_max_aae")
-    if family not in FAMILIES:
+    if family not in list(FAMILIES):
         raise ValueError(f"`family` is {family!r}; allowed: {', '.join(sorted(FAMILIES))}.")
     run_types = get_type_hints(PretrainArguments)
     run_names = [f.name for f in dataclasses.fields(PretrainArguments) if f.name not in ("model", "recipe")]
@@ -200,7 +210,7 @@ def arguments_from_settings(settings: dict[str, Any], recipe: str = "") -> Pretr
             model[key] = _convert(key, value, config_types[key])
         else:
             known = sorted([*run_names, *config_types])
-            nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+            nearest = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
             hint = f" Did you mean `{nearest[0]}`?" if nearest else ""
             raise ValueError(f"Unknown setting `{key}`.{hint} Known: {', '.join(known)}.")
     return PretrainArguments(**run, model=model, recipe=recipe)
@@ -245,8 +255,7 @@ def model_fields(config: type[LatentConfig]) -> dict[str, Any]:
     inherited = set(PreTrainedConfig.__dataclass_fields__)
     derived = {"input_vocab_size", "is_encoder_decoder", "decoder_start_token_id"}
     ids = {"pad_token_id", "unk_token_id", "bos_token_id", "eos_token_id"}
-    fields = config.__dataclass_fields__
-    return {name: item.type for name, item in fields.items() if name not in inherited | derived | ids}
+    return {f.name: f.type for f in dataclasses.fields(config) if f.name not in inherited | derived | ids}
 
 
 def _convert(key: str, value: Any, kind: Any) -> Any:
@@ -264,6 +273,9 @@ def _convert(key: str, value: Any, kind: Any) -> Any:
             return converted
     if value is None and type(None) in options:
         return None
+    for option in options:
+        if getattr(option, "__origin__", None) is Literal:
+            raise ValueError(f"`{key}` is {value!r}; allowed: {', '.join(map(repr, get_args(option)))}.")
     names = " or ".join(getattr(o, "__name__", str(o)) for o in options if o is not type(None))
     raise ValueError(f"`{key}` is {value!r}; it must be of type {names}.")
 
@@ -277,7 +289,8 @@ def _convert_plain(value: Any, kind: Any) -> Any:
             return value
         return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(str(value).lower())
     if origin is list:
-        return [str(item) for item in value] if isinstance(value, list) else [str(value)]
+        items = value if isinstance(value, list) else [value]
+        return items if all(isinstance(item, str) for item in items) else None
     if isinstance(value, bool) or value is None or isinstance(value, list | dict):
         return None
     if kind in (int, float):
@@ -286,6 +299,6 @@ def _convert_plain(value: Any, kind: Any) -> Any:
         except (TypeError, ValueError):
             return None
         if kind is int:
-            return int(number) if number == int(number) else None
+            return int(number) if number.is_integer() else None
         return number
     return str(value) if kind is str else None

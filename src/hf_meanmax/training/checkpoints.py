@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,8 @@ class Checkpoints:
 
     def list(self) -> list[Path]:
         """Finished checkpoints, oldest first."""
-        return sorted(p for p in self.folder.glob("step-*") if (p / "state.json").is_file())
+        finished = (p for p in self.folder.glob("step-*") if re.fullmatch(r"step-\d+", p.name))
+        return sorted(p for p in finished if (p / "state.json").is_file())
 
     def latest(self) -> Path | None:
         """The newest finished checkpoint."""
@@ -53,12 +56,19 @@ class Checkpoints:
 
         Raises:
             OSError: no space or no permission; older checkpoints are untouched then.
+            FloatingPointError: if a weight is NaN or infinite; nothing is written then.
         """
         target = self.folder / f"step-{state['step']:08d}"
         weights = get_model_state_dict(model, options=_FULL)
         moments = get_optimizer_state_dict(model, optimizer, options=_FLAT)
         if not is_main:
             return target
+        broken = [name for name, weight in weights.items() if not weight.isfinite().all()]
+        if broken:
+            raise FloatingPointError(
+                f"After step {state['step']} the weights are no finite numbers any more ({', '.join(broken[:3])} ...); they "
+                f"are not saved. Last good checkpoint: {self.latest() or 'none'}. Lower the learning rate and run again."
+            )
         partial = target.with_name(f"{target.name}.partial")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -88,15 +98,9 @@ class Checkpoints:
         Raises:
             ValueError: if a file is missing or damaged, or belongs to another model.
         """
-        try:
-            state = json.loads((path / "state.json").read_text(encoding="utf-8"))
-            weights = load_file(path / "model.safetensors")
-            moments: dict[str, Any] = load_file(path / "optimizer.safetensors")
-        except (OSError, SafetensorError, json.JSONDecodeError) as error:
-            raise ValueError(
-                f"The checkpoint {path} is damaged ({error}); expected state.json, model.safetensors and "
-                "optimizer.safetensors. Remove its folder to resume from the one before."
-            ) from error
+        state = _read(path / "state.json", _read_state)
+        weights = _read(path / "model.safetensors", load_file)
+        moments = _read(path / "optimizer.safetensors", load_file)
         moments.update({name: _from_json(value) for name, value in state.pop("optimizer").items()})
         try:
             set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True))
@@ -111,8 +115,13 @@ class Checkpoints:
         return state
 
     def load_weights(self, path: Path, model: Any) -> None:
-        """Puts only the weights of a checkpoint into the model."""
-        set_model_state_dict(model, load_file(path / "model.safetensors"), options=StateDictOptions(full_state_dict=True))
+        """Puts only the weights of a checkpoint into the model.
+
+        Raises:
+            ValueError: if the file is missing or damaged.
+        """
+        weights = _read(path / "model.safetensors", load_file)
+        set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True))
 
     def _remove_old(self, best_step: int | None) -> None:
         best = None if best_step is None else self.folder / f"step-{best_step:08d}"
@@ -130,6 +139,23 @@ def _plain(tensors: dict[str, Any]) -> dict[str, torch.Tensor]:
         plain[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
         seen.add(tensor.data_ptr())
     return plain
+
+
+def _read(path: Path, read: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return read(path)
+    except (OSError, SafetensorError, ValueError) as error:
+        raise ValueError(
+            f"{path} is missing or damaged ({error}); a checkpoint has state.json, model.safetensors and "
+            f"optimizer.safetensors. Remove {path.parent} to resume from the checkpoint before it."
+        ) from error
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    state = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(state, dict) or not isinstance(state.get("optimizer"), dict):
+        raise ValueError("it holds no state of a run")
+    return state
 
 
 def _from_json(value: Any) -> Any:

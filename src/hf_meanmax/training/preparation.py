@@ -58,7 +58,8 @@ class HeldOut(Corpus):
         block, lines = 0, 0
         for line in self.corpus:
             self.position = self.corpus.position
-            if not line or lines == _BLOCK_LINES:
+            # Blank lines that follow each other end one block, not several.
+            if lines and (not line or lines == _BLOCK_LINES):
                 block, lines = block + 1, 0
             if not line:
                 yield line
