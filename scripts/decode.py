@@ -1,6 +1,6 @@
 """Decode embeddings back to text, one line a row.
 
-python scripts/decode.py runs/docstrings embeddings --output decoded.txt --num-beams 4
+python scripts/decode.py runs/docstrings/model embeddings --output decoded.txt --num-beams 4
 """
 
 from hf_meanmax.decode import main

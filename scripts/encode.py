@@ -1,7 +1,7 @@
 """Encode text to sharded embeddings; the same command again goes on with a killed run.
 
-python scripts/encode.py runs/docstrings corpus.txt --output embeddings
-accelerate launch --num_processes 2 scripts/encode.py runs/docstrings "corpus/*.txt.xz" --output embeddings
+python scripts/encode.py runs/docstrings/model corpus.txt --output embeddings
+accelerate launch --num_processes 2 scripts/encode.py runs/docstrings/model "corpus/*.txt.xz" --output embeddings
 """
 
 from hf_meanmax.encode import main

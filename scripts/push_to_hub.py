@@ -1,7 +1,7 @@
 """Push a checkpoint folder with its model card to the Hub.
 
-python scripts/push_to_hub.py runs/docstrings USER/NAME --private
-python scripts/push_to_hub.py runs/docstrings USER/NAME --card-only model_cards/NAME.md
+python scripts/push_to_hub.py runs/docstrings/model USER/NAME --private
+python scripts/push_to_hub.py runs/docstrings/model USER/NAME --card-only model_cards/NAME.md
 """
 
 from hf_meanmax.hub import main

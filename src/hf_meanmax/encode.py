@@ -1,6 +1,6 @@
 """Text files or a data set to sharded embeddings, one row a line.
 
-    hf-meanmax-encode runs/docstrings corpus.txt --output embeddings
+    hf-meanmax-encode runs/docstrings/model corpus.txt --output embeddings
 
 Works with every checkpoint of this package and every SentenceTransformer, on one process or, through
 `accelerate launch`, on several. A killed run goes on where it stopped when the same command is given again.
@@ -246,7 +246,7 @@ def _start(output: Path, plan: dict[str, Any], state: Any) -> None:
                 raise FileExistsError(
                     f"{output} holds an encoding of {words}{detail}. Name another folder, or remove this one."
                 )
-        for left in output.glob(".shard-*"):
+        for left in output.glob(".*.partial-*"):
             left.unlink()
 
     if state is None:

@@ -1,6 +1,6 @@
 """Model cards, and pushing a checkpoint folder to the Hub.
 
-hf-meanmax-push runs/docstrings USER/NAME --private
+hf-meanmax-push runs/docstrings/model USER/NAME --private
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]
         elif isinstance(value, float) and math.isfinite(value):
             yield prefix + name, f"{value:.6g}"
         elif value not in (None, "", []):
-            yield prefix + name, str(value).replace("|", r"\|")
+            yield prefix + name, " ".join(str(value).split()).replace("|", r"\|")
 
 
 def _count_parameters(folder: Path) -> int:

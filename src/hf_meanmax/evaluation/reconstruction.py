@@ -69,7 +69,7 @@ def score_reconstructions(tokenizer: Any, texts: Sequence[str], said: Sequence[S
     from sacrebleu.metrics import BLEU
 
     references = [" ".join(words) for words in split_words_batch(tokenizer, texts)]
-    if getattr(tokenizer.backend_tokenizer.model, "unk_token", None) == tokenizer.unk_token and _is_word_level(tokenizer):
+    if type(tokenizer.backend_tokenizer.model).__name__ == "WordLevel":
         hypotheses = [" ".join(tokenizer.convert_ids_to_tokens(list(ids))) for ids in said]
     else:
         # Pieces are no words: they are joined to text first and then cut as the reference was.
@@ -78,10 +78,6 @@ def score_reconstructions(tokenizer: Any, texts: Sequence[str], said: Sequence[S
     score = BLEU(tokenize="none", force=True).corpus_score(hypotheses, [references])
     exact = np.mean([hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True)])
     return ReconstructionScores(float(score.score), float(exact), len(texts))
-
-
-def _is_word_level(tokenizer: Any) -> bool:
-    return type(tokenizer.backend_tokenizer.model).__name__ == "WordLevel"
 
 
 @torch.no_grad()

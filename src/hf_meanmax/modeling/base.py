@@ -1,11 +1,15 @@
 """Shared bases of the families: the encoder model and the encoder with an autoregressive decoder."""
 
+import os
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
-from transformers import GenerationMixin, PreTrainedModel
+from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 from transformers import initialization as init
+from transformers.cache_utils import Cache
+from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_outputs import BaseModelOutput, ModelOutput, Seq2SeqLMOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
@@ -33,12 +37,12 @@ class LatentModelOutput(ModelOutput):
         pooling_attentions: weights `(B, L, N)` of a pooling that attends; None for mean and max.
     """
 
-    last_hidden_state: torch.FloatTensor | None = None
-    pooler_output: torch.FloatTensor | None = None
-    latents: torch.FloatTensor | None = None
-    hidden_states: tuple[torch.FloatTensor, ...] | None = None
-    attentions: tuple[torch.FloatTensor, ...] | None = None
-    pooling_attentions: torch.FloatTensor | None = None
+    last_hidden_state: torch.Tensor | None = None
+    pooler_output: torch.Tensor | None = None
+    latents: torch.Tensor | None = None
+    hidden_states: tuple[torch.Tensor, ...] | None = None
+    attentions: tuple[torch.Tensor, ...] | None = None
+    pooling_attentions: torch.Tensor | None = None
 
 
 @dataclass
@@ -48,7 +52,7 @@ class LatentSeq2SeqOutput(Seq2SeqLMOutput):
     `encoder_last_hidden_state` holds Z too, which is all that the decoder reads of the encoder.
     """
 
-    latents: torch.FloatTensor | None = None
+    latents: torch.Tensor | None = None
 
 
 class LatentPreTrainedModel(PreTrainedModel):
@@ -68,13 +72,13 @@ class LatentPreTrainedModel(PreTrainedModel):
     _keys_to_ignore_on_load_unexpected = [r"^decoder\.", r"^lm_head\.", r"^output_projection\."]
 
     @torch.no_grad()
-    def _init_weights(self, module):
+    def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, nn.Linear):
             init.xavier_uniform_(module.weight)
 
     @classmethod
-    def from_pretrained(cls, *args, **kwargs):
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
         """[`~transformers.PreTrainedModel.from_pretrained`]; a frozen word table stays frozen."""
         loaded = super().from_pretrained(*args, **kwargs)
         # transformers puts new parameters in place of those that the constructor made, and all of them train.
@@ -100,7 +104,7 @@ class LatentPreTrainedModel(PreTrainedModel):
         self.config.input_vocab_size = self.config.vocab_size
         return table
 
-    def save_pretrained(self, save_directory, **kwargs):
+    def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
         """Saves the model; with remote code registered, its configuration names every Auto class of the family."""
         if self._auto_class is not None:
             self.config.auto_map = dict(self.config.auto_classes)
@@ -115,7 +119,7 @@ class LatentEncoderModel(LatentPreTrainedModel):
         "attentions": OutputRecorder(MultiHeadAttention, index=1),
     }
 
-    def __init__(self, config):
+    def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__(config)
         self.embeddings = TextEmbeddings(config)
         self.sequence_encoder = ENCODERS[config.encoder_type](config)
@@ -123,19 +127,19 @@ class LatentEncoderModel(LatentPreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
-    def get_input_embeddings(self):
+    def get_input_embeddings(self) -> nn.Embedding:
         return self.embeddings.word_embeddings
 
-    def set_input_embeddings(self, value):
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
         self.embeddings.word_embeddings = value
 
     @merge_with_config_defaults
     @capture_outputs
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> LatentModelOutput:
         """Encodes sentences.
@@ -150,8 +154,7 @@ class LatentEncoderModel(LatentPreTrainedModel):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of `input_ids` and `inputs_embeds`.")
         position_ids = None if attention_mask is None else token_positions(attention_mask)
-        length = (input_ids if input_ids is not None else inputs_embeds).shape[1]
-        inputs = self.embeddings(input_ids, inputs_embeds, position_ids, length)
+        inputs = self.embeddings(input_ids, inputs_embeds, position_ids)
         hidden_states = self.sequence_encoder(inputs, attention_mask, **kwargs)
         latents, pooling_attentions = self.pooler(hidden_states, attention_mask)
         return LatentModelOutput(
@@ -161,9 +164,7 @@ class LatentEncoderModel(LatentPreTrainedModel):
             pooling_attentions=pooling_attentions,
         )
 
-    def normalized_rows(
-        self, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None = None
-    ) -> torch.FloatTensor:
+    def normalized_rows(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
         """The flat embedding `(B, L * d)` with each latent row at unit length, as the released code encodes.
 
         What a SentenceTransformer folder exported with `normalize="rows"` calls; such a vector cannot be decoded.
@@ -181,7 +182,7 @@ class LatentDecoderModel(LatentPreTrainedModel):
         "cross_attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="latent_attention"),
     }
 
-    def __init__(self, config):
+    def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__(config)
         self.sequence_decoder = DECODERS[config.decoder_type](config)
         self.gradient_checkpointing = False
@@ -190,7 +191,12 @@ class LatentDecoderModel(LatentPreTrainedModel):
     @merge_with_config_defaults
     @capture_outputs
     def forward(
-        self, inputs_embeds: torch.Tensor, latents: torch.Tensor, attention_mask=None, past_key_values=None, **kwargs
+        self,
+        inputs_embeds: torch.Tensor,
+        latents: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> ModelOutput:
         """`(B, T, embedding_size)` and Z `(B, L, d)` -> `last_hidden_state` `(B, T, d)`."""
         hidden_states = self.sequence_decoder(inputs_embeds, latents, attention_mask, past_key_values, **kwargs)
@@ -201,15 +207,15 @@ class LatentDecoderModel(LatentPreTrainedModel):
 class DecoderOutput(ModelOutput):
     """What a decoder returns: `last_hidden_state` `(B, T, d)`, the extended cache, and what was recorded."""
 
-    last_hidden_state: torch.FloatTensor | None = None
+    last_hidden_state: torch.Tensor | None = None
     past_key_values: object | None = None
-    hidden_states: tuple[torch.FloatTensor, ...] | None = None
-    attentions: tuple[torch.FloatTensor, ...] | None = None
-    cross_attentions: tuple[torch.FloatTensor, ...] | None = None
+    """Positions `(B, N)` that count the tokens of a mask `(B, N)` from 0, wherever its padding is; 0 for padding."""
+    attentions: tuple[torch.Tensor, ...] | None = None
+    cross_attentions: tuple[torch.Tensor, ...] | None = None
 
 
 def token_positions(attention_mask: torch.Tensor) -> torch.Tensor:
-    """Positions `(B, N)` that count the tokens of the mask `(B, N)` from 0, on whichever side padding is; 0 for padding."""
+    """Positions `(B, N)` that count the tokens of the mask `(B, N)` from 0, padding on either side; 0 for padding."""
     return (attention_mask.long().cumsum(dim=-1) - 1).masked_fill(attention_mask == 0, 0)
 
 
@@ -236,7 +242,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
     encoder_class: type[LatentEncoderModel] = LatentEncoderModel
     _tied_weights_keys = {"lm_head.weight": "encoder.embeddings.word_embeddings.weight"}
 
-    def __init__(self, config):
+    def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__(config)
         self.encoder = self.encoder_class(config)
         self.decoder = LatentDecoderModel(config)
@@ -247,19 +253,25 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
         self.generation_config.max_new_tokens = self.generation_config.max_new_tokens or 256
         self.post_init()
 
-    def get_input_embeddings(self):
+    def get_input_embeddings(self) -> nn.Embedding:
         return self.encoder.get_input_embeddings()
 
-    def set_input_embeddings(self, value):
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
         self.encoder.set_input_embeddings(value)
 
-    def get_output_embeddings(self):
+    def get_output_embeddings(self) -> nn.Module:
         return self.lm_head
 
-    def set_output_embeddings(self, value):
+    def set_output_embeddings(self, value: nn.Linear) -> None:
         self.lm_head = value
 
-    def encode_latents(self, input_ids=None, attention_mask=None, inputs_embeds=None, **kwargs) -> torch.Tensor:
+    def encode_latents(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
         """Z `(B, L, d)` of token ids `(B, N)`."""
         return self.encoder(
             input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
@@ -272,17 +284,17 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: ModelOutput | tuple | None = None,
-        past_key_values=None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        labels: torch.LongTensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        candidate_ids: torch.LongTensor | None = None,
-        candidate_log_prob: torch.FloatTensor | None = None,
+        candidate_ids: torch.Tensor | None = None,
+        candidate_log_prob: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         return_logits: bool = True,
         **kwargs: Unpack[TransformersKwargs],
@@ -306,16 +318,8 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
         else:
             latents = encoder_outputs[0]
         if decoder_input_ids is None:
-            targets = labels
-            if targets is None:
-                if input_ids is None:
-                    raise ValueError(
-                        "Give `labels`, `decoder_input_ids` or `input_ids`: the decoder has nothing to say."
-                    )
-                targets = input_ids
-                if attention_mask is not None:
-                    targets = input_ids.masked_fill(attention_mask == 0, IGNORE_INDEX)
-            decoder_input_ids = shift_right(targets, self.config.decoder_start_token_id, self.config.pad_token_id)
+            targets = labels if labels is not None else self._own_words(input_ids, attention_mask)
+            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(targets)
             # Without any padding the causal mask is enough; with it, padding on the left must be hidden.
             if decoder_attention_mask is None and attention_mask is not None:
                 decoder_attention_mask = (targets != IGNORE_INDEX).long()
@@ -366,7 +370,13 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
             latents=latents,
         )
 
-    def prepare_decoder_input_ids_from_labels(self, labels: torch.LongTensor) -> torch.LongTensor:
+    def _own_words(self, input_ids: torch.Tensor | None, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        """The input as targets `(B, N)`, -100 at padding."""
+        if input_ids is None:
+            raise ValueError("Give `labels`, `decoder_input_ids` or `input_ids`: the decoder has nothing to say.")
+        return input_ids if attention_mask is None else input_ids.masked_fill(attention_mask == 0, IGNORE_INDEX)
+
+    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Decoder inputs `(B, T)` for labels `(B, T)`: what transformers' collators and Trainer call."""
         return shift_right(labels, self.config.decoder_start_token_id, self.config.pad_token_id)
 
@@ -409,7 +419,14 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
         return latents
 
     @torch.no_grad()
-    def generate(self, inputs=None, generation_config=None, *args, sentence_embedding=None, **kwargs):
+    def generate(
+        self,
+        inputs: torch.Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        *args: Any,
+        sentence_embedding: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> Any:
         """[`~transformers.GenerationMixin.generate`], from text or from sentence embeddings alone.
 
         Args:

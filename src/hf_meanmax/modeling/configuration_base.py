@@ -3,7 +3,7 @@
 import dataclasses
 import difflib
 import math
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import GenerationConfig
@@ -102,13 +102,13 @@ class LatentConfig(PreTrainedConfig):
     decoder_start_token_id: int = 2
     is_encoder_decoder: bool = True
 
-    def __post_init__(self, **kwargs):
+    def __post_init__(self, **kwargs: Any) -> None:
         self._refuse_unknown_keywords(kwargs)
         if self.input_vocab_size is None:
             self.input_vocab_size = self.vocab_size
         super().__post_init__(**kwargs)
 
-    def _refuse_unknown_keywords(self, kwargs):
+    def _refuse_unknown_keywords(self, kwargs: dict[str, Any]) -> None:
         fields = {field.name for field in dataclasses.fields(self)}
         allowed = fields | _TRANSFORMERS_KEYWORDS | set(GenerationConfig._get_default_generation_params())
         for name in kwargs:
@@ -139,7 +139,7 @@ class LatentConfig(PreTrainedConfig):
         """The same, under the name that sentence-transformers reads where a model gives the embedding itself."""
         return self.sentence_embedding_size
 
-    def validate_sizes(self):
+    def validate_sizes(self) -> None:
         """Checks the sizes and that the two vocabularies agree."""
         for name in (
             "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "max_position_embeddings",
@@ -162,7 +162,7 @@ class LatentConfig(PreTrainedConfig):
             if value is not None and not 0 <= value < self.vocab_size:
                 raise ValueError(f"`{name}` is {value}; it must be in 0..{self.vocab_size - 1} (`vocab_size` - 1).")
 
-    def validate_tables(self):
+    def validate_tables(self) -> None:
         """A tied output says the words of the input; a frozen table has a trained one for the special tokens."""
         if self.tie_word_embeddings and self.input_vocab_size not in (None, self.vocab_size):
             raise ValueError(
@@ -175,7 +175,7 @@ class LatentConfig(PreTrainedConfig):
                 f"`num_special_tokens`, which is {self.num_special_tokens}."
             )
 
-    def validate_rates(self):
+    def validate_rates(self) -> None:
         """Checks every probability and scale."""
         for name in ("embedding_dropout", "hidden_dropout", "attention_dropout", "label_smoothing"):
             value = getattr(self, name, 0.0)
@@ -186,7 +186,7 @@ class LatentConfig(PreTrainedConfig):
             if not (value > 0 and math.isfinite(value)):
                 raise ValueError(f"`{name}` is {value}; it must be a positive number.")
 
-    def validate_positions(self):
+    def validate_positions(self) -> None:
         """Sinusoidal codes come in pairs (eq. 1-2 of the mean-max autoencoder)."""
         if self.position_embedding_type == "sinusoidal" and self.embedding_size % 2:
             raise ValueError(

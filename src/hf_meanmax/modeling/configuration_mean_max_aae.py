@@ -50,7 +50,7 @@ class MeanMaxAAEConfig(LatentConfig):
     encoder_type: Literal["self_attention"] = "self_attention"
     decoder_type: Literal["attention"] = "attention"
 
-    def validate_heads(self):
+    def validate_heads(self) -> None:
         """The heads share the hidden size equally."""
         if self.num_attention_heads < 1 or self.hidden_size % self.num_attention_heads:
             raise ValueError(

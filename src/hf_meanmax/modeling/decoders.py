@@ -1,8 +1,11 @@
 """From the words said so far and the latent rows Z to the hidden states that predict the next words."""
 
+from typing import Any
+
 import torch
 from torch import nn
-from transformers.cache_utils import EncoderDecoderCache
+from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.configuration_utils import PreTrainedConfig
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -16,7 +19,7 @@ class LatentAttentionLayer(GradientCheckpointingLayer):
     residual.
     """
 
-    def __init__(self, config, layer_idx: int):
+    def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
         super().__init__()
         input_size = config.embedding_size if layer_idx == 0 else config.hidden_size
         self.has_residual = layer_idx > 0
@@ -33,8 +36,8 @@ class LatentAttentionLayer(GradientCheckpointingLayer):
         hidden_states: torch.Tensor,
         latents: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        past_key_values=None,
-        **kwargs,
+        past_key_values: Cache | None = None,
+        **kwargs: Any,
     ) -> torch.Tensor:
         """`(B, T, input_size)` and Z `(B, L, hidden_size)` -> `(B, T, hidden_size)`."""
         attended, _ = self.attention(
@@ -52,7 +55,7 @@ class LatentAttentionLayer(GradientCheckpointingLayer):
 class LatentAttentionDecoder(nn.Module):
     """An autoregressive decoder whose layers attend over the rows of Z."""
 
-    def __init__(self, config):
+    def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__()
         self.config = config
         self.layers = nn.ModuleList(LatentAttentionLayer(config, i) for i in range(config.num_hidden_layers))
@@ -62,8 +65,8 @@ class LatentAttentionDecoder(nn.Module):
         inputs: torch.Tensor,
         latents: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        past_key_values=None,
-        **kwargs,
+        past_key_values: Cache | None = None,
+        **kwargs: Any,
     ) -> torch.Tensor:
         """Vectors `(B, T, embedding_size)` of the words said so far, Z `(B, L, d)` -> `(B, T, d)`.
 

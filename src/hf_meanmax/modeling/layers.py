@@ -1,7 +1,11 @@
 """Layers that encoders and decoders share: word and position embeddings, multi-head attention, feed-forward."""
 
+from typing import Any
+
 import torch
 from torch import nn
+from transformers.cache_utils import Cache
+from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging
 
@@ -24,7 +28,7 @@ class TextEmbeddings(nn.Module):
     trained table of their own.
     """
 
-    def __init__(self, config):
+    def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__()
         self.config = config
         self.word_embeddings = nn.Embedding(
@@ -68,7 +72,7 @@ class TextEmbeddings(nn.Module):
             return sinusoidal_positions(length, self.config.embedding_size, device)
         return sinusoidal_positions(length, self.config.embedding_size, device)[position_ids]
 
-    def _warn_about_length(self, rows, length, position_ids):
+    def _warn_about_length(self, rows: int, length: int, position_ids: torch.Tensor | None) -> None:
         limit = self.config.max_position_embeddings
         if self.position_embeddings is None or length <= limit:
             return
@@ -93,7 +97,9 @@ class TextEmbeddings(nn.Module):
 
         `length` bounds the positions when `position_ids` are given (N otherwise).
         """
-        words = self.embed_words(input_ids) if inputs_embeds is None else inputs_embeds
+        words = inputs_embeds if input_ids is None else self.embed_words(input_ids)
+        if words is None:
+            raise ValueError("Give `input_ids` or `inputs_embeds`.")
         if self.config.position_embedding_type != "none":
             length = length or words.shape[1]
             self._warn_about_length(words.shape[0], length, position_ids)
@@ -110,7 +116,7 @@ def eager_attention_forward(
     attention_mask: torch.Tensor | None,
     scaling: float,
     dropout: float = 0.0,
-    **kwargs,
+    **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention written out (eq. 5-6): returns `(B, Nq, heads, d_k)` and the weights `(B, heads, Nq, Nk)`."""
     scores = torch.matmul(query, key.transpose(2, 3)) * scaling
@@ -129,7 +135,9 @@ class MultiHeadAttention(nn.Module):
     concatenated and nothing follows them.
     """
 
-    def __init__(self, config, query_size: int, key_size: int, layer_idx: int, is_causal: bool = False):
+    def __init__(
+        self, config: PreTrainedConfig, query_size: int, key_size: int, layer_idx: int, is_causal: bool = False
+    ) -> None:
         super().__init__()
         self.config = config
         self.layer_idx = layer_idx
@@ -153,8 +161,8 @@ class MultiHeadAttention(nn.Module):
         hidden_states: torch.Tensor,
         key_value_states: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        past_key_values=None,
-        **kwargs,
+        past_key_values: Cache | None = None,
+        **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """`(B, Nq, query_size)` -> `(B, Nq, hidden_size)` and, with eager attention, weights `(B, heads, Nq, Nk)`."""
         states = hidden_states if key_value_states is None else key_value_states
@@ -180,7 +188,7 @@ class MultiHeadAttention(nn.Module):
 class FeedForward(nn.Module):
     """FFN(a) = max(0, a W1 + b1) W2 + b2, position by position (mean-max autoencoder, eq. 10)."""
 
-    def __init__(self, config):
+    def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__()
         self.up = nn.Linear(config.hidden_size, config.intermediate_size)
         self.down = nn.Linear(config.intermediate_size, config.hidden_size)

@@ -1,6 +1,7 @@
 """Cross entropy over a large vocabulary: full, chunked and sampled. All sum over the targets, then divide."""
 
 import contextlib
+from typing import Any
 
 import torch
 from torch import nn
@@ -44,15 +45,22 @@ class _LinearCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, states, weight, bias, targets, label_smoothing):
+    def forward(
+        ctx: Any,
+        states: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor,
+        targets: torch.Tensor,
+        label_smoothing: float,
+    ) -> torch.Tensor:
         valid = targets != IGNORE_INDEX
         positions = targets.clamp(min=0)[:, None]
         needs_gradients = any(ctx.needs_input_grad[:3])
         sum_dtype = torch.promote_types(states.dtype, torch.float32)
         loss = torch.zeros((), dtype=sum_dtype, device=states.device)
-        grad_states = torch.empty_like(states) if needs_gradients else None
-        grad_weight = torch.zeros_like(weight, dtype=sum_dtype) if needs_gradients else None
-        grad_bias = torch.zeros_like(bias, dtype=sum_dtype) if needs_gradients else None
+        grad_states = torch.empty_like(states if needs_gradients else states[:0])
+        grad_weight = torch.zeros_like(weight if needs_gradients else weight[:0], dtype=sum_dtype)
+        grad_bias = torch.zeros_like(bias if needs_gradients else bias[:0], dtype=sum_dtype)
         smallest = torch.finfo(states.dtype).tiny
         for start in range(0, targets.numel(), _CHUNK_TOKENS):
             part = slice(start, start + _CHUNK_TOKENS)
@@ -71,7 +79,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
             grad_logits = probabilities
             if label_smoothing:
                 grad_logits.sub_(label_smoothing / weight.shape[0])
-            grad_logits.scatter_(1, positions[part], chosen - (1.0 - label_smoothing) - label_smoothing / weight.shape[0])
+            grad_logits.scatter_(
+                1, positions[part], chosen - (1.0 - label_smoothing) - label_smoothing / weight.shape[0]
+            )
             row_mask = mask[:, None].to(states.dtype)
             torch.mul(grad_logits @ weight, row_mask, out=grad_states[part])
             grad_weight += grad_logits.t() @ (states[part] * row_mask)
@@ -82,7 +92,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, grad_loss):
+    def backward(ctx: Any, grad_loss: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         grad_states, grad_weight, grad_bias = ctx.saved_tensors
         weight_dtype, bias_dtype = ctx.dtypes
         return (
@@ -94,7 +104,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
         )
 
 
-def _linear_cross_entropy(states, weight, bias, targets, label_smoothing):
+def _linear_cross_entropy(
+    states: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    targets: torch.Tensor,
+    label_smoothing: float,
+) -> torch.Tensor:
     """[`_LinearCrossEntropy`] in the precision of autocast, where it is on."""
     device = states.device.type
     has_autocast = torch.amp.is_autocast_available(device)

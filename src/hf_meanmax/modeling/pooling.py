@@ -2,6 +2,7 @@
 
 import torch
 from torch import nn
+from transformers.configuration_utils import PreTrainedConfig
 
 
 def max_pooling(hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
@@ -28,7 +29,7 @@ POOLING_FUNCTIONS = {"max": max_pooling, "mean": mean_pooling}
 class StatePooling(nn.Module):
     """Stacks the rows that `config.pooling_rows` names (mean-max autoencoder, eq. 14)."""
 
-    def __init__(self, config):
+    def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__()
         self.rows = config.pooling_rows
 

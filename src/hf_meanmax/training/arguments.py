@@ -31,7 +31,9 @@ class PretrainArguments:
     family: str = field(default="mean_max_aae", metadata={"help": "the kind of model to train"})
     corpus: list[str] = field(
         default_factory=lambda: ["docstrings"],
-        metadata={"help": "text files or globs (.txt .gz .xz .zst), one data set, or `docstrings` for the built-in one"},
+        metadata={
+            "help": "text files or globs (.txt .gz .xz .zst), one data set, or `docstrings` for the built-in one"
+        },
     )
     validation: list[str] | None = field(
         default=None, metadata={"help": "like corpus; by default a part of the corpus's documents is held out"}
@@ -107,7 +109,7 @@ class PretrainArguments:
     model: dict[str, Any] = field(default_factory=dict, metadata={"help": "fields of the family's configuration"})
     recipe: str = ""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("corpus", "validation"):
             value = getattr(self, name)
             if isinstance(value, str):
@@ -128,7 +130,7 @@ class PretrainArguments:
                 raise ValueError(f"`{name}` is {getattr(self, name)}; it must be {least} or more.")
         if self.max_tokens < self.min_tokens:
             raise ValueError(
-                f"`max_tokens` is {self.max_tokens}, less than `min_tokens` {self.min_tokens}: no sentence would be left."
+                f"`max_tokens` is {self.max_tokens}, less than `min_tokens` {self.min_tokens}: nothing would be left."
             )
         if not self.max_steps and self.epochs <= 0:
             raise ValueError(f"`epochs` is {self.epochs}; give a positive number, or `max_steps`.")
@@ -217,7 +219,7 @@ def arguments_from_settings(settings: dict[str, Any], recipe: str = "") -> Pretr
 
 
 def parse_command_line(argv: list[str]) -> PretrainArguments:
-    """`[recipe] [--key value | --key=value | --flag ...]` -> arguments; without a recipe or corpus, the built-in default.
+    """`[recipe] [--key value | --key=value | --flag ...]` -> arguments; without recipe and corpus the built-in default.
 
     Raises:
         ValueError: if an option is unknown, lacks its value, or has a bad one.
@@ -239,7 +241,9 @@ def parse_command_line(argv: list[str]) -> PretrainArguments:
             index += 1
         options[key] = values if len(values) > 1 else (values[0] if values else True)
     if len(positional) > 1:
-        raise ValueError(f"Give one recipe, not {len(positional)}: {', '.join(positional)}. Settings are `--key value`.")
+        raise ValueError(
+            f"Give one recipe, not {len(positional)}: {', '.join(positional)}. Settings are `--key value`."
+        )
     if positional:
         name = positional[0]
     elif "corpus" in options:

@@ -59,15 +59,15 @@ class Checkpoints:
             FloatingPointError: if a weight is NaN or infinite; nothing is written then.
         """
         target = self.folder / f"step-{state['step']:08d}"
-        weights = get_model_state_dict(model, options=_FULL)
+        weights: dict[str, Any] = get_model_state_dict(model, options=_FULL)
         moments = get_optimizer_state_dict(model, optimizer, options=_FLAT)
         if not is_main:
             return target
         broken = [name for name, weight in weights.items() if not weight.isfinite().all()]
         if broken:
             raise FloatingPointError(
-                f"After step {state['step']} the weights are no finite numbers any more ({', '.join(broken[:3])} ...); they "
-                f"are not saved. Last good checkpoint: {self.latest() or 'none'}. Lower the learning rate and run again."
+                f"After step {state['step']} some weights are NaN or infinite ({', '.join(broken[:3])} ...); they "
+                f"are not saved. Last good checkpoint: {self.latest() or 'none'}. Lower --learning_rate and run again."
             )
         partial = target.with_name(f"{target.name}.partial")
         try:
@@ -88,7 +88,9 @@ class Checkpoints:
             _flush(self.folder)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(partial, ignore_errors=True)
-            raise OSError(f"The checkpoint {target} could not be written ({error}); older ones are untouched.") from error
+            raise OSError(
+                f"The checkpoint {target} could not be written ({error}); older ones are untouched."
+            ) from error
         self._remove_old(state.get("best_step"))
         return target
 
@@ -128,6 +130,9 @@ class Checkpoints:
         for path in self.list()[: -self.keep]:
             if path != best:
                 shutil.rmtree(path, ignore_errors=True)
+        # What a killed process left.
+        for path in self.folder.glob("step-*.partial"):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _plain(tensors: dict[str, Any]) -> dict[str, torch.Tensor]:

@@ -18,9 +18,7 @@ def is_bf16_fast(device: torch.device) -> bool:
         return torch.cuda.is_bf16_supported()
     if device.type == "cpu":
         cpu: Any = torch.cpu
-        return any(
-            getattr(cpu, f"_is_{name}_supported", bool)() for name in ("amx_tile", "avx512_bf16")
-        )
+        return any(getattr(cpu, f"_is_{name}_supported", bool)() for name in ("amx_tile", "avx512_bf16"))
     return False
 
 
@@ -40,7 +38,7 @@ def measure_matrix_rate(device: torch.device, dtype: torch.dtype, seconds: float
 
     for _ in range(3):
         once()
-    times = []
+    times: list[float] = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(times) < 5:
         times.append(once())

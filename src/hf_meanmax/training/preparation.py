@@ -11,10 +11,20 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tqdm.auto import tqdm
 
-from hf_meanmax.data import Corpus, Documents, SentenceFilter, TokenStore, build_token_store, open_corpus, pick_sentences
-from hf_meanmax.tokenization import split_words_batch, train_tokenizer
+from hf_meanmax._version import __version__
+from hf_meanmax.data import (
+    Corpus,
+    Documents,
+    SentenceFilter,
+    TokenStore,
+    build_token_store,
+    open_corpus,
+    pick_sentences,
+)
+from hf_meanmax.tokenization import train_tokenizer
 
 from .arguments import PretrainArguments
 
@@ -31,14 +41,12 @@ class Prepared:
         train: the token store of the training corpus.
         validation: the token store of the first `validation_sentences` held-out sentences.
         validation_texts: their texts, in the store's order.
-        texts: the training corpus, for word vectors.
     """
 
     tokenizer: Any
     train: TokenStore
     validation: TokenStore
     validation_texts: list[str]
-    texts: Corpus
 
 
 class HeldOut(Corpus):
@@ -102,7 +110,7 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
     documents = Documents([texts])
     key = _digest(documents.identity(), _tokenizer_key(tokenizer))
     validation = build_token_store(documents, tokenizer, cache / "stores" / key, SentenceFilter(), show_progress=False)
-    return Prepared(tokenizer, store, validation, texts, train)
+    return Prepared(tokenizer, store, validation, texts)
 
 
 def cache_folder(args: PretrainArguments) -> Path:
@@ -113,21 +121,24 @@ def cache_folder(args: PretrainArguments) -> Path:
 
 def open_sides(args: PretrainArguments, show_progress: bool = True) -> tuple[Corpus, Corpus]:
     """The training corpus and the held-out one."""
-    options = {"encoding_errors": args.encoding_errors, "text_column": args.text_column, "split": args.split}
+
+    def read(source: list[str]) -> Corpus:
+        return open_corpus(source, args.encoding_errors, args.text_column, args.split)
+
     if args.corpus == ["docstrings"]:
         from hf_meanmax.data.docstrings import harvest_docstrings
 
-        train, held_out = harvest_docstrings(show_progress=show_progress).split()
-        return Documents(train), Documents(held_out)
-    corpus = open_corpus(args.corpus, **options)
+        documents, held_out_documents = harvest_docstrings(show_progress=show_progress).split()
+        return Documents(documents), Documents(held_out_documents)
+    corpus = read(args.corpus)
     if args.validation:
-        return corpus, open_corpus(args.validation, **options)
+        return corpus, read(args.validation)
     # A small corpus gives up a larger share, so that there is something to measure on.
     for every in (100, 10, 2):
         held_out = HeldOut(corpus, every, held_out=True)
-        if sum(1 for _ in islice(filter(None, held_out), 100)) == 100 or every == 2:
-            return HeldOut(corpus, every, held_out=False), held_out
-    raise AssertionError("unreachable")
+        if sum(1 for _ in islice(filter(None, held_out), 100)) == 100:
+            break
+    return HeldOut(corpus, every, held_out=False), held_out
 
 
 def load_or_train_tokenizer(args: PretrainArguments, corpus: Corpus, cache: Path, show_progress: bool = True) -> Any:
@@ -145,15 +156,10 @@ def load_or_train_tokenizer(args: PretrainArguments, corpus: Corpus, cache: Path
                 "tokenizer.json."
             )
         return AutoTokenizer.from_pretrained(args.tokenizer)
-    settings = {
-        "kind": args.tokenizer,
-        "vocab_size": int(args.model.get("vocab_size", 20000)),
-        "min_frequency": args.min_frequency,
-        "lowercase": args.lowercase,
-    }
-    folder = cache / "tokenizers" / _digest(corpus.identity(), settings)
+    settings = (args.tokenizer, int(args.model.get("vocab_size", 20000)), args.min_frequency, args.lowercase)
+    folder = cache / "tokenizers" / _digest(__version__, corpus.identity(), settings)
     if not (folder / "tokenizer.json").is_file():
-        tokenizer = train_tokenizer(filter(None, corpus), show_progress=show_progress, **settings)
+        tokenizer = train_tokenizer(filter(None, corpus), *settings, show_progress=show_progress)
         partial = folder.with_name(f"{folder.name}.{os.getpid()}")
         tokenizer.save_pretrained(partial)
         os.replace(partial, folder)
@@ -172,13 +178,15 @@ def prepare_word_vectors(args: PretrainArguments, prepared: Prepared, size: int,
 
     tokenizer = prepared.tokenizer
     if args.word_vectors == "train":
-        settings = {"size": size, "epochs": args.word_vector_epochs, "seed": args.seed}
-        key = _digest(prepared.texts.identity(), _tokenizer_key(tokenizer), settings)
+        epochs, seed = args.word_vector_epochs, args.seed
         vectors = train_word_vectors(
-            _Sentences(prepared.texts, tokenizer),
-            cache_path=cache_folder(args) / "vectors" / key,
+            StoredWords(prepared.train, tokenizer),
+            size,
+            epochs,
+            seed=seed,
+            cache_path=cache_folder(args) / "vectors" / f"{_digest(prepared.train.fingerprint, size, epochs, seed)}",
+            corpus_key=prepared.train.fingerprint,
             show_progress=show_progress,
-            **settings,
         )
     else:
         vectors = load_word_vectors(args.word_vectors, vocabulary=set(tokenizer.get_vocab()))
@@ -192,15 +200,24 @@ def prepare_word_vectors(args: PretrainArguments, prepared: Prepared, size: int,
     return matrix
 
 
-class _Sentences:
-    """The words of every line; can be read again for each epoch."""
+class StoredWords:
+    """The words of every stored sentence, `</s>` left out; can be read again for each epoch of word vectors.
 
-    def __init__(self, corpus: Corpus, tokenizer: Any):
-        self.corpus = corpus
-        self.tokenizer = tokenizer
+    An unknown word is a word of its own, `<unk>`, so distances between the others stay what they are.
+    """
+
+    def __init__(self, store: TokenStore, tokenizer: Any):
+        self.store = store
+        self.words = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
 
     def __iter__(self) -> Iterator[list[str]]:
-        return iter(split_words_batch(self.tokenizer, filter(None, self.corpus)))
+        for start in range(0, len(self.store), 4096):
+            rows = self.store.rows(np.arange(start, min(start + 4096, len(self.store))))
+            ids = rows.ids.tolist()
+            end = 0
+            for length in rows.lengths.tolist():
+                begin, end = end, end + length
+                yield [self.words[token] for token in ids[begin : end - 1]]
 
 
 def _tokenizer_key(tokenizer: Any) -> str:

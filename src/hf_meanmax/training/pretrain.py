@@ -1,8 +1,8 @@
 """Pretraining: one loop for every family.
 
-    accelerate launch scripts/pretrain.py                                    # learns from installed docstrings, offline
-    accelerate launch scripts/pretrain.py recipe.yaml --corpus 'my/*.txt' --max_minutes 45
-    accelerate launch -m hf_meanmax.training.pretrain mean-max-aae-small --corpus my.txt --output_dir runs/mine
+accelerate launch scripts/pretrain.py                                    # learns from installed docstrings, offline
+accelerate launch scripts/pretrain.py recipe.yaml --corpus 'my/*.txt' --max_minutes 45
+accelerate launch -m hf_meanmax.training.pretrain mean-max-aae-small --corpus my.txt --output_dir runs/mine
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from hf_meanmax.data import BatchPlan, CandidateSampler, MicroBatches, Noise, TokenStore
+from hf_meanmax.data import BatchPlan, CandidateSampler, MicroBatches, Noise
+from hf_meanmax.files import replacing_file
 
 from .arguments import PretrainArguments, list_recipes, parse_command_line
 from .checkpoints import Checkpoints
 from .machine import count_flops, is_bf16_fast, measure_matrix_rate, peak_memory_bytes, synchronize
-from .preparation import Prepared, prepare, prepare_word_vectors
+from .preparation import prepare, prepare_word_vectors
 
 # Settings that say how long a run goes on and what it shows, not what each step does.
 _FREE_ON_RESUME = {
-    "max_steps", "epochs", "max_minutes", "log_steps", "eval_steps", "checkpoint_steps", "keep_checkpoints", "overwrite",
-    "early_stopping_patience", "sample_sentences", "report_to", "attention", "showcase", "normalize", "cache_dir", "output_dir", "recipe",
+    "max_steps", "epochs", "max_minutes", "early_stopping_patience", "log_steps", "eval_steps", "sample_sentences",
+    "checkpoint_steps", "keep_checkpoints", "overwrite", "report_to", "showcase", "normalize", "cache_dir",
+    "output_dir", "recipe", "attention",
 }  # fmt: skip
 
 
@@ -76,7 +78,9 @@ class Run:
         self.checkpoints = Checkpoints(self.folder / "checkpoints", args.keep_checkpoints)
         self.state: dict[str, Any] = {
             "step": 0, "tokens": 0, "seconds": 0.0, "best_step": None, "best_accuracy": -1.0, "bad_evaluations": 0,
+            "unlogged_losses": [],
         }  # fmt: skip
+        self.agreed_seconds = 0.0
         self.stop_reason = ""
 
     def execute(self) -> dict[str, Any]:
@@ -91,6 +95,10 @@ class Run:
         latest = self.checkpoints.latest()
         if latest is not None:
             self.state.update(self.checkpoints.load(latest, self.stateful_model, self.optimizer))
+            best = self.checkpoints.folder / f"step-{self.state['best_step'] or 0:08d}"
+            if args.early_stopping_patience and not best.is_dir():
+                # Without early stopping the best weights need not have been saved.
+                self.state.update(best_step=None, best_accuracy=-1.0, bad_evaluations=0)
             self.say(f"resumed from {latest}")
         self._trim_metrics()
         self.matrix_rate = measure_matrix_rate(self.device, torch.bfloat16 if self.use_bf16 else torch.float32)
@@ -178,6 +186,10 @@ class Run:
         started = time.perf_counter() - state["seconds"]
         self.step_seconds, self.step_tokens = 0.0, 0
         self.flops_per_token = 0.0
+        # A run that had ended by time or by early stopping makes no further step.
+        self.stop_reason = self._agree_to_stop(terminated)
+        if self.stop_reason:
+            return
         bar = tqdm(total=self.total_steps, initial=state["step"], desc="train", disable=not self.is_main, unit="step")
         for epoch, step_in_epoch, micro_batches, num_targets in self._steps():
             if not self.flops_per_token:
@@ -188,6 +200,7 @@ class Run:
             state["tokens"] += num_targets
             bar.update()
             log.add(state["step"], epoch, step_in_epoch, loss)
+            must_save = False
             checks = self.device.type == "cpu" or state["step"] % args.log_steps == 0
             if checks:
                 self._check_losses(log)
@@ -195,14 +208,14 @@ class Run:
             self.step_tokens += num_targets
             state["seconds"] = time.perf_counter() - started
             if state["step"] % args.log_steps == 0:
-                self._log(log, bar)
+                self._log(bar)
             if args.eval_steps and state["step"] % args.eval_steps == 0 and state["step"] < self.total_steps:
-                self._evaluate_during_training()
+                must_save = self._evaluate_during_training()
                 state["seconds"] = time.perf_counter() - started
             if checks:
                 self.stop_reason = self._agree_to_stop(terminated)
             at_end = state["step"] >= self.total_steps
-            if self.stop_reason or at_end or state["step"] % args.checkpoint_steps == 0:
+            if must_save or self.stop_reason or at_end or state["step"] % args.checkpoint_steps == 0:
                 self._check_losses(log)
                 self._save()
                 state["seconds"] = time.perf_counter() - started
@@ -259,7 +272,7 @@ class Run:
             return (step + 1) / args.warmup_steps
         progress = (step - args.warmup_steps) / max(1, self.total_steps - args.warmup_steps)
         if args.max_minutes:
-            progress = max(progress, self.state["seconds"] / (60 * args.max_minutes))
+            progress = max(progress, self.agreed_seconds / (60 * args.max_minutes))
         progress = min(1.0, progress)
         if args.lr_schedule == "linear":
             return 1.0 - progress
@@ -272,7 +285,7 @@ class Run:
         values = log.take(self.accelerator)
         for entry, value in values:
             if math.isfinite(value):
-                log.finished.append((entry, value))
+                self.state["unlogged_losses"].append(value)
                 continue
             step, epoch, step_in_epoch = entry
             rows = np.concatenate(self.batches.plan.epoch(epoch).rows(step_in_epoch))
@@ -284,10 +297,10 @@ class Run:
                 "Lower --learning_rate, lengthen --warmup_steps or use --precision fp32, and run again."
             )
 
-    def _log(self, log: _StepLog, bar: Any) -> None:
-        if not log.finished:
+    def _log(self, bar: Any) -> None:
+        losses = self.state["unlogged_losses"]
+        if not losses:
             return
-        losses = [value for _, value in log.finished]
         rate = self.step_tokens / max(self.step_seconds, 1e-9)
         record = {
             "step": self.state["step"],
@@ -297,7 +310,7 @@ class Run:
             "tokens_per_second": round(rate, 1),
             "minutes": round(self.state["seconds"] / 60, 3),
         }
-        log.finished.clear()
+        losses.clear()
         bar.set_postfix(loss=f"{record['loss']:.3f}", tok_s=f"{rate:,.0f}")
         self._record(record)
 
@@ -314,8 +327,10 @@ class Run:
         path = self.folder / "metrics.jsonl"
         if self.is_main and path.is_file():
             lines = path.read_text(encoding="utf-8").splitlines()
-            kept = [line for line in lines if _step_of(line) <= self.state["step"]]
-            path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+            # A summary is of the end of a run, which is still to come.
+            kept = [line for line in lines if _step_of(line) <= self.state["step"] and '"stopped_by"' not in line]
+            with replacing_file(path) as file:
+                file.write("".join(line + "\n" for line in kept))
 
     def evaluate(self) -> dict[str, float]:
         """Teacher-forced loss and accuracy on the held-out sentences, with the full softmax."""
@@ -333,14 +348,13 @@ class Run:
         self.model.train()
         return {"validation_loss": loss / count, "validation_accuracy": correct / count}
 
-    def _evaluate_during_training(self) -> None:
+    def _evaluate_during_training(self) -> bool:
+        """Scores the model; whether it must be saved, because the best weights must be on disk to be found again."""
         args, state = self.args, self.state
         scores = self.evaluate()
-        if scores["validation_accuracy"] > state["best_accuracy"]:
+        is_best = scores["validation_accuracy"] > state["best_accuracy"]
+        if is_best:
             state.update(best_accuracy=scores["validation_accuracy"], best_step=state["step"], bad_evaluations=0)
-            # The best weights must be on disk to be found again.
-            if args.early_stopping_patience and state["step"] % args.checkpoint_steps:
-                self._save()
         else:
             state["bad_evaluations"] += 1
         self.say(
@@ -350,6 +364,7 @@ class Run:
         for original, said in self.sample(args.sample_sentences):
             self.say(f"    {original}\n -> {said}")
         self._record({"step": state["step"], **scores})
+        return is_best and args.early_stopping_patience > 0
 
     def sample(self, number: int) -> list[tuple[str, str]]:
         """The first held-out sentences and their greedy reconstructions."""
@@ -375,9 +390,13 @@ class Run:
         elif args.early_stopping_patience and state["bad_evaluations"] >= args.early_stopping_patience:
             reason = 3
         if self.world_size > 1:
-            flag = torch.tensor([reason], device=self.device)
-            reasons = [int(value) for value in self.accelerator.gather(flag).tolist() if value]
-            reason = min(reasons) if reasons else 0
+            own = torch.tensor([[reason, state["seconds"]]], dtype=torch.float32, device=self.device)
+            reasons, seconds = self.accelerator.gather(own).T.tolist()
+            reason = int(min(filter(None, reasons), default=0))
+            # The schedule reads the time, and all processes must take the same learning rate.
+            self.agreed_seconds = max(seconds)
+        else:
+            self.agreed_seconds = state["seconds"]
         return ("", "terminated", "time", "no better accuracy")[reason]
 
     def _save(self) -> None:
@@ -414,7 +433,9 @@ class Run:
         if not self.is_sharded:
             self.model.eval()
             with self._autocast():
-                said = reconstruct(self.model, prepared.tokenizer, prepared.validation_texts, show_progress=self.is_main)
+                said = reconstruct(
+                    self.model, prepared.tokenizer, prepared.validation_texts, show_progress=self.is_main
+                )
             scores = score_reconstructions(prepared.tokenizer, prepared.validation_texts, said)
             summary.update(validation_bleu=scores.bleu, validation_exact_match=scores.exact_match)
         self._record({"step": state["step"], **summary})
@@ -478,7 +499,8 @@ class Run:
                     )
             else:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                path.write_text(json.dumps(ours, indent=1), encoding="utf-8")
+                with replacing_file(path) as file:
+                    json.dump(ours, file, indent=1)
         self.accelerator.wait_for_everyone()
 
     def _end(self) -> None:
@@ -497,7 +519,6 @@ class _StepLog:
 
     def __init__(self) -> None:
         self.waiting: list[tuple[tuple[int, int, int], torch.Tensor]] = []
-        self.finished: list[tuple[tuple[int, int, int], float]] = []
 
     def add(self, step: int, epoch: int, step_in_epoch: int, loss: torch.Tensor) -> None:
         self.waiting.append(((step, epoch, step_in_epoch), loss))
@@ -519,15 +540,15 @@ def _termination_flag() -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():
         yield event
         return
-    previous = {}
+    previous: dict[int, Any] = {}
 
     def on_signal(number: int, frame: Any) -> None:
         event.set()
         # A second signal ends the process as usual.
         signal.signal(number, previous[number])
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        previous[number] = signal.signal(number, on_signal)
+    for caught in (signal.SIGTERM, signal.SIGINT):
+        previous[caught] = signal.signal(caught, on_signal)
     try:
         yield event
     finally:

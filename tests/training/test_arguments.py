@@ -1,0 +1,191 @@
+"""Settings from recipes and from the command line: right types, helpful refusals."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hf_meanmax import MeanMaxAAEConfig
+from hf_meanmax.training.arguments import (
+    PretrainArguments,
+    arguments_from_settings,
+    list_recipes,
+    model_fields,
+    parse_command_line,
+    read_recipe,
+)
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_packaged_recipes_are_whole(name):
+    args = parse_command_line([name])
+    assert args.recipe == name
+    config = args.build_config()
+    assert {key: getattr(config, key) for key in args.model} == args.model
+    known = {**vars(args), **args.model}
+    # YAML reads 1e-4 (without a point) as text: every value must have arrived as its own type.
+    assert {key: known[key] for key in read_recipe(name) if key != "corpus"} == {
+        key: value for key, value in read_recipe(name).items() if key != "corpus"
+    }
+    assert json.loads(json.dumps(args.to_dict())) == args.to_dict()
+
+
+def test_recipes_of_the_paper_have_its_sizes():
+    config = parse_command_line(["mean-max-aae", "--corpus", "x"]).build_config()
+    paper = MeanMaxAAEConfig(freeze_word_embeddings=True)
+    assert config.to_dict() == paper.to_dict()
+
+
+def test_no_argument_is_the_built_in_recipe():
+    args = parse_command_line([])
+    assert (args.recipe, args.corpus, args.output_dir) == ("docstrings", ["docstrings"], "runs/docstrings")
+    args = parse_command_line(["--corpus", "my.txt"])
+    assert (args.recipe, args.corpus, args.output_dir) == ("", ["my.txt"], "runs/pretrain")
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (["--seed", "3"], "seed", 3),
+        (["--seed=3"], "seed", 3),
+        (["--max_steps", "2e4"], "max_steps", 20000),
+        (["--max-steps", "7"], "max_steps", 7),
+        (["--learning_rate", "1e-3"], "learning_rate", 1e-3),
+        (["--epochs", "2"], "epochs", 2.0),
+        (["--corpus", "a.txt", "b.txt"], "corpus", ["a.txt", "b.txt"]),
+        (["--corpus=a.txt"], "corpus", ["a.txt"]),
+        (["--validation", "a.txt"], "validation", ["a.txt"]),
+        (["--validation", "none"], "validation", None),
+        (["--compile"], "compile", True),
+        (["--compile", "--seed", "1"], "compile", True),
+        (["--compile", "false"], "compile", False),
+        (["--compile=0"], "compile", False),
+        (["--lowercase", "yes"], "lowercase", True),
+        (["--lowercase", "None"], "lowercase", None),
+        (["--softmax", "sampled"], "softmax", "sampled"),
+        (["--output_dir=runs/a=b"], "output_dir", "runs/a=b"),
+        (["--seed", "1", "--seed", "2"], "seed", 2),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_options_of_the_run(words, name, value):
+    found = getattr(parse_command_line(words), name)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (["--hidden_size", "64"], "hidden_size", 64),
+        (["--attention_dropout", "0.1"], "attention_dropout", 0.1),
+        (["--freeze_word_embeddings"], "freeze_word_embeddings", True),
+        (["--projection_activation", "relu"], "projection_activation", "relu"),
+        (["--projection_activation", "null"], "projection_activation", None),
+        (["--pooling", "max"], "pooling", "max"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_options_of_the_model(words, name, value):
+    args = parse_command_line(["--corpus", "x", *words])
+    assert args.model == {name: value}
+    assert getattr(args.build_config(), name) == value
+
+
+def test_options_win_over_the_recipe(tmp_path):
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("hidden_size: 32\nseed: 5\nlearning_rate: 2e-4\ncorpus:\n- a.txt\n- b.txt\nlowercase:\n")
+    args = parse_command_line([str(recipe), "--seed", "6"])
+    assert (args.seed, args.learning_rate, args.corpus) == (6, 2e-4, ["a.txt", "b.txt"])
+    assert (args.model, args.recipe, args.output_dir) == ({"hidden_size": 32}, "mine", "runs/mine")
+    assert args.lowercase is None
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--bach_tokens", "3"], r"Unknown setting `bach_tokens`\. Did you mean `batch_tokens`\?"),
+        (["--hiden_size", "3"], r"Unknown setting `hiden_size`\. Did you mean `hidden_size`\?"),
+        (["--zzz", "3"], r"Unknown setting `zzz`\. Known: adam_beta1"),
+        (["--recipe", "x"], "Unknown setting `recipe`"),
+        (["--auto_classes", "x"], "Unknown setting `auto_classes`"),
+        (["--vocab_size", "many"], "`vocab_size` is 'many'; it must be of type int"),
+        (["--seed", "1.5"], r"`seed` is '1\.5'; it must be of type int"),
+        (["--seed", "inf"], "`seed` is 'inf'; it must be of type int"),
+        (["--seed", "nan"], "`seed` is 'nan'; it must be of type int"),
+        (["--seed"], "`seed` is True; it must be of type int"),
+        (["--seed", "1", "2"], r"`seed` is \['1', '2'\]; it must be of type int"),
+        (["--learning_rate", "fast"], "`learning_rate` is 'fast'; it must be of type float"),
+        (["--compile", "maybe"], "`compile` is 'maybe'; it must be of type bool"),
+        (["--corpus"], "`corpus` is True; it must be of type list"),
+        (["--softmax", "half"], "`softmax` is 'half'; allowed: 'full', 'chunked', 'sampled'"),
+        (["--pooling", "median"], "`pooling` is 'median'; allowed: 'mean_max', 'mean', 'max'"),
+        (["--projection_activation", "gelu"], "`projection_activation` is 'gelu'; allowed: 'relu'"),
+        (["--family", "bert"], "`family` is 'bert'; allowed: mean_max_aae"),
+        (["one", "two"], "Give one recipe, not 2: one, two"),
+        (["--batch_tokens", "0"], "`batch_tokens` is 0; it must be 1 or more"),
+        (["--seed", "-1"], "`seed` is -1; it must be 0 or more"),
+        (["--min_tokens", "9", "--max_tokens", "8"], "`max_tokens` is 8, less than `min_tokens` 9"),
+        (["--epochs", "0", "--max_steps", "0"], r"`epochs` is 0\.0; give a positive number, or `max_steps`"),
+        (["--word_drop", "1"], r"`word_drop` is 1\.0; it must be at least 0 and less than 1"),
+        (["--hidden_size", "30", "--num_attention_heads", "4"], "`num_attention_heads` is 4 and `hidden_size` 30"),
+        (["--attention_dropout", "1.5"], r"`attention_dropout` is 1\.5; it must be at least 0 and less than 1"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_refused_options(words, message):
+    with pytest.raises(ValueError, match=message):
+        parse_command_line(["--corpus", "x", *words] if words[0].startswith("--") else words)
+
+
+def test_recipes_that_are_not_there():
+    with pytest.raises(FileNotFoundError, match=r"'mean-max-aee'.*Did you mean 'mean-max-aae'\?.*Packaged: docstrings"):
+        read_recipe("mean-max-aee")
+    with pytest.raises(FileNotFoundError, match=r"'zzz' and no packaged recipe of that name\. Packaged"):
+        read_recipe("zzz")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [1", "is not valid YAML"),
+        ("- a\n- b\n", "must hold `key: value` lines, not a list"),
+        ("just words", "must hold `key: value` lines, not a str"),
+        ("max_step: 3\n", r"Unknown setting `max_step`\. Did you mean `max_steps`\?"),
+        ("7: 3\n", "Unknown setting `7`"),
+        ("max_steps: yes\n", "`max_steps` is True; it must be of type int"),
+        ("corpus: [1, 2]\n", r"`corpus` is \[1, 2\]; it must be of type list"),
+        ("corpus:\n", "`corpus` is None; it must be of type list"),
+        ("family: [mean_max_aae]\n", r"`family` is \['mean_max_aae'\]; allowed"),
+        ("hidden_size:\n  a: 1\n", "`hidden_size` is .*; it must be of type int"),
+    ],
+)
+def test_recipe_files_that_are_refused(tmp_path, text, message):
+    recipe = tmp_path / "bad.yaml"
+    recipe.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        parse_command_line([str(recipe)])
+
+
+def test_an_empty_recipe_file_is_all_defaults(tmp_path):
+    (tmp_path / "empty.yaml").write_text("# nothing\n")
+    args = parse_command_line([str(tmp_path / "empty.yaml")])
+    assert args.to_dict() == {**PretrainArguments().to_dict(), "recipe": "empty", "output_dir": "runs/empty"}
+
+
+def test_what_follows_from_the_tokenizer_cannot_be_set():
+    fields = model_fields(MeanMaxAAEConfig)
+    assert {"hidden_size", "vocab_size", "tie_word_embeddings"} <= set(fields)
+    for name in ("input_vocab_size", "eos_token_id", "is_encoder_decoder", "auto_classes", "architectures"):
+        assert name not in fields
+        with pytest.raises(ValueError, match=f"Unknown setting `{name}`"):
+            arguments_from_settings({name: 1})
+
+
+def test_made_directly():
+    assert PretrainArguments(corpus="a.txt").corpus == ["a.txt"]
+    with pytest.raises(ValueError, match="`softmax` is 'half'; allowed"):
+        PretrainArguments(softmax="half")
+    with pytest.raises(ValueError, match="`family` is 'bert'; allowed"):
+        PretrainArguments(family="bert")
