@@ -123,6 +123,7 @@ def test_finished_shards_are_kept(model, text, tmp_path, monkeypatch):
     shards[1].unlink()
     shards[3].write_bytes(shards[3].read_bytes()[:500])
     (output / ".shard-000001.npy.partial-1").write_bytes(b"half")
+    (output / ".manifest.json.partial-1").write_bytes(b"half")
     (output / "manifest.json").write_text(json.dumps({**read_manifest(output), "complete": False}))
     with pytest.raises(ValueError, match="not finished; give its command again"):
         read(output)

@@ -66,7 +66,7 @@ def python_environment(with_package: bool = True, **variables: str) -> dict[str,
 
 
 def run_python(
-    *args: str, timeout: float = 120, with_package: bool = True, **variables: str
+    *args: str, timeout: float = 270, with_package: bool = True, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Runs Python in a process of its own."""
     environment = python_environment(with_package, **variables)

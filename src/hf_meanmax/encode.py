@@ -224,6 +224,8 @@ def _start(output: Path, plan: dict[str, Any], state: Any) -> None:
     """Makes the folder, or checks that what is in it belongs to this text, model and these settings."""
 
     def prepare() -> None:
+        for left in (*output.glob(f".{MANIFEST}.partial-*"), *output.glob(".shard-*.partial-*")):
+            left.unlink()
         if not output.exists() or (output.is_dir() and not any(output.iterdir())):
             output.mkdir(parents=True, exist_ok=True)
             write_manifest(output, {**plan, "complete": False})
@@ -246,8 +248,6 @@ def _start(output: Path, plan: dict[str, Any], state: Any) -> None:
                 raise FileExistsError(
                     f"{output} holds an encoding of {words}{detail}. Name another folder, or remove this one."
                 )
-        for left in output.glob(".*.partial-*"):
-            left.unlink()
 
     if state is None:
         prepare()

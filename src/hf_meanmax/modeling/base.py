@@ -209,7 +209,7 @@ class DecoderOutput(ModelOutput):
 
     last_hidden_state: torch.Tensor | None = None
     past_key_values: object | None = None
-    """Positions `(B, N)` that count the tokens of a mask `(B, N)` from 0, wherever its padding is; 0 for padding."""
+    hidden_states: tuple[torch.Tensor, ...] | None = None
     attentions: tuple[torch.Tensor, ...] | None = None
     cross_attentions: tuple[torch.Tensor, ...] | None = None
 

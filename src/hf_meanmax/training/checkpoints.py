@@ -22,7 +22,6 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 _FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
-_FLAT = StateDictOptions(full_state_dict=True, cpu_offload=True, flatten_optimizer_state_dict=True)
 
 
 class Checkpoints:
@@ -60,7 +59,7 @@ class Checkpoints:
         """
         target = self.folder / f"step-{state['step']:08d}"
         weights: dict[str, Any] = get_model_state_dict(model, options=_FULL)
-        moments = get_optimizer_state_dict(model, optimizer, options=_FLAT)
+        moments: Any = get_optimizer_state_dict(model, optimizer, options=_FULL)
         if not is_main:
             return target
         broken = [name for name, weight in weights.items() if not weight.isfinite().all()]
@@ -75,10 +74,9 @@ class Checkpoints:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
             save_file(_plain(weights), partial / "model.safetensors")
-            tensors = {name: value for name, value in moments.items() if isinstance(value, torch.Tensor)}
-            numbers = {name: value for name, value in moments.items() if not isinstance(value, torch.Tensor)}
+            tensors = {f"{name}.{key}": t for name, entry in moments["state"].items() for key, t in entry.items()}
             save_file(_plain(tensors), partial / "optimizer.safetensors")
-            text = json.dumps({**state, "optimizer": numbers}, indent=1)
+            text = json.dumps({**state, "param_groups": moments["param_groups"]}, indent=1)
             (partial / "state.json").write_text(text, encoding="utf-8")
             for file in partial.iterdir():
                 _flush(file)
@@ -102,16 +100,14 @@ class Checkpoints:
         """
         state = _read(path / "state.json", _read_state)
         weights = _read(path / "model.safetensors", load_file)
-        moments = _read(path / "optimizer.safetensors", load_file)
-        moments.update({name: _from_json(value) for name, value in state.pop("optimizer").items()})
+        tensors = _read(path / "optimizer.safetensors", load_file)
+        moments: dict[str, Any] = {"state": {}, "param_groups": state.pop("param_groups")}
+        for name, tensor in tensors.items():
+            parameter, _, key = name.rpartition(".")
+            moments["state"].setdefault(parameter, {})[key] = tensor
         try:
             set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True))
-            set_optimizer_state_dict(
-                model,
-                optimizer,
-                moments,
-                options=StateDictOptions(full_state_dict=True, flatten_optimizer_state_dict=True),
-            )
+            set_optimizer_state_dict(model, optimizer, moments, options=StateDictOptions(full_state_dict=True))
         except (RuntimeError, KeyError) as error:
             raise ValueError(f"The checkpoint {path} belongs to another model: {error}") from error
         return state
@@ -158,14 +154,9 @@ def _read(path: Path, read: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
 
 def _read_state(path: Path) -> dict[str, Any]:
     state = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(state, dict) or not isinstance(state.get("optimizer"), dict):
+    if not isinstance(state, dict) or not isinstance(state.get("param_groups"), list):
         raise ValueError("it holds no state of a run")
     return state
-
-
-def _from_json(value: Any) -> Any:
-    # Adam's betas are a tuple, which JSON has no word for.
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _flush(path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import signal
 import sys
 import threading
@@ -27,7 +28,7 @@ from hf_meanmax.files import replacing_file
 
 from .arguments import PretrainArguments, list_recipes, parse_command_line
 from .checkpoints import Checkpoints
-from .machine import count_flops, is_bf16_fast, measure_matrix_rate, peak_memory_bytes, synchronize
+from .machine import count_flops, is_bf16_fast, measure_matrix_rate, peak_memory_bytes, synchronize, use_all_cores
 from .preparation import prepare, prepare_word_vectors
 
 # Settings that say how long a run goes on and what it shows, not what each step does.
@@ -73,6 +74,8 @@ class Run:
         self.device = self.accelerator.device
         self.world_size = self.accelerator.num_processes
         self.is_main = self.accelerator.is_main_process
+        if self.device.type == "cpu":
+            use_all_cores(int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size)))
         self.is_sharded = self.accelerator.distributed_type == DistributedType.FSDP
         self.use_bf16 = args.precision == "bf16" or (args.precision == "auto" and is_bf16_fast(self.device))
         self.checkpoints = Checkpoints(self.folder / "checkpoints", args.keep_checkpoints)

@@ -1,0 +1,193 @@
+"""Training speed on this machine: our loop against a plain one, and the share of the machine's matrix rate.
+
+    python benchmarks/training_speed.py corpus.txt --vocab-size 20000
+
+The plain loop has the same model, but batches in random order with padding, fp32 and the full softmax. Both see the
+same sentences and as many tokens a step; they run in turn, so a machine that slows down slows both. Prints tokens/s
+(real tokens, padding not counted), their ratio, the matrix rate that the machine reaches on large bf16 products and
+on the very products of this model, the share of each that the loop reaches, and peak memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from hf_meanmax import MeanMaxAAEConfig, MeanMaxAAEForReconstruction
+from hf_meanmax.data import BatchPlan, CandidateSampler, MicroBatches, SentenceFilter, build_token_store, open_corpus
+from hf_meanmax.tokenization import train_tokenizer
+from hf_meanmax.training.machine import count_flops, is_bf16_fast, measure_matrix_rate, peak_memory_bytes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("corpus", nargs="+")
+    parser.add_argument("--vocab-size", type=int, default=20000)
+    parser.add_argument("--hidden-size", type=int, default=1024)
+    parser.add_argument("--intermediate-size", type=int, default=2048)
+    parser.add_argument("--batch-tokens", type=int, default=2048)
+    parser.add_argument("--accumulation", type=int, default=2)
+    parser.add_argument("--negatives", type=int, default=4000)
+    parser.add_argument("--rounds", type=int, default=5, help="measurements of each loop")
+    parser.add_argument(
+        "--steps", type=int, default=12, help="steps of our loop in a measurement; the plain one takes 2"
+    )
+    parser.add_argument("--lines", type=int, default=200_000, help="lines of the corpus that are used")
+    args = parser.parse_args()
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with tempfile.TemporaryDirectory() as folder:
+        store, tokenizer = make_store(args, Path(folder))
+        ours = Ours(args, store, len(tokenizer), device)
+        plain = Plain(args, store, len(tokenizer), device)
+        for loop in (ours, plain):
+            loop.run(2)
+        rates: dict[str, list[float]] = {"ours": [], "plain": []}
+        shares, product_shares = [], []
+        dtype = torch.bfloat16 if ours.use_bf16 else torch.float32
+        for _ in range(args.rounds):
+            square = measure_matrix_rate(device, dtype)
+            products = measure_model_products(args, ours.num_candidates, device, dtype)
+            tokens, seconds, flops = ours.run(args.steps)
+            rates["ours"].append(tokens / seconds)
+            shares.append(flops / seconds / square)
+            product_shares.append(flops / seconds / products)
+            tokens, seconds, _ = plain.run(2)
+            rates["plain"].append(tokens / seconds)
+            print(
+                f"ours {rates['ours'][-1]:8,.0f} tokens/s  plain {rates['plain'][-1]:8,.0f}  "
+                f"ratio {rates['ours'][-1] / rates['plain'][-1]:5.2f}  matrix rate {square / 1e12:.2f} TFLOP/s "
+                f"(model's products {products / 1e12:.2f}), share {shares[-1]:.2f} ({product_shares[-1]:.2f})"
+            )
+        ratios = [a / b for a, b in zip(rates["ours"], rates["plain"], strict=True)]
+        print(
+            f"median: ours {statistics.median(rates['ours']):,.0f} tokens/s, "
+            f"plain {statistics.median(rates['plain']):,.0f}, "
+            f"ratio {statistics.median(ratios):.2f}; share of the matrix rate {statistics.median(shares):.2f}, of the "
+            f"rate on the model's own products {statistics.median(product_shares):.2f}; "
+            f"peak memory of both together {peak_memory_bytes(device) / 2**30:.2f} GiB"
+        )
+
+
+def make_store(args, folder):
+    lines = []
+    for line in open_corpus(args.corpus):
+        lines.append(line)
+        if len(lines) >= args.lines:
+            break
+    tokenizer = train_tokenizer(filter(None, lines), "word", args.vocab_size, show_progress=False)
+    (folder / "corpus.txt").write_text("\n".join(lines), encoding="utf-8")
+    rule = SentenceFilter(min_tokens=4, max_tokens=32, beyond_max="drop")
+    store = build_token_store(open_corpus(str(folder / "corpus.txt")), tokenizer, folder / "store", rule, False)
+    return store, tokenizer
+
+
+def make_model(args, vocab_size, device, attention):
+    config = MeanMaxAAEConfig(
+        vocab_size=vocab_size, hidden_size=args.hidden_size, intermediate_size=args.intermediate_size,
+        embedding_dropout=0.0, attention_dropout=0.0,
+    )  # fmt: skip
+    config._attn_implementation = attention
+    return MeanMaxAAEForReconstruction(config).to(device).train()
+
+
+class Ours:
+    """What the training loop does at each step."""
+
+    def __init__(self, args, store, vocab_size, device):
+        torch.manual_seed(0)
+        self.device = device
+        self.use_bf16 = is_bf16_fast(device)
+        self.model = make_model(args, vocab_size, device, "eager" if device.type == "cpu" else "sdpa")
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3, fused=True)
+        plan = BatchPlan(store.lengths, args.batch_tokens, args.accumulation)
+        sampler = CandidateSampler(store.token_counts, args.negatives)
+        self.batches = MicroBatches(store, plan, candidates=sampler).iterate(0)
+        self.num_candidates = 0
+
+    def run(self, steps):
+        tokens, flops, seconds = 0, 0, 0.0
+        for _ in range(steps):
+            _, micro_batches, num_targets = next(self.batches)
+            flops += sum(count_flops(self.model, batch) for batch in micro_batches)
+            self.num_candidates = len(micro_batches[0]["candidate_ids"])
+            start = time.perf_counter()
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.use_bf16):
+                for batch in micro_batches:
+                    batch = {name: tensor.to(self.device) for name, tensor in batch.items()}
+                    self.model(**batch, num_items_in_batch=num_targets, use_cache=False).loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            if self.device.type == "cuda":
+                torch.cuda.synchronize()
+            seconds += time.perf_counter() - start
+            tokens += num_targets
+        return tokens, seconds, flops
+
+
+class Plain:
+    """The textbook loop: random batches padded to their longest row, fp32, full softmax, PyTorch's defaults."""
+
+    def __init__(self, args, store, vocab_size, device):
+        torch.manual_seed(0)
+        self.device = device
+        self.store = store
+        self.model = make_model(args, vocab_size, device, "sdpa")
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3)
+        self.rng = np.random.default_rng(0)
+        self.rows = max(1, round(args.batch_tokens * args.accumulation / float(store.lengths.mean())))
+
+    def run(self, steps):
+        tokens, seconds = 0, 0.0
+        for _ in range(steps):
+            start = time.perf_counter()
+            rows = [
+                torch.from_numpy(self.store[int(i)].astype(np.int64))
+                for i in self.rng.integers(0, len(self.store), self.rows)
+            ]
+            ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=0).to(self.device)
+            mask = (ids != 0).long()
+            labels = ids.masked_fill(mask == 0, -100)
+            self.model(input_ids=ids, attention_mask=mask, labels=labels, use_cache=False).loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            if self.device.type == "cuda":
+                torch.cuda.synchronize()
+            seconds += time.perf_counter() - start
+            tokens += int(mask.sum())
+        return tokens, seconds, 0
+
+
+def measure_model_products(args, num_candidates, device, dtype):
+    """FLOP/s over the products of this model's layers, forward and backward, in sizes of one micro batch."""
+    tokens, e, d, f = args.batch_tokens, 300, args.hidden_size, args.intermediate_size
+    sizes = [(e, d)] * 6 + [(d, f), (f, d)] * 2 + [(d, d), (d, num_candidates)]
+    flops, seconds = 0, 0.0
+    for inner, outer in sizes:
+        x = torch.randn(tokens, inner, device=device).to(dtype)
+        w = torch.randn(outer, inner, device=device).to(dtype)
+        g = torch.randn(tokens, outer, device=device).to(dtype)
+        for product in (lambda x=x, w=w: x @ w.t(), lambda g=g, w=w: g @ w, lambda g=g, x=x: g.t() @ x):
+            product()
+            times = []
+            for _ in range(5):
+                start = time.perf_counter()
+                product()
+                if device.type == "cuda":
+                    torch.cuda.synchronize()
+                times.append(time.perf_counter() - start)
+            seconds += statistics.median(times)
+            flops += 2 * tokens * inner * outer
+    return flops / seconds
+
+
+if __name__ == "__main__":
+    main()

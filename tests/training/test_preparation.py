@@ -1,0 +1,195 @@
+"""Tokenizer, stores and held-out sentences of a run: nothing in two parts, everything reused."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hf_meanmax.data import Documents
+from hf_meanmax.training import preparation
+from hf_meanmax.training.preparation import HeldOut, cache_folder, open_sides, prepare, prepare_word_vectors
+from tiny_model import make_tokenizer
+
+
+def sides(documents: list[list[str]], every: int) -> tuple[list[str], list[str]]:
+    corpus = Documents(documents)
+    return list(HeldOut(corpus, every, held_out=False)), list(HeldOut(corpus, every, held_out=True))
+
+
+def numbered(*lengths: int) -> list[list[str]]:
+    return [[f"{document} {line}" for line in range(length)] for document, length in enumerate(lengths)]
+
+
+@pytest.mark.parametrize("every", [2, 3, 10])
+@pytest.mark.parametrize("lengths", [[1] * 40, [7, 20, 21, 60, 3, 100], [500], [20] * 12], ids=str)
+def test_the_sides_partition_the_corpus(every, lengths):
+    documents = numbered(*lengths)
+    train, held_out = (list(filter(None, side)) for side in sides(documents, every))
+    lines = [line for document in documents for line in document]
+    assert sorted(train + held_out) == sorted(lines)
+    assert not set(train) & set(held_out)
+    # Both sides keep the order, and blocks are of 20 lines at most and of one document.
+    assert train == [line for line in lines if line in set(train)]
+    blocks = [document[start : start + 20] for document in documents for start in range(0, len(document), 20)]
+    expected = [line for number, block in enumerate(blocks) if number % every == every // 2 for line in block]
+    assert held_out == expected
+
+
+def test_both_sides_keep_document_boundaries():
+    train, held_out = sides(numbered(2, 2, 2), every=2)
+    assert train == ["0 0", "0 1", "", "", "2 0", "2 1", ""]
+    assert held_out == ["", "1 0", "1 1", "", ""]
+
+
+def test_blank_lines_in_a_row_are_one_boundary():
+    documents = numbered(*[1] * 60)
+    spaced = [part for document in documents for part in (document, [])]
+    for side, other in zip(sides(documents, 2), sides(spaced, 2), strict=True):
+        assert list(filter(None, side)) == list(filter(None, other))
+
+
+def test_sides_have_identities_of_their_own():
+    corpus = Documents(numbered(3))
+    keys = [json.dumps(HeldOut(corpus, every, held).identity()) for every in (2, 3) for held in (True, False)]
+    assert len(set(keys)) == 4
+
+
+def test_prepared_run(make_arguments, texts):
+    prepared = prepare(make_arguments(), show_progress=False)
+    held_out = (texts / "held-out.txt").read_text().splitlines()
+    assert prepared.validation_texts == held_out
+    assert len(prepared.train) == 300
+    assert len(prepared.train.document_starts) == 30
+    assert prepared.tokenizer.convert_ids_to_tokens(range(4)) == ["<pad>", "<unk>", "<s>", "</s>"]
+    for text, ids in zip(held_out, prepared.validation, strict=True):
+        assert prepared.tokenizer(text)["input_ids"] == ids.tolist()
+
+
+def test_a_part_of_the_corpus_is_held_out(make_arguments, texts):
+    prepared = prepare(make_arguments(validation=None, validation_sentences=50), show_progress=False)
+    lines = [line for line in (texts / "train.txt").read_text().splitlines() if line]
+    # 300 lines are few: every second document of ten.
+    expected = [line for start in range(10, 300, 20) for line in lines[start : start + 10]]
+    assert prepared.validation_texts == expected[:50]
+    assert len(prepared.train) == 150
+    assert prepared.tokenizer(prepared.validation_texts[0])["input_ids"] == prepared.validation[0].tolist()
+
+
+def test_everything_is_made_once(make_arguments, tmp_path, monkeypatch):
+    args = make_arguments(cache_dir=str(tmp_path / "cache"))
+    first = prepare(args, show_progress=False)
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*") if path.is_file()}
+    assert {path.parts[len(tmp_path.parts) + 1] for path in files} == {"tokenizers", "stores"}
+    monkeypatch.setattr(preparation, "train_tokenizer", None)
+    second = prepare(args, show_progress=False)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*") if path.is_file()} == files
+    assert second.train.folder == first.train.folder
+    assert second.tokenizer.get_vocab() == first.tokenizer.get_vocab()
+    monkeypatch.undo()
+
+    shorter = prepare(make_arguments(cache_dir=args.cache_dir, max_tokens=8), show_progress=False)
+    assert shorter.train.folder != first.train.folder
+    assert 0 < len(shorter.train) < len(first.train)
+    smaller = prepare(make_arguments(cache_dir=args.cache_dir, vocab_size=10), show_progress=False)
+    assert len(smaller.tokenizer) == 10
+
+
+def test_a_changed_corpus_is_read_anew(make_arguments, tmp_path):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("the cat saw a dog\n" * 5)
+    args = make_arguments(corpus=[str(corpus)])
+    assert len(prepare(args, show_progress=False).train) == 5
+    corpus.write_text("the cat saw another dog\n" * 7)
+    os.utime(corpus, (1, 1))
+    prepared = prepare(args, show_progress=False)
+    assert len(prepared.train) == 7
+    assert "another" in prepared.tokenizer.get_vocab()
+
+
+def test_tokenizer_of_a_folder(make_arguments, tmp_path):
+    make_tokenizer().save_pretrained(tmp_path / "tokenizer")
+    prepared = prepare(make_arguments(tokenizer=str(tmp_path / "tokenizer")), show_progress=False)
+    assert prepared.tokenizer.get_vocab() == make_tokenizer().get_vocab()
+    assert prepared.train.token_counts.shape == (14,)
+    (tmp_path / "empty").mkdir()
+    for name in (str(tmp_path / "empty"), "words"):
+        with pytest.raises(FileNotFoundError, match=f"`tokenizer` is '{name}': neither one of word, bpe, unigram, char"):
+            prepare(make_arguments(tokenizer=name), show_progress=False)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "char"])
+def test_other_kinds_of_tokenizer(make_arguments, kind):
+    prepared = prepare(make_arguments(tokenizer=kind, vocab_size=300, max_tokens=64), show_progress=False)
+    text = prepared.validation_texts[0]
+    assert prepared.tokenizer.decode(prepared.validation[0], skip_special_tokens=True) == text
+
+
+def test_sentences_are_filtered(make_arguments, tmp_path):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("a b\na b c d\na b c d e f\n" * 30)
+    options = {"corpus": [str(corpus)], "min_tokens": 3, "max_tokens": 5, "validation": [str(corpus)]}
+    dropped = prepare(make_arguments(**options), show_progress=False)
+    assert set(dropped.train.lengths.tolist()) == {5}
+    assert dropped.train.report.too_long == dropped.train.report.too_short == 30
+    with pytest.warns(UserWarning, match="30 of 60 sentences were longer than 5 tokens"):
+        cut = prepare(make_arguments(**options, long_lines="truncate"), show_progress=False)
+    assert sorted(set(cut.train.lengths.tolist())) == [5, 6]
+    assert set(cut.validation_texts) == {"a b c d"}
+
+
+def test_nothing_to_hold_out(make_arguments, tmp_path):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("one two three four\n" * 3)
+    with pytest.raises(ValueError, match="No sentence of 4-32 tokens could be held out.*`--validation`"):
+        prepare(make_arguments(corpus=[str(corpus)], validation=None), show_progress=False)
+
+
+def test_where_the_cache_is(make_arguments, monkeypatch):
+    args = make_arguments(cache_dir="")
+    monkeypatch.setenv("HF_MEANMAX_CACHE", "/somewhere")
+    assert cache_folder(args) == Path("/somewhere")
+    monkeypatch.delenv("HF_MEANMAX_CACHE")
+    assert cache_folder(args) == Path.home() / ".cache" / "hf_meanmax"
+    assert cache_folder(make_arguments(cache_dir="~/mine")) == Path.home() / "mine"
+
+
+def test_docstrings_are_the_built_in_corpus(make_arguments, monkeypatch):
+    from hf_meanmax.data import docstrings
+
+    class Harvest:
+        def split(self):
+            return [["a b c d"]], [["e f g h"]]
+
+    monkeypatch.setattr(docstrings, "harvest_docstrings", lambda show_progress: Harvest())
+    train, held_out = open_sides(make_arguments(corpus=["docstrings"]), show_progress=False)
+    assert (list(train), list(held_out)) == (["a b c d", ""], ["e f g h", ""])
+
+
+def test_word_vectors_from_a_file(make_arguments, tmp_path):
+    path = tmp_path / "vectors.txt"
+    path.write_text("cat 1 2 3 4\nunheard 5 6 7 8\nhouse -1 0 0.5 2\n")
+    args = make_arguments(word_vectors=str(path))
+    prepared = prepare(args, show_progress=False)
+    matrix = prepare_word_vectors(args, prepared, 4)
+    vocabulary = prepared.tokenizer.get_vocab()
+    assert matrix.shape == (len(vocabulary), 4)
+    assert matrix[vocabulary["cat"]].tolist() == [1, 2, 3, 4]
+    assert matrix[vocabulary["house"]].tolist() == [-1, 0, 0.5, 2]
+    with pytest.raises(ValueError, match="have 4 dimensions, `embedding_size` is 8; set `--embedding_size 4`"):
+        prepare_word_vectors(args, prepared, 8)
+    assert prepare_word_vectors(make_arguments(), prepared, 8) is None
+
+
+def test_word_vectors_trained_on_the_corpus(make_arguments, tmp_path, monkeypatch):
+    pytest.importorskip("gensim")
+    args = make_arguments(word_vectors="train", cache_dir=str(tmp_path / "cache"))
+    prepared = prepare(args, show_progress=False)
+    matrix = prepare_word_vectors(args, prepared, 8, show_progress=False)
+    assert matrix.shape == (len(prepared.tokenizer), 8)
+    assert len(list((tmp_path / "cache" / "vectors").iterdir())) >= 1
+    monkeypatch.setattr("gensim.models.Word2Vec", None)
+    assert np.array_equal(prepare_word_vectors(args, prepared, 8, show_progress=False), matrix)

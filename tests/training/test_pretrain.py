@@ -1,0 +1,518 @@
+"""Whole runs of a second: what they write, that they learn, and that interruptions change nothing."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
+
+from hf_meanmax.evaluation import reconstruct, score_reconstructions
+from hf_meanmax.training import checkpoints as checkpoints_module
+from hf_meanmax.training import pretrain as module
+from hf_meanmax.training.pretrain import Run, main, pretrain
+from tiny_model import python_environment, run_python
+
+ROOT = Path(__file__).resolve().parents[2]
+HARD = {
+    "embedding_dropout": 0.2,
+    "attention_dropout": 0.1,
+    "word_drop": 0.2,
+    "word_swap": 0.2,
+    "softmax": "sampled",
+    "num_negatives": 5,
+    "gradient_accumulation_steps": 2,
+    "lr_schedule": "cosine",
+    "warmup_steps": 3,
+    "batch_tokens": 80,
+}
+
+
+@pytest.fixture(autouse=True)
+def quick_machine(monkeypatch):
+    monkeypatch.setattr(module, "measure_matrix_rate", lambda device, dtype: 1e12)
+
+
+def records(folder: str | Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+
+
+def losses(folder: str | Path) -> dict[int, float]:
+    """The loss of each logged step; fails if one is logged twice."""
+    found = [(record["step"], record["loss"]) for record in records(folder) if "loss" in record]
+    assert len(found) == len(dict(found)), "a step is logged twice"
+    return dict(found)
+
+
+def weights(folder: str | Path) -> dict[str, torch.Tensor]:
+    return load_file(Path(folder) / "model" / "model.safetensors")
+
+
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def built(args) -> Run:
+    """A run ready for its first step."""
+    run = Run(args)
+    run._claim_folder()
+    run.prepared = module.prepare(args, show_progress=False)
+    run._build()
+    return run
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing may catch it."""
+
+
+def interrupt(monkeypatch, at_step: int, what) -> None:
+    """Calls `what()` before the optimizer step that makes `at_step` + 1."""
+    original = Run._step
+
+    def step(self, *args):
+        if self.state["step"] == at_step:
+            what()
+        return original(self, *args)
+
+    monkeypatch.setattr(Run, "_step", step)
+
+
+def kill() -> None:
+    raise Killed
+
+
+@pytest.mark.parametrize("softmax", ["full", "chunked", "sampled"])
+def test_a_whole_run(make_arguments, softmax, capsys):
+    args = make_arguments(
+        softmax=softmax, num_negatives=10, eval_steps=4, sample_sentences=2, checkpoint_steps=3, showcase=softmax == "full"
+    )
+    summary = pretrain(args)
+    run, model_folder = Path(args.output_dir), Path(args.output_dir) / "model"
+
+    assert (summary["steps"], summary["stopped_by"]) == (8, "steps")
+    assert summary["tokens_per_second"] > 0
+    assert 0 < summary["share_of_matrix_rate"] < 1
+    assert summary["peak_memory_bytes"] > 1e7
+    assert 0 <= summary["validation_exact_match"] <= 1
+    found = records(run)
+    assert [record["step"] for record in found if "loss" in record] == list(range(1, 9))
+    assert [record["step"] for record in found if "validation_loss" in record] == [4, 8]
+    assert found[-1] == {"step": 8, **json.loads(json.dumps(summary))}
+    assert [path.name for path in (run / "checkpoints").iterdir() if path.name[-1] in "68"] == [
+        path.name for path in sorted((run / "checkpoints").glob("step-*"))[-2:]
+    ] or sorted(p.name for p in (run / "checkpoints").iterdir())[-2:] == ["step-00000006", "step-00000008"]
+
+    model = AutoModelForSeq2SeqLM.from_pretrained(model_folder).eval()
+    encoder = AutoModel.from_pretrained(model_folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(model_folder)
+    texts = ["the cat saw a book in town", "a dog"]
+    batch = tokenizer(texts, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        embedding = encoder(**batch).pooler_output
+        said = model.generate(sentence_embedding=embedding, max_new_tokens=5)
+    encoded = SentenceTransformer(str(model_folder), device="cpu").encode(texts, convert_to_tensor=True)
+    torch.testing.assert_close(encoded, embedding)
+    assert torch.equal(model.generate(**batch, max_new_tokens=5), said)
+
+    told = json.loads((model_folder / "training_args.json").read_text())
+    assert {key: told[key] for key in args.to_dict()} == args.to_dict()
+    assert told["results"] == json.loads(json.dumps(summary))
+    suffixes = {path.suffix for path in run.rglob("*") if path.is_file()}
+    assert suffixes <= {".json", ".jsonl", ".safetensors", ".py"}
+
+    output = capsys.readouterr().out
+    assert re.search(r"step 4: validation loss \d", output)
+    assert output.count(" -> ") >= 2
+    assert "8 steps" in output
+    assert f"saved to {model_folder}" in output
+    assert ("to use it:" in output) == args.showcase
+
+
+def test_it_learns_to_reconstruct(make_arguments):
+    args = make_arguments(max_steps=400, hidden_size=32, intermediate_size=32, embedding_size=16, log_steps=20)
+    summary = pretrain(args)
+    curve = losses(args.output_dir)
+    assert curve[20] > 1.5
+    assert curve[400] < 0.05
+    assert summary["validation_accuracy"] > 0.99
+    assert summary["validation_exact_match"] > 0.9
+    model = AutoModelForSeq2SeqLM.from_pretrained(Path(args.output_dir) / "model").eval()
+    tokenizer = AutoTokenizer.from_pretrained(Path(args.output_dir) / "model")
+    text = "her sister painted the green door near the mill"
+    assert score_reconstructions(tokenizer, [text], reconstruct(model, tokenizer, [text])).exact_match == 1
+
+
+@pytest.mark.parametrize("softmax", ["full", "chunked"])
+def test_gradient_of_a_step_is_that_of_one_batch(make_arguments, monkeypatch, softmax):
+    """Micro batches of unlike numbers of targets: the loss is the mean over all targets, not over micro batches."""
+    run = built(make_arguments(gradient_accumulation_steps=3, batch_tokens=61, softmax=softmax, max_grad_norm=0))
+    _, micro_batches, num_targets = next(run.batches.iterate(0))
+    sizes = [int((batch["labels"] != -100).sum()) for batch in micro_batches]
+    assert len(set(sizes)) > 1
+    assert sum(sizes) == num_targets
+
+    reference = copy.deepcopy(run.model).double()
+    total = 0.0
+    for batch in micro_batches:
+        for row in range(len(batch["labels"])):
+            ids = batch["labels"][row][batch["labels"][row] != -100][None]
+            logits = reference(input_ids=ids, labels=ids).logits
+            total = total + torch.nn.functional.cross_entropy(logits[0], ids[0], reduction="sum") / num_targets
+    total.backward()
+
+    gradients = []
+    monkeypatch.setattr(run.optimizer, "step", lambda: gradients.extend(p.grad.clone() for p in run.trained))
+    loss = run._step(micro_batches, num_targets)
+    torch.testing.assert_close(loss.double(), total, atol=1e-5, rtol=1e-5)
+    for ours, theirs in zip(gradients, reference.parameters(), strict=True):
+        torch.testing.assert_close(ours.double(), theirs.grad, atol=1e-6, rtol=1e-4)
+
+
+def test_gradients_are_clipped(make_arguments, monkeypatch):
+    run = built(make_arguments(max_grad_norm=0.01))
+    _, micro_batches, num_targets = next(run.batches.iterate(0))
+    norms = []
+    monkeypatch.setattr(
+        run.optimizer, "step", lambda: norms.append(torch.stack([p.grad.norm() for p in run.trained]).norm().item())
+    )
+    run._step(micro_batches, num_targets)
+    assert norms[0] == pytest.approx(0.01, rel=1e-3)
+
+
+def test_full_and_chunked_softmax_train_alike(make_arguments):
+    curves = []
+    for softmax in ("full", "chunked"):
+        args = make_arguments(softmax, softmax=softmax, max_steps=5)
+        pretrain(args)
+        curves.append(losses(args.output_dir))
+    assert curves[0] == pytest.approx(curves[1], abs=1e-5)
+
+
+def test_schedules(make_arguments):
+    def factors(steps=range(11), **options):
+        run = Run(make_arguments(max_steps=10, **options))
+        run.total_steps = 10
+        for run.state["step"] in steps:
+            yield run._schedule()
+
+    assert list(factors()) == [1.0] * 11
+    assert list(factors(warmup_steps=4))[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert list(factors(lr_schedule="linear")) == pytest.approx([1 - step / 10 for step in range(11)])
+    assert list(factors(lr_schedule="linear", warmup_steps=5))[4:] == pytest.approx([1, 1, 0.8, 0.6, 0.4, 0.2, 0])
+    cosine = [0.5 + 0.5 * math.cos(math.pi * step / 10) for step in range(11)]
+    assert list(factors(lr_schedule="cosine")) == pytest.approx(cosine)
+    run = Run(make_arguments(max_steps=10, max_minutes=1, lr_schedule="linear"))
+    run.total_steps, run.agreed_seconds = 10, 45.0
+    assert run._schedule() == pytest.approx(0.25)
+
+
+def test_the_learning_rate_is_the_schedule_s(make_arguments):
+    args = make_arguments(max_steps=6, warmup_steps=2, lr_schedule="linear", learning_rate=0.004)
+    pretrain(args)
+    rates = [record["learning_rate"] for record in records(args.output_dir) if "loss" in record]
+    assert rates == pytest.approx([0.002, 0.004, 0.004, 0.003, 0.002, 0.001])
+
+
+def test_epochs_say_how_long(make_arguments):
+    args = make_arguments(max_steps=0, epochs=1.5)
+    run = built(args)
+    assert run.total_steps == math.ceil(1.5 * run.steps_per_epoch)
+    # The plan goes over the end of an epoch, and starts in the middle of one.
+    run.state["step"] = run.steps_per_epoch - 1
+    steps = run._steps()
+    assert [next(steps)[:2] for _ in range(3)] == [(0, run.steps_per_epoch - 1), (1, 0), (1, 1)]
+    steps.close()
+
+
+def test_noise_is_in_the_input_alone(make_arguments):
+    run = built(make_arguments(word_drop=0.3, word_swap=0.3))
+    _, (batch, *_), _ = next(run.batches.iterate(0))
+    clean = built(make_arguments("clean"))
+    _, (expected, *_), _ = next(clean.batches.iterate(0))
+    assert torch.equal(batch["labels"], expected["labels"])
+    assert batch["input_ids"].shape != expected["input_ids"].shape or not torch.equal(
+        batch["input_ids"], expected["input_ids"]
+    )
+
+
+def test_frozen_encoder(make_arguments):
+    args = make_arguments(freeze_encoder=True, max_steps=3)
+    start = copy.deepcopy(built(args).model.state_dict())
+    pretrain(args)
+    end = weights(args.output_dir)
+    assert all(torch.equal(end[name], start[name]) for name in end if name.startswith("encoder."))
+    assert all(not torch.equal(end[name], start[name]) for name in ("lm_head.weight", "lm_head.bias"))
+    assert not any("encoder." in name for name in load_file(sorted(Path(args.output_dir).glob("checkpoints/*"))[-1] / "optimizer.safetensors"))
+
+
+def test_frozen_word_vectors(make_arguments, tmp_path):
+    (tmp_path / "vectors.txt").write_text("cat 1 2 3 4 5 6 7 8\nhouse 8 7 6 5 4 3 2 1\n")
+    args = make_arguments(freeze_word_embeddings=True, word_vectors=str(tmp_path / "vectors.txt"), max_steps=3)
+    before = built(args).model.get_input_embeddings().weight.clone()
+    pretrain(args)
+    model = AutoModelForSeq2SeqLM.from_pretrained(Path(args.output_dir) / "model")
+    table = model.get_input_embeddings().weight
+    vocabulary = AutoTokenizer.from_pretrained(Path(args.output_dir) / "model").get_vocab()
+    assert table[vocabulary["cat"]].tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert torch.equal(table, before)
+    assert not table.requires_grad
+
+
+# Ending
+
+
+def scripted(monkeypatch, accuracies: list[float]) -> None:
+    """Evaluations that give these accuracies, the last one for ever."""
+    rest = iter(accuracies)
+    original = Run.evaluate
+
+    def evaluate(self):
+        scores = original(self)
+        return scores | {"validation_accuracy": next(rest, accuracies[-1])}
+
+    monkeypatch.setattr(Run, "evaluate", evaluate)
+
+
+def test_early_stopping_exports_the_best(make_arguments, monkeypatch, capsys):
+    args = make_arguments(max_steps=30, eval_steps=2, checkpoint_steps=7, early_stopping_patience=3, keep_checkpoints=1)
+    scripted(monkeypatch, [0.1, 0.3, 0.5, 0.4, 0.5, 0.2, 0.9])
+    summary = pretrain(args)
+    # Best at the third evaluation, step 6; no better one at 8, 10 and 12.
+    assert (summary["steps"], summary["stopped_by"]) == (12, "no better accuracy")
+    assert "exporting the best checkpoint, step 6" in capsys.readouterr().out
+    folder = Path(args.output_dir)
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["step-00000006", "step-00000012"]
+    best = load_file(folder / "checkpoints" / "step-00000006" / "model.safetensors")
+    assert same(weights(folder), best)
+    # The same command again finds the run at its end.
+    summary = pretrain(args)
+    assert (summary["steps"], summary["stopped_by"]) == (12, "no better accuracy")
+    assert same(weights(folder), best)
+    assert len(losses(folder)) == 12
+
+
+def test_early_stopping_may_be_asked_for_later(make_arguments, monkeypatch):
+    """The best weights of before were not saved, so they do not count."""
+    scripted(monkeypatch, [0.9, 0.1, 0.2, 0.3, 0.2])
+    args = make_arguments(max_steps=5, eval_steps=3, checkpoint_steps=10)
+    pretrain(args)
+    summary = pretrain(make_arguments(max_steps=12, eval_steps=3, checkpoint_steps=10, early_stopping_patience=2))
+    assert summary["steps"] == 12
+    assert same(weights(args.output_dir), load_file(Path(args.output_dir) / "checkpoints/step-00000009/model.safetensors"))
+
+
+def test_time_limit(make_arguments):
+    args = make_arguments(max_steps=1000, max_minutes=1e-6)
+    summary = pretrain(args)
+    assert (summary["steps"], summary["stopped_by"]) == (1, "time")
+    # The time is up; more of it goes on from where the run was.
+    assert pretrain(args)["steps"] == 1
+    summary = pretrain(make_arguments(max_steps=3, max_minutes=5))
+    assert (summary["steps"], summary["stopped_by"]) == (3, "steps")
+    assert sorted(losses(args.output_dir)) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("where", ["gradient", "learning rate"])
+def test_losses_that_are_no_numbers_stop_the_run(make_arguments, monkeypatch, where):
+    args = make_arguments(max_steps=30, checkpoint_steps=1, keep_checkpoints=50)
+    if where == "gradient":
+        # A finite loss whose gradient is none: the weights are spoilt before the next loss shows it.
+        def spoil():
+            parameter = torch.nn.Parameter(torch.zeros(()))
+            del parameter
+
+        original = Run._step
+
+        def step(self, *rest):
+            if self.state["step"] == 3:
+                self.model.lm_head.weight.register_hook(lambda gradient: gradient * float("nan"))
+            return original(self, *rest)
+
+        monkeypatch.setattr(Run, "_step", step)
+        message = r"After step 4 the weights are no finite numbers.*Last good checkpoint: .*step-00000003"
+    else:
+        args.learning_rate = 1e20
+        message = (
+            r"The loss is (nan|inf) at step (\d+) \(epoch 0\)\. Sentences of the batch \(indices in .*\): [\d ]+( \.\.\.)?\. "
+            r"Last good checkpoint: .*step-\d{8}\. Lower --learning_rate"
+        )
+    with pytest.raises(FloatingPointError, match=message) as caught:
+        pretrain(args)
+    saved = sorted((Path(args.output_dir) / "checkpoints").iterdir())
+    assert saved
+    for path in saved:
+        for name, tensor in load_file(path / "model.safetensors").items():
+            assert tensor.isfinite().all(), (path, name)
+    assert not (Path(args.output_dir) / "model").exists()
+    assert main([f"--{key}={value}" for key, value in {"corpus": args.corpus[0], "seed": "x"}.items()]) == 1
+    if where == "learning rate":
+        # The rows that it names are those of that step.
+        step = int(re.search(r"at step (\d+)", str(caught.value))[1])
+        run = built(args)
+        rows = np.concatenate(run.batches.plan.epoch(0).rows(step - 1))
+        assert f": {' '.join(map(str, rows[:20]))}" in str(caught.value)
+
+
+# Interruptions
+
+
+@pytest.fixture
+def uninterrupted(make_arguments):
+    """(settings, folder) of a run with dropout, noise, sampling and accumulation."""
+    options = {**HARD, "max_steps": 14, "checkpoint_steps": 4, "eval_steps": 5, "log_steps": 3}
+    args = make_arguments("whole", **options)
+    pretrain(args)
+    return options, Path(args.output_dir)
+
+
+def comparable(folder: Path) -> list[dict[str, Any]]:
+    times = {"tokens_per_second", "minutes", "share_of_matrix_rate", "peak_memory_bytes"}
+    return [{key: value for key, value in record.items() if key not in times} for record in records(folder)]
+
+
+def test_a_killed_run_goes_on_to_the_last_bit(make_arguments, monkeypatch, uninterrupted):
+    options, whole = uninterrupted
+    args = make_arguments("killed", **options)
+    for moment in (2, 7, 8, 13):
+        with monkeypatch.context() as patch:
+            interrupt(patch, moment, kill)
+            with pytest.raises(Killed):
+                pretrain(args)
+    with monkeypatch.context() as patch:  # after the last step, before the summary is complete
+        patch.setattr(Run, "_print_summary", lambda *args: kill())
+        with pytest.raises(Killed):
+            pretrain(args)
+    with open(Path(args.output_dir) / "metrics.jsonl", "a") as file:
+        file.write('{"step": 14, "lo')  # half a line
+    pretrain(args)
+    ours = [{k: v for k, v in record.items() if k != "flops_per_token" and k != "matrix_rate_flops"} for record in comparable(whole)]
+    theirs = [{k: v for k, v in record.items() if k != "flops_per_token" and k != "matrix_rate_flops"} for record in comparable(Path(args.output_dir))]
+    assert theirs == ours
+    assert same(weights(args.output_dir), weights(whole))
+
+
+def test_sigterm_saves_and_the_same_command_goes_on(make_arguments, monkeypatch, uninterrupted, capsys):
+    """Stopped between two log lines and two checkpoints: the mean of the next line still covers all of its steps."""
+    options, whole = uninterrupted
+    args = make_arguments("terminated", **options)
+    for moment in (5, 10):
+        with monkeypatch.context() as patch:
+            interrupt(patch, moment, lambda: os.kill(os.getpid(), signal.SIGTERM))
+            assert pretrain(args) == {"step": moment + 1, "terminated": True}
+        assert f"terminated at step {moment + 1}; the same command resumes" in capsys.readouterr().out
+        assert (Path(args.output_dir) / "checkpoints" / f"step-{moment + 1:08d}").is_dir()
+        assert not (Path(args.output_dir) / "model").exists()
+    pretrain(args)
+    assert losses(args.output_dir) == losses(whole)
+    assert same(weights(args.output_dir), weights(whole))
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_sigterm_of_a_process(make_arguments, settings):
+    """In a process of its own: exit code 0, and the run here goes on from it."""
+    args = make_arguments("process", max_steps=100_000)
+    options = {**settings, "max_steps": 100_000, "output_dir": args.output_dir}
+    words = [word for key, value in options.items() for word in (f"--{key}", *(value if isinstance(value, list) else [str(value)]))]
+    command = [sys.executable, "-m", "hf_meanmax.training.pretrain", *words]
+    process = subprocess.Popen(command, env=python_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    metrics = Path(args.output_dir) / "metrics.jsonl"
+    while process.poll() is None and not (metrics.is_file() and metrics.read_text().count("\n") >= 5):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors[-3000:]
+    stopped_at = int(re.search(r"terminated at step (\d+)", output)[1])
+
+    args = make_arguments("process", max_steps=stopped_at + 2)
+    pretrain(args)
+    whole = make_arguments("whole", max_steps=stopped_at + 2)
+    pretrain(whole)
+    assert losses(args.output_dir) == losses(whole.output_dir)
+
+
+@pytest.mark.parametrize(("processes", "kills"), [(1, 2), (2, 1)])
+def test_sigkill_of_real_processes(tmp_path_factory, processes, kills):
+    """benchmarks/kill_resume.py: kills at random moments, all losses compared bit for bit."""
+    folder = tmp_path_factory.getbasetemp() / "kills"
+    script = str(ROOT / "benchmarks" / "kill_resume.py")
+    arguments = ["--processes", str(processes), "--kills", str(kills), "--steps", "60", "--fork", "--output", str(folder)]
+    result = run_python(script, *arguments, timeout=240)
+    assert result.returncode == 0, result.stdout + result.stderr[-3000:]
+    assert result.stdout.count("identical") == 1
+    assert len(re.findall(r"^ +\d+ \|", result.stdout, flags=re.MULTILINE)) == kills + 1
+    curves = [losses(path) for path in sorted(folder.glob("whole-*"))]
+    assert all(curve == pytest.approx(curves[0], abs=1e-5) for curve in curves)
+    assert len(curves) == processes
+
+
+def test_changed_settings_are_refused(make_arguments):
+    pretrain(make_arguments(max_steps=2))
+    metrics = Path(make_arguments().output_dir) / "metrics.jsonl"
+    before = metrics.read_bytes()
+    with pytest.raises(FileExistsError, match="holds a run with other settings .seed: 0 there, 3 now.*--overwrite"):
+        pretrain(make_arguments(seed=3))
+    with pytest.raises(FileExistsError, match="model: .*'hidden_size': 16.* there"):
+        pretrain(make_arguments(hidden_size=32))
+    assert metrics.read_bytes() == before
+    # How long it goes on and what it shows may change.
+    assert pretrain(make_arguments(max_steps=4, log_steps=2, keep_checkpoints=1, checkpoint_steps=3))["steps"] == 4
+    assert pretrain(make_arguments(max_steps=2, seed=3, overwrite=True))["steps"] == 2
+    assert sorted(losses(metrics.parent)) == [1, 2]
+
+
+def test_disk_full_at_a_checkpoint(make_arguments, monkeypatch):
+    args = make_arguments(max_steps=6, checkpoint_steps=2)
+    original = checkpoints_module.save_file
+
+    def save_file(tensors, path):
+        if "00000004" in str(path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        original(tensors, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints_module, "save_file", save_file)
+        with pytest.raises(OSError, match="step-00000004 could not be written.*No space left.*older ones are untouched"):
+            pretrain(args)
+    assert [path.name for path in (Path(args.output_dir) / "checkpoints").iterdir()] == ["step-00000002"]
+    assert pretrain(args)["steps"] == 6
+    assert sorted(losses(args.output_dir)) == [1, 2, 3, 4, 5, 6]
+
+
+def test_trackers(make_arguments):
+    pytest.importorskip("tensorboard")
+    args = make_arguments(report_to="tensorboard", max_steps=2)
+    pretrain(args)
+    assert list(Path(args.output_dir).rglob("events.out.tfevents.*"))
+
+
+def test_command_line(make_arguments, texts, tmp_path, capsys):
+    assert main(["--help"]) == 0
+    output = capsys.readouterr().out
+    assert "accelerate launch scripts/pretrain.py" in output
+    assert "packaged recipes: docstrings, mean-max-aae" in output
+    assert "--learning_rate" in output
+    for words, said in (
+        (["--seeed", "1"], "Unknown setting `seeed`. Did you mean `seed`?"),
+        (["no-recipe"], "No recipe file 'no-recipe'"),
+        (["--corpus", str(tmp_path / "none.txt")], "none.txt"),
+        (["--corpus", str(texts / "train.txt"), "--num_attention_heads", "7"], "`num_attention_heads` is 7"),
+    ):
+        assert main([*words, "--output_dir", str(tmp_path / "out"), "--cache_dir", str(tmp_path / "cache")]) == 1
+        errors = capsys.readouterr().err
+        assert errors.startswith("error: ")
+        assert said in errors
