@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
+from hf_meanmax import files
 from hf_meanmax.training import checkpoints as module
 from hf_meanmax.training.checkpoints import Checkpoints
 from tiny_model import make_model

@@ -10,7 +10,6 @@ import hashlib
 import itertools
 import json
 import os
-import shutil
 import warnings
 import zlib
 from collections import deque
@@ -22,6 +21,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from tqdm.auto import tqdm
+
+from hf_meanmax.files import replacing_folder
 
 from .corpus import Corpus
 
@@ -381,18 +382,8 @@ def build_token_store(
         else:
             if store.fingerprint == fingerprint:
                 return store
-    elif folder.exists() and not folder.is_dir():
-        raise FileExistsError(f"{folder} is a file; name a folder for the token store.")
-
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    try:
+    with replacing_folder(folder, owned=["*"]) as partial:
         report = _write_store(corpus, encoder, rule, partial, fingerprint, show_progress)
-        _replace_folder(partial, folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     if report.truncated:
         warnings.warn(
             f"{report.truncated:,} of {report.kept:,} sentences were longer than {rule.max_tokens} tokens "
@@ -465,12 +456,3 @@ def _encoded(corpus: Corpus, encoder: _Encoder) -> Iterator[tuple[_Chunk, Ragged
         while waiting:
             chunk, future = waiting.popleft()
             yield chunk, future.result()
-
-
-def _replace_folder(partial: Path, folder: Path) -> None:
-    """Put `partial` in the place of `folder`; at every moment one whole store or none is there."""
-    old = folder.with_name(f"{folder.name}.old-{os.getpid()}")
-    if folder.is_dir():
-        os.rename(folder, old)
-    os.rename(partial, folder)
-    shutil.rmtree(old, ignore_errors=True)

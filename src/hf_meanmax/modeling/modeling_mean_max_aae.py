@@ -20,8 +20,8 @@ class MeanMaxAAEForReconstruction(LatentForConditionalDecoding):
     >>> from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
     >>> import hf_meanmax
 
-    >>> tokenizer = AutoTokenizer.from_pretrained("runs/docstrings")
-    >>> model = AutoModelForSeq2SeqLM.from_pretrained("runs/docstrings")
+    >>> tokenizer = AutoTokenizer.from_pretrained("runs/docstrings/model")
+    >>> model = AutoModelForSeq2SeqLM.from_pretrained("runs/docstrings/model")
     >>> embedding = model.encoder(**tokenizer("return the number of items", return_tensors="pt")).pooler_output
     >>> tokenizer.batch_decode(model.generate(sentence_embedding=embedding), skip_special_tokens=True)
     ```

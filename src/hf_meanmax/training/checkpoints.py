@@ -21,6 +21,8 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
+from hf_meanmax.files import replacing_folder
+
 _FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
@@ -68,24 +70,14 @@ class Checkpoints:
                 f"After step {state['step']} some weights are NaN or infinite ({', '.join(broken[:3])} ...); they "
                 f"are not saved. Last good checkpoint: {self.latest() or 'none'}. Lower --learning_rate and run again."
             )
-        partial = target.with_name(f"{target.name}.partial")
+        tensors = {f"{name}.{key}": t for name, entry in moments["state"].items() for key, t in entry.items()}
+        text = json.dumps({**state, "param_groups": moments["param_groups"]}, indent=1)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir()
-            save_file(_plain(weights), partial / "model.safetensors")
-            tensors = {f"{name}.{key}": t for name, entry in moments["state"].items() for key, t in entry.items()}
-            save_file(_plain(tensors), partial / "optimizer.safetensors")
-            text = json.dumps({**state, "param_groups": moments["param_groups"]}, indent=1)
-            (partial / "state.json").write_text(text, encoding="utf-8")
-            for file in partial.iterdir():
-                _flush(file)
-            if target.exists():
-                shutil.rmtree(target)
-            os.replace(partial, target)
-            _flush(self.folder)
+            with replacing_folder(target, owned=["*"]) as partial:
+                save_file(_plain(weights), partial / "model.safetensors")
+                save_file(_plain(tensors), partial / "optimizer.safetensors")
+                (partial / "state.json").write_text(text, encoding="utf-8")
         except (OSError, SafetensorError) as error:
-            shutil.rmtree(partial, ignore_errors=True)
             raise OSError(
                 f"The checkpoint {target} could not be written ({error}); older ones are untouched."
             ) from error
@@ -157,11 +149,3 @@ def _read_state(path: Path) -> dict[str, Any]:
     if not isinstance(state, dict) or not isinstance(state.get("param_groups"), list):
         raise ValueError("it holds no state of a run")
     return state
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
