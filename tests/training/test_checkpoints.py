@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError
 
 from hf_meanmax import files
+from hf_meanmax import files
 from hf_meanmax.training import checkpoints as module
 from hf_meanmax.training.checkpoints import Checkpoints
 from tiny_model import make_model
@@ -132,8 +133,8 @@ def disk_full_in_rust(*args, **kwargs):
         (module, "save_file", disk_full),
         (module, "save_file", disk_full_in_rust),
         (Path, "write_text", disk_full),
-        (module, "_flush", disk_full),
-        (os, "replace", disk_full),
+        (files, "_sync", disk_full),
+        (os, "rename", disk_full),
     ],
     ids=["weights", "weights in rust", "state", "flush", "rename"],
 )
@@ -162,12 +163,12 @@ def test_no_permission(tmp_path):
 def test_what_a_killed_process_left_is_no_checkpoint(tmp_path):
     """Also not if it had been written almost to the end: the rename is the last act."""
     checkpoints = save_steps(tmp_path, [1])
-    (tmp_path / "step-00000001").rename(tmp_path / "step-00000002.partial")
+    (tmp_path / "step-00000001").rename(tmp_path / ".step-00000002.partial")
     (tmp_path / "step-00000003").mkdir()
     assert checkpoints.list() == []
     save_steps(tmp_path, [4])
     assert names(checkpoints) == ["step-00000004"]
-    assert not list(tmp_path.glob("*.partial"))
+    assert not list(tmp_path.glob(".*.partial"))
 
 
 @pytest.mark.parametrize("how", ["cut", "empty", "missing", "garbage"])
