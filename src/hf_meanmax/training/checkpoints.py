@@ -119,7 +119,7 @@ class Checkpoints:
             if path != best:
                 shutil.rmtree(path, ignore_errors=True)
         # What a killed process left.
-        for path in self.folder.glob("step-*.partial"):
+        for path in self.folder.glob(".step-*.partial"):
             shutil.rmtree(path, ignore_errors=True)
 
 
