@@ -1,7 +1,7 @@
 """Kill a training run at random moments, resume it each time, and compare every loss with an uninterrupted run.
 
     python benchmarks/kill_resume.py --processes 1 2 --kills 10 10
-    python benchmarks/kill_resume.py --hidden_size 256 --max_steps 2000     # further words are settings of the run
+    python benchmarks/kill_resume.py --hidden_size 256     # further words are settings of the run
 
 All processes of a run get SIGKILL at once: mostly while it trains and saves, sometimes while it starts. Prints a row for
 each kill and whether all losses and the final weights are identical to the last bit; the exit code is 1 if they are not.
@@ -15,7 +15,6 @@ import json
 import os
 import random
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -145,7 +144,9 @@ def kill_and_compare(number: int, kills: int, words: list[str], folder: Path, fo
     run.wait()
     expected = read_losses(whole)
     step_seconds = (run.seconds() - startup) / len(expected)
-    print(f"\n{number} process(es): {len(expected)} steps, {startup:.1f} s to the first of them, {run.seconds():.1f} s in all")
+    print(
+        f"\n{number} process(es): {len(expected)} steps, {startup:.1f} s to the first of them, {run.seconds():.1f} s in all"
+    )
 
     print(" kill | after s | step reached | last checkpoint | was writing one")
     words = [*words, "--output_dir", str(killed)]
@@ -167,15 +168,16 @@ def kill_and_compare(number: int, kills: int, words: list[str], folder: Path, fo
         print(f"all {len(expected)} losses and the final weights are identical to the last bit")
         return True
     differing = [step for step in expected if found.get(step) != expected[step]]
-    print(f"NOT the same: {len(differing)} of {len(expected)} losses differ, first at {differing[:1]}; weights {same_weights}")
+    print(
+        f"NOT the same: {len(differing)} of {len(expected)} losses differ, first at {differing[:1]}; weights {same_weights}"
+    )
     return False
 
 
 def report(count: int, seconds: float, folder: Path, remark: str) -> None:
-    names = sorted(path.name for path in (folder / "checkpoints").glob("step-*"))
-    finished = [name for name in names if not name.endswith(".partial")]
+    finished = sorted(path.name for path in (folder / "checkpoints").glob("step-*"))
     step, checkpoint = max(read_losses(folder), default=0), int(finished[-1][5:]) if finished else 0
-    writing = "yes" if len(finished) < len(names) else ""
+    writing = "yes" if list((folder / "checkpoints").glob(".step-*")) else ""
     print(f" {count:4} | {seconds:7.1f} | {step:12} | {checkpoint:15} | {writing or remark}", flush=True)
 
 
@@ -206,7 +208,9 @@ def main() -> int:
             --sample_sentences 0 --validation_sentences 50 --checkpoint_steps 3""".split()
         draw = random.Random(args.seed)
         pairs = zip(args.processes, args.kills, strict=True)
-        same = [kill_and_compare(number, kills, [*words, *settings], folder, args.fork, draw) for number, kills in pairs]
+        same = [
+            kill_and_compare(number, kills, [*words, *settings], folder, args.fork, draw) for number, kills in pairs
+        ]
         curves = [read_losses(folder / f"whole-{number}") for number in args.processes]
         for number, curve in zip(args.processes[1:], curves[1:], strict=True):
             most = max(abs(curve[step] - loss) for step, loss in curves[0].items())
@@ -215,5 +219,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.exit(main())

@@ -1,9 +1,10 @@
-"""What the command lines share: options refused with the nearest known name, errors on one line."""
+"""What the command lines share: options refused with the nearest known name, errors on one line, all cores."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -47,3 +48,16 @@ def positive_int(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is not 1 or more")
     return number
+
+
+def use_all_cores(local_processes: int) -> None:
+    """Gives each process its share of the cores, where `accelerate launch` left it with one thread.
+
+    The launcher sets OMP_NUM_THREADS to 1 unless it is told otherwise, which would leave the other cores idle.
+    """
+    was_launched = "ACCELERATE_MIXED_PRECISION" in os.environ
+    if was_launched and os.environ.get("OMP_NUM_THREADS") == "1":
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        import torch
+
+        torch.set_num_threads(max(1, cores // local_processes))

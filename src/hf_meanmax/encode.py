@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from .cli import make_parser, one_line_errors, parse_arguments, positive_int
+from .cli import make_parser, one_line_errors, parse_arguments, positive_int, use_all_cores
 from .data.corpus import ENCODING_ERRORS, Chain, Corpus, open_corpus
 from .embedding_files import (
     FORMAT_VERSION,
@@ -337,6 +337,8 @@ def main(argv: list[str] | None = None) -> None:
     args = parse_arguments(build_parser(), argv)
     with one_line_errors("encode"):
         state = process_state()
+        if state.device.type == "cpu":
+            use_all_cores(int(os.environ.get("LOCAL_WORLD_SIZE", state.num_processes)))
         settings = EncodeSettings(**{field.name: getattr(args, field.name) for field in fields(EncodeSettings)})
         corpus = open_corpus(
             args.input if len(args.input) > 1 else args.input[0],

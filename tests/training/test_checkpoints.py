@@ -144,7 +144,9 @@ def test_an_error_while_writing_leaves_the_older_ones(tmp_path, monkeypatch, pla
     model, optimizer = make_pair(seed=1, steps=1)
     with monkeypatch.context() as patch:
         patch.setattr(place, name, error)
-        with pytest.raises(OSError, match=r"step-00000003 could not be written .*No space left.*older ones are untouched"):
+        with pytest.raises(
+            OSError, match=r"step-00000003 could not be written .*No space left.*older ones are untouched"
+        ):
             checkpoints.save(model, optimizer, state_at(3), is_main=True)
     assert snapshot(tmp_path) == before
     assert names(checkpoints) == ["step-00000001", "step-00000002"]

@@ -117,7 +117,9 @@ def test_tokenizer_of_a_folder(make_arguments, tmp_path):
     assert prepared.train.token_counts.shape == (14,)
     (tmp_path / "empty").mkdir()
     for name in (str(tmp_path / "empty"), "words"):
-        with pytest.raises(FileNotFoundError, match=f"`tokenizer` is '{name}': neither one of word, bpe, unigram, char"):
+        with pytest.raises(
+            FileNotFoundError, match=f"`tokenizer` is '{name}': neither one of word, bpe, unigram, char"
+        ):
             prepare(make_arguments(tokenizer=name), show_progress=False)
 
 

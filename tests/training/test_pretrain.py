@@ -99,7 +99,12 @@ def kill() -> None:
 @pytest.mark.parametrize("softmax", ["full", "chunked", "sampled"])
 def test_a_whole_run(make_arguments, softmax, capsys):
     args = make_arguments(
-        softmax=softmax, num_negatives=10, eval_steps=4, sample_sentences=2, checkpoint_steps=3, showcase=softmax == "full"
+        softmax=softmax,
+        num_negatives=10,
+        eval_steps=4,
+        sample_sentences=2,
+        checkpoint_steps=3,
+        showcase=softmax == "full",
     )
     summary = pretrain(args)
     run, model_folder = Path(args.output_dir), Path(args.output_dir) / "model"
@@ -113,9 +118,8 @@ def test_a_whole_run(make_arguments, softmax, capsys):
     assert [record["step"] for record in found if "loss" in record] == list(range(1, 9))
     assert [record["step"] for record in found if "validation_loss" in record] == [4, 8]
     assert found[-1] == {"step": 8, **json.loads(json.dumps(summary))}
-    assert [path.name for path in (run / "checkpoints").iterdir() if path.name[-1] in "68"] == [
-        path.name for path in sorted((run / "checkpoints").glob("step-*"))[-2:]
-    ] or sorted(p.name for p in (run / "checkpoints").iterdir())[-2:] == ["step-00000006", "step-00000008"]
+    names = sorted(path.name for path in (run / "checkpoints").iterdir())
+    assert names[-2:] == ["step-00000006", "step-00000008"]
 
     model = AutoModelForSeq2SeqLM.from_pretrained(model_folder).eval()
     encoder = AutoModel.from_pretrained(model_folder).eval()
@@ -144,11 +148,13 @@ def test_a_whole_run(make_arguments, softmax, capsys):
 
 
 def test_it_learns_to_reconstruct(make_arguments):
-    args = make_arguments(max_steps=400, hidden_size=32, intermediate_size=32, embedding_size=16, log_steps=20)
+    args = make_arguments(
+        max_steps=250, learning_rate=0.02, hidden_size=32, intermediate_size=32, embedding_size=16, log_steps=25
+    )
     summary = pretrain(args)
     curve = losses(args.output_dir)
-    assert curve[20] > 1.5
-    assert curve[400] < 0.05
+    assert curve[25] > 1.5
+    assert curve[250] < 0.1
     assert summary["validation_accuracy"] > 0.99
     assert summary["validation_exact_match"] > 0.9
     model = AutoModelForSeq2SeqLM.from_pretrained(Path(args.output_dir) / "model").eval()
@@ -257,7 +263,8 @@ def test_frozen_encoder(make_arguments):
     end = weights(args.output_dir)
     assert all(torch.equal(end[name], start[name]) for name in end if name.startswith("encoder."))
     assert all(not torch.equal(end[name], start[name]) for name in ("lm_head.weight", "lm_head.bias"))
-    assert not any("encoder." in name for name in load_file(sorted(Path(args.output_dir).glob("checkpoints/*"))[-1] / "optimizer.safetensors"))
+    (checkpoint,) = Path(args.output_dir).glob("checkpoints/*")
+    assert not any(name.startswith("encoder.") for name in load_file(checkpoint / "optimizer.safetensors"))
 
 
 def test_frozen_word_vectors(make_arguments, tmp_path):
@@ -313,7 +320,8 @@ def test_early_stopping_may_be_asked_for_later(make_arguments, monkeypatch):
     pretrain(args)
     summary = pretrain(make_arguments(max_steps=12, eval_steps=3, checkpoint_steps=10, early_stopping_patience=2))
     assert summary["steps"] == 12
-    assert same(weights(args.output_dir), load_file(Path(args.output_dir) / "checkpoints/step-00000009/model.safetensors"))
+    best = Path(args.output_dir) / "checkpoints" / "step-00000009"
+    assert same(weights(args.output_dir), load_file(best / "model.safetensors"))
 
 
 def test_time_limit(make_arguments):
@@ -327,45 +335,43 @@ def test_time_limit(make_arguments):
     assert sorted(losses(args.output_dir)) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("where", ["gradient", "learning rate"])
-def test_losses_that_are_no_numbers_stop_the_run(make_arguments, monkeypatch, where):
-    args = make_arguments(max_steps=30, checkpoint_steps=1, keep_checkpoints=50)
-    if where == "gradient":
-        # A finite loss whose gradient is none: the weights are spoilt before the next loss shows it.
-        def spoil():
-            parameter = torch.nn.Parameter(torch.zeros(()))
-            del parameter
-
-        original = Run._step
-
-        def step(self, *rest):
-            if self.state["step"] == 3:
-                self.model.lm_head.weight.register_hook(lambda gradient: gradient * float("nan"))
-            return original(self, *rest)
-
-        monkeypatch.setattr(Run, "_step", step)
-        message = r"After step 4 the weights are no finite numbers.*Last good checkpoint: .*step-00000003"
-    else:
-        args.learning_rate = 1e20
-        message = (
-            r"The loss is (nan|inf) at step (\d+) \(epoch 0\)\. Sentences of the batch \(indices in .*\): [\d ]+( \.\.\.)?\. "
-            r"Last good checkpoint: .*step-\d{8}\. Lower --learning_rate"
-        )
-    with pytest.raises(FloatingPointError, match=message) as caught:
-        pretrain(args)
-    saved = sorted((Path(args.output_dir) / "checkpoints").iterdir())
+def assert_saved_weights_are_finite(folder: str | Path) -> None:
+    saved = list((Path(folder) / "checkpoints").iterdir())
     assert saved
     for path in saved:
         for name, tensor in load_file(path / "model.safetensors").items():
             assert tensor.isfinite().all(), (path, name)
+
+
+def test_a_loss_that_is_no_number_stops_the_run(make_arguments, capsys):
+    args = make_arguments(max_steps=30, checkpoint_steps=1, keep_checkpoints=50, learning_rate=1e20)
+    message = (
+        r"The loss is (nan|inf) at step (\d+) \(epoch 0\)\. Sentences of the batch \(indices in .*\): ([\d ]+)( \.\.\.)?\. "
+        r"Last good checkpoint: .*step-\d{8}\. Lower --learning_rate"
+    )
+    with pytest.raises(FloatingPointError, match=message) as caught:
+        pretrain(args)
+    assert_saved_weights_are_finite(args.output_dir)
     assert not (Path(args.output_dir) / "model").exists()
-    assert main([f"--{key}={value}" for key, value in {"corpus": args.corpus[0], "seed": "x"}.items()]) == 1
-    if where == "learning rate":
-        # The rows that it names are those of that step.
-        step = int(re.search(r"at step (\d+)", str(caught.value))[1])
-        run = built(args)
-        rows = np.concatenate(run.batches.plan.epoch(0).rows(step - 1))
-        assert f": {' '.join(map(str, rows[:20]))}" in str(caught.value)
+    _, step, rows, _ = re.search(message, str(caught.value)).groups()
+    expected = np.concatenate(built(args).batches.plan.epoch(0).rows(int(step) - 1))
+    assert rows.split() == list(map(str, expected[:20]))
+
+
+def test_a_gradient_that_is_no_number_reaches_no_checkpoint(make_arguments, monkeypatch):
+    """The loss of that step is finite still; the next one would show it, too late."""
+    args = make_arguments(max_steps=30, checkpoint_steps=1)
+    original = Run._step
+
+    def step(self, *batch):
+        if self.state["step"] == 3:
+            self.model.lm_head.weight.register_hook(lambda gradient: gradient * float("nan"))
+        return original(self, *batch)
+
+    monkeypatch.setattr(Run, "_step", step)
+    with pytest.raises(FloatingPointError, match=r"After step 4 .*Last good checkpoint: .*step-00000003"):
+        pretrain(args)
+    assert_saved_weights_are_finite(args.output_dir)
 
 
 # Interruptions
@@ -380,9 +386,12 @@ def uninterrupted(make_arguments):
     return options, Path(args.output_dir)
 
 
-def comparable(folder: Path) -> list[dict[str, Any]]:
-    times = {"tokens_per_second", "minutes", "share_of_matrix_rate", "peak_memory_bytes"}
-    return [{key: value for key, value in record.items() if key not in times} for record in records(folder)]
+def comparable(folder: str | Path) -> list[dict[str, Any]]:
+    """All records without what depends on the machine's speed."""
+    speed = {
+        "tokens_per_second", "minutes", "flops_per_token", "matrix_rate_flops", "share_of_matrix_rate", "peak_memory_bytes"
+    }  # fmt: skip
+    return [{key: value for key, value in record.items() if key not in speed} for record in records(folder)]
 
 
 def test_a_killed_run_goes_on_to_the_last_bit(make_arguments, monkeypatch, uninterrupted):
@@ -400,9 +409,7 @@ def test_a_killed_run_goes_on_to_the_last_bit(make_arguments, monkeypatch, unint
     with open(Path(args.output_dir) / "metrics.jsonl", "a") as file:
         file.write('{"step": 14, "lo')  # half a line
     pretrain(args)
-    ours = [{k: v for k, v in record.items() if k != "flops_per_token" and k != "matrix_rate_flops"} for record in comparable(whole)]
-    theirs = [{k: v for k, v in record.items() if k != "flops_per_token" and k != "matrix_rate_flops"} for record in comparable(Path(args.output_dir))]
-    assert theirs == ours
+    assert comparable(args.output_dir) == comparable(whole)
     assert same(weights(args.output_dir), weights(whole))
 
 
@@ -427,9 +434,10 @@ def test_sigterm_of_a_process(make_arguments, settings):
     """In a process of its own: exit code 0, and the run here goes on from it."""
     args = make_arguments("process", max_steps=100_000)
     options = {**settings, "max_steps": 100_000, "output_dir": args.output_dir}
-    words = [word for key, value in options.items() for word in (f"--{key}", *(value if isinstance(value, list) else [str(value)]))]
+    words = [f"--{key}={value[0] if isinstance(value, list) else value}" for key, value in options.items()]
     command = [sys.executable, "-m", "hf_meanmax.training.pretrain", *words]
-    process = subprocess.Popen(command, env=python_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, env=python_environment(), stdout=pipe, stderr=pipe, text=True)
     metrics = Path(args.output_dir) / "metrics.jsonl"
     while process.poll() is None and not (metrics.is_file() and metrics.read_text().count("\n") >= 5):
         time.sleep(0.05)
@@ -445,19 +453,15 @@ def test_sigterm_of_a_process(make_arguments, settings):
     assert losses(args.output_dir) == losses(whole.output_dir)
 
 
-@pytest.mark.parametrize(("processes", "kills"), [(1, 2), (2, 1)])
-def test_sigkill_of_real_processes(tmp_path_factory, processes, kills):
-    """benchmarks/kill_resume.py: kills at random moments, all losses compared bit for bit."""
-    folder = tmp_path_factory.getbasetemp() / "kills"
+def test_sigkill_of_real_processes(tmp_path):
+    """Two kills of one process and one of two, all losses compared bit for bit; and one process learns as two do."""
     script = str(ROOT / "benchmarks" / "kill_resume.py")
-    arguments = ["--processes", str(processes), "--kills", str(kills), "--steps", "60", "--fork", "--output", str(folder)]
-    result = run_python(script, *arguments, timeout=240)
+    number = ["--processes", "1", "2", "--kills", "2", "1", "--fork", "--folder", str(tmp_path)]
+    settings = ["--max_steps", "40", "--precision", "fp32", "--embedding_dropout", "0", "--attention_dropout", "0"]
+    result = run_python(script, *number, *settings, timeout=240)
     assert result.returncode == 0, result.stdout + result.stderr[-3000:]
-    assert result.stdout.count("identical") == 1
-    assert len(re.findall(r"^ +\d+ \|", result.stdout, flags=re.MULTILINE)) == kills + 1
-    curves = [losses(path) for path in sorted(folder.glob("whole-*"))]
-    assert all(curve == pytest.approx(curves[0], abs=1e-5) for curve in curves)
-    assert len(curves) == processes
+    assert result.stdout.count("all 40 losses and the final weights are identical to the last bit") == 2
+    assert losses(tmp_path / "whole-1") == pytest.approx(losses(tmp_path / "whole-2"), abs=1e-5)
 
 
 def test_changed_settings_are_refused(make_arguments):
@@ -486,7 +490,9 @@ def test_disk_full_at_a_checkpoint(make_arguments, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints_module, "save_file", save_file)
-        with pytest.raises(OSError, match="step-00000004 could not be written.*No space left.*older ones are untouched"):
+        with pytest.raises(
+            OSError, match="step-00000004 could not be written.*No space left.*older ones are untouched"
+        ):
             pretrain(args)
     assert [path.name for path in (Path(args.output_dir) / "checkpoints").iterdir()] == ["step-00000002"]
     assert pretrain(args)["steps"] == 6

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import resource
 import sys
 import time
@@ -21,17 +20,6 @@ def is_bf16_fast(device: torch.device) -> bool:
         cpu: Any = torch.cpu
         return any(getattr(cpu, f"_is_{name}_supported", bool)() for name in ("amx_tile", "avx512_bf16"))
     return False
-
-
-def use_all_cores(local_processes: int) -> None:
-    """Gives each process its share of the cores, where `accelerate launch` left it with one thread.
-
-    The launcher sets OMP_NUM_THREADS to 1 unless it is told otherwise, which would leave the other cores idle.
-    """
-    was_launched = "ACCELERATE_MIXED_PRECISION" in os.environ
-    if was_launched and os.environ.get("OMP_NUM_THREADS") == "1":
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        torch.set_num_threads(max(1, cores // local_processes))
 
 
 def measure_matrix_rate(device: torch.device, dtype: torch.dtype, seconds: float = 1.0) -> float:

@@ -23,12 +23,13 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
+from hf_meanmax.cli import use_all_cores
 from hf_meanmax.data import BatchPlan, CandidateSampler, MicroBatches, Noise
 from hf_meanmax.files import replacing_file
 
 from .arguments import PretrainArguments, list_recipes, parse_command_line
 from .checkpoints import Checkpoints
-from .machine import count_flops, is_bf16_fast, measure_matrix_rate, peak_memory_bytes, synchronize, use_all_cores
+from .machine import count_flops, is_bf16_fast, measure_matrix_rate, peak_memory_bytes, synchronize
 from .preparation import prepare, prepare_word_vectors
 
 # Settings that say how long a run goes on and what it shows, not what each step does.
