@@ -178,7 +178,8 @@ class LatentDecoderModel(LatentPreTrainedModel):
 
     _can_record_outputs = {
         "hidden_states": LatentAttentionLayer,
-        "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="attention"),
+        # transformers 5.10 looks for the name anywhere in a path; the dot keeps `latent_attention` out.
+        "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name=".attention"),
         "cross_attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="latent_attention"),
     }
 

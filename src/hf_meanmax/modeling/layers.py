@@ -15,8 +15,10 @@ logger = logging.get_logger(__name__)
 def sinusoidal_positions(length: int, width: int, device: torch.device | None = None) -> torch.Tensor:
     """Codes of positions 0..length-1 (mean-max autoencoder, eq. 1-2): `(length, width)`, float32, sines and cosines
     interleaved."""
-    positions = torch.arange(length, device=device, dtype=torch.float64)[:, None]
-    exponents = torch.arange(0, width, 2, device=device, dtype=torch.float64) / width
+    # Apple's GPUs know no float64.
+    dtype = torch.float32 if device is not None and device.type == "mps" else torch.float64
+    positions = torch.arange(length, device=device, dtype=dtype)[:, None]
+    exponents = torch.arange(0, width, 2, device=device, dtype=dtype) / width
     angles = positions * torch.pow(10000.0, -exponents)
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).float()
 

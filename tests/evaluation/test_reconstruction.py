@@ -1,0 +1,182 @@
+"""Scores of reconstructions: BLEU by sacrebleu, unknown words as errors, order, teacher-forced accuracy."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import sacrebleu
+import torch
+
+from hf_meanmax.evaluation import reconstruct, score_reconstructions, teacher_forced_scores
+from hf_meanmax.evaluation import reconstruction as module
+from hf_meanmax.evaluation.reconstruction import score_checkpoint, teacher_forced_counts
+from hf_meanmax.export import save_checkpoint
+from hf_meanmax.tokenization import train_tokenizer
+from tiny_model import make_model, make_tokenizer, random_lines
+
+LONG = "the old cat sat on the red mat"
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return make_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make_model()
+
+
+def ids(tokenizer, *texts: str) -> list[list[int]]:
+    return [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("references", "hypotheses"),
+    [
+        ([LONG, "a dog ran on the mat"], [LONG, "a dog ran on the mat"]),
+        ([LONG, "a dog ran on the mat"], ["the old cat sat on the red dog", "a dog ran"]),
+        ([LONG], ["the the the the"]),
+        ([LONG, "a dog"], ["", "a dog"]),
+        (["the cat", "a dog"], ["the cat", "a cat"]),
+    ],
+    ids=["same", "partly", "repeated", "empty", "short"],
+)
+def test_bleu_is_sacrebleu_s(tokenizer, references, hypotheses):
+    scores = score_reconstructions(tokenizer, references, ids(tokenizer, *hypotheses))
+    assert scores.bleu == pytest.approx(
+        sacrebleu.corpus_bleu(hypotheses, [references], tokenize="none", force=True).score
+    )
+    equal = [reference == hypothesis for reference, hypothesis in zip(references, hypotheses, strict=True)]
+    assert scores.exact_match == sum(equal) / len(equal)
+    assert scores.sentences == len(references)
+
+
+def test_bleu_by_hand(tokenizer):
+    """One word of eight is wrong: n-gram precisions 7/8, 5/7, 4/6 and 3/5, no brevity penalty."""
+    said = ids(tokenizer, "the old dog sat on the red mat")
+    expected = 100 * (7 / 8 * 5 / 7 * 4 / 6 * 3 / 5) ** 0.25
+    assert score_reconstructions(tokenizer, [LONG], said).bleu == pytest.approx(expected)
+    # A word left out at the end costs the brevity penalty alone.
+    said = ids(tokenizer, LONG.removesuffix(" mat"))
+    assert score_reconstructions(tokenizer, [LONG], said).bleu == pytest.approx(100 * torch.tensor(-1 / 7).exp().item())
+
+
+def test_an_unknown_word_is_an_error(tokenizer):
+    """The reference is the text, not its ids: `<unk>` said for an unknown word is not right."""
+    text = "the old zebra sat on the red mat"
+    said = ids(tokenizer, text)
+    assert tokenizer.unk_token_id in said[0]
+    assert tokenizer(text)["input_ids"][:-1] == said[0]
+    scores = score_reconstructions(tokenizer, [text], said)
+    wrong = score_reconstructions(tokenizer, [text], ids(tokenizer, "the old dog sat on the red mat"))
+    assert scores.bleu == pytest.approx(wrong.bleu)
+    assert scores.bleu < 75
+    assert scores.exact_match == 0
+
+
+def test_pieces_are_scored_as_words():
+    texts = ["the unbelievable cat sat on the mat", "don't stop, please"] * 5
+    tokenizer = train_tokenizer(texts, kind="bpe", vocab_size=300, show_progress=False)
+    said = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+    assert max(map(len, said)) > 8
+    scores = score_reconstructions(tokenizer, texts, said)
+    assert (scores.bleu, scores.exact_match) == (pytest.approx(100), 1)
+    changed = [tokenizer("the unbelievable dog sat on the mat", add_special_tokens=False)["input_ids"], *said[1:]]
+    scores = score_reconstructions(tokenizer, texts, changed)
+    assert scores.bleu < 100
+    assert scores.exact_match == pytest.approx(0.9)
+
+
+def test_words_are_compared_as_the_tokenizer_cuts_them():
+    texts = ["Don't stop, Tom!", "(the cat) sat"] * 3
+    tokenizer = train_tokenizer(texts, kind="word", vocab_size=50, show_progress=False)
+    said = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+    assert score_reconstructions(tokenizer, texts, said).exact_match == 1
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 64])
+def test_texts_come_back_in_their_order(model, tokenizer, batch_size):
+    lines = random_lines(17)
+    said = reconstruct(model, tokenizer, lines, batch_size=batch_size)
+    assert len(said) == len(lines)
+    special = {tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id}
+    for text, found in zip(lines, said, strict=True):
+        batch = tokenizer(text, return_tensors="pt")
+        output = model.generate(**batch, max_new_tokens=40)[0].tolist()
+        expected = [token for token in output if token not in special]
+        shared = min(len(found), len(expected))
+        assert found[:shared] == expected[:shared]
+
+
+def test_length_of_what_is_said(model, tokenizer):
+    said = reconstruct(model, tokenizer, [LONG])
+    assert len(said[0]) <= int(1.5 * 9) + 5
+    assert len(reconstruct(model, tokenizer, [LONG], max_new_tokens=2)[0]) <= 2
+    assert reconstruct(model, tokenizer, []) == []
+
+
+def test_an_unknown_word_that_is_said_stays(model, tokenizer, monkeypatch):
+    monkeypatch.setattr(model, "generate", lambda **kwargs: torch.tensor([[2, 1, 5, 3, 0]]))
+    assert reconstruct(model, tokenizer, ["a cat"]) == [[1, 5]]
+
+
+def naive_scores(model, rows: list[list[int]]) -> tuple[float, float]:
+    """One sentence and one target at a time."""
+    loss = correct = count = 0
+    with torch.no_grad():
+        for row in rows:
+            for place in range(len(row)):
+                prefix = torch.tensor([[model.config.decoder_start_token_id, *row[:place]]])
+                logits = model(input_ids=torch.tensor([row]), decoder_input_ids=prefix).logits[0, -1]
+                loss -= logits.log_softmax(-1)[row[place]].item()
+                correct += int(logits.argmax() == row[place])
+                count += 1
+    return loss / count, correct / count
+
+
+def test_teacher_forced_scores_equal_a_naive_loop(model, tokenizer):
+    rows = tokenizer([line for line in random_lines(12) if line])["input_ids"]
+    batches = []
+    for start in (0, 5):
+        batch = dict(tokenizer.pad({"input_ids": rows[start : start + 5]}, return_tensors="pt"))
+        batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+        batches.append(batch)
+    loss, accuracy = teacher_forced_scores(model, batches)
+    assert (loss, accuracy) == pytest.approx(naive_scores(model, rows[:10]), abs=1e-5)
+    loss_sum, correct, count = sum(teacher_forced_counts(model, batch) for batch in batches).tolist()
+    assert count == sum(map(len, rows[:10]))
+    assert (loss_sum / count, correct / count) == (loss, accuracy)
+
+
+@pytest.mark.parametrize("batches", [[], [{"input_ids": torch.tensor([[4, 3]]), "labels": torch.full((1, 2), -100)}]])
+def test_nothing_to_score(model, batches):
+    with pytest.raises(ValueError, match="the evaluation set is empty"):
+        teacher_forced_scores(model, batches)
+
+
+def test_scores_of_a_checkpoint(model, tokenizer, tmp_path, capsys):
+    folder = save_checkpoint(model, tokenizer, tmp_path / "model")
+    lines = random_lines(30)
+    (tmp_path / "text.txt").write_text("\n".join(lines))
+    picked = [line for line in lines if 4 <= len(line.split()) <= 8][:6]
+    scores = score_checkpoint(
+        str(folder), str(tmp_path / "text.txt"), limit=6, max_tokens=8, batch_tokens=20, show_progress=False
+    )
+    assert scores["sentences"] == 6
+    expected = score_reconstructions(tokenizer, picked, reconstruct(model, tokenizer, picked))
+    assert (scores["bleu"], scores["exact_match"]) == (expected.bleu, expected.exact_match)
+    rows = tokenizer(picked)["input_ids"]
+    assert (scores["loss"], scores["accuracy"]) == pytest.approx(naive_scores(model, rows), abs=1e-5)
+
+    words = [str(folder), str(tmp_path / "text.txt"), "--limit", "6", "--max-tokens", "8"]
+    module.main(words)
+    assert json.loads(capsys.readouterr().out) == pytest.approx(scores)
+    with pytest.raises(ValueError, match="has no sentence of 50-60 tokens"):
+        score_checkpoint(str(folder), str(tmp_path / "text.txt"), min_tokens=50, max_tokens=60, show_progress=False)
+    with pytest.raises(SystemExit, match="reconstruct.*no sentence of 50-60 tokens"):
+        module.main([*words, "--min-tokens", "50", "--max-tokens", "60"])
+    with pytest.raises(SystemExit):
+        module.main([*words, "--limits", "3"])
+    assert "did you mean --limit?" in capsys.readouterr().err
