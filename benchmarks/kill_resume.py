@@ -3,8 +3,8 @@
     python benchmarks/kill_resume.py --processes 1 2 --kills 10 10
     python benchmarks/kill_resume.py --hidden_size 256     # further words are settings of the run
 
-All processes of a run get SIGKILL at once: mostly while it trains and saves, sometimes while it starts. Prints a row for
-each kill and whether all losses and the final weights are identical to the last bit; the exit code is 1 if they are not.
+All processes of a run get SIGKILL at once: mostly while it trains and saves, sometimes while it starts. Prints a row
+for each kill and whether all losses and the final weights are identical to the last bit; the exit code is 1 if not.
 Two processes are started by torchrun; `--fork` starts all runs from one process that has imported everything.
 """
 
@@ -34,12 +34,12 @@ class Processes:
     def __init__(self, number: int, words: list[str], log: Path, fork: bool):
         self.log = log
         self.started = time.monotonic()
+        port = free_port()
         if fork:
-            port = free_port()
             self.pids = [forked(rank, number, port, words, log) for rank in range(number)]
             self.codes: dict[int, int] = {}
         else:
-            launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(number), "--master_port", "0"]
+            launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(number), "--master_port", str(port)]
             command = [sys.executable, *(launcher if number > 1 else []), "-m", MODULE, *words]
             environment = {**os.environ, "ACCELERATE_USE_CPU": "true"}
             with open(log, "a") as file:
@@ -144,9 +144,7 @@ def kill_and_compare(number: int, kills: int, words: list[str], folder: Path, fo
     run.wait()
     expected = read_losses(whole)
     step_seconds = (run.seconds() - startup) / len(expected)
-    print(
-        f"\n{number} process(es): {len(expected)} steps, {startup:.1f} s to the first of them, {run.seconds():.1f} s in all"
-    )
+    print(f"\n{number} process(es): {len(expected)} steps, {startup:.1f} s to the first, {run.seconds():.1f} s in all")
 
     print(" kill | after s | step reached | last checkpoint | was writing one")
     words = [*words, "--output_dir", str(killed)]
@@ -167,10 +165,8 @@ def kill_and_compare(number: int, kills: int, words: list[str], folder: Path, fo
     if found == expected and weights[0] == weights[1]:
         print(f"all {len(expected)} losses and the final weights are identical to the last bit")
         return True
-    differing = [step for step in expected if found.get(step) != expected[step]]
-    print(
-        f"NOT the same: {len(differing)} of {len(expected)} losses differ, first at {differing[:1]}; weights {same_weights}"
-    )
+    differing = [step for step in expected if found.get(step) != expected[step]] or ["none"]
+    print(f"NOT the same: first differing step {differing[0]} of {len(expected)}; weights {same_weights}")
     return False
 
 

@@ -13,7 +13,6 @@ import torch
 from safetensors import SafetensorError
 
 from hf_meanmax import files
-from hf_meanmax import files
 from hf_meanmax.training import checkpoints as module
 from hf_meanmax.training.checkpoints import Checkpoints
 from tiny_model import make_model
@@ -190,7 +189,7 @@ def test_damaged_files_are_named(tmp_path, name, how):
     assert "state.json, model.safetensors and optimizer.safetensors" in str(caught.value)
     assert all(torch.equal(value, weights[key]) for key, value in pair[0].state_dict().items())
     if name == "model.safetensors":
-        with pytest.raises(ValueError, match="model.safetensors is missing or damaged"):
+        with pytest.raises(ValueError, match=r"model\.safetensors is missing or damaged"):
             checkpoints.load_weights(path, pair[0])
 
 

@@ -146,7 +146,7 @@ def test_sentences_are_filtered(make_arguments, tmp_path):
 def test_nothing_to_hold_out(make_arguments, tmp_path):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("one two three four\n" * 3)
-    with pytest.raises(ValueError, match="No sentence of 4-32 tokens could be held out.*`--validation`"):
+    with pytest.raises(ValueError, match=r"No sentence of 4-32 tokens could be held out.*`--validation`"):
         prepare(make_arguments(corpus=[str(corpus)], validation=None), show_progress=False)
 
 

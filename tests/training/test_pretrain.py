@@ -341,11 +341,11 @@ def assert_saved_weights_are_finite(folder: str | Path) -> None:
             assert tensor.isfinite().all(), (path, name)
 
 
-def test_a_loss_that_is_no_number_stops_the_run(make_arguments, capsys):
+def test_a_loss_that_is_no_number_stops_the_run(make_arguments):
     args = make_arguments(max_steps=30, checkpoint_steps=1, keep_checkpoints=50, learning_rate=1e20)
     message = (
-        r"The loss is (nan|inf) at step (\d+) \(epoch 0\)\. Sentences of the batch \(indices in .*\): ([\d ]+)( \.\.\.)?\. "
-        r"Last good checkpoint: .*step-\d{8}\. Lower --learning_rate"
+        r"The loss is (nan|inf) at step (\d+) \(epoch 0\)\. Sentences of the batch \(indices in .*\): "
+        r"([\d ]+)( \.\.\.)?\. Last good checkpoint: .*step-\d{8}\. Lower --learning_rate"
     )
     with pytest.raises(FloatingPointError, match=message) as caught:
         pretrain(args)
@@ -386,9 +386,8 @@ def uninterrupted(make_arguments):
 
 def comparable(folder: str | Path) -> list[dict[str, Any]]:
     """All records without what depends on the machine's speed."""
-    speed = {
-        "tokens_per_second", "minutes", "flops_per_token", "matrix_rate_flops", "share_of_matrix_rate", "peak_memory_bytes"
-    }  # fmt: skip
+    speed = {"tokens_per_second", "minutes", "flops_per_token", "matrix_rate_flops", "share_of_matrix_rate"}
+    speed.add("peak_memory_bytes")
     return [{key: value for key, value in record.items() if key not in speed} for record in records(folder)]
 
 
@@ -466,15 +465,27 @@ def test_changed_settings_are_refused(make_arguments):
     pretrain(make_arguments(max_steps=2))
     metrics = Path(make_arguments().output_dir) / "metrics.jsonl"
     before = metrics.read_bytes()
-    with pytest.raises(FileExistsError, match="holds a run with other settings .seed: 0 there, 3 now.*--overwrite"):
+    with pytest.raises(FileExistsError, match=r"holds a run with other settings .seed: 0 there, 3 now.*--overwrite"):
         pretrain(make_arguments(seed=3))
-    with pytest.raises(FileExistsError, match="model: .*'hidden_size': 16.* there"):
+    with pytest.raises(FileExistsError, match=r"model: .*'hidden_size': 16.* there"):
         pretrain(make_arguments(hidden_size=32))
     assert metrics.read_bytes() == before
     # How long it goes on and what it shows may change.
     assert pretrain(make_arguments(max_steps=4, log_steps=2, keep_checkpoints=1, checkpoint_steps=3))["steps"] == 4
+    (metrics.parent / "notes.txt").write_text("mine")
     assert pretrain(make_arguments(max_steps=2, seed=3, overwrite=True))["steps"] == 2
     assert sorted(losses(metrics.parent)) == [1, 2]
+    assert (metrics.parent / "notes.txt").read_text() == "mine"
+
+
+def test_a_run_that_failed_early_binds_nobody(make_arguments, monkeypatch):
+    with monkeypatch.context() as patch:
+        interrupt(patch, 2, kill)
+        with pytest.raises(Killed):
+            pretrain(make_arguments())
+    pretrain(make_arguments(seed=3, max_steps=3))
+    pretrain(make_arguments("clean", seed=3, max_steps=3))
+    assert losses(make_arguments().output_dir) == losses(make_arguments("clean").output_dir)
 
 
 def test_disk_full_at_a_checkpoint(make_arguments, monkeypatch):
@@ -489,7 +500,7 @@ def test_disk_full_at_a_checkpoint(make_arguments, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints_module, "save_file", save_file)
         with pytest.raises(
-            OSError, match="step-00000004 could not be written.*No space left.*older ones are untouched"
+            OSError, match=r"step-00000004 could not be written.*No space left.*older ones are untouched"
         ):
             pretrain(args)
     assert [path.name for path in (Path(args.output_dir) / "checkpoints").iterdir()] == ["step-00000002"]

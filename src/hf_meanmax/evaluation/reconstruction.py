@@ -48,7 +48,7 @@ def reconstruct(
         generation: further arguments of `generate`; by default greedy, at most 1.5 times the input plus 5 tokens.
     """
     special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
-    encoded = tokenizer(list(texts))["input_ids"]
+    encoded = tokenizer(list(texts))["input_ids"] if texts else []
     order = np.argsort([len(ids) for ids in encoded], kind="stable")
     said: list[list[int]] = [[] for _ in texts]
     device = next(model.parameters()).device

@@ -111,7 +111,8 @@ class Run:
         with _termination_flag() as terminated:
             self._train(terminated)
         if self.stop_reason == "terminated":
-            self.say(f"terminated at step {self.state['step']}; the same command resumes")
+            option = " without --overwrite" if args.overwrite else ""
+            self.say(f"terminated at step {self.state['step']}; the same command{option} resumes")
             self._end()
             return {"step": self.state["step"], "terminated": True}
         if args.early_stopping_patience and self.state["best_step"] is not None:
@@ -491,8 +492,12 @@ class Run:
         ours = {k: v for k, v in self.args.to_dict().items() if k not in _FREE_ON_RESUME}
         if self.is_main:
             if self.args.overwrite and path.is_file():
-                shutil.rmtree(self.folder)
-            if path.is_file():
+                for name in ("checkpoints", "model"):
+                    shutil.rmtree(self.folder / name, ignore_errors=True)
+                for name in ("metrics.jsonl", path.name):
+                    (self.folder / name).unlink(missing_ok=True)
+            # A run that failed before its first checkpoint binds nobody to its settings.
+            if path.is_file() and self.checkpoints.latest() is not None:
                 theirs = json.loads(path.read_text(encoding="utf-8"))
                 changed = sorted(k for k in ours if theirs.get(k) != ours[k])
                 if changed:
