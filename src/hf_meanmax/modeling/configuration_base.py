@@ -65,8 +65,9 @@ class LatentConfig(PreTrainedConfig):
             Keep the word table as it is; the rows of the special tokens are trained all the same.
         num_special_tokens (`int`, defaults to 4):
             Ids below it are special tokens.
-        initializer_range (`float`, defaults to 0.1):
-            Standard deviation of new word vectors and position codes.
+        initializer_range (`float`, defaults to 0.7):
+            Standard deviation of new word vectors and learned position codes. The sinusoidal codes have a root mean
+            square of 0.7; words that are much smaller are drowned by them, and learning to copy starts far later.
         tie_word_embeddings (`bool`, defaults to `False`):
             Let the output layer score words by the word table itself, behind a projection to its width.
         use_cache (`bool`, defaults to `True`):
@@ -92,7 +93,7 @@ class LatentConfig(PreTrainedConfig):
     label_smoothing: float | int = 0.0
     freeze_word_embeddings: bool = False
     num_special_tokens: int = 4
-    initializer_range: float = 0.1
+    initializer_range: float = 0.7
     tie_word_embeddings: bool = False
     use_cache: bool = True
     pad_token_id: int = 0

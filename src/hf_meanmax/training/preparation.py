@@ -108,8 +108,9 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
             "with `--validation`, or widen `--min_tokens` and `--max_tokens`."
         )
     documents = Documents([texts])
-    key = _digest(documents.identity(), _tokenizer_key(tokenizer))
-    validation = build_token_store(documents, tokenizer, cache / "stores" / key, SentenceFilter(), show_progress=False)
+    held_out_rule = SentenceFilter(drop_unknown_words=args.drop_unknown_words)
+    key = _digest(documents.identity(), _tokenizer_key(tokenizer), asdict(held_out_rule))
+    validation = build_token_store(documents, tokenizer, cache / "stores" / key, held_out_rule, show_progress=False)
     return Prepared(tokenizer, store, validation, texts)
 
 

@@ -115,13 +115,21 @@ class Run:
             self.say(f"terminated at step {self.state['step']}; the same command{option} resumes")
             self._end()
             return {"step": self.state["step"], "terminated": True}
-        if args.early_stopping_patience and self.state["best_step"] is not None:
+        if args.early_stopping_patience and self._best_is_older():
             best = self.checkpoints.folder / f"step-{self.state['best_step']:08d}"
             self.checkpoints.load_weights(best, self.stateful_model)
             self.say(f"exporting the best checkpoint, step {self.state['best_step']}")
         summary = self._finish()
         self._end()
         return summary
+
+    def _best_is_older(self) -> bool:
+        """Whether an evaluated checkpoint is better than the weights at the end."""
+        if self.state["best_step"] is None or self.state["best_step"] == self.state["step"]:
+            return False
+        if self.stop_reason == "no better accuracy":
+            return True
+        return self.evaluate()["validation_accuracy"] <= self.state["best_accuracy"]
 
     def _build(self) -> None:
         """Model, optimizer, batches."""
@@ -146,6 +154,8 @@ class Run:
         if attention == "auto":
             attention = "eager" if self.device.type == "cpu" else "sdpa"
         self.model = AutoModelForSeq2SeqLM.from_config(config, attn_implementation=attention)
+        if vectors is None and config.freeze_word_embeddings:
+            self.say("warning: the frozen word table is random; give --word_vectors, or do not freeze it")
         if vectors is not None:
             with torch.no_grad():
                 self.model.get_input_embeddings().weight.copy_(torch.from_numpy(np.asarray(vectors)))
