@@ -19,7 +19,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .configuration_base import LatentConfig
 from .decoders import DECODERS, LatentAttentionLayer
 from .encoders import ENCODERS, SelfAttentionLayer
-from .layers import MultiHeadAttention, TextEmbeddings
+from .layers import MultiHeadAttention, TextEmbeddings, WordSpaceProjection
 from .losses import IGNORE_INDEX, chunked_cross_entropy, full_cross_entropy, sampled_cross_entropy
 from .pooling import POOLINGS
 
@@ -74,7 +74,11 @@ class LatentPreTrainedModel(PreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if isinstance(module, nn.Linear):
+        if isinstance(module, WordSpaceProjection):
+            # Word vectors are large; scores by them must still start at a standard deviation of 1.
+            size = module.weight.numel()
+            init.normal_(module.weight, std=1 / (self.config.initializer_range * size**0.5))
+        elif isinstance(module, nn.Linear):
             init.xavier_uniform_(module.weight)
 
     @classmethod
@@ -248,7 +252,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
         self.encoder = self.encoder_class(config)
         self.decoder = LatentDecoderModel(config)
         width = config.embedding_size if config.tie_word_embeddings else config.hidden_size
-        self.output_projection = nn.Linear(config.hidden_size, width) if config.tie_word_embeddings else None
+        self.output_projection = WordSpaceProjection(config.hidden_size, width) if config.tie_word_embeddings else None
         self.lm_head = nn.Linear(width, config.vocab_size)
         # The sentence's end, not a length, stops a reconstruction; this only bounds a decoder that never ends.
         self.generation_config.max_new_tokens = self.generation_config.max_new_tokens or 256

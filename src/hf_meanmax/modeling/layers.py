@@ -199,3 +199,7 @@ class FeedForward(nn.Module):
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """`(B, N, hidden_size)` -> `(B, N, hidden_size)`."""
         return self.dropout(self.down(nn.functional.relu(self.up(hidden_states))))
+
+
+class WordSpaceProjection(nn.Linear):
+    """From the decoder's states to the space of the word vectors, where a tied output layer scores them."""

@@ -61,17 +61,18 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_states = torch.empty_like(states if needs_gradients else states[:0])
         grad_weight = torch.zeros_like(weight if needs_gradients else weight[:0], dtype=sum_dtype)
         grad_bias = torch.zeros_like(bias if needs_gradients else bias[:0], dtype=sum_dtype)
-        smallest = torch.finfo(states.dtype).tiny
         for start in range(0, targets.numel(), _CHUNK_TOKENS):
             part = slice(start, start + _CHUNK_TOKENS)
             mask = valid[part]
             logits = nn.functional.linear(states[part], weight, bias)
             probabilities = torch.softmax(logits, dim=-1)
             chosen = probabilities.gather(1, positions[part])
-            token_loss = -chosen.clamp(min=smallest).to(sum_dtype).log()[:, 0]
+            target_logits = logits.gather(1, positions[part])[:, 0].to(sum_dtype)
+            # By way of the likeliest word, since the target's own probability may be too small to be a number.
+            likeliest = logits.amax(dim=-1).to(sum_dtype), probabilities.amax(dim=-1).to(sum_dtype)
+            token_loss = likeliest[0] - target_logits - likeliest[1].log()
             if label_smoothing:
                 # The smoothing adds epsilon times (mean log-odds of the target against the vocabulary).
-                target_logits = logits.gather(1, positions[part])[:, 0].to(sum_dtype)
                 token_loss = token_loss + label_smoothing * (target_logits - logits.mean(dim=-1, dtype=sum_dtype))
             loss = loss + torch.where(mask, token_loss, torch.zeros_like(token_loss)).sum()
             if not needs_gradients:
