@@ -88,7 +88,7 @@ class PretrainArguments:
     attention: Literal["auto", "eager", "sdpa", "flash_attention_2", "flex_attention"] = field(
         default="auto", metadata={"help": "auto: eager on a CPU, where it is faster for sentences, sdpa on a GPU"}
     )
-    compile: bool = field(default=False, metadata={"help": "torch.compile the model"})
+    compile: bool = field(default=False, metadata={"help": "torch.compile the model, on a GPU"})
     freeze_encoder: bool = field(default=False, metadata={"help": "train only the decoder (the random control)"})
     seed: int = field(default=0, metadata={"help": "seed of weights, order, noise and dropout"})
 

@@ -168,6 +168,8 @@ class Run:
             f"{sum(p.numel() for p in trained):,} trained; {self.world_size} process(es) on {self.device.type}, "
             f"{'bf16' if self.use_bf16 else 'fp32'}"
         )
+        if args.compile and self.device.type == "cpu":
+            raise ValueError("`compile` is for GPUs: on a CPU the compiled step gives NaN gradients. Leave it out.")
         wrapped = torch.compile(self.model) if args.compile else self.model
         if self.is_sharded:
             # The optimizer must be made of the sharded parameters.
