@@ -16,12 +16,13 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 
+from hf_meanmax.modeling.losses import IGNORE_INDEX
+
 from .candidates import Candidates, CandidateSampler
 from .noise import Noise
 from .random_streams import NOISE, ORDER, stream
 from .token_store import Ragged, TokenStore
 
-IGNORE_INDEX = -100
 _PREFETCHED_STEPS = 4
 
 MicroBatch = dict[str, torch.Tensor]

@@ -76,6 +76,8 @@ class Run:
         self.world_size = self.accelerator.num_processes
         self.is_main = self.accelerator.is_main_process
         if self.device.type == "cpu":
+            if args.compile:
+                raise ValueError("`compile` is for GPUs: on a CPU the compiled step gives NaN gradients. Leave it out.")
             use_all_cores(int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size)))
         self.is_sharded = self.accelerator.distributed_type == DistributedType.FSDP
         self.use_bf16 = args.precision == "bf16" or (args.precision == "auto" and is_bf16_fast(self.device))
@@ -168,8 +170,6 @@ class Run:
             f"{sum(p.numel() for p in trained):,} trained; {self.world_size} process(es) on {self.device.type}, "
             f"{'bf16' if self.use_bf16 else 'fp32'}"
         )
-        if args.compile and self.device.type == "cpu":
-            raise ValueError("`compile` is for GPUs: on a CPU the compiled step gives NaN gradients. Leave it out.")
         wrapped = torch.compile(self.model) if args.compile else self.model
         if self.is_sharded:
             # The optimizer must be made of the sharded parameters.
