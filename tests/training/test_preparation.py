@@ -174,7 +174,7 @@ def test_docstrings_are_the_built_in_corpus(make_arguments, monkeypatch):
 def test_word_vectors_from_a_file(make_arguments, tmp_path):
     path = tmp_path / "vectors.txt"
     path.write_text("cat 1 2 3 4\nunheard 5 6 7 8\nhouse -1 0 0.5 2\n")
-    args = make_arguments(word_vectors=str(path))
+    args = make_arguments(word_vectors=str(path), word_vector_scale=0.0)
     prepared = prepare(args, show_progress=False)
     matrix = prepare_word_vectors(args, prepared, 4)
     vocabulary = prepared.tokenizer.get_vocab()
@@ -184,6 +184,20 @@ def test_word_vectors_from_a_file(make_arguments, tmp_path):
     with pytest.raises(ValueError, match="have 4 dimensions, `embedding_size` is 8; set `--embedding_size 4`"):
         prepare_word_vectors(args, prepared, 8)
     assert prepare_word_vectors(make_arguments(), prepared, 8) is None
+
+
+def test_word_vectors_are_scaled_by_one_factor(make_arguments, tmp_path):
+    path = tmp_path / "vectors.txt"
+    path.write_text("cat 1 2 3 4\nhouse -1 0 0.5 2\n")
+    prepared = prepare(make_arguments(word_vectors=str(path)), show_progress=False)
+    as_they_are = prepare_word_vectors(make_arguments(word_vectors=str(path), word_vector_scale=0.0), prepared, 4)
+    scaled = prepare_word_vectors(make_arguments(word_vectors=str(path), word_vector_scale=0.5), prepared, 4)
+    vocabulary = prepared.tokenizer.get_vocab()
+    found = scaled[[vocabulary["cat"], vocabulary["house"]]]
+    assert np.sqrt(np.mean(found**2)) == pytest.approx(0.5)
+    nonzero = as_they_are != 0
+    ratios = scaled[nonzero] / as_they_are[nonzero]
+    np.testing.assert_allclose(ratios, ratios[0], rtol=1e-5)
 
 
 def test_word_vectors_trained_on_the_corpus(make_arguments, tmp_path, monkeypatch):

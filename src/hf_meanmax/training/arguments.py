@@ -60,6 +60,10 @@ class PretrainArguments:
         default="", metadata={"help": "`train` skip-gram vectors on the corpus first, or a word2vec / GloVe file"}
     )
     word_vector_epochs: int = field(default=2, metadata={"help": "epochs of the skip-gram training"})
+    word_vector_scale: float = field(
+        default=0.7,
+        metadata={"help": "root mean square that word vectors are scaled to, that of position codes (0: as they are)"},
+    )
 
     objective: Literal["reconstruction"] = field(default="reconstruction", metadata={"help": "what is to be said"})
     word_drop: float = field(default=0.0, metadata={"help": "denoising: share of input words dropped"})
@@ -134,6 +138,8 @@ class PretrainArguments:
             )
         if not self.max_steps and self.epochs <= 0:
             raise ValueError(f"`epochs` is {self.epochs}; give a positive number, or `max_steps`.")
+        if self.word_vector_scale < 0:
+            raise ValueError(f"`word_vector_scale` is {self.word_vector_scale}; it must be 0 or more.")
         for name in ("word_drop", "word_swap"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"`{name}` is {getattr(self, name)}; it must be at least 0 and less than 1.")

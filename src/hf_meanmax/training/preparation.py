@@ -198,6 +198,9 @@ def prepare_word_vectors(args: PretrainArguments, prepared: Prepared, size: int,
             )
     matrix, found = embedding_matrix(tokenizer, vectors, seed=args.seed)
     tqdm.write(f"word vectors: {int(found.sum())} of {len(found)} words have one")
+    if args.word_vector_scale:
+        # One factor for all: what a vector's length says of its word is kept.
+        matrix *= args.word_vector_scale / np.sqrt(np.mean(np.square(matrix[found])))
     return matrix
 
 

@@ -1,0 +1,104 @@
+"""What an evaluation task is: the texts it needs and the scores that their embeddings get."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Embed: TypeAlias = Callable[[Sequence[str]], np.ndarray]
+
+
+@dataclass
+class TaskResult:
+    """The scores of one encoder on one task.
+
+    Args:
+        metrics: scores by name; accuracies and the like in percent, correlations between -1 and 1.
+        main: the name of the metric that stands for the task in a table.
+        items: arrays with one value an item of the test set, which let two encoders be compared item by item:
+            `correct` (1 or 0) for a classification; `predicted` and `gold`, and `group` (number of the data set)
+            where there are several, for a correlation. Empty where a task has no such items.
+        num_test: size of the test set, the weight of the task in a micro average.
+        details: whatever else a reader may want to know (the chosen strength, scores by data set), as JSON values.
+    """
+
+    metrics: dict[str, float]
+    main: str
+    items: dict[str, np.ndarray] = field(default_factory=dict)
+    num_test: int = 0
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def score(self) -> float:
+        """The main metric."""
+        return self.metrics[self.main]
+
+
+class Task(ABC):
+    """A task: reads its files when it is made, and raises then if one is missing or damaged.
+
+    Attributes:
+        name: what tables call it.
+        version: of the protocol; a change makes cached results stale.
+        main_metric: the metric that stands for the task.
+        higher_is_better: how that metric is read.
+    """
+
+    name: str
+    version: int = 1
+    main_metric: str
+    higher_is_better: bool = True
+
+    @abstractmethod
+    def sentences(self) -> list[str]:
+        """Every text that [`evaluate`] will ask to embed, in a fixed order; texts may repeat."""
+
+    @abstractmethod
+    def evaluate(self, embed: Embed, device: Any = None) -> TaskResult:
+        """Scores an encoder.
+
+        Args:
+            embed: n texts -> `(n, D)` float32, finite; each text of [`sentences`] is known to it.
+            device: a torch device for the work after embedding, by default the CPU.
+        """
+
+    def settings(self) -> dict[str, Any]:
+        """What the scores depend on beside the data, as JSON values."""
+        return {}
+
+    def fingerprint(self) -> str:
+        """Identifies data and protocol; a cached result with another fingerprint is not used."""
+        digest = hashlib.blake2b(digest_size=12)
+        digest.update(json.dumps([self.name, self.version, self.settings()], sort_keys=True).encode())
+        for part in self.data():
+            digest.update(repr(part).encode("utf-8", "surrogatepass"))
+            digest.update(b"\0")
+        return digest.hexdigest()
+
+    def data(self) -> Sequence[Any]:
+        """Texts and labels in order, as [`fingerprint`] reads them; a task with labels adds them to the texts."""
+        return self.sentences()
+
+
+def read_lines(path: Path, encoding: str = "utf-8") -> list[str]:
+    """The lines of a task's file, without their ends; only `\\n` and `\\r\\n` end a line.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is not text of that encoding.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"No such file: {str(path)!r}.")
+    try:
+        text = path.read_bytes().decode(encoding)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: byte {error.start:,} is not {encoding}.") from None
+    lines = text.replace("\r\n", "\n").split("\n")
+    return lines[:-1] if lines[-1] == "" else lines

@@ -1,0 +1,1 @@
+"""The figures of the papers, drawn from results and recorded attentions."""
