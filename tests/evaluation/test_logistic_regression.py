@@ -90,6 +90,16 @@ def test_constant_features_predict_the_majority_of_the_training_rows():
     assert (fitted.predict(features) == np.array([[0], [1]])).all()
 
 
+def test_large_offsets_and_repeated_columns():
+    features, labels = make_problem(300, 12, 2)
+    features = np.concatenate([features, features[:, :3], np.ones((300, 2), dtype=np.float32)], axis=1)
+    masks = np.ones((2, 300), dtype=bool)
+    plain = fit_logistic_regressions(features, labels, masks, [1.0, 1e9])
+    offset = fit_logistic_regressions(features + 100, labels, masks, [1.0, 1e9])
+    assert torch.isfinite(plain.coefficients).all()
+    assert (plain.predict(features) == offset.predict(features + 100)).mean() > 0.99
+
+
 def test_labels_of_any_kind():
     features, labels = make_problem(200, 10, 3)
     names = np.array(["no", "perhaps", "yes"])[labels]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 import sacrebleu
@@ -10,7 +11,8 @@ import torch
 
 from hf_meanmax.evaluation import reconstruct, score_reconstructions, teacher_forced_scores
 from hf_meanmax.evaluation import reconstruction as module
-from hf_meanmax.evaluation.reconstruction import score_checkpoint, teacher_forced_counts
+from hf_meanmax.evaluation.reconstruction import reconstruction_pairs, score_checkpoint, teacher_forced_counts
+from hf_meanmax.evaluation.text_scores import score_texts
 from hf_meanmax.export import save_checkpoint
 from hf_meanmax.tokenization import train_tokenizer
 from tiny_model import make_model, make_tokenizer, random_lines
@@ -172,7 +174,10 @@ def test_scores_of_a_checkpoint(model, tokenizer, tmp_path, capsys):
 
     words = [str(folder), str(tmp_path / "text.txt"), "--limit", "6", "--max-tokens", "8"]
     module.main(words)
-    assert json.loads(capsys.readouterr().out) == pytest.approx(scores)
+    printed = json.loads(capsys.readouterr().out)
+    assert printed.keys() == scores.keys()
+    assert [printed[name] for name in ("accuracy", "loss")] == pytest.approx([scores["accuracy"], scores["loss"]])
+    assert {**printed, "accuracy": 0, "loss": 0} == {**scores, "accuracy": 0, "loss": 0}
     with pytest.raises(ValueError, match="has no sentence of 50-60 tokens"):
         score_checkpoint(str(folder), str(tmp_path / "text.txt"), min_tokens=50, max_tokens=60, show_progress=False)
     with pytest.raises(SystemExit, match=r"reconstruct.*no sentence of 50-60 tokens"):
@@ -180,3 +185,136 @@ def test_scores_of_a_checkpoint(model, tokenizer, tmp_path, capsys):
     with pytest.raises(SystemExit):
         module.main([*words, "--limits", "3"])
     assert "did you mean --limit?" in capsys.readouterr().err
+
+
+@pytest.fixture
+def checkpoint(model, tokenizer, tmp_path):
+    lines = [line for line in random_lines(40, seed=3) if line]
+    lines[0] = "the\tcat\u2028sat on the zebra"
+    (tmp_path / "text.txt").write_text("\n".join(lines), encoding="utf-8")
+    return save_checkpoint(model, tokenizer, tmp_path / "model")
+
+
+def test_scores_are_those_of_the_texts_said(checkpoint, model, tokenizer, tmp_path):
+    pytest.importorskip("rouge_score")
+    source = str(tmp_path / "text.txt")
+    scores = score_checkpoint(str(checkpoint), source, min_tokens=1, max_tokens=12, show_progress=False, edges=(4, 8))
+    texts = [line for line in source_lines(tmp_path) if line]
+    said = reconstruct(model, tokenizer, texts)
+    expected = score_texts(*reconstruction_pairs(tokenizer, texts, said), rouge=True)
+    assert {name: scores[name] for name in expected.to_dict()} == expected.to_dict()
+    assert set(expected.signatures) == {"bleu", "chrf", "rouge"}
+    assert "tok:none" in expected.signatures["bleu"]
+    lengths = [len(text.split()) for text in texts]
+    counts = [sum(low <= length <= high for length in lengths) for low, high in ((1, 4), (5, 8), (9, 12))]
+    assert [(row["from"], row["to"], row["count"]) for row in scores["by_length"]] == [
+        (1, 4, counts[0]),
+        (5, 8, counts[1]),
+        (9, None, counts[2]),
+    ]
+
+
+def source_lines(folder):
+    return (folder / "text.txt").read_text(encoding="utf-8").split("\n")
+
+
+def test_output_folder_holds_scores_texts_table_and_figure(checkpoint, model, tokenizer, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    words = [str(checkpoint), str(tmp_path / "text.txt"), "--min-tokens", "1", "--device", "cpu", "--batch-size", "7"]
+    module.main([*words, "--output", str(tmp_path / "a")])
+    printed = json.loads(capsys.readouterr().out)
+    results = json.loads((tmp_path / "a/reconstruction.json").read_text())
+    assert results["scores"] == printed
+    assert (results["checkpoint"], results["num_beams"]) == (str(checkpoint), 1)
+    header, *rows = (tmp_path / "a/reconstructions.tsv").read_text(encoding="utf-8").splitlines()
+    assert header == "text\treconstruction"
+    texts = [line for line in source_lines(tmp_path) if line]
+    said = tokenizer.batch_decode(reconstruct(model, tokenizer, texts, batch_size=7))
+    assert rows[0].split("\t")[0] == "the cat sat on the zebra"
+    assert [row.split("\t") for row in rows[1:]] == [list(pair) for pair in zip(texts[1:], said[1:], strict=True)]
+    assert (tmp_path / "a/bleu-by-length.png").read_bytes().startswith(b"\x89PNG")
+    table = (tmp_path / "a/bleu-by-length.md").read_text()
+    assert table.startswith("| length | texts | BLEU | chrF | exact match | token accuracy |\n")
+
+    module.main([*words, "--num-beams", "2", "--output", str(tmp_path / "b"), "--compare", str(tmp_path / "a")])
+    table = (tmp_path / "b/bleu-by-length.md").read_text()
+    assert table.startswith("| length | texts | b | a |\n")
+    assert json.loads((tmp_path / "b/reconstruction.json").read_text())["num_beams"] == 2
+
+
+def test_without_matplotlib_and_rouge_the_rest_is_written(checkpoint, tmp_path, monkeypatch, capsys):
+    for name in ("matplotlib", "matplotlib.figure", "rouge_score", "rouge_score.rouge_scorer"):
+        monkeypatch.setitem(sys.modules, name, None)
+    module.main([str(checkpoint), str(tmp_path / "text.txt"), "--output", str(tmp_path / "out")])
+    captured = capsys.readouterr()
+    assert 'bleu-by-length.png was not drawn. Figures need matplotlib: pip install "hf_meanmax[plots]"' in captured.err
+    scores = json.loads(captured.out)
+    assert set(scores["signatures"]) == {"bleu", "chrf"}
+    assert "rouge1" not in scores
+    written = {path.name for path in (tmp_path / "out").iterdir()}
+    assert written == {"reconstruction.json", "reconstructions.tsv", "bleu-by-length.md"}
+
+
+def test_bad_options_end_before_anything_is_decoded(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "reconstruct", lambda *args, **kwargs: pytest.fail("it was decoded"))
+    words = [str(checkpoint), str(tmp_path / "text.txt")]
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged/reconstruction.json").write_text('{"scores": {}}')
+    (tmp_path / "file").touch()
+    for options, message in (
+        (["--device", "abacus"], "device is 'abacus', which cannot be used here"),
+        (["--output", str(tmp_path / "file")], "file is a file; name a folder"),
+        (["--compare", str(tmp_path)], "reconstruction.json is missing"),
+        (["--output", str(tmp_path / "o"), "--compare", str(tmp_path / "damaged")], "holds no scores by length"),
+    ):
+        with pytest.raises(SystemExit, match=message):
+            module.main([*words, *options])
+    assert not (tmp_path / "o").exists()
+
+
+def test_compare_needs_an_output_of_another_name(checkpoint, tmp_path):
+    source = str(tmp_path / "text.txt")
+    score_checkpoint(str(checkpoint), source, show_progress=False, output=tmp_path / "a")
+    with pytest.raises(ValueError, match="compare needs output"):
+        score_checkpoint(str(checkpoint), source, show_progress=False, compare=[tmp_path / "a"])
+    with pytest.raises(ValueError, match="different names"):
+        score_checkpoint(
+            str(checkpoint), source, show_progress=False, output=tmp_path / "b/a", compare=[tmp_path / "a"]
+        )
+
+
+CHINESE = ["我们喜欢看书,也喜欢写字。", "他昨天去了北京大学。", "2022年的冬天很冷,下了大雪。"] * 4
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char"])
+def test_chinese_text_is_scored_by_character(kind):
+    sizes = {"bpe": 300, "unigram": 330, "char": 60}
+    tokenizer = train_tokenizer(CHINESE, kind=kind, vocab_size=sizes[kind], show_progress=False)
+    said = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in CHINESE]
+    scores = score_reconstructions(tokenizer, CHINESE, said)
+    assert (scores.bleu, scores.exact_match, scores.token_accuracy) == (pytest.approx(100), 1, 1)
+    # One character of ten is wrong: words without spaces between them would make it the whole clause.
+    wrong = [text.replace("京", "字") for text in CHINESE]
+    said = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in wrong]
+    scores = score_reconstructions(tokenizer, CHINESE, said)
+    expected = sacrebleu.corpus_bleu(wrong, [CHINESE], tokenize="zh").score
+    # `char` keeps the digits apart, which sacrebleu's zh joins to a number.
+    assert scores.bleu == pytest.approx(expected, abs=1.5 if kind == "char" else 1e-9)
+    assert 0.9 < scores.token_accuracy < 1
+    assert ("tok:none" if kind == "char" else "tok:zh") in scores.signatures["bleu"]
+
+
+def test_plain_text_is_compared_as_the_tokenizer_normalises_it():
+    texts = ["Don't stop, Tom!", "(The cat) sat on a mat."] * 3
+    tokenizer = train_tokenizer(texts, kind="word", vocab_size=50, show_progress=False)
+    said = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+    scores = score_reconstructions(tokenizer, texts, said, tokenize="13a")
+    assert (scores.bleu, scores.exact_match) == (pytest.approx(100), 1)
+    assert "tok:13a" in scores.signatures["bleu"]
+
+
+def test_training_scores_need_no_rouge(tokenizer, monkeypatch):
+    for name in ("rouge_score", "rouge_score.rouge_scorer"):
+        monkeypatch.setitem(sys.modules, name, None)
+    scores = score_reconstructions(tokenizer, [LONG], ids(tokenizer, LONG))
+    assert (scores.chrf, scores.token_accuracy, scores.rouge1) == (pytest.approx(100), 1, None)

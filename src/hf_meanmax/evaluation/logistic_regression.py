@@ -147,16 +147,14 @@ class _Problem:
 
     def _hessian(self, curvature: torch.Tensor) -> torch.Tensor:
         """The loss's Hessian `(D + 1, D + 1)` where each row of the sample has the given curvature."""
-        sample = self.rows[:: self.step]
+        sample = self.rows[:: self.step] - self.mean
         curvature = curvature * (len(self.rows) / len(sample))
         size = sample.shape[1]
         weighted = sample * curvature.unsqueeze(1)
-        total, shift = curvature.sum(), weighted.sum(dim=0)
         hessian = torch.empty(size + 1, size + 1, device=sample.device)
         hessian[:size, :size] = sample.T @ weighted
-        hessian[:size, :size] -= torch.outer(shift, self.mean) + torch.outer(self.mean, shift - total * self.mean)
-        hessian[size, :size] = hessian[:size, size] = shift - total * self.mean
-        hessian[size, size] = total
+        hessian[size, :size] = hessian[:size, size] = weighted.sum(dim=0)
+        hessian[size, size] = curvature.sum()
         return hessian
 
     def _factor(self, hessian: torch.Tensor, group: torch.Tensor) -> torch.Tensor:
@@ -165,8 +163,12 @@ class _Problem:
         diagonal = penalised.diagonal()
         floor = 1e-6 * float(diagonal.mean())
         diagonal[:-1] += float(self.decay[group].mean())
-        diagonal += floor
-        return torch.linalg.cholesky(penalised)
+        while True:
+            diagonal += floor
+            factor, failed = torch.linalg.cholesky_ex(penalised)
+            if not failed:
+                return factor
+            floor *= 10
 
     def refactor(self, logits: torch.Tensor, active: torch.Tensor) -> None:
         """Forms the preconditioners of the problems that still move from the curvature at their logits."""

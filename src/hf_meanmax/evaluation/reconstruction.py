@@ -1,32 +1,30 @@
-"""How well a text comes back from its embedding: greedy BLEU, exact matches, teacher-forced accuracy."""
+"""How well a text comes back from its embedding: BLEU and its kin, exact matches, teacher-forced accuracy.
+
+By default BLEU compares words as the tokenizer cuts and normalises them, which for a word-level tokenizer means
+lower-cased words; the reference is the text itself, so a word outside the vocabulary is always an error.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from tqdm.auto import tqdm
 
+from hf_meanmax.files import replacing_file
 from hf_meanmax.tokenization import split_words_batch
 
+from .text_scores import TOKENIZATIONS, TextScores, is_unsegmented, length_table, score_texts, scores_by_length
 
-@dataclass(frozen=True)
-class ReconstructionScores:
-    """Scores of reconstructed texts.
-
-    Attributes:
-        bleu: corpus BLEU (sacrebleu, 0-100) against the original words; a word outside the vocabulary is an error.
-        exact_match: share of texts that came back word for word.
-        sentences: how many were scored.
-    """
-
-    bleu: float
-    exact_match: float
-    sentences: int
+RESULTS_FILE, TEXTS_FILE = "reconstruction.json", "reconstructions.tsv"
+TABLE_FILE, FIGURE_FILE = "bleu-by-length.md", "bleu-by-length.png"
 
 
 def reconstruct(
@@ -45,7 +43,8 @@ def reconstruct(
         texts: sentences.
         batch_size: sentences decoded together; they are sorted by length first.
         show_progress: show a progress bar.
-        generation: further arguments of `generate`; by default greedy, at most 1.5 times the input plus 5 tokens.
+        generation: further arguments of `generate`; by default greedy, at most 1.5 times the tokens of the batch's
+            longest sentence plus 5 (paper 2, section 5.2).
     """
     special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
     encoded = tokenizer(list(texts))["input_ids"] if texts else []
@@ -64,20 +63,60 @@ def reconstruct(
     return said
 
 
-def score_reconstructions(tokenizer: Any, texts: Sequence[str], said: Sequence[Sequence[int]]) -> ReconstructionScores:
-    """BLEU and exact matches of token ids against the texts' own words, before any vocabulary was applied to them."""
-    from sacrebleu.metrics import BLEU
+def reconstruction_pairs(
+    tokenizer: Any, texts: Sequence[str], said: Sequence[Sequence[int]], tokenize: str | None = None
+) -> tuple[list[str], list[str], str]:
+    """What [`~hf_meanmax.evaluation.text_scores.score_texts`] compares for reconstructions.
 
-    references = [" ".join(words) for words in split_words_batch(tokenizer, texts)]
-    if type(tokenizer.backend_tokenizer.model).__name__ == "WordLevel":
+    Args:
+        tokenizer: the tokenizer of the model.
+        texts: the texts.
+        said: the token ids said for each (see [`reconstruct`]).
+        tokenize: `"none"` compares words as the tokenizer cuts them. Any other compares plain text, which sacrebleu
+            cuts in that way, with the texts as the tokenizer normalises them (lower-cased if it does so). By default
+            `"none"`, but `"zh"` for text without spaces under a tokenizer of pieces, which cuts such text at
+            punctuation alone.
+
+    Returns:
+        Hypotheses, references and `tokenize`. The references are the texts before any vocabulary was applied to
+        them, so an unknown word that is said as `<unk>` is an error.
+    """
+    is_word_level = type(tokenizer.backend_tokenizer.model).__name__ == "WordLevel"
+    if tokenize is None:
+        tokenize = "zh" if not is_word_level and is_unsegmented(texts) else "none"
+    if tokenize == "none" and is_word_level:
         hypotheses = [" ".join(tokenizer.convert_ids_to_tokens(list(ids))) for ids in said]
     else:
-        # Pieces are no words: they are joined to text first and then cut as the reference was.
-        decoded = tokenizer.batch_decode([list(ids) for ids in said], skip_special_tokens=True)
-        hypotheses = [" ".join(words) for words in split_words_batch(tokenizer, decoded)]
-    score = BLEU(tokenize="none", force=True).corpus_score(hypotheses, [references])
-    exact = np.mean([hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True)])
-    return ReconstructionScores(float(score.score), float(exact), len(texts))
+        hypotheses = tokenizer.batch_decode([list(ids) for ids in said], skip_special_tokens=True)
+        if tokenize == "none":
+            # Pieces are no words: they are joined to text first and then cut as the reference is.
+            hypotheses = [" ".join(words) for words in split_words_batch(tokenizer, hypotheses)]
+    if tokenize == "none":
+        references = [" ".join(words) for words in split_words_batch(tokenizer, texts)]
+    else:
+        normalizer = tokenizer.backend_tokenizer.normalizer
+        references = [text if normalizer is None else normalizer.normalize_str(text) for text in texts]
+    return hypotheses, references, tokenize
+
+
+def score_reconstructions(
+    tokenizer: Any,
+    texts: Sequence[str],
+    said: Sequence[Sequence[int]],
+    tokenize: str | None = None,
+    rouge: bool | None = False,
+) -> TextScores:
+    """Scores of token ids against the texts' own words, before any vocabulary was applied to them.
+
+    Args:
+        tokenizer, texts, said, tokenize: as [`reconstruction_pairs`] takes them.
+        rouge: as [`~hf_meanmax.evaluation.text_scores.score_texts`] takes it.
+
+    Raises:
+        ValueError, ImportError: as [`~hf_meanmax.evaluation.text_scores.score_texts`].
+    """
+    hypotheses, references, tokenize = reconstruction_pairs(tokenizer, texts, said, tokenize)
+    return score_texts(hypotheses, references, tokenize, rouge=rouge)
 
 
 @torch.no_grad()
@@ -116,7 +155,15 @@ def score_checkpoint(
     max_tokens: int = 32,
     batch_tokens: int = 8192,
     show_progress: bool = True,
-) -> dict[str, float]:
+    *,
+    batch_size: int = 256,
+    num_beams: int = 1,
+    device: Any = None,
+    tokenize: str | None = None,
+    edges: Sequence[int] | None = None,
+    output: str | os.PathLike[str] | None = None,
+    compare: Sequence[str | os.PathLike[str]] = (),
+) -> dict[str, Any]:
     """Reconstruction scores of a checkpoint folder on the first `limit` sentences of a corpus.
 
     Args:
@@ -126,29 +173,126 @@ def score_checkpoint(
         min_tokens, max_tokens: only sentences of so many tokens are taken, `</s>` not counted.
         batch_tokens: tokens of a teacher-forced batch.
         show_progress: show a progress bar.
+        batch_size: sentences decoded together.
+        num_beams: beams of the search; 1 is greedy.
+        device: where the model runs, by default an accelerator if there is one.
+        tokenize: see [`reconstruction_pairs`].
+        edges: of the bins of length, see [`~hf_meanmax.evaluation.text_scores.scores_by_length`].
+        output: a folder to write `reconstruction.json` (settings and scores), `reconstructions.tsv` (each text and
+            what was said; tabs and line breaks become spaces), `bleu-by-length.md` and, where matplotlib is
+            installed, `bleu-by-length.png` (paper 2, figure 2).
+        compare: output folders of other checkpoints, shown beside this one in that table and figure.
 
     Returns:
-        `bleu` (0-100), `exact_match`, `accuracy` (teacher-forced), `loss` (nats per token), `sentences`.
+        `bleu` and `chrf` (0-100), with rouge-score installed also `rouge1`, `rouge2` and `rougeL` (0-100),
+        `exact_match` and `token_accuracy` (of what was said, 0-1), `accuracy` (teacher-forced, 0-1), `loss` (nats per
+        token), `sentences`, `signatures` (by metric) and `by_length` (the rows of `scores_by_length`, with lengths in
+        the tokens of BLEU).
 
     Raises:
-        ValueError: if no sentence of that length is there.
+        ValueError: no sentence of that length is there, a bad device, or an output folder of `compare` is damaged.
+        FileNotFoundError: the checkpoint, the text or the results of a folder of `compare` are missing.
+        FileExistsError: `output` is a file.
     """
     from hf_meanmax.data import open_corpus, pick_sentences
     from hf_meanmax.export import load_checkpoint
 
+    others = {_system_name(other): _read_by_length(Path(other)) for other in compare}
+    if compare and output is None:
+        raise ValueError("compare needs output, the folder for the table and the figure.")
+    if output is not None:
+        output = Path(output)
+        if output.exists() and not output.is_dir():
+            raise FileExistsError(f"{output} is a file; name a folder.")
+        if _system_name(output) in others or len(others) < len(compare):
+            raise ValueError("Output folders that are compared need different names: they are what the figure shows.")
+    device = _usable_device(device)
     model, tokenizer = load_checkpoint(folder)
+    model.to(device)
     texts = pick_sentences(open_corpus(source), tokenizer, limit, min_tokens, max_tokens)
     if not texts:
         raise ValueError(f"{source} has no sentence of {min_tokens}-{max_tokens} tokens.")
-    scores = score_reconstructions(tokenizer, texts, reconstruct(model, tokenizer, texts, show_progress=show_progress))
-    loss, accuracy = teacher_forced_scores(model, _padded_batches(tokenizer, texts, batch_tokens))
-    return {
-        "bleu": scores.bleu,
-        "exact_match": scores.exact_match,
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+    said = reconstruct(model, tokenizer, texts, batch_size, show_progress=show_progress, num_beams=num_beams)
+    hypotheses, references, tokenize = reconstruction_pairs(tokenizer, texts, said, tokenize)
+    by_length = scores_by_length(hypotheses, references, edges=edges, tokenize=tokenize)
+    batches = _padded_batches(tokenizer, texts, batch_tokens)
+    loss, accuracy = teacher_forced_scores(
+        model, ({name: tensor.to(device) for name, tensor in batch.items()} for batch in batches)
+    )
+    scores = {
+        **score_texts(hypotheses, references, tokenize).to_dict(),
         "accuracy": accuracy,
         "loss": loss,
-        "sentences": scores.sentences,
+        "by_length": by_length,
     }
+    if output is not None:
+        settings = {
+            "checkpoint": str(folder),
+            "source": [str(part) for part in source] if isinstance(source, list | tuple) else str(source),
+            "limit": limit,
+            "min_tokens": min_tokens,
+            "max_tokens": max_tokens,
+            "num_beams": num_beams,
+        }
+        with replacing_file(output / RESULTS_FILE) as file:
+            file.write(json.dumps({**settings, "scores": scores}, indent=1, ensure_ascii=False) + "\n")
+        _write_texts(output / TEXTS_FILE, texts, tokenizer.batch_decode(said))
+        _write_by_length(output, {_system_name(output): by_length, **others})
+    return scores
+
+
+def _usable_device(device: Any) -> torch.device:
+    if device is None:
+        from accelerate import PartialState
+
+        return PartialState().device
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"device is {str(device)!r}, which cannot be used here ({reason}); try 'cpu'.") from error
+    return found
+
+
+def _system_name(output: str | os.PathLike[str]) -> str:
+    return Path(os.path.abspath(output)).name
+
+
+def _read_by_length(folder: Path) -> list[dict[str, Any]]:
+    path = folder / RESULTS_FILE
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing; name the --output folder of an earlier run.")
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))["scores"]["by_length"]
+        length_table({"": rows})
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} holds no scores by length ({error!r}); make it again.") from error
+    return rows
+
+
+def _write_texts(path: Path, texts: Sequence[str], said: Sequence[str]) -> None:
+    with replacing_file(path) as file:
+        file.write("text\treconstruction\n")
+        for pair in zip(texts, said, strict=True):
+            file.write("\t".join(re.sub(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]", " ", text) for text in pair) + "\n")
+
+
+def _write_by_length(folder: Path, systems: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    from hf_meanmax.plots.figures import save_figure
+    from hf_meanmax.plots.reconstruction import plot_by_length
+
+    metrics = ("bleu", "chrf", "exact_match", "token_accuracy") if len(systems) == 1 else ("bleu",)
+    with replacing_file(folder / TABLE_FILE) as file:
+        file.write(length_table(systems, metrics))
+    try:
+        figure = plot_by_length(systems)
+    except ImportError as error:
+        print(f"{FIGURE_FILE} was not drawn. {error}", file=sys.stderr)
+        return
+    save_figure(figure, folder / FIGURE_FILE)
 
 
 def _padded_batches(tokenizer: Any, texts: Sequence[str], batch_tokens: int) -> Iterable[dict[str, torch.Tensor]]:
@@ -172,7 +316,30 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--limit", type=positive_int, default=2000, help="number of sentences")
     parser.add_argument("--min-tokens", type=positive_int, default=4, help="shorter sentences are left out")
     parser.add_argument("--max-tokens", type=positive_int, default=32, help="longer sentences are left out")
+    parser.add_argument("--batch-size", type=positive_int, default=256, help="sentences decoded together")
+    parser.add_argument("--num-beams", type=positive_int, default=1, help="beams of the search; 1 is greedy")
+    parser.add_argument("--device", help="where the model runs, by default an accelerator if there is one")
+    parser.add_argument(
+        "--tokenize",
+        choices=TOKENIZATIONS,
+        help="what BLEU compares: none the words as the tokenizer cuts them, any other plain text that sacrebleu cuts; "
+        "by default none, but zh for Chinese and Japanese under a tokenizer of pieces",
+    )
+    parser.add_argument("--output", help="folder for scores, texts, and BLEU by length as table and figure")
+    parser.add_argument("--compare", nargs="+", default=[], help="--output folders of others to show in that figure")
     args = parse_arguments(parser, argv)
     with one_line_errors("reconstruct.py"):
-        scores = score_checkpoint(args.checkpoint, args.text, args.limit, args.min_tokens, args.max_tokens)
-    print(json.dumps(scores, indent=1))
+        scores = score_checkpoint(
+            args.checkpoint,
+            args.text,
+            args.limit,
+            args.min_tokens,
+            args.max_tokens,
+            batch_size=args.batch_size,
+            num_beams=args.num_beams,
+            device=args.device,
+            tokenize=args.tokenize,
+            output=args.output,
+            compare=args.compare,
+        )
+    print(json.dumps(scores, indent=1, ensure_ascii=False))

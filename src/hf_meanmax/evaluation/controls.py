@@ -1,0 +1,615 @@
+"""What a trained encoder must beat: untrained encoders that have its word vectors and its dimension.
+
+After Wieting and Kiela 2019, "No training required: exploring random encoders for sentence classification". All
+controls read the tokens that the trained model reads, from the table that it trained.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import math
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+CONTROL_KINDS = ("random_encoder", "random_projection", "echo_state_network", "bag", "majority")
+VERSION = 1  # of what the controls compute; part of their keys
+
+_POOLINGS = ("mean", "max")
+_CHUNK = 4096  # texts that are tokenised and sorted by length together
+_BATCH_NUMBERS = 2**22  # numbers of the largest array of a batch
+
+
+class Control(ABC):
+    """An untrained encoder of sentences.
+
+    Attributes:
+        kind: one of `CONTROL_KINDS`.
+        seed: of what it draws at random, None if nothing.
+        name: the kind and the seed, as a table may call it.
+        key: identifies what it computes: a hash of word table, tokenizer, kind, seed, dimension and version.
+        dimension: of its vectors.
+    """
+
+    kind: str
+    seed: int | None = None
+    key: str
+    dimension: int
+
+    @property
+    def name(self) -> str:
+        words = self.kind.replace("_", " ")
+        return words if self.seed is None else f"{words}, seed {self.seed}"
+
+    @abstractmethod
+    def encode(self, texts: Sequence[str], batch_size: int = 64) -> np.ndarray:
+        """The vectors `(n, dimension)` float32 of n texts; finite.
+
+        Args:
+            texts: any number of texts. The more at once, the faster.
+            batch_size: texts of one forward pass of a random encoder; the others choose for themselves.
+        """
+
+
+class MajorityClass(Control):
+    """One number, the same for each text: a classifier of it can but learn which class is the most frequent.
+
+    A correlation with what it predicts is not defined and counts as 0.
+    """
+
+    kind = "majority"
+    key = f"majority-{VERSION}"
+    dimension = 1
+
+    def encode(self, texts: Sequence[str], batch_size: int = 64) -> np.ndarray:
+        return np.ones((len(texts), 1), dtype=np.float32)
+
+
+class RandomEncoder(Control):
+    """The trained model's architecture with random weights, drawn as before training, and the same pooling.
+
+    Of the trained model it has the word table, for models of this package also the vectors of the special tokens, and
+    nothing else: positions, if learned, layers, and layers after the pooling are drawn anew. It is made when it first
+    encodes. The caller's random state is left alone.
+
+    Args:
+        model: the trained SentenceTransformer, which is not changed.
+        seed: of the weights.
+        device: by default that of the model.
+
+    Raises:
+        ValueError: the model wraps no transformers model, or a later module holds weights that cannot be drawn anew.
+    """
+
+    kind = "random_encoder"
+
+    def __init__(self, model: Any, seed: int = 0, device: Any = None):
+        self._source = _WordSource.of(model, device)
+        self.seed = seed
+        self.dimension = self._source.dimension
+        _check_redrawable(self._source.model)
+        self.key = self._source.key(self.kind, seed, _architecture(self._source.inner))
+
+    def encode(self, texts: Sequence[str], batch_size: int = 64) -> np.ndarray:
+        if len(texts) == 0:
+            return np.empty((0, self.dimension), dtype=np.float32)
+        vectors = self.sentence_transformer.encode(
+            list(texts), batch_size=batch_size, show_progress_bar=False, convert_to_numpy=True
+        )
+        return np.asarray(vectors, dtype=np.float32)
+
+    @cached_property
+    def sentence_transformer(self) -> Any:
+        """The SentenceTransformer with random weights. Its word table is the trained one itself, not to be trained."""
+        model, inner, device = self._source.model, self._source.inner, self._source.device
+        # Only the CPU's generator: seeding all devices would change states that are not restored.
+        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+            torch.default_generator.manual_seed(_stream(self.kind, self.seed))
+            fresh = type(inner)(copy.deepcopy(inner.config)).to(inner.dtype)
+            # The tokenizer is shared: a copied one may read special tokens in a text differently.
+            shared = (model.tokenizer, getattr(model[0], "processor", None), getattr(model, "model_card_data", None))
+            replaced: dict[int, Any] = {id(inner): fresh, **{id(part): part for part in shared}}
+            result = copy.deepcopy(model, replaced)
+            for part in _later_layers(result):
+                part.cpu().reset_parameters()
+        result.to(device)
+        # Through `data`, so that whatever is tied to the table remains so.
+        for trained, drawn in zip(_input_tables(inner), _input_tables(fresh), strict=True):
+            drawn.weight.data = trained.weight.detach().to(device)
+        return result.eval().requires_grad_(False)
+
+
+class BagOfWords(Control):
+    """The mean of the word vectors, of the table's own dimension e; zero for a text without known words.
+
+    Special tokens and unknown words do not count.
+
+    Args:
+        model: the trained SentenceTransformer.
+        device: by default that of the model.
+
+    Raises:
+        ValueError: the model wraps no transformers model.
+    """
+
+    kind = "bag"
+
+    def __init__(self, model: Any, device: Any = None):
+        self._source = _WordSource.of(model, device)
+        self.dimension = self._source.embedding_size
+        self.key = self._source.key(self.kind, None)
+
+    def encode(self, texts: Sequence[str], batch_size: int = 64) -> np.ndarray:
+        return _by_chunks(self._source, texts, self.dimension, lambda words: words.pool(words.vectors, "mean"))
+
+
+class RandomProjection(Control):
+    """Random projections of the word vectors, pooled over the words (Wieting and Kiela 2019, section 3).
+
+    A matrix W `(e, D)`, uniform in [-1/sqrt(e), 1/sqrt(e)], projects each known word's vector. Zero for a text without
+    known words.
+
+    Args:
+        model: the trained SentenceTransformer, whose dimension is D.
+        seed: of the matrix.
+        pooling: `"mean"`, which makes it a projection of the bag of words, or `"max"`.
+        device: by default that of the model.
+
+    Raises:
+        ValueError: the model wraps no transformers model, or an unknown pooling.
+    """
+
+    kind = "random_projection"
+
+    def __init__(self, model: Any, seed: int = 0, pooling: str = "mean", device: Any = None):
+        if pooling not in _POOLINGS:
+            raise ValueError(f"pooling is {pooling!r}; choose one of {', '.join(_POOLINGS)}.")
+        self._source = _WordSource.of(model, device)
+        self.seed = seed
+        self.pooling = pooling
+        self.dimension = self._source.dimension
+        self.key = self._source.key(self.kind, seed, pooling)
+
+    @cached_property
+    def matrix(self) -> torch.Tensor:
+        """W, `(e, D)` float32."""
+        size = self._source.embedding_size
+        drawn = _uniform(np.random.default_rng(_stream(self.kind, self.seed)), (size, self.dimension), size**-0.5)
+        return torch.from_numpy(drawn).to(self._source.device)
+
+    def encode(self, texts: Sequence[str], batch_size: int = 64) -> np.ndarray:
+        return _by_chunks(self._source, texts, self.dimension, self._project)
+
+    def _project(self, words: _Words) -> torch.Tensor:
+        if self.pooling == "mean":
+            return words.pool(words.vectors, "mean") @ self.matrix
+        # Some dimensions at a time: the projected vocabulary of a chunk is large.
+        width = max(1, _BATCH_NUMBERS // max(1, len(words.vectors)))
+        parts = [words.pool(words.vectors @ columns, "max") for columns in self.matrix.split(width, dim=1)]
+        return torch.cat(parts, dim=1)
+
+
+class EchoStateNetwork(Control):
+    """A random bidirectional echo state network, its states pooled over the words (Wieting and Kiela 2019, section 3).
+
+    Each direction has D/2 units (the forward one the odd one more), no bias, and
+
+        h_t = (1 - leak) h_{t-1} + leak tanh(W_in x_t + W h_{t-1}),    h_0 = 0.
+
+    Each unit hears 10 others: a row of W has 10 weights, uniform, scaled so that W has the given spectral radius (found
+    by power iteration). W_in is uniform in [-a, a] with a = input_scale sqrt(3) / r, where r is the root mean square
+    length of the table's word vectors: W_in x_t has a standard deviation of input_scale, whatever their size.
+    Words are known tokens, as in [`BagOfWords`]; a text without any gets zeros. Mean pooling is the default
+    because it made the stronger control on opinions, where the maximum of the states fell below the bag of words.
+
+    Args:
+        model: the trained SentenceTransformer, whose dimension is D.
+        seed: of the weights.
+        spectral_radius: how slowly inputs are forgotten; below 1.
+        input_scale: see above.
+        leak: share of the new state, in (0, 1].
+        pooling: `"mean"` or `"max"` over the states.
+        device: by default that of the model.
+
+    Raises:
+        ValueError: the model wraps no transformers model, or a setting is out of range.
+    """
+
+    kind = "echo_state_network"
+    inputs_per_unit = 10
+
+    def __init__(
+        self,
+        model: Any,
+        seed: int = 0,
+        spectral_radius: float = 0.8,
+        input_scale: float = 1.0,
+        leak: float = 1.0,
+        pooling: str = "mean",
+        device: Any = None,
+    ):
+        if pooling not in _POOLINGS:
+            raise ValueError(f"pooling is {pooling!r}; choose one of {', '.join(_POOLINGS)}.")
+        if not 0 <= spectral_radius < 1:
+            raise ValueError(f"spectral_radius is {spectral_radius}; it must be at least 0 and below 1.")
+        if not input_scale > 0:
+            raise ValueError(f"input_scale is {input_scale}; it must be positive.")
+        if not 0 < leak <= 1:
+            raise ValueError(f"leak is {leak}; it must be above 0 and at most 1.")
+        self._source = _WordSource.of(model, device)
+        self.seed = seed
+        self.spectral_radius = spectral_radius
+        self.input_scale = input_scale
+        self.leak = leak
+        self.pooling = pooling
+        self.dimension = self._source.dimension
+        self.key = self._source.key(self.kind, seed, spectral_radius, input_scale, leak, pooling)
+
+    @cached_property
+    def directions(self) -> list[Reservoir]:
+        """The weights of the forward and of the backward direction."""
+        rng = np.random.default_rng(_stream(self.kind, self.seed))
+        scale = self.input_scale * math.sqrt(3) / self._source.word_length
+        sizes = (self.dimension - self.dimension // 2, self.dimension // 2)
+        return [
+            Reservoir.draw(
+                rng, units, self._source.embedding_size, scale, self.inputs_per_unit, self.spectral_radius
+            ).to(self._source.device)
+            for units in sizes
+            if units
+        ]
+
+    def encode(self, texts: Sequence[str], batch_size: int = 64) -> np.ndarray:
+        return _by_chunks(self._source, texts, self.dimension, self._run)
+
+    def _run(self, words: _Words) -> torch.Tensor:
+        result = torch.zeros(len(words.lengths), self.dimension, device=words.vectors.device)
+        start = 0
+        for number, reservoir in enumerate(self.directions):
+            columns = slice(start, start + len(reservoir.inputs))
+            start = columns.stop
+            projected = words.vectors @ reservoir.project.T
+            for rows, ids, active in words.batches(len(reservoir.inputs), backward=number == 1):
+                result[rows, columns] = self._pooled_states(reservoir, projected, ids, active)
+        return result
+
+    def _pooled_states(
+        self, reservoir: Reservoir, projected: torch.Tensor, ids: torch.Tensor, active: torch.Tensor
+    ) -> torch.Tensor:
+        """Pools `(B, units)` the states of texts whose words are rows `ids` `(T, B)` of `projected`."""
+        states = projected.new_zeros(len(reservoir.inputs), ids.shape[1])
+        is_mean = self.pooling == "mean"
+        pooled = torch.zeros_like(states) if is_mean else torch.full_like(states, -math.inf)
+        for word, is_word in zip(ids, active, strict=True):
+            # A weighted sum of the 10 rows of the states that each unit hears: W h.
+            heard = nn.functional.embedding_bag(
+                reservoir.inputs, states, mode="sum", per_sample_weights=reservoir.weights
+            )
+            new = heard.add_(projected[word].T).tanh_()
+            states = new if self.leak == 1 else torch.lerp(states, new, self.leak)
+            if is_mean:
+                pooled += states.masked_fill(~is_word, 0.0)
+            else:
+                pooled = torch.maximum(pooled, states.masked_fill(~is_word, -math.inf))
+        return (pooled / active.sum(dim=0) if is_mean else pooled).T
+
+
+@dataclass(frozen=True)
+class Reservoir:
+    """The weights of one direction of an echo state network of n units.
+
+    Attributes:
+        project: W_in `(n, e)`.
+        inputs: `(n, k)` int64, the units that each unit hears.
+        weights: `(n, k)`, their weights.
+    """
+
+    project: torch.Tensor
+    inputs: torch.Tensor
+    weights: torch.Tensor
+
+    @classmethod
+    def draw(
+        cls, rng: np.random.Generator, units: int, size: int, input_scale: float, fan_in: int, radius: float
+    ) -> Reservoir:
+        """Draws them, with distinct inputs of each unit and the given spectral radius."""
+        project = _uniform(rng, (units, size), input_scale)
+        fan_in = min(fan_in, units)
+        inputs = rng.random((units, units)).argpartition(fan_in - 1, axis=1)[:, :fan_in]
+        weights = rng.uniform(-1, 1, size=(units, fan_in))
+        weights *= radius / spectral_radius(inputs, weights, rng)
+        return cls(
+            torch.from_numpy(project),
+            torch.from_numpy(np.ascontiguousarray(inputs)),
+            torch.from_numpy(weights.astype(np.float32)),
+        )
+
+    def to(self, device: Any) -> Reservoir:
+        """The same on a device."""
+        return Reservoir(self.project.to(device), self.inputs.to(device), self.weights.to(device))
+
+
+def spectral_radius(inputs: np.ndarray, weights: np.ndarray, rng: np.random.Generator, steps: int = 1000) -> float:
+    """The largest modulus of an eigenvalue of a sparse matrix, by the growth of a vector under power iteration.
+
+    A real matrix often has a pair of complex eigenvalues of that modulus, so the vector itself need not converge; its
+    growth over many steps does, to well within a per cent.
+
+    Args:
+        inputs: `(n, k)`, the columns of each row's k entries.
+        weights: `(n, k)`, the entries.
+        rng: draws the first vector.
+        steps: how many are made; the first fifth does not count.
+    """
+    vector = rng.standard_normal(len(inputs))
+    growth = []
+    for _ in range(steps):
+        vector = (weights * vector[inputs]).sum(axis=1)
+        norm = float(np.linalg.norm(vector))
+        growth.append(math.log(norm))
+        vector /= norm
+    return math.exp(math.fsum(growth[steps // 5 :]) / (steps - steps // 5))
+
+
+def make_controls(
+    model: Any, seeds: Sequence[int] = (0, 1, 2), kinds: Sequence[str] | None = None, device: Any = None
+) -> list[Control]:
+    """The controls of a trained encoder, in the order of `CONTROL_KINDS`; kinds that draw at random once a seed.
+
+    They read the model's word table where it is, so train it on only after they were used. The model is not changed.
+
+    Args:
+        model: a SentenceTransformer whose first module wraps a transformers model. Of any other encoder (a function, a
+            file of embeddings) the word vectors are not known.
+        seeds: of the controls that draw at random.
+        kinds: which ones; by default all that there are for this encoder, with a warning if that is only the majority
+            class.
+        device: by default that of the model.
+
+    Raises:
+        ValueError: an unknown kind, or one that this encoder cannot have; the same seed twice.
+    """
+    for kind in kinds or ():
+        if kind not in CONTROL_KINDS:
+            raise ValueError(f"{kind!r} is no kind of control; choose among {', '.join(CONTROL_KINDS)}.")
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds are {list(seeds)}; expected distinct numbers.")
+    reason = explain_no_controls(model)
+    if reason is not None:
+        if any(kind != "majority" for kind in kinds or ()):
+            raise ValueError(f"Only the majority class is a control of this encoder: {reason}.")
+        if kinds is None:
+            warnings.warn(f"Only the majority class is a control of this encoder: {reason}.", stacklevel=2)
+            kinds = ("majority",)
+    kinds = CONTROL_KINDS if kinds is None else kinds
+    if reason is None:
+        model = _WordSource(model, device)
+    controls: list[Control] = []
+    for kind, drawn in (
+        ("random_encoder", RandomEncoder),
+        ("random_projection", RandomProjection),
+        ("echo_state_network", EchoStateNetwork),
+    ):
+        if kind in kinds:
+            controls += [drawn(model, seed) for seed in seeds]
+    if "bag" in kinds:
+        controls.append(BagOfWords(model))
+    if "majority" in kinds:
+        controls.append(MajorityClass())
+    return controls
+
+
+def explain_no_controls(model: Any) -> str | None:
+    """Why an encoder has no controls but the majority class, or None if it has."""
+    from hf_meanmax.evaluation.embedding import is_sentence_transformer
+
+    if not is_sentence_transformer(model):
+        return f"the word vectors of a {type(model).__name__} are not known, only those of a SentenceTransformer are"
+    inner = transformers_model(model)
+    if inner is None:
+        return f"the SentenceTransformer begins with a {type(model[0]).__name__}, which wraps no transformers model"
+    if model.tokenizer is None or not callable(model.tokenizer):
+        return "the SentenceTransformer has no tokenizer"
+    weight = getattr(inner.get_input_embeddings(), "weight", None)
+    if not isinstance(weight, torch.Tensor) or weight.dim() != 2:
+        return f"{type(inner).__name__} has no table of word vectors"
+    return None
+
+
+def transformers_model(model: Any) -> Any:
+    """The transformers model in the first module of a SentenceTransformer, or None."""
+    from transformers import PreTrainedModel
+
+    inner = getattr(model[0], "auto_model", None)
+    return inner if isinstance(inner, PreTrainedModel) else None
+
+
+def unknown_word_rate(model: Any, texts: Iterable[str]) -> float | None:
+    """Share, between 0 and 1, of the tokens that are unknown; special tokens do not count.
+
+    Args:
+        model: a SentenceTransformer or a tokenizer.
+        texts: any texts.
+
+    Returns:
+        The share; None where there is no tokenizer, or one that knows every word, for instance by its bytes.
+    """
+    from hf_meanmax.tokenization import unknown_word_rate as count_unknown
+
+    tokenizer = getattr(model, "tokenizer", model)
+    if getattr(tokenizer, "unk_token_id", None) is None or getattr(tokenizer, "backend_tokenizer", None) is None:
+        return None
+    return count_unknown(tokenizer, texts).rate
+
+
+class _WordSource:
+    """The word table and the tokenizer of a SentenceTransformer.
+
+    A tokenizer's special tokens, `<unk>` among them, are no words.
+    """
+
+    def __init__(self, model: Any, device: Any = None):
+        reason = explain_no_controls(model)
+        if reason is not None:
+            raise ValueError(f"This encoder has no such control: {reason}.")
+        self.model = model
+        self.inner = transformers_model(model)
+        self.device = self.inner.device if device is None else torch.device(device)
+        self.tokenizer = model.tokenizer
+        self.dimension = int(model.get_embedding_dimension())
+        self.embedding_size = self.table.shape[1]
+        self.special_ids = np.array(sorted(set(self.tokenizer.all_special_ids)), dtype=np.int64)
+
+    @classmethod
+    def of(cls, model: Any, device: Any = None) -> _WordSource:
+        """That of a model; [`make_controls`] gives all its controls the same one, whose table is hashed once."""
+        return model if isinstance(model, cls) else cls(model, device)
+
+    @property
+    def table(self) -> torch.Tensor:
+        """The word vectors `(V, e)`, in the model's precision and where the model is."""
+        return self.inner.get_input_embeddings().weight.detach()
+
+    @cached_property
+    def fingerprint(self) -> list[str]:
+        """Hashes of the tables, and of the tokenizer, length limit and modules."""
+        from hf_meanmax.encode import _pipeline_fingerprint, weights_fingerprint
+
+        return [*map(weights_fingerprint, _input_tables(self.inner)), _pipeline_fingerprint(self.model)]
+
+    @cached_property
+    def word_length(self) -> float:
+        """Root mean square of the lengths of the word vectors; 1 if all are zero."""
+        squares = torch.cat([part.float().square().sum(dim=1).cpu() for part in self.table.split(2**16)])
+        squares[self.special_ids[self.special_ids < len(squares)]] = 0
+        number = len(squares) - int((self.special_ids < len(squares)).sum())
+        return math.sqrt(float(squares.double().sum()) / max(1, number)) or 1.0
+
+    def key(self, kind: str, seed: int | None, *settings: Any) -> str:
+        """Identifies a control of this model."""
+        parts = [VERSION, kind, seed, self.dimension, self.fingerprint, list(settings)]
+        digest = hashlib.blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16)
+        return f"{kind}-{digest.hexdigest()}"
+
+    def words(self, texts: Sequence[str]) -> _Words:
+        """The known words of texts, cut where the model cuts them."""
+        encoded = self.tokenizer(
+            list(texts),
+            padding=False,
+            truncation=True,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+        )["input_ids"]
+        lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
+        ids = np.fromiter(chain.from_iterable(encoded), dtype=np.int64, count=int(lengths.sum()))
+        is_word = ~np.isin(ids, self.special_ids)
+        rows = np.repeat(np.arange(len(texts)), lengths)[is_word]
+        distinct, places = np.unique(ids[is_word], return_inverse=True)
+        vectors = self.table[torch.from_numpy(distinct).to(self.table.device)].to(self.device, torch.float32)
+        return _Words(vectors, places, np.bincount(rows, minlength=len(texts)))
+
+
+@dataclass
+class _Words:
+    """The words of some texts.
+
+    Attributes:
+        vectors: `(u, e)` float32, of the distinct words.
+        places: row of each word in `vectors`, text after text.
+        lengths: number of words of each text.
+    """
+
+    vectors: torch.Tensor
+    places: np.ndarray
+    lengths: np.ndarray
+
+    def pool(self, vectors: torch.Tensor, mode: str) -> torch.Tensor:
+        """Mean or maximum `(n, D)` over the words of each text, of a vector for each distinct word `(u, D)`."""
+        if len(vectors) == 0:
+            return vectors.new_zeros(len(self.lengths), vectors.shape[1])
+        starts = np.cumsum(self.lengths) - self.lengths
+        places, offsets = (torch.from_numpy(array).to(vectors.device) for array in (self.places, starts))
+        return nn.functional.embedding_bag(places, vectors, offsets, mode=mode)
+
+    def batches(self, width: int, backward: bool) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """Texts of like length that have words: their numbers `(B,)`, words `(T, B)` and what is no padding `(T, B)`.
+
+        Args:
+            width: numbers of a state.
+            backward: whether the words come in reversed order.
+        """
+        order = np.argsort(-self.lengths, kind="stable")[: int((self.lengths > 0).sum())]
+        starts = np.cumsum(self.lengths) - self.lengths
+        size = max(1, _BATCH_NUMBERS // width)
+        if self.vectors.device.type == "cpu":
+            size = min(size, 128)  # the states stay in the processor's cache
+        for first in range(0, len(order), size):
+            rows = order[first : first + size]
+            lengths = self.lengths[rows]
+            steps = np.arange(lengths[0])[:, None]
+            is_word = steps < lengths
+            offsets = lengths - 1 - steps if backward else steps
+            ids = self.places[np.where(is_word, starts[rows] + offsets, 0)]
+            device = self.vectors.device
+            yield tuple(torch.from_numpy(array).to(device) for array in (rows, ids, is_word))  # type: ignore[misc]
+
+
+def _by_chunks(
+    source: _WordSource, texts: Sequence[str], dimension: int, compute: Callable[[_Words], torch.Tensor]
+) -> np.ndarray:
+    result = np.empty((len(texts), dimension), dtype=np.float32)
+    with torch.inference_mode():
+        for start in range(0, len(texts), _CHUNK):
+            part = texts[start : start + _CHUNK]
+            result[start : start + len(part)] = compute(source.words(part)).cpu().numpy()
+    return result
+
+
+def _stream(kind: str, seed: int | None) -> int:
+    """A seed for a kind of control, so that no two kinds share what they draw."""
+    digest = hashlib.blake2b(f"{kind} {seed}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def _uniform(rng: np.random.Generator, shape: tuple[int, int], limit: float) -> np.ndarray:
+    return (rng.random(shape, dtype=np.float32) * 2 - 1) * np.float32(limit)
+
+
+def _input_tables(inner: Any) -> list[nn.Embedding]:
+    """The word table of a transformers model, and the table of special tokens that a model of this package may have."""
+    special = getattr(getattr(inner, "embeddings", None), "special_embeddings", None)
+    return [inner.get_input_embeddings(), *([] if special is None else [special])]
+
+
+def _later_layers(model: Any) -> Iterator[Any]:
+    """The layers with weights after the first module of a SentenceTransformer."""
+    for module in list(model)[1:]:
+        for part in module.modules():
+            if next(part.parameters(recurse=False), None) is not None:
+                yield part
+
+
+def _check_redrawable(model: Any) -> None:
+    for part in _later_layers(model):
+        if not hasattr(part, "reset_parameters"):
+            raise ValueError(
+                f"The weights of {type(part).__name__}, after the transformers model, cannot be drawn anew, so this "
+                "model has no random encoder; leave out the kind 'random_encoder'."
+            )
+
+
+def _architecture(inner: Any) -> list[Any]:
+    content = inner.config.to_dict()
+    ignored = ("_name_or_path", "transformers_version", "auto_map")
+    settings = {name: value for name, value in content.items() if name not in ignored}
+    return [type(inner).__name__, str(inner.dtype), settings]

@@ -1,0 +1,205 @@
+"""Relatedness of sentence pairs: a softmax layer that predicts how a score lies between the integers 1 to 5.
+
+Tai, Socher and Manning 2015, section 4.2, as SentEval trains it (Conneau and Kiela 2018, section 3.1).
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from hf_meanmax.evaluation.requirements import require
+
+CLASSES = 5
+SEED = 1111
+_BATCH_SIZE = 64
+_ROUND_EPOCHS = 50
+_MAX_EPOCHS = 1000  # a round may begin as long as no more were made, so 1,050 are possible
+_TOLERATED_ROUNDS = 3
+_LEARNING_RATE, _BETA1, _BETA2, _EPSILON = 1e-3, 0.9, 0.999, 1e-8
+RESOLUTION = 1e-6  # relative; float32 predictions that differ by less are equal
+
+
+@dataclass(frozen=True)
+class RelatednessModel:
+    """A fitted layer.
+
+    Attributes:
+        weight: `(5, D)` float32.
+        bias: `(5,)` float32.
+        dev_pearson: Pearson's r on the development pairs, 0 where it was never defined.
+        epochs: how many were made, those after the best round too.
+    """
+
+    weight: torch.Tensor
+    bias: torch.Tensor
+    dev_pearson: float
+    epochs: int
+
+    def predict(self, features: Any) -> np.ndarray:
+        """Expected scores, between 1 and 5, of pair features `(M, D)`, as `(M,)` float64."""
+        rows = _tensor(features, self.weight.device)
+        return _expected(rows, self.weight, self.bias)
+
+
+def pair_features(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """`[|u - v|; u * v]` of the rows of two `(N, D)` arrays, as `(N, 2 D)` float32."""
+    size = first.shape[1]
+    features = np.empty((len(first), 2 * size), dtype=np.float32)
+    np.subtract(first, second, out=features[:, :size])
+    np.abs(features[:, :size], out=features[:, :size])
+    np.multiply(first, second, out=features[:, size:])
+    return features
+
+
+def score_distributions(scores: Any) -> np.ndarray:
+    """Spreads each score y between 0 and 5 on its neighbouring integers, as `(N, 5)` float32.
+
+    The integer floor(y) gets floor(y) + 1 - y, and floor(y) + 1 gets y - floor(y); there is no class for 0 or 6, so the
+    weights of a score below 1 sum to that score.
+
+    Raises:
+        ValueError: a score is not between 0 and 5.
+    """
+    scores = np.asarray(scores, dtype=np.float64)
+    if not ((scores >= 0) & (scores <= CLASSES)).all():
+        bad = scores[~((scores >= 0) & (scores <= CLASSES))][0]
+        raise ValueError(f"A score is {bad}; scores lie between 0 and {CLASSES}.")
+    classes = np.arange(1, CLASSES + 1)
+    floors = np.floor(scores)
+    fractions = scores - floors
+    spread = (classes == floors[:, None]) * (1 - fractions)[:, None]
+    spread += (classes == floors[:, None] + 1) * fractions[:, None]
+    return spread.astype(np.float32)
+
+
+def fit_relatedness(
+    train_features: Any,
+    train_scores: Any,
+    dev_features: Any,
+    dev_scores: Any,
+    device: torch.device | str | None = None,
+) -> RelatednessModel:
+    """Fits the layer by mean squared error between its softmax and the spread scores.
+
+    Adam in batches of 64, in rounds of 50 epochs; the layer of the round with the highest Pearson's r on the
+    development pairs is kept, and the fourth round without an improvement, not necessarily in a row, is the last. The
+    seeds are those of SentEval and fixed; the caller's random states are left alone.
+
+    Args:
+        train_features: `(N, D)` float32 array or tensor.
+        train_scores: `(N,)` between 0 and 5.
+        dev_features: `(M, D)`.
+        dev_scores: `(M,)`.
+        device: where it is computed; by default where `train_features` is, if a tensor, else the CPU.
+
+    Raises:
+        ValueError: shapes that do not fit together, no rows, or a score that is not between 0 and 5.
+    """
+    rows, dev_rows = _tensor(train_features, device), _tensor(dev_features, device)
+    targets, dev_scores = score_distributions(train_scores), np.asarray(dev_scores, dtype=np.float64)
+    for name, part, scores in (("train", rows, targets), ("dev", dev_rows, dev_scores)):
+        if part.ndim != 2 or part.shape[1] != rows.shape[1] or len(part) != len(scores) or len(part) == 0:
+            raise ValueError(
+                f"{name}: features of shape {tuple(part.shape)} and {len(scores)} scores; expected at least one row, "
+                f"a score a row, and {rows.shape[-1]} columns as train has."
+            )
+    layer = _Layer(rows, torch.from_numpy(targets).to(rows.device))
+    permutations = np.random.RandomState(SEED)  # SentEval's generator, so its batches
+    best, kept = -1.0, layer.parameters
+    failures = epochs = 0
+    while epochs <= _MAX_EPOCHS:
+        for _ in range(_ROUND_EPOCHS):
+            layer.train_epoch(permutations.permutation(len(rows)))
+        epochs += _ROUND_EPOCHS
+        pearson = correlations(_expected(dev_rows, layer.weight, layer.bias), dev_scores, RESOLUTION)[0]
+        if pearson > best:
+            best, kept = pearson, layer.parameters.clone()
+        elif failures >= _TOLERATED_ROUNDS:
+            break
+        else:
+            failures += 1
+    weight, bias = _split(kept)
+    return RelatednessModel(weight, bias, 0.0 if best == -1 else best, epochs)
+
+
+def correlations(predicted: np.ndarray, gold: np.ndarray, resolution: float = 0.0) -> tuple[float, float]:
+    """Pearson's r and Spearman's rho of two `(N,)` arrays, N >= 2; NaN where one of them is constant.
+
+    Args:
+        predicted, gold: the scores.
+        resolution: predictions that differ by less than this, relative to the largest, are equal.
+    """
+    stats = require("scipy.stats")
+    if np.ptp(predicted) <= resolution * np.abs(predicted).max():
+        return float("nan"), float("nan")
+    with warnings.catch_warnings():
+        # Constant input; NaN says it.
+        warnings.simplefilter("ignore")
+        return float(stats.pearsonr(predicted, gold)[0]), float(stats.spearmanr(predicted, gold)[0])
+
+
+def nan_to_zero(value: float) -> float:
+    return 0.0 if np.isnan(value) else value
+
+
+class _Layer:
+    """Weight and bias as one vector with its Adam state; the gradient in closed form."""
+
+    def __init__(self, rows: torch.Tensor, targets: torch.Tensor) -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(SEED)
+            layer = torch.nn.Linear(rows.shape[1], CLASSES)
+        self.rows, self.targets = rows, targets
+        self.parameters = torch.cat([layer.weight.detach().flatten(), layer.bias.detach()]).to(rows.device)
+        self.weight, self.bias = _split(self.parameters)
+        self.gradient = torch.zeros_like(self.parameters)
+        self.weight_gradient, self.bias_gradient = _split(self.gradient)
+        self.mean, self.square = torch.zeros_like(self.parameters), torch.zeros_like(self.parameters)
+        self.denominator = torch.empty_like(self.parameters)
+        self.batch = rows.new_empty(min(_BATCH_SIZE, len(rows)), rows.shape[1])
+        self.steps = 0
+
+    @torch.no_grad()
+    def train_epoch(self, permutation: np.ndarray) -> None:
+        order = torch.from_numpy(permutation).to(self.rows.device)
+        targets = self.targets[order]
+        for start in range(0, len(order), _BATCH_SIZE):
+            chosen = order[start : start + _BATCH_SIZE]
+            # A batch stays in the processor's cache for both products.
+            batch = torch.index_select(self.rows, 0, chosen, out=self.batch[: len(chosen)])
+            self._step(batch, targets[start : start + _BATCH_SIZE])
+
+    def _step(self, batch: torch.Tensor, targets: torch.Tensor) -> None:
+        probabilities = torch.addmm(self.bias, batch, self.weight.T).softmax(dim=1)
+        # Of the mean of (p - t)^2 over batch and classes with respect to p, then through the softmax.
+        slope = (probabilities - targets).mul_(2 / targets.numel())
+        slope.sub_((slope * probabilities).sum(dim=1, keepdim=True)).mul_(probabilities)
+        torch.mm(slope.T, batch, out=self.weight_gradient)
+        torch.sum(slope, dim=0, out=self.bias_gradient)
+        self.steps += 1
+        self.mean.lerp_(self.gradient, 1 - _BETA1)
+        self.square.mul_(_BETA2).addcmul_(self.gradient, self.gradient, value=1 - _BETA2)
+        torch.sqrt(self.square, out=self.denominator)
+        self.denominator.div_((1 - _BETA2**self.steps) ** 0.5).add_(_EPSILON)
+        self.parameters.addcdiv_(self.mean, self.denominator, value=-_LEARNING_RATE / (1 - _BETA1**self.steps))
+
+
+def _split(parameters: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Views of weight `(5, D)` and bias `(5,)`."""
+    return parameters[:-CLASSES].view(CLASSES, -1), parameters[-CLASSES:]
+
+
+@torch.no_grad()
+def _expected(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> np.ndarray:
+    probabilities = torch.addmm(bias, rows, weight.T).softmax(dim=1)
+    return probabilities.double().cpu().numpy() @ np.arange(1.0, CLASSES + 1)
+
+
+def _tensor(features: Any, device: torch.device | str | None) -> torch.Tensor:
+    tensor = features if torch.is_tensor(features) else torch.from_numpy(np.ascontiguousarray(features))
+    return tensor.to(device=device or tensor.device, dtype=torch.float32)

@@ -1,0 +1,288 @@
+"""How much better one encoder is than another, with confidence intervals from a paired bootstrap over test items.
+
+Efron and Tibshirani 1993, chapter 13 (percentile intervals); Berg-Kirkpatrick, Burkett and Klein 2012 (paired, in NLP).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from hf_meanmax.evaluation.tasks import TaskResult
+
+_CHUNK = 2_000_000  # drawn numbers held at a time
+# Of the largest prediction: predictions that differ by less are one constant, whose correlation counts as 0.
+_RESOLUTION = 1e-6
+# The items must give the main metric up to this share of its unit; unequal folds and rounding make a difference.
+_TOLERANCE = 0.01
+
+
+@dataclass(frozen=True)
+class Gain:
+    """The difference between a model and its controls.
+
+    Args:
+        difference: main metric of the model minus the mean of the controls, in the metric's unit.
+        low, high: ends of the confidence interval; None where the items of the test set cannot give one.
+        confidence: the level of the interval.
+        num_items: test items that were resampled, 0 without an interval.
+    """
+
+    difference: float
+    low: float | None
+    high: float | None
+    confidence: float = 0.95
+    num_items: int = 0
+
+
+class Spread(NamedTuple):
+    """Mean and sample standard deviation (None for one score) of n scores."""
+
+    mean: float
+    deviation: float | None
+    n: int
+
+
+def gain(
+    model: TaskResult,
+    controls: Sequence[TaskResult],
+    samples: int = 2000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Gain:
+    """The main metric of a model minus its mean over several controls, with a bootstrap interval.
+
+    A sample draws the test items with replacement, the same ones for the model and all controls; for a correlation over
+    several data sets, the pairs of each data set, whose correlations are then averaged. The interval lies between
+    quantiles of the samples' differences. It says what another test set would change; how much another seed of the
+    controls changes is their [`spread`].
+
+    Args:
+        model: the result of the model.
+        controls: results of one kind of control on the same task, one a seed.
+        samples: how many samples are drawn.
+        confidence: the level, between 0 and 1.
+        seed: of the samples.
+
+    Returns:
+        The gain; without an interval where a result has no items, or where the items do not give its main metric (an
+        F1 score, for instance).
+
+    Raises:
+        ValueError: no control, a setting out of range, or results that differ in metric, number of items or gold.
+    """
+    _check_settings(samples, confidence)
+    _check_comparable(model, controls)
+    difference = _score_difference(model, controls)
+    drawn = _sampled_differences(model, controls, samples, np.random.default_rng(seed))
+    if drawn is None:
+        return Gain(difference, None, None, confidence)
+    return _with_interval(difference, drawn, confidence, _num_items(model))
+
+
+def average_gain(
+    pairs: Sequence[tuple[TaskResult, Sequence[TaskResult]]],
+    samples: int = 2000,
+    confidence: float = 0.95,
+    seed: int = 0,
+    weights: Sequence[float] | None = None,
+) -> Gain:
+    """The gain in the average over several tasks, whose test items are resampled independently of one another.
+
+    Args:
+        pairs: for each task the result of the model and the results of its controls, as for [`gain`]; the main metrics
+            have one unit.
+        samples, confidence, seed: as for [`gain`].
+        weights: of the tasks, for a micro average; by default all are equal.
+
+    Returns:
+        The gain; without an interval if one of the tasks has none.
+
+    Raises:
+        ValueError: as [`gain`], or no task, or weights that are not one positive number a task.
+    """
+    _check_settings(samples, confidence)
+    if not pairs:
+        raise ValueError("An average needs at least one task.")
+    shares = np.ones(len(pairs)) if weights is None else np.asarray(weights, dtype=np.float64)
+    if shares.shape != (len(pairs),) or not (shares > 0).all():
+        raise ValueError(f"weights are {weights!r}; expected {len(pairs)} positive numbers, one a task.")
+    shares = shares / shares.sum()
+    for model, controls in pairs:
+        _check_comparable(model, controls)
+    difference = math.fsum(share * _score_difference(*pair) for share, pair in zip(shares, pairs, strict=True))
+    total = np.zeros(samples)
+    for share, pair, rng in zip(shares, pairs, np.random.default_rng(seed).spawn(len(pairs)), strict=True):
+        drawn = _sampled_differences(*pair, samples, rng)
+        if drawn is None:
+            return Gain(difference, None, None, confidence)
+        total += share * drawn
+    return _with_interval(difference, total, confidence, sum(_num_items(model) for model, _ in pairs))
+
+
+def strongest(controls: Mapping[str, Sequence[TaskResult]]) -> str:
+    """The kind of control with the highest mean of the main metric over its seeds; of equal ones the first.
+
+    Args:
+        controls: by kind, the results on one task, one a seed.
+
+    Raises:
+        ValueError: no kind, or one without results.
+    """
+    if not controls:
+        raise ValueError("There is no control, so none is the strongest.")
+    return max(controls, key=lambda kind: spread([result.score for result in controls[kind]]).mean)
+
+
+def spread(scores: Sequence[float]) -> Spread:
+    """Mean, sample standard deviation (division by n - 1; None for one score) and number of scores.
+
+    Raises:
+        ValueError: no score.
+    """
+    if len(scores) == 0:
+        raise ValueError("A mean needs at least one score.")
+    values = np.asarray(scores, dtype=np.float64)
+    return Spread(float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else None, len(values))
+
+
+def _check_settings(samples: int, confidence: float) -> None:
+    if samples < 1:
+        raise ValueError(f"samples is {samples}; it must be 1 or more.")
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence is {confidence}; it must lie between 0 and 1.")
+
+
+def _check_comparable(model: TaskResult, controls: Sequence[TaskResult]) -> None:
+    if not controls:
+        raise ValueError("A gain needs at least one control.")
+    for control in controls:
+        if control.main != model.main:
+            raise ValueError(f"The model's main metric is {model.main!r}, a control's {control.main!r}; expected one.")
+        if set(control.items) != set(model.items):
+            raise ValueError(
+                f"The model's result has items {sorted(model.items)}, a control's {sorted(control.items)}; they are "
+                "results of different tasks."
+            )
+        for name, values in model.items.items():
+            if len(control.items[name]) != len(values):
+                raise ValueError(
+                    f"The model has {len(values):,} test items ({name!r}), a control {len(control.items[name]):,}; "
+                    "they must be results on the same test set."
+                )
+            if name in ("gold", "group") and not np.array_equal(control.items[name], values):
+                raise ValueError(f"{name!r} of the model and of a control differ: results on different test sets.")
+
+
+def _score_difference(model: TaskResult, controls: Sequence[TaskResult]) -> float:
+    # The mean of differences, not the difference of means: equal scores give 0 exactly.
+    return math.fsum(model.score - control.score for control in controls) / len(controls)
+
+
+def _num_items(result: TaskResult) -> int:
+    return len(next(iter(result.items.values())))
+
+
+def _with_interval(difference: float, drawn: np.ndarray, confidence: float, num_items: int) -> Gain:
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(drawn, [tail, 1 - tail])
+    return Gain(difference, float(low), float(high), confidence, num_items)
+
+
+def _sampled_differences(
+    model: TaskResult, controls: Sequence[TaskResult], samples: int, rng: np.random.Generator
+) -> np.ndarray | None:
+    """Differences `(samples,)` of the main metric, or None where the items cannot tell."""
+    if not model.items or _num_items(model) == 0:
+        return None
+    if "correct" in model.items:
+        unit = 100.0
+        own = [100 * float(np.mean(result.items["correct"])) for result in (model, *controls)]
+        drawn = _correct_differences(model, controls, samples, rng)
+    elif "predicted" in model.items and "gold" in model.items:
+        unit = 1.0
+        own = [_mean_pearson(result) for result in (model, *controls)]
+        drawn = _pearson_differences(model, controls, samples, rng)
+    else:
+        return None
+    scores = [result.score for result in (model, *controls)]
+    if not np.allclose(own, scores, rtol=0, atol=_TOLERANCE * unit):
+        return None
+    # Averages over folds of unequal size and rounded scores differ a little from those of the items.
+    shift = _score_difference(model, controls) - math.fsum(own[0] - value for value in own[1:]) / len(controls)
+    return drawn + shift
+
+
+def _correct_differences(
+    model: TaskResult, controls: Sequence[TaskResult], samples: int, rng: np.random.Generator
+) -> np.ndarray:
+    correct = np.asarray(model.items["correct"], dtype=np.float64)
+    differences = np.mean([correct - np.asarray(control.items["correct"]) for control in controls], axis=0)
+    # Items of equal difference are interchangeable, so how many of each value a sample holds is drawn at once.
+    values, counts = np.unique(differences, return_counts=True)
+    drawn = rng.multinomial(len(correct), counts / len(correct), size=samples)
+    return 100 * (drawn @ values) / len(correct)
+
+
+def _pearson_differences(
+    model: TaskResult, controls: Sequence[TaskResult], samples: int, rng: np.random.Generator
+) -> np.ndarray:
+    groups = _groups(model)
+    total = np.zeros(samples)
+    for rows in groups:
+        gold = _standardised(model.items["gold"][rows], 0.0)
+        own = _standardised(model.items["predicted"][rows])
+        others = [_standardised(control.items["predicted"][rows]) for control in controls]
+        for part, counts in _resampled_counts(len(rows), samples, rng):
+            pearson = _weighted_pearson(counts, own, gold)
+            total[part] += np.mean([pearson - _weighted_pearson(counts, other, gold) for other in others], axis=0)
+    return total / len(groups)
+
+
+def _mean_pearson(result: TaskResult) -> float:
+    parts = [(result.items["predicted"][rows], result.items["gold"][rows]) for rows in _groups(result)]
+    one = [
+        _weighted_pearson(np.ones((1, len(gold))), _standardised(predicted), _standardised(gold, 0.0))
+        for predicted, gold in parts
+    ]
+    return float(np.mean(one))
+
+
+def _groups(result: TaskResult) -> list[np.ndarray]:
+    """The rows of each data set."""
+    gold = result.items["gold"]
+    numbers = np.asarray(result.items.get("group", np.zeros(len(gold), dtype=np.int64)))
+    return [np.flatnonzero(numbers == number) for number in np.unique(numbers)]
+
+
+def _standardised(values: np.ndarray, resolution: float = _RESOLUTION) -> np.ndarray:
+    """Mean 0 and variance 1, which changes no correlation and keeps sums of squares accurate; zeros for a constant."""
+    values = np.asarray(values, dtype=np.float64)
+    if np.ptp(values) <= resolution * np.abs(values).max():
+        return np.zeros_like(values)
+    values = values - values.mean()
+    return values / values.std()
+
+
+def _resampled_counts(number: int, samples: int, rng: np.random.Generator) -> Iterator[tuple[slice, np.ndarray]]:
+    """How often each of `number` items is drawn in each sample, `(some samples, number)`, some samples at a time."""
+    size = max(1, _CHUNK // number)
+    for start in range(0, samples, size):
+        rows = min(size, samples - start)
+        drawn = rng.integers(number, size=(rows, number)) + number * np.arange(rows)[:, None]
+        counts = np.bincount(drawn.ravel(), minlength=rows * number).reshape(rows, number)
+        yield slice(start, start + rows), counts.astype(np.float64)
+
+
+def _weighted_pearson(counts: np.ndarray, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
+    """Pearson's r `(S,)` of standardised pairs `(n,)` that occur `counts` `(S, n)` times; 0 for a constant."""
+    number = counts.sum(axis=1)
+    moments = counts @ np.stack([predicted, gold, predicted**2, gold**2, predicted * gold], axis=1)
+    mean_p, mean_g, square_p, square_g, product = (moments / number[:, None]).T
+    variances = np.maximum(square_p - mean_p**2, 0) * np.maximum(square_g - mean_g**2, 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(variances > 1e-20, (product - mean_p * mean_g) / np.sqrt(variances), 0.0)

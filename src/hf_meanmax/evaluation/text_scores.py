@@ -1,0 +1,318 @@
+"""Scores of the texts that a model said against those it should have said: BLEU, chrF, ROUGE, exact matches.
+
+One function for reconstructions and translations alike, and the same by the length of the reference (paper 2,
+figure 2). sacrebleu and rouge-score compute what they can.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import count, pairwise
+from typing import Any
+
+import numpy as np
+
+from .requirements import require
+
+# How sacrebleu cuts texts into the tokens of BLEU; its other ways need the network or further packages.
+TOKENIZATIONS = ("none", "13a", "intl", "zh", "char")
+
+_ROUGE_TYPES = ("rouge1", "rouge2", "rougeL")
+_NGRAM = 4
+_MOST_BINS = 10
+
+# Scripts that are written without spaces between words: kana, ideographs, half-width kana, the later planes.
+_CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+_CJK_CHARACTER = re.compile(f"[{_CJK}]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextScores:
+    """Scores of texts against one reference each.
+
+    Attributes:
+        bleu: corpus BLEU (0-100) by sacrebleu; 0 where no text has four tokens.
+        chrf: corpus chrF2 (0-100) by sacrebleu, on characters other than white space.
+        rouge1, rouge2, rougeL: mean F1 over the texts (0-100) by rouge-score; a text without the n-gram in question,
+            such as a single word in ROUGE-2, counts as 0. None where ROUGE was not computed.
+        exact_match: share (0-1) of texts that equal their reference.
+        token_accuracy: share (0-1) of all the references' tokens, as BLEU cuts them, that were said at the same
+            place; 0 where the references have no token.
+        sentences: number of texts.
+        signatures: what the scores depend on, the library's version included: of `bleu` and `chrf` as sacrebleu
+            writes it, of `rouge` in the same manner.
+    """
+
+    bleu: float
+    chrf: float
+    rouge1: float | None = None
+    rouge2: float | None = None
+    rougeL: float | None = None
+    exact_match: float
+    token_accuracy: float
+    sentences: int
+    signatures: dict[str, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The scores that were computed, by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+class RougeTokenizer:
+    """Cuts texts for ROUGE: lower-cased words of letters and digits of any script, each CJK character by itself.
+
+    On ASCII text it is rouge-score's own tokenizer, which drops every other letter.
+
+    Args:
+        use_stemmer: whether Porter's stemmer (of English) cuts words of more than three letters.
+    """
+
+    def __init__(self, use_stemmer: bool = False):
+        from tokenizers import Regex, pre_tokenizers
+
+        pattern = rf"[{_CJK}]|[\p{{L}}\p{{N}}\p{{M}}&&[^{_CJK}]]+"
+        self._splitter = pre_tokenizers.Split(Regex(pattern), behavior="removed", invert=True)
+        self._stemmer = require("nltk.stem.porter").PorterStemmer() if use_stemmer else None
+
+    def tokenize(self, text: str) -> list[str]:
+        """The words of a text."""
+        words = [word for word, _ in self._splitter.pre_tokenize_str(text.lower())]
+        if self._stemmer is None:
+            return words
+        return [self._stemmer.stem(word) if len(word) > 3 else word for word in words]
+
+
+def score_texts(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    tokenize: str = "none",
+    *,
+    use_stemmer: bool = False,
+    rouge: bool | None = None,
+) -> TextScores:
+    """Scores texts against one reference each.
+
+    Args:
+        hypotheses: what was said.
+        references: what should have been said, in the same order. Either may contain empty texts.
+        tokenize: how BLEU and the token accuracy cut texts: `"none"` (at white space, for text that is already cut
+            into words), `"13a"` (sacrebleu's default for raw text), `"intl"`, `"zh"` (raw Chinese: by character, other
+            scripts by word) or `"char"`. chrF and ROUGE do not depend on it.
+        use_stemmer: whether ROUGE compares stems; English only.
+        rouge: whether to compute ROUGE; by default if rouge-score is installed.
+
+    Raises:
+        ValueError: lists of different lengths, no text at all, something that is no text, or an unknown `tokenize`.
+        ImportError: `rouge` is true and rouge-score is not installed.
+    """
+    from sacrebleu.metrics import BLEU, CHRF
+
+    _check_texts(hypotheses, references, tokenize)
+    if rouge is None:
+        rouge = importlib.util.find_spec("rouge_score") is not None
+    bleu, chrf = BLEU(tokenize=tokenize, force=True), CHRF()
+    scores: dict[str, Any] = {
+        "bleu": float(bleu.corpus_score(hypotheses, [references]).score),
+        "chrf": float(chrf.corpus_score(hypotheses, [references]).score),
+        "exact_match": _mean([a == b for a, b in zip(hypotheses, references, strict=True)]),
+        "token_accuracy": _token_accuracy(_tokens(hypotheses, tokenize), _tokens(references, tokenize)),
+    }
+    signatures = {"bleu": str(bleu.get_signature()), "chrf": str(chrf.get_signature())}
+    if rouge:
+        scores |= _rouge(hypotheses, references, use_stemmer)
+        version = importlib.metadata.version("rouge-score")
+        signatures["rouge"] = (
+            f"f1|mean|case:lc|tok:words+cjk|stem:{'porter' if use_stemmer else 'no'}|version:{version}"
+        )
+    return TextScores(**scores, sentences=len(references), signatures=signatures)
+
+
+def scores_by_length(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    lengths: Sequence[int] | None = None,
+    edges: Sequence[int] | None = None,
+    tokenize: str = "none",
+) -> list[dict[str, Any]]:
+    """Scores of the texts in bins of the references' lengths (paper 2, figure 2).
+
+    Args:
+        hypotheses, references, tokenize: as [`score_texts`] takes them.
+        lengths: the length of each text; by default the tokens of its reference, as BLEU cuts them.
+        edges: the greatest length of each bin, ascending: `(5, 10)` gives 1-5, 6-10 and, where longer texts are, 11
+            or more. By default see [`length_edges`].
+
+    Returns:
+        A dict for each bin that holds a text: `from`, `to` (None if the bin has no end), `count` of texts, `bleu`
+        (None where no reference has the four tokens that BLEU needs), `chrf`, `exact_match` and `token_accuracy`. A
+        text of length 0 belongs to the first bin, which then begins at 0.
+
+    Raises:
+        ValueError: as [`score_texts`]; not one length a text; a negative length; edges that do not rise from 1.
+    """
+    _check_texts(hypotheses, references, tokenize)
+    counted = [len(tokens) for tokens in _tokens(references, tokenize)]
+    lengths = counted if lengths is None else [int(length) for length in lengths]
+    if len(lengths) != len(references):
+        raise ValueError(f"{len(lengths):,} lengths for {len(references):,} texts; there must be one a text.")
+    if min(lengths) < 0:
+        raise ValueError(f"A length is {min(lengths)}; lengths are 0 or more.")
+    edges = length_edges(lengths) if edges is None else [int(edge) for edge in edges]
+    if not edges or edges[0] < 1 or any(low >= high for low, high in pairwise(edges)):
+        raise ValueError(f"edges is {tuple(edges)}; give ascending lengths from 1 on, for instance (5, 10, 20).")
+    bins = np.searchsorted(edges, lengths)
+    rows = []
+    for number in np.unique(bins).tolist():
+        inside = np.flatnonzero(bins == number).tolist()
+        scores = score_texts(
+            [hypotheses[index] for index in inside], [references[index] for index in inside], tokenize, rouge=False
+        )
+        first = edges[number - 1] + 1 if number else min(1, *(lengths[index] for index in inside))
+        rows.append(
+            {
+                "from": first,
+                "to": edges[number] if number < len(edges) else None,
+                "count": len(inside),
+                "bleu": scores.bleu if max(counted[index] for index in inside) >= _NGRAM else None,
+                "chrf": scores.chrf,
+                "exact_match": scores.exact_match,
+                "token_accuracy": scores.token_accuracy,
+            }
+        )
+    return rows
+
+
+def length_edges(lengths: Sequence[int]) -> list[int]:
+    """Edges of bins of one round width (5, 10, 20, 25, 50, 100, ...) for [`scores_by_length`].
+
+    At most ten bins reach from the shortest text to all but the longest hundredth, for which the last bin is open:
+    sentences of 4-32 words are counted by fives, paragraphs of 50-250 words by twenty-fives.
+    """
+    ordered = sorted(lengths)
+    shortest, top = max(1, ordered[0]), max(1, ordered[math.ceil(0.99 * len(ordered)) - 1])
+    widths = (width * 10**power for power in count() for width in (5, 10, 20, 25))
+    width = next(w for w in widths if math.ceil(top / w) - (shortest - 1) // w <= _MOST_BINS)
+    return list(range(width, top + width, width))
+
+
+_LABELS = {
+    "bleu": ("BLEU", "{:.1f}"),
+    "chrf": ("chrF", "{:.1f}"),
+    "exact_match": ("exact match", "{:.1%}"),
+    "token_accuracy": ("token accuracy", "{:.1%}"),
+}
+
+
+def length_table(systems: Mapping[str, Sequence[Mapping[str, Any]]], metrics: Sequence[str] = ("bleu",)) -> str:
+    """A Markdown table of scores by length.
+
+    Args:
+        systems: the rows of [`scores_by_length`] by the name of the system.
+        metrics: `"bleu"`, `"chrf"`, `"exact_match"`, `"token_accuracy"`.
+
+    Raises:
+        ValueError: an unknown metric, or no system.
+    """
+    bins = length_bins(systems, metrics)
+    columns = [(system, metric) for system in systems for metric in metrics]
+    names = []
+    for system, metric in columns:
+        parts = ([system] if len(systems) > 1 else []) + ([_LABELS[metric][0]] if len(metrics) > 1 else [])
+        names.append(" ".join(parts or [_LABELS[metric][0]]).replace("|", "\\|"))
+    lines = [f"| length | texts | {' | '.join(names)} |", "|---|---:|" + "---:|" * len(names)]
+    for label, found in bins:
+        cells = []
+        for system, metric in columns:
+            value = found[system][metric] if system in found else None
+            cells.append("-" if value is None else _LABELS[metric][1].format(value))
+        lines.append(f"| {label} | {count_label(found)} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def length_bins(
+    systems: Mapping[str, Sequence[Mapping[str, Any]]], metrics: Sequence[str]
+) -> list[tuple[str, dict[str, Mapping[str, Any]]]]:
+    """The bins of all systems in order, each as its label (`"6-10"`, `"26+"`) and the row of each system that has it.
+
+    Raises:
+        ValueError: as [`length_table`].
+    """
+    for metric in metrics:
+        if metric not in _LABELS:
+            raise ValueError(f"metric is {metric!r}; choose among {', '.join(map(repr, _LABELS))}.")
+    if not systems:
+        raise ValueError("No system to show: give the rows of scores_by_length by the system's name.")
+    bins: dict[tuple[int, float], dict[str, Mapping[str, Any]]] = {}
+    for system, rows in systems.items():
+        for row in rows:
+            key = (row["from"], math.inf if row["to"] is None else row["to"])
+            bins.setdefault(key, {})[system] = row
+    return [
+        (f"{low}+" if high == math.inf else f"{low}-{high}" if low != high else str(low), bins[low, high])
+        for low, high in sorted(bins)
+    ]
+
+
+def count_label(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """The number of texts of a bin, or its range where the systems differ in it."""
+    low, high = min(row["count"] for row in found.values()), max(row["count"] for row in found.values())
+    return f"{low:,}" if low == high else f"{low:,}-{high:,}"
+
+
+def metric_label(metric: str) -> str:
+    """What tables and figures call a metric of [`scores_by_length`]."""
+    return _LABELS[metric][0]
+
+
+def is_unsegmented(texts: Sequence[str]) -> bool:
+    """Whether most characters of the texts, white space aside, belong to a script without spaces between words."""
+    joined = "".join("".join(texts).split())
+    return 2 * len(_CJK_CHARACTER.findall(joined)) > len(joined)
+
+
+def _check_texts(hypotheses: Sequence[str], references: Sequence[str], tokenize: str) -> None:
+    if tokenize not in TOKENIZATIONS:
+        raise ValueError(f"tokenize is {tokenize!r}; choose one of {', '.join(map(repr, TOKENIZATIONS))}.")
+    for name, texts in (("hypotheses", hypotheses), ("references", references)):
+        if isinstance(texts, str):
+            raise ValueError(f"{name} is a single string; give a list of texts.")
+        for index, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise ValueError(f"{name}[{index}] is {type(text).__name__}; every text must be a string.")
+    if len(hypotheses) != len(references):
+        raise ValueError(f"{len(hypotheses):,} hypotheses for {len(references):,} references; give one for each.")
+    if not references:
+        raise ValueError("There is no text to score: both lists are empty.")
+
+
+def _tokens(texts: Sequence[str], tokenize: str) -> list[list[str]]:
+    """The tokens that BLEU compares."""
+    from sacrebleu.metrics import BLEU
+
+    cut = BLEU(tokenize=tokenize, force=True).tokenizer
+    return [cut(text.rstrip()).split() for text in texts]
+
+
+def _token_accuracy(hypotheses: list[list[str]], references: list[list[str]]) -> float:
+    total = sum(map(len, references))
+    same = sum(
+        a == b for said, true in zip(hypotheses, references, strict=True) for a, b in zip(said, true, strict=False)
+    )
+    return same / total if total else 0.0
+
+
+def _rouge(hypotheses: Sequence[str], references: Sequence[str], use_stemmer: bool) -> dict[str, float]:
+    scorer = require("rouge_score.rouge_scorer").RougeScorer(
+        list(_ROUGE_TYPES), tokenizer=RougeTokenizer(use_stemmer=use_stemmer)
+    )
+    scored = [scorer.score(true, said) for said, true in zip(hypotheses, references, strict=True)]
+    return {name: 100 * _mean([scores[name].fmeasure for scores in scored]) for name in _ROUGE_TYPES}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
