@@ -106,7 +106,12 @@ def test_vectors_that_cannot_be_decoded(encoded, checkpoint, tmp_path):
             decoded(tmp_path / name)
 
     corpus = Documents([LINES])
-    for option, settings in (("--normalize", {"normalize": True}), ("--truncate", {"truncate": 4})):
+    for option, settings in (
+        ("--normalize", {"normalize": True}),
+        ("--truncate-dim", {"truncate_dim": 4}),
+        ("--pca", {"pca": 4}),
+        ("--dtype int8", {"dtype": "int8"}),
+    ):
         output = tmp_path / option
         encode_corpus(load_encoder(str(checkpoint), device="cpu"), corpus, output, EncodeSettings(**settings))
         with pytest.raises(ValueError, match=f"was encoded with {option}; only raw vectors"):
@@ -142,7 +147,7 @@ def test_files_that_hold_no_embeddings(encoded, tmp_path):
     with pytest.raises(ValueError, match="holds no encoded corpus"):
         list(read_embeddings([tmp_path]))
     (tmp_path / "manifest.json").write_text(json.dumps({"format_version": 99}))
-    with pytest.raises(ValueError, match="format 99, expected 1"):
+    with pytest.raises(ValueError, match="format 99, expected 2"):
         list(read_embeddings([tmp_path]))
 
 

@@ -16,8 +16,17 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from hf_meanmax import encode
+from hf_meanmax.compression import PCA, Compression
 from hf_meanmax.data.corpus import Documents, TextFile, open_corpus
-from hf_meanmax.embedding_files import FORMATS, read_embeddings, read_manifest, shard_name
+from hf_meanmax.embedding_files import (
+    COMPRESSION,
+    FORMATS,
+    count_rows,
+    read_embeddings,
+    read_manifest,
+    read_rows,
+    shard_name,
+)
 from hf_meanmax.encode import EncodeSettings, encode_corpus, load_encoder, weights_fingerprint
 from hf_meanmax.export import save_checkpoint
 from tiny_model import make_model, make_tokenizer, python_environment, random_lines, run_python
@@ -50,6 +59,10 @@ def text(tmp_path) -> Path:
 
 def read(*sources: str | Path) -> np.ndarray:
     return np.concatenate(list(read_embeddings(sources)))
+
+
+def shard_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("shard-*"))
 
 
 def run(model, source, output, **settings):
@@ -98,12 +111,111 @@ def test_number_formats(checkpoint, expected, text, tmp_path):
     assert np.allclose(read(tmp_path / "bf16"), expected, atol=0.1)
 
     model = load_encoder(str(checkpoint), device="cpu")
-    assert run(model, str(text), tmp_path / "short", truncate=5)["dimension"] == 5
+    assert run(model, str(text), tmp_path / "short", truncate_dim=5)["dimension"] == 5
     assert np.allclose(read(tmp_path / "short"), expected[:, :5], atol=1e-6)
     run(model, str(text), tmp_path / "unit", normalize=True, format="parquet")
     assert np.allclose(read(tmp_path / "unit"), expected / np.linalg.norm(expected, axis=1)[:, None], atol=1e-6)
-    with pytest.raises(ValueError, match="truncate is 33, the model's vectors have 32"):
-        run(model, str(text), tmp_path / "x", truncate=33)
+    with pytest.raises(ValueError, match="truncate_dim is 33, the model's vectors have 32"):
+        run(model, str(text), tmp_path / "x", truncate_dim=33)
+
+
+def test_principal_components(checkpoint, model, expected, text, tmp_path):
+    settings = {"truncate_dim": 20, "pca": 6, "normalize": True}
+    manifest = run(model, str(text), tmp_path / "out", **settings)
+    assert manifest["dimension"] == 6
+    pca = PCA.fit(expected[:, :20], 6)
+    projected = pca.apply(expected[:, :20])
+    units = projected / np.linalg.norm(projected, axis=1)[:, None]
+    # A direction's sign is free.
+    assert np.allclose(np.abs(read(tmp_path / "out")), np.abs(units), atol=1e-3)
+    assert manifest["compression"]["explained_variance_ratio"] == pytest.approx(pca.explained_variance_ratio, abs=1e-4)
+    kept = Compression.load(tmp_path / "out" / COMPRESSION)
+    assert manifest["compression"]["pca"] == kept.pca.fingerprint()
+
+    # The same projection for another text.
+    other = tmp_path / "other.txt"
+    other.write_text("\n".join(LINES[:20]) + "\n")
+    arguments = ["--truncate-dim", "20", "--normalize", "--pca-file", str(tmp_path / "out" / COMPRESSION)]
+    command = [str(checkpoint), str(other), "--output", str(tmp_path / "again"), *arguments]
+    encode.main(command)
+    assert np.allclose(read(tmp_path / "again"), read(tmp_path / "out")[:20], atol=1e-5)
+    assert read_manifest(tmp_path / "again")["given_pca"] == kept.pca.fingerprint()
+    for options, said in (
+        ([*arguments, "--pca", "5"], "holds a PCA of 6 components, 5 are asked for"),
+        (arguments[2:], "The PCA goes from 20 to 6 numbers; this encoding needs one from 32 to 6"),
+        ([*arguments[:3], "--pca", "6"], "other settings|another PCA"),
+    ):
+        with pytest.raises(SystemExit, match=said):
+            encode.main([*command[:4], *options])
+    with pytest.raises(FileExistsError, match="holds an encoding of another PCA"):
+        run(model, str(other), tmp_path / "again", shard_size=16384, **settings)
+    with pytest.raises(ValueError, match="pca is 21, the vectors that it would be fitted to have 20 numbers"):
+        run(model, str(text), tmp_path / "x", truncate_dim=20, pca=21)
+    with pytest.raises(ValueError, match="pca is 21, fitted on fit_rows = 20 rows"):
+        EncodeSettings(pca=21, fit_rows=20)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_int8(model, expected, text, tmp_path, format):
+    output = tmp_path / "out"
+    run(model, str(text), output, dtype="int8", format=format, fit_rows=120)
+    with pytest.raises(ValueError, match="encoded with --dtype int8; its numbers are steps of the ranges"):
+        read(output)
+    rows = np.concatenate(list(read_embeddings([output], 7, dequantize=True)))
+    ranges = Compression.load(output / COMPRESSION).ranges
+    step = (ranges[1] - ranges[0]) / 255
+    inside = (expected >= ranges[0]) & (expected <= ranges[1])
+    assert inside.mean() > 0.95
+    assert (np.abs(rows - expected)[inside] <= np.broadcast_to(step, rows.shape)[inside] * 0.51 + 1e-6).all()
+    assert np.array_equal(read_rows([output], np.array([229, 3, 3, 60])), rows[[229, 3, 3, 60]])
+    assert count_rows([output]) == (230, 32)
+    # Five files, with their headers.
+    assert shard_bytes(output) < 230 * 32 * 4 / 1.9
+
+
+def test_what_was_fitted_is_found_again(model, text, tmp_path, monkeypatch):
+    settings = {"pca": 4, "dtype": "int8", "fit_rows": 100}
+    whole, output = tmp_path / "whole", tmp_path / "out"
+    run(model, str(text), whole, **settings)
+
+    original = encode.write_shard
+
+    def killed(path, embeddings):
+        if path.name == shard_name(2, ".npy"):
+            raise KeyboardInterrupt
+        original(path, embeddings)
+
+    monkeypatch.setattr(encode, "write_shard", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(model, str(text), output, **settings)
+    monkeypatch.undo()
+    assert (output / COMPRESSION).read_bytes() == (whole / COMPRESSION).read_bytes()
+    before = (output / COMPRESSION).stat().st_mtime_ns
+    run(model, str(text), output, **settings)
+    assert (output / COMPRESSION).stat().st_mtime_ns == before
+    for path in whole.iterdir():
+        assert (output / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_lines_are_drawn_from_the_whole_corpus():
+    drawn = encode.draw_lines((str(number) for number in range(10_000)), 100)
+    assert drawn == sorted(set(drawn), key=int)
+    assert 4000 < np.mean([int(line) for line in drawn]) < 6000
+    assert drawn == encode.draw_lines((str(number) for number in range(10_000)), 100)
+    assert encode.draw_lines(["a", "b"], 100) == ["a", "b"]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_single_rows(model, expected, text, tmp_path, format):
+    run(model, str(text), tmp_path / "out", format=format)
+    wanted = np.array([229, 0, 49, 50, 0, 120])
+    assert np.allclose(read_rows([tmp_path / "out"], wanted), expected[wanted], atol=1e-6)
+    file = tmp_path / "out" / shard_name(1, FORMATS[format])
+    assert np.allclose(read_rows([file, file], np.array([51, 2])), expected[[51, 52]], atol=1e-6)
+    assert count_rows([file, file]) == (100, 32)
+    for row in (-1, 230):
+        with pytest.raises(IndexError, match=f"Row {row}"):
+            read_rows([tmp_path / "out"], np.array([row]))
 
 
 def test_length_limit_is_counted(checkpoint, text, tmp_path, capsys):
@@ -204,6 +316,10 @@ def test_empty_corpus(model, tmp_path):
     (tmp_path / "empty.txt").write_text("")
     assert run(model, str(tmp_path / "empty.txt"), tmp_path / "out")["rows"] == 0
     assert list(read_embeddings([tmp_path / "out"])) == []
+    with pytest.raises(ValueError, match="found no vector"):
+        count_rows([tmp_path / "out"])
+    with pytest.raises(ValueError, match="The corpus is empty; a PCA and the ranges"):
+        run(model, str(tmp_path / "empty.txt"), tmp_path / "int8", dtype="int8")
 
 
 def test_fingerprint_is_of_the_weights(model):
@@ -240,7 +356,8 @@ def test_any_sentence_transformer(tmp_path, text):
         (["--batch", "3"], "unknown option --batch; did you mean --batch-size?"),
         (["--batch-size", "0"], "0 is not 1 or more"),
         (["--format", "csv"], "invalid choice: 'csv'"),
-        (["--dtype=int8"], "invalid choice: 'int8'"),
+        (["--dtype=int4"], "invalid choice: 'int4'"),
+        (["--truncate", "3"], "unknown option --truncate; did you mean --truncate-dim?"),
     ],
     ids=str,
 )
@@ -289,12 +406,14 @@ def test_resumes_after_a_kill(checkpoint, tmp_path):
 
 
 def test_two_processes(checkpoint, expected, text, tmp_path):
-    arguments = [str(checkpoint), str(text), "--output", str(tmp_path / "out"), "--shard-size", "50"]
+    # All components: one process fits them, both find them.
+    arguments = [str(checkpoint), str(text), "--output", str(tmp_path / "out"), "--shard-size", "50", "--pca", "32"]
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "hf_meanmax.encode"]
     result = run_python(*launch, *arguments, ACCELERATE_USE_CPU="true")
     assert result.returncode == 0, result.stderr[-3000:]
     assert result.stderr.count("230 rows of 32 in 5 shards") == 1
     assert read_manifest(tmp_path / "out")["shards"] == [50, 50, 50, 50, 30]
-    assert np.allclose(read(tmp_path / "out"), expected, atol=1e-6)
+    pca = Compression.load(tmp_path / "out" / COMPRESSION).pca
+    assert np.allclose(read(tmp_path / "out"), pca.apply(expected), atol=1e-5)
     # One process finds it finished.
     encode.main(arguments)

@@ -10,7 +10,8 @@ import hf_meanmax
 PUBLIC_NAMES = {"MeanMaxAAEConfig", "MeanMaxAAEForReconstruction", "MeanMaxAAEModel", "__version__"}
 
 # Imported where they are used: the models load and train without them.
-LATE_IMPORTS = ("datasets", "faiss", "gensim", "matplotlib", "onnx", "sacrebleu", "sentence_transformers", "sklearn")
+LATE_IMPORTS = ("datasets", "faiss", "gensim", "matplotlib", "onnx", "rouge_score", "sacrebleu")
+LATE_IMPORTS += ("scipy", "sentence_transformers", "sklearn")
 
 
 def test_public_names():
@@ -23,6 +24,7 @@ def test_models_import_without_the_heavy_packages():
 import sys
 sys.modules.update(dict.fromkeys({LATE_IMPORTS!r}))
 import hf_meanmax
+import hf_meanmax.evaluation
 import hf_meanmax.training
 hf_meanmax.MeanMaxAAEModel, hf_meanmax.MeanMaxAAEForReconstruction
 """

@@ -2,7 +2,8 @@
 
     hf-meanmax-decode runs/docstrings/model embeddings --output decoded.txt
 
-Needs the model that made the embeddings, and raw embeddings: a normalised or truncated vector cannot be decoded.
+Needs the model that made the embeddings, and raw embeddings: a normalised, truncated or quantised vector, or one of
+principal components, cannot be decoded.
 """
 
 from __future__ import annotations
@@ -67,11 +68,17 @@ def check_decodable(folder: Path, model: Any) -> None:
     """Checks by the manifest of a folder of `encode` that `model` can decode what is in it.
 
     Raises:
-        ValueError: the vectors were normalised or truncated, or another model made them.
+        ValueError: the vectors were normalised, truncated, projected or quantised, or another model made them.
     """
     manifest = read_manifest(folder)
-    for setting, option in (("normalize", "--normalize"), ("truncate", "--truncate")):
-        if manifest["settings"][setting]:
+    settings = manifest["settings"]
+    for changed, option in (
+        (settings["normalize"], "--normalize"),
+        (settings["truncate_dim"], "--truncate-dim"),
+        (settings["pca"], "--pca"),
+        (settings["dtype"] == "int8", "--dtype int8"),
+    ):
+        if changed:
             raise ValueError(
                 f"{folder} was encoded with {option}; only raw vectors can be decoded. Encode again without it."
             )

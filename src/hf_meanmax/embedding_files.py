@@ -12,16 +12,22 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as safetensors_bytes
 
+from .compression import Compression, dequantize_int8
 from .files import replacing_file
 
 MANIFEST = "manifest.json"
-FORMAT_VERSION = 1
+COMPRESSION = "compression.safetensors"  # the PCA and the ranges of int8 of an encoded corpus
+FORMAT_VERSION = 2
 EMBEDDINGS = "embeddings"  # name of the tensor, or of the column
 FORMATS = {"npy": ".npy", "safetensors": ".safetensors", "parquet": ".parquet"}
 
 
 def read_embeddings(
-    sources: Sequence[str | os.PathLike[str]], batch_size: int = 1024, name: str | None = None
+    sources: Sequence[str | os.PathLike[str]],
+    batch_size: int = 1024,
+    name: str | None = None,
+    *,
+    dequantize: bool = False,
 ) -> Iterator[np.ndarray]:
     """Streams embeddings back, `(rows <= batch_size, dimension)` float arrays, in order.
 
@@ -29,17 +35,107 @@ def read_embeddings(
         sources: .npy, .safetensors or .parquet files, or folders that [`encode_corpus`] has written.
         batch_size: most rows given at a time; arrays do not cross files.
         name: the tensor or column that holds the embeddings; by default `embeddings`, or the only one there is.
+        dequantize: turn an int8 encoding back to float32, half a step of its ranges off at most. Without it, it is an
+            error.
 
     Raises:
         FileNotFoundError: a file is missing.
-        ValueError: a folder's encoding is not finished, or a file is damaged or holds no matrix of numbers.
+        ValueError: a folder's encoding is not finished, or a file is damaged or holds no matrix of numbers; or the
+            numbers are int8, and `dequantize` was not asked for.
     """
+    for source in sources:
+        files, ranges = embedding_files(source), _int8_ranges(Path(source), dequantize)
+        for path in files:
+            try:
+                for batch in _READERS[path.suffix](path, batch_size, name, "f" if ranges is None else "i"):
+                    yield batch if ranges is None else dequantize_int8(batch, ranges)
+            except _READ_ERRORS as error:
+                raise ValueError(f"{path}: no embeddings can be read from it ({error}).") from error
+
+
+def read_rows(sources: Sequence[str | os.PathLike[str]], rows: np.ndarray, name: str | None = None) -> np.ndarray:
+    """Single rows of what [`read_embeddings`] would stream, `(len(rows), dimension)` float32; int8 is turned back.
+
+    Of .npy files only these rows are read, of other files those that hold one.
+
+    Args:
+        sources: files or folders as [`read_embeddings`] takes them.
+        rows: row numbers over all sources, in any order.
+        name: the tensor or column that holds the embeddings.
+
+    Raises:
+        IndexError: a row that is not there.
+        FileNotFoundError, ValueError: as [`read_embeddings`].
+    """
+    wanted, inverse = np.unique(rows, return_inverse=True)
+    if len(wanted) and wanted[0] < 0:
+        raise IndexError(f"Row {wanted[0]} is asked for; rows count from 0.")
+    found: list[np.ndarray] = []
+    first = done = 0
+    for source in sources:
+        ranges = _int8_ranges(Path(source), dequantize=True)
+        for path in embedding_files(source):
+            try:
+                count = _shape(path, name)[0]
+                upto = int(np.searchsorted(wanted, first + count))
+                if upto > done:
+                    picked = _pick(path, wanted[done:upto] - first, name, "f" if ranges is None else "i")
+                    found.append(picked if ranges is None else dequantize_int8(picked, ranges))
+            except _READ_ERRORS as error:
+                raise ValueError(f"{path}: no embeddings can be read from it ({error}).") from error
+            first, done = first + count, upto
+    if done < len(wanted):
+        raise IndexError(f"Row {wanted[done]:,} is asked for; there are {first:,}.")
+    return np.concatenate(found).astype(np.float32, copy=False)[inverse] if found else np.zeros((0, 0), np.float32)
+
+
+def _pick(path: Path, rows: np.ndarray, name: str | None, kind: str) -> np.ndarray:
+    if path.suffix == ".npy":
+        return _open_npy(path, kind)[rows]
+    found, first = [], 0
+    for batch in _READERS[path.suffix](path, 1024, name, kind):
+        inside = rows[(rows >= first) & (rows < first + len(batch))]
+        found.append(batch[inside - first])
+        first += len(batch)
+    return np.concatenate(found)
+
+
+def count_rows(sources: Sequence[str | os.PathLike[str]], name: str | None = None) -> tuple[int, int]:
+    """Rows and numbers a row of what [`read_embeddings`] streams, by the headers of the files.
+
+    Raises:
+        FileNotFoundError, ValueError: as [`read_embeddings`]; the files hold vectors of different sizes, or none.
+    """
+    rows, dimensions = 0, set()
     for source in sources:
         for path in embedding_files(source):
             try:
-                yield from _READERS[path.suffix](path, batch_size, name)
-            except (ValueError, OSError, EOFError, KeyError, SafetensorError) as error:
+                shape = _shape(path, name)
+                if len(shape) != 2:
+                    raise ValueError(f"an array {shape}, expected a matrix")
+                count, dimension = shape
+            except _READ_ERRORS as error:
                 raise ValueError(f"{path}: no embeddings can be read from it ({error}).") from error
+            rows += count
+            dimensions |= {dimension} if count else set()
+    if len(dimensions) != 1:
+        found = f"vectors of {', '.join(map(str, sorted(dimensions)))} numbers" if dimensions else "no vector"
+        raise ValueError(f"{', '.join(map(str, sources))}: expected vectors of one size, found {found}.")
+    return rows, dimensions.pop()
+
+
+def _int8_ranges(source: Path, dequantize: bool) -> np.ndarray | None:
+    """The ranges of a folder of int8 shards."""
+    if not source.is_dir() or read_manifest(source)["settings"]["dtype"] != "int8":
+        return None
+    if not dequantize:
+        raise ValueError(
+            f"{source} was encoded with --dtype int8; its numbers are steps of the ranges in {COMPRESSION}, no vectors."
+        )
+    ranges = Compression.load(source / COMPRESSION).ranges
+    if ranges is None:
+        raise ValueError(f"{source / COMPRESSION} holds no ranges of int8.")
+    return ranges
 
 
 def embedding_files(source: str | os.PathLike[str]) -> list[Path]:
@@ -92,19 +188,24 @@ def is_finished(path: Path, rows: int, dimension: int) -> bool:
     if not path.is_file():
         return False
     try:
-        return _shape(path) == (rows, dimension)
+        return _shape(path, EMBEDDINGS) == (rows, dimension)
     except Exception:  # whatever a reader says of a damaged file
         return False
 
 
-def _shape(path: Path) -> tuple[int, ...]:
+def _shape(path: Path, name: str | None) -> tuple[int, ...]:
     if path.suffix == ".npy":
         return tuple(np.load(path, mmap_mode="r", allow_pickle=False).shape)
     if path.suffix == ".safetensors":
         with safe_open(path, framework="pt") as file:
-            return tuple(file.get_slice(EMBEDDINGS).get_shape())
+            return tuple(file.get_slice(_choose(name, list(file.keys()), "tensor")).get_shape())
     file = _pyarrow().parquet.ParquetFile(path)
-    return file.metadata.num_rows, file.schema_arrow.field(EMBEDDINGS).type.list_size
+    column = _choose_column(file.schema_arrow, name)
+    kind = file.schema_arrow.field(column).type
+    if _pyarrow().types.is_fixed_size_list(kind):
+        return file.metadata.num_rows, kind.list_size
+    first = next(_read_parquet(path, 1, name, "f"), np.zeros((0, 0)))
+    return file.metadata.num_rows, first.shape[1]
 
 
 def _pyarrow() -> Any:
@@ -128,30 +229,34 @@ def write_shard(path: Path, embeddings: np.ndarray) -> None:
             pa.parquet.write_table(pa.table({EMBEDDINGS: column}), file)
 
 
-def _read_npy(path: Path, batch_size: int, name: str | None) -> Iterator[np.ndarray]:
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
-    if array.ndim != 2 or array.dtype.kind != "f":
-        raise ValueError(f"an array {array.shape} of {array.dtype}, expected a matrix of floating-point numbers")
+def _open_npy(path: Path, kind: str) -> np.ndarray:
+    array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+    if array.ndim != 2 or array.dtype.kind != kind:
+        raise ValueError(f"an array {array.shape} of {array.dtype}, expected a matrix of {_KINDS[kind]}")
+    return array
+
+
+def _read_npy(path: Path, batch_size: int, name: str | None, kind: str) -> Iterator[np.ndarray]:
+    array = _open_npy(path, kind)
     for start in range(0, len(array), batch_size):
         yield np.array(array[start : start + batch_size])
 
 
-def _read_safetensors(path: Path, batch_size: int, name: str | None) -> Iterator[np.ndarray]:
+def _read_safetensors(path: Path, batch_size: int, name: str | None, kind: str) -> Iterator[np.ndarray]:
     with safe_open(path, framework="pt") as file:
         tensor = file.get_slice(_choose(name, list(file.keys()), "tensor"))
         shape = tensor.get_shape()
-        if len(shape) != 2 or tensor.get_dtype() not in ("F64", "F32", "F16", "BF16"):
-            raise ValueError(f"a tensor {shape} of {tensor.get_dtype()}, expected a matrix of floating-point numbers")
+        if len(shape) != 2 or tensor.get_dtype() not in (("F64", "F32", "F16", "BF16") if kind == "f" else ("I8",)):
+            raise ValueError(f"a tensor {shape} of {tensor.get_dtype()}, expected a matrix of {_KINDS[kind]}")
         for start in range(0, shape[0], batch_size):
-            yield tensor[start : start + batch_size].float().numpy()
+            batch = tensor[start : start + batch_size]
+            yield (batch.float() if kind == "f" else batch).numpy()
 
 
-def _read_parquet(path: Path, batch_size: int, name: str | None) -> Iterator[np.ndarray]:
+def _read_parquet(path: Path, batch_size: int, name: str | None, kind: str) -> Iterator[np.ndarray]:
     pa = _pyarrow()
     file = pa.parquet.ParquetFile(path)
-    schema = file.schema_arrow
-    lists = [field.name for field in schema if pa.types.is_list(field.type) or pa.types.is_fixed_size_list(field.type)]
-    column = _choose(name, lists, "list column")
+    column = _choose_column(file.schema_arrow, name)
     for batch in file.iter_batches(batch_size=batch_size, columns=[column]):
         array = batch.column(0)
         if array.null_count:
@@ -160,16 +265,24 @@ def _read_parquet(path: Path, batch_size: int, name: str | None) -> Iterator[np.
         if len(array) == 0:
             continue
         lengths = np.unique(pa.compute.list_value_length(array).to_numpy())
-        if len(lengths) != 1 or values.dtype.kind != "f":
+        if len(lengths) != 1 or values.dtype.kind != kind:
             raise ValueError(f"rows of column {column!r} are not vectors of one size ({lengths[:3]}, {values.dtype})")
         yield np.array(values.reshape(len(array), -1))
 
 
-_READERS: dict[str, Callable[[Path, int, str | None], Iterator[np.ndarray]]] = {
+_KINDS = {"f": "floating-point numbers", "i": "int8"}
+_READ_ERRORS = (ValueError, OSError, EOFError, KeyError, SafetensorError)
+_READERS: dict[str, Callable[[Path, int, str | None, str], Iterator[np.ndarray]]] = {
     ".npy": _read_npy,
     ".safetensors": _read_safetensors,
     ".parquet": _read_parquet,
 }
+
+
+def _choose_column(schema: Any, name: str | None) -> str:
+    types = _pyarrow().types
+    lists = [field.name for field in schema if types.is_list(field.type) or types.is_fixed_size_list(field.type)]
+    return _choose(name, lists, "list column")
 
 
 def _choose(name: str | None, names: list[str], kind: str) -> str:

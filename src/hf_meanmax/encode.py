@@ -13,8 +13,8 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
@@ -25,8 +25,10 @@ import torch
 from tqdm.auto import tqdm
 
 from .cli import make_parser, one_line_errors, parse_arguments, positive_int, use_all_cores
+from .compression import PCA, Compression, calibrate_int8, quantize_int8
 from .data.corpus import ENCODING_ERRORS, Chain, Corpus, open_corpus
 from .embedding_files import (
+    COMPRESSION,
     FORMAT_VERSION,
     FORMATS,
     MANIFEST,
@@ -38,7 +40,7 @@ from .embedding_files import (
 )
 from .export import check_checkpoint, is_missing_folder, is_own_checkpoint
 
-DTYPES = {"float32": np.float32, "float16": np.float16}
+DTYPES = {"float32": np.float32, "float16": np.float16, "int8": np.int8}
 COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -49,9 +51,11 @@ class EncodeSettings:
     Args:
         format: `"npy"`, `"safetensors"` (a tensor named `embeddings`) or `"parquet"` (a column of that name).
         shard_size: rows of a shard; also the lines that are held in memory at a time.
-        dtype: `"float32"` or `"float16"` in the files.
-        normalize: whether every vector is scaled to unit length. Such vectors cannot be decoded.
-        truncate: keep only the first so many numbers of each vector. Such vectors cannot be decoded.
+        dtype: `"float32"`, `"float16"` or `"int8"` in the files. Int8 vectors cannot be decoded.
+        truncate_dim: keep only the first so many numbers of each vector. Such vectors cannot be decoded.
+        pca: keep so many principal components of each (truncated) vector. Such vectors cannot be decoded.
+        normalize: whether every vector is scaled to unit length, after the two. Such vectors cannot be decoded.
+        fit_rows: the PCA and the ranges of int8 are fitted on so many rows, drawn from the whole corpus.
         max_length: cut texts at so many tokens; by default at the model's own limit, if it has one.
         compute_dtype: `"float32"`, `"bfloat16"` or `"float16"` in the model.
     """
@@ -59,8 +63,10 @@ class EncodeSettings:
     format: str = "npy"
     shard_size: int = 16384
     dtype: str = "float32"
+    truncate_dim: int | None = None
+    pca: int | None = None
     normalize: bool = False
-    truncate: int | None = None
+    fit_rows: int = 16384
     max_length: int | None = None
     compute_dtype: str = "float32"
 
@@ -68,10 +74,35 @@ class EncodeSettings:
         for name, allowed in (("format", FORMATS), ("dtype", DTYPES), ("compute_dtype", COMPUTE_DTYPES)):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(allowed)}.")
-        for name in ("shard_size", "truncate", "max_length"):
+        for name in ("shard_size", "truncate_dim", "pca", "fit_rows", "max_length"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}; it must be 1 or more.")
+        if self.pca is not None and self.pca > self.fit_rows:
+            raise ValueError(
+                f"pca is {self.pca}, fitted on fit_rows = {self.fit_rows} rows; it needs at least as many."
+            )
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether something is fitted to the vectors."""
+        return self.pca is not None or self.dtype == "int8"
+
+    def check_dimension(self, dimension: int) -> int:
+        """The numbers of a vector in the files, for a model whose vectors have `dimension`.
+
+        Raises:
+            ValueError: more numbers or components are asked for than there are.
+        """
+        if self.truncate_dim is not None:
+            if self.truncate_dim > dimension:
+                raise ValueError(f"truncate_dim is {self.truncate_dim}, the model's vectors have {dimension} numbers.")
+            dimension = self.truncate_dim
+        if self.pca is not None:
+            if self.pca > dimension:
+                raise ValueError(f"pca is {self.pca}, the vectors that it would be fitted to have {dimension} numbers.")
+            dimension = self.pca
+        return dimension
 
 
 def encode_corpus(
@@ -80,6 +111,7 @@ def encode_corpus(
     output: str | os.PathLike[str],
     settings: EncodeSettings | None = None,
     *,
+    pca: PCA | None = None,
     model_name: str = "",
     batch_size: int = 64,
     state: Any = None,
@@ -89,33 +121,40 @@ def encode_corpus(
 
     Lines are held a shard at a time and encoded in the order of their lengths; the rows of a shard are in the order of
     the lines. Shards are written to a temporary name and renamed, so those that a killed run has finished are kept and
-    the next run with the same text, model and settings makes the rest.
+    the next run with the same text, model and settings makes the rest. A PCA and the ranges of int8 are fitted once, on
+    rows drawn from the whole corpus with a fixed seed, and kept in `compression.safetensors` before the first shard.
 
     Args:
         model: a SentenceTransformer; it is left with the length limit and the precision of the settings.
         corpus: the text (see [`open_corpus`]).
         output: the folder for the shards and `manifest.json`.
         settings: see [`EncodeSettings`].
+        pca: a PCA of `settings.pca` components that was fitted before, instead of one fitted here.
         model_name: what the manifest calls the model.
         batch_size: texts of one forward pass.
         state: accelerate's `PartialState`; with several processes each encodes every n-th shard.
         show_progress: show a progress bar.
 
     Returns:
-        The manifest: the settings, `input`, `model`, `dimension`, and `shards` (the rows of each file).
+        The manifest: the settings, `input`, `model`, `dimension`, `compression` (what was fitted), and `shards` (the
+        rows of each file).
 
     Raises:
         FileExistsError: the folder holds an encoding of another text, model or settings, or other files.
-        ValueError: the model gave a vector that is not finite, or `truncate` is above its dimension.
+        ValueError: the model gave a vector that is not finite, or more numbers or components are asked for than there
+            are, or the PCA does not fit the vectors.
     """
     settings = settings or EncodeSettings()
     output = Path(output)
     rank, processes = (state.process_index, state.num_processes) if state is not None else (0, 1)
-    dimension = model.get_embedding_dimension()
-    if settings.truncate is not None:
-        if settings.truncate > dimension:
-            raise ValueError(f"truncate is {settings.truncate}, the model's vectors have {dimension} numbers.")
-        dimension = settings.truncate
+    full = model.get_embedding_dimension()
+    dimension = settings.check_dimension(full)
+    if pca is not None and pca.components.shape != (settings.pca, settings.truncate_dim or full):
+        found, wanted = (
+            " to ".join(map(str, pca.components.shape[::-1])),
+            f"{settings.truncate_dim or full} to {settings.pca}",
+        )
+        raise ValueError(f"The PCA goes from {found} numbers; this encoding needs one from {wanted}.")
     if settings.max_length is not None:
         model.max_seq_length = settings.max_length
     plan = {
@@ -123,14 +162,16 @@ def encode_corpus(
         "settings": asdict(settings),
         "dimension": dimension,
         "input": corpus.fingerprint(),
-        "model": {"name": model_name, "weights": weights_fingerprint(model), "pipeline": _pipeline_fingerprint(model)},
+        "model": {"name": model_name, **model_fingerprints(model)},
+        "given_pca": None if pca is None else pca.fingerprint(),
     }
     _start(output, plan, state)
     model.to(COMPUTE_DTYPES[settings.compute_dtype])
+    compression = _fitted_once(model, corpus, output, settings, pca, batch_size, state, show_progress)
 
     rows: list[int] = []
     truncated = 0
-    lines = _Lines(corpus)
+    lines = CorpusLines(corpus)
     suffix = FORMATS[settings.format]
     with tqdm(
         total=corpus.size, unit=corpus.unit, unit_scale=True, desc="encode", disable=not show_progress or rank > 0
@@ -139,14 +180,9 @@ def encode_corpus(
             path = output / shard_name(number, suffix)
             if number % processes == rank and not is_finished(path, len(shard), dimension):
                 truncated += _count_truncated(model, shard)
-                embeddings = model.encode(
-                    shard,
-                    batch_size=batch_size,
-                    show_progress_bar=False,
-                    convert_to_numpy=True,
-                    normalize_embeddings=settings.normalize,
-                    truncate_dim=settings.truncate,
-                ).astype(DTYPES[settings.dtype])
+                embeddings = embed_texts(model, shard, settings, compression.pca, batch_size)
+                if settings.dtype == "float16":
+                    embeddings = embeddings.astype(np.float16)
                 finite = np.isfinite(embeddings).all(axis=1)
                 if not finite.all():
                     row = sum(rows) + int(np.argmin(finite)) + 1
@@ -154,6 +190,8 @@ def encode_corpus(
                         f"The embedding of line {row:,} is not finite in {settings.dtype}; "
                         "finished shards are kept. Check the model, or use float32."
                     )
+                if compression.ranges is not None:
+                    embeddings = quantize_int8(embeddings, compression.ranges)
                 write_shard(path, embeddings)
             rows.append(len(shard))
             bar.set_postfix(rows=sum(rows), refresh=False)
@@ -166,10 +204,110 @@ def encode_corpus(
         )
     if state is not None:
         state.wait_for_everyone()
-    manifest = {**plan, "shards": rows, "rows": sum(rows), "complete": True}
+    fitted: dict[str, Any] = {}
+    if compression.pca is not None:
+        fitted["pca"] = compression.pca.fingerprint()
+        fitted["explained_variance_ratio"] = round(compression.pca.explained_variance_ratio, 6)
+    manifest = {**plan, "compression": fitted, "shards": rows, "rows": sum(rows), "complete": True}
     if rank == 0:
         write_manifest(output, manifest)
     return manifest
+
+
+def embed_texts(
+    model: Any, texts: list[str], settings: EncodeSettings, pca: PCA | None = None, batch_size: int = 64
+) -> np.ndarray:
+    """The vectors that an encoding with these settings holds of some texts, `(N, dimension)` float32, before int8.
+
+    Args:
+        model: a SentenceTransformer that has the length limit and the precision of the settings.
+        texts: any number of texts.
+        settings: see [`EncodeSettings`].
+        pca: the PCA of the encoding, if `settings.pca` asks for one.
+        batch_size: texts of one forward pass.
+    """
+    vectors = np.asarray(
+        model.encode(
+            texts,
+            batch_size=batch_size,
+            show_progress_bar=False,
+            convert_to_numpy=True,
+            normalize_embeddings=settings.normalize and pca is None,
+            truncate_dim=settings.truncate_dim,
+        ),
+        dtype=np.float32,
+    )
+    if pca is not None:
+        vectors = pca.apply(vectors)
+        if settings.normalize:
+            vectors = unit_rows(vectors)
+    return vectors
+
+
+def unit_rows(rows: np.ndarray) -> np.ndarray:
+    """Rows `(N, D)` scaled to unit length; a zero row stays zero."""
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.where(norms == 0, 1, norms)
+
+
+def _fitted_once(
+    model: Any,
+    corpus: Corpus,
+    output: Path,
+    settings: EncodeSettings,
+    pca: PCA | None,
+    batch_size: int,
+    state: Any,
+    show_progress: bool,
+) -> Compression:
+    """What the folder's vectors are compressed with: found in it, or fitted by the first process."""
+    path = output / COMPRESSION
+    if not settings.is_fitted:
+        return Compression()
+    if (state is None or state.is_main_process) and not path.is_file():
+        ranges = None
+        if pca is None or settings.dtype == "int8":
+            texts = draw_lines(CorpusLines(corpus), settings.fit_rows)
+            if not texts:
+                raise ValueError("The corpus is empty; a PCA and the ranges of int8 are fitted to its lines.")
+            if show_progress:
+                print(f"Fitting the compression on {len(texts):,} lines.", file=sys.stderr)
+            vectors = embed_texts(
+                model, texts, replace(settings, normalize=settings.normalize and settings.pca is None)
+            )
+            if not np.isfinite(vectors).all():
+                raise ValueError("The model gave vectors that are not finite; nothing can be fitted to them.")
+            if settings.pca is not None:
+                pca = pca or PCA.fit(vectors, settings.pca)
+                vectors = pca.apply(vectors)
+                vectors = unit_rows(vectors) if settings.normalize else vectors
+            if settings.dtype == "int8":
+                ranges = calibrate_int8(vectors)
+        if pca is not None and show_progress:
+            print(
+                f"{settings.pca} components keep {pca.explained_variance_ratio:.1%} of the variance.", file=sys.stderr
+            )
+        Compression(pca, ranges).save(path)
+    if state is not None:
+        state.wait_for_everyone()
+    return Compression.load(path)
+
+
+def draw_lines(lines: Iterable[str], count: int, seed: int = 0) -> list[str]:
+    """So many lines drawn uniformly, in their order; all of them if there are fewer. Only these are held."""
+    generator = np.random.default_rng(seed)
+    drawn: list[tuple[int, str]] = []
+    for number, line in enumerate(lines):
+        if number < count:
+            drawn.append((number, line))
+        elif (place := int(generator.integers(number + 1))) < count:
+            drawn[place] = (number, line)
+    return [line for _, line in sorted(drawn)]
+
+
+def model_fingerprints(model: Any) -> dict[str, str]:
+    """Hashes of a SentenceTransformer: `weights`, and `pipeline` (modules, length limit, prompts, tokenizer)."""
+    return {"weights": weights_fingerprint(model), "pipeline": pipeline_fingerprint(model)}
 
 
 def weights_fingerprint(module: torch.nn.Module) -> str:
@@ -181,7 +319,7 @@ def weights_fingerprint(module: torch.nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _pipeline_fingerprint(model: Any) -> str:
+def pipeline_fingerprint(model: Any) -> str:
     """Hash of what a SentenceTransformer does around its weights: modules, length limit, tokenizer."""
     tokenizer = getattr(model, "tokenizer", None)
     backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -194,14 +332,18 @@ def _pipeline_fingerprint(model: Any) -> str:
     return hashlib.blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 
 
-class _Lines:
-    """The lines of a corpus, a shard at a time. Boundaries between files are no lines, blank lines are."""
+class CorpusLines:
+    """The lines of a corpus that are rows of its encoding. Boundaries between files are no lines, blank lines are.
+
+    Attributes:
+        position: how far the corpus has been read, in its unit.
+    """
 
     def __init__(self, corpus: Corpus):
         self.parts = _files(corpus)
         self.position = 0
 
-    def _lines(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[str]:
         done = 0
         for part in self.parts:
             for line in part:
@@ -211,7 +353,8 @@ class _Lines:
         self.position = done
 
     def shards(self, size: int) -> Iterator[list[str]]:
-        lines = self._lines()
+        """The lines, so many at a time."""
+        lines = iter(self)
         while shard := list(islice(lines, size)):
             yield shard
 
@@ -224,8 +367,9 @@ def _start(output: Path, plan: dict[str, Any], state: Any) -> None:
     """Makes the folder, or checks that what is in it belongs to this text, model and these settings."""
 
     def prepare() -> None:
-        for left in (*output.glob(f".{MANIFEST}.partial-*"), *output.glob(".shard-*.partial-*")):
-            left.unlink()
+        for name in (MANIFEST, COMPRESSION, "shard-*"):
+            for left in output.glob(f".{name}.partial-*"):
+                left.unlink()
         if not output.exists() or (output.is_dir() and not any(output.iterdir())):
             output.mkdir(parents=True, exist_ok=True)
             write_manifest(output, {**plan, "complete": False})
@@ -238,6 +382,7 @@ def _start(output: Path, plan: dict[str, Any], state: Any) -> None:
             ("model", "another model"),
             ("dimension", "vectors of another size"),
             ("settings", "other settings"),
+            ("given_pca", "another PCA"),
         ):
             before, now = found.get(key), plan[key]
             if key == "model":
@@ -311,6 +456,20 @@ def load_encoder(name: str, trust_remote_code: bool = False, device: Any = None)
     )
 
 
+def load_pca(path: str | os.PathLike[str], num_components: int | None = None) -> PCA:
+    """The PCA in a file of [`Compression.save`], of that many components if a number is given.
+
+    Raises:
+        FileNotFoundError, ValueError: no such file, a damaged one, one without a PCA or with another number.
+    """
+    pca = Compression.load(path).pca
+    if pca is None:
+        raise ValueError(f"{path} holds no PCA.")
+    if num_components not in (None, len(pca.components)):
+        raise ValueError(f"{path} holds a PCA of {len(pca.components)} components, {num_components} are asked for.")
+    return pca
+
+
 def build_parser() -> argparse.ArgumentParser:
     parser = make_parser("hf-meanmax-encode", "Encode text files or a data set to sharded embeddings, one row a line.")
     parser.add_argument("model", help="a checkpoint folder, or any SentenceTransformer (folder or name on the Hub)")
@@ -319,10 +478,19 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--format", choices=FORMATS, default="npy", help="kind of the shards")
     parser.add_argument("--shard-size", type=positive_int, default=16384, help="rows of a shard, held in memory")
     parser.add_argument("--batch-size", type=positive_int, default=64, help="texts of one forward pass")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="numbers in the shards")
+    parser.add_argument(
+        "--dtype", choices=DTYPES, default="float32", help="numbers in the shards (int8: not decodable)"
+    )
     parser.add_argument("--compute-dtype", choices=COMPUTE_DTYPES, default="float32", help="numbers in the model")
     parser.add_argument("--normalize", action="store_true", help="scale vectors to unit length (then not decodable)")
-    parser.add_argument("--truncate", type=positive_int, help="keep the first so many numbers (then not decodable)")
+    parser.add_argument("--truncate-dim", type=positive_int, help="keep the first so many numbers (then not decodable)")
+    parser.add_argument("--pca", type=positive_int, help="keep so many principal components (then not decodable)")
+    parser.add_argument(
+        "--pca-file", help=f"take the PCA of another encoding (its {COMPRESSION}) instead of fitting one"
+    )
+    parser.add_argument(
+        "--fit-rows", type=positive_int, default=16384, help="lines that the PCA and the ranges of int8 are fitted on"
+    )
     parser.add_argument("--max-length", type=positive_int, help="cut texts at so many tokens")
     parser.add_argument("--encoding-errors", choices=ENCODING_ERRORS, default="strict", help="bytes that are not UTF-8")
     parser.add_argument("--text-column", default="text", help="column of a data set")
@@ -339,6 +507,8 @@ def main(argv: list[str] | None = None) -> None:
         state = process_state()
         if state.device.type == "cpu":
             use_all_cores(int(os.environ.get("LOCAL_WORLD_SIZE", state.num_processes)))
+        pca = None if args.pca_file is None else load_pca(args.pca_file, args.pca)
+        args.pca = args.pca if pca is None else len(pca.components)
         settings = EncodeSettings(**{field.name: getattr(args, field.name) for field in fields(EncodeSettings)})
         corpus = open_corpus(
             args.input if len(args.input) > 1 else args.input[0],
@@ -349,7 +519,14 @@ def main(argv: list[str] | None = None) -> None:
         )
         model = load_encoder(args.model, args.trust_remote_code, state.device)
         manifest = encode_corpus(
-            model, corpus, args.output, settings, model_name=args.model, batch_size=args.batch_size, state=state
+            model,
+            corpus,
+            args.output,
+            settings,
+            pca=pca,
+            model_name=args.model,
+            batch_size=args.batch_size,
+            state=state,
         )
         if state.is_main_process:
             shape = f"{manifest['rows']:,} rows of {manifest['dimension']}"

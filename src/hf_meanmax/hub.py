@@ -21,7 +21,13 @@ from typing import Any
 from safetensors import safe_open
 
 from .cli import make_parser, one_line_errors, parse_arguments
-from .export import CHECKPOINT_FILES, NO_LIMIT, check_checkpoint
+from .export import CHECKPOINT_FILES, NO_LIMIT, check_checkpoint, is_own_checkpoint
+from .files import replacing_file
+
+# The data sets of `model_index`: these entries of a card are replaced by newer ones, any others are somebody's own.
+_OWN_DATASETS = ("senteval", "hf_meanmax")
+_SENTEVAL_METRICS = ("accuracy", "f1", "pearson", "spearman")
+_METRICS = {"pearson": ("pearsonr", "Pearson correlation"), "spearman": ("spearmanr", "Spearman correlation")}
 
 # Settings that say where a run read and wrote, not what it was.
 _PLACES = ("corpus", "validation", "output_dir", "cache_dir", "word_vectors", "tokenizer", "overwrite", "report_to")
@@ -48,7 +54,9 @@ def write_model_card(
         repo_id: the repository that the usage lines name.
         path: where to write; README.md in the folder by default.
         data: what the model was trained on, in words; by default what `training_args.json` tells of the corpus.
-        results: figures by name, nested or not; by default `results` of `training_args.json`.
+        results: figures by name, nested or not; by default `results` of `training_args.json`. The content of an
+            evaluation's results.json also becomes the card's `model-index`, beside entries of other origin that the
+            folder's card has; without it, that card's `model-index` is kept.
         language: language code of the texts.
         license: licence identifier of the Hub.
 
@@ -71,12 +79,18 @@ def write_model_card(
     else:
         normalize = "embedding" if any(module["type"].endswith("Normalize") for module in modules) else ""
     longest = transformer["max_seq_length"]
+    model_name, entries = _entries_of_card(folder / "README.md")
+    if results is not None and is_evaluation(results):
+        entries = _with_newer(entries, model_index(results))
+        results = _figures(results)
     card_data = ModelCardData(
         language=language,
         license=license,
         library_name="sentence-transformers",
         pipeline_tag="sentence-similarity",
         tags=["sentence-transformers", "sentence-similarity", "feature-extraction", "autoencoder", config.model_type],
+        model_name=(model_name or repo_id.split("/")[-1]) if entries else None,
+        eval_results=entries or None,
     )
     card = ModelCard.from_template(
         card_data,
@@ -103,6 +117,120 @@ def write_model_card(
     target.parent.mkdir(parents=True, exist_ok=True)
     card.save(target)
     return target
+
+
+def model_index(results: dict[str, Any]) -> list[Any]:
+    """The scores of an evaluation as the entries of a card's `model-index`.
+
+    Args:
+        results: the content of results.json (see [`~hf_meanmax.evaluation.report.Results`]).
+
+    Returns:
+        huggingface_hub's `EvalResult`s, in the order of the tasks and metrics: accuracies in percent, correlations
+        between -1 and 1.
+
+    Raises:
+        ValueError: `results` is not of an evaluation.
+    """
+    from huggingface_hub import EvalResult
+
+    from .evaluation.published import published_tasks
+
+    if not is_evaluation(results):
+        raise ValueError("A model-index is made of an evaluation: the content of the results.json of evaluate.py.")
+    senteval = published_tasks()
+    entries = []
+    for task, scores in results["scores"].items():
+        is_senteval = task in senteval
+        similarity = {"pearson", "spearman"} & set(scores["metrics"])
+        task_type = "sentence-similarity" if similarity or not is_senteval else "text-classification"
+        for metric, value in scores["metrics"].items():
+            if value is None or (metric not in _SENTEVAL_METRICS if is_senteval else metric.startswith("dev_")):
+                continue
+            kind, name = _METRICS.get(metric, (metric, metric.replace("_", " ")))
+            entries.append(
+                EvalResult(
+                    task_type=task_type,
+                    dataset_type="senteval" if is_senteval else "hf_meanmax",
+                    dataset_name=f"SentEval {task}" if is_senteval else task,
+                    dataset_config=task,
+                    dataset_split="test",
+                    metric_type=kind,
+                    metric_name=name,
+                    metric_value=round(float(value), 4),
+                )
+            )
+    return entries
+
+
+def write_model_index(folder: str | os.PathLike[str], results: dict[str, Any]) -> Path:
+    """Puts the scores of an evaluation into the metadata of a folder's model card, whose text stays as it is.
+
+    Scores of an earlier evaluation are replaced, entries of other origin kept. A checkpoint folder without a card gets
+    one.
+
+    Args:
+        folder: a checkpoint folder, or any folder with a README.md.
+        results: the content of results.json (see [`~hf_meanmax.evaluation.report.Results`]).
+
+    Returns:
+        The card's path.
+
+    Raises:
+        FileNotFoundError: there is no card, and the folder is no checkpoint of this package.
+        ValueError: the card's metadata cannot be read, or `results` is not of an evaluation.
+    """
+    from huggingface_hub import ModelCard
+
+    folder = Path(folder)
+    target = folder / "README.md"
+    entries = model_index(results)
+    if not target.is_file():
+        if not is_own_checkpoint(folder):
+            raise FileNotFoundError(f"{folder} has no README.md to write the scores into.")
+        return write_model_card(folder, folder.resolve().name, results=results)
+    model_name, before = _entries_of_card(target)
+    card = ModelCard.load(target)
+    card.data.model_name = model_name or folder.resolve().name
+    card.data.eval_results = _with_newer(before, entries)
+    with replacing_file(target, "wb") as file:
+        file.write(str(card).encode())
+    return target
+
+
+def is_evaluation(results: Any) -> bool:
+    """Whether figures are the content of an evaluation's results.json."""
+    return isinstance(results, dict) and {"format_version", "model", "tasks", "scores"} <= set(results)
+
+
+def _figures(results: dict[str, Any]) -> dict[str, Any]:
+    """What the card's table shows of an evaluation."""
+    figures: dict[str, Any] = {}
+    for task, scores in results["scores"].items():
+        main = results["tasks"][task]["main"]
+        figures[task] = {main: scores["metrics"][main]}
+        gain = results.get("gains", {}).get(task)
+        if gain:
+            figures[task][f"gain over the control {gain['control']}"] = gain["difference"]
+    return {**figures, **results.get("averages", {})}
+
+
+def _with_newer(before: list[Any], newer: list[Any]) -> list[Any]:
+    return [entry for entry in before if entry.dataset_type not in _OWN_DATASETS] + newer
+
+
+def _entries_of_card(path: Path) -> tuple[str | None, list[Any]]:
+    """The model's name and the entries in the `model-index` of a card, if there is one."""
+    from huggingface_hub import ModelCard
+
+    if not path.is_file():
+        return None, []
+    try:
+        data = ModelCard.load(path).data
+    except Exception as error:  # YAML's errors are of a class of their own
+        said = " ".join(str(error).split())
+        raise ValueError(f"{path}: the metadata at its start cannot be read; mend or remove it ({said}).") from error
+    return data.model_name, list(data.eval_results or [])
 
 
 def push(
@@ -255,7 +383,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("repo_id", help="USER/NAME on the Hub")
     parser.add_argument("--card-only", metavar="FILE", help="write the model card to this file and push nothing")
     parser.add_argument("--card", metavar="FILE", help="a card to push instead of a generated one")
-    parser.add_argument("--results", metavar="FILE", help="figures for the card, as JSON")
+    parser.add_argument("--results", metavar="FILE", help="figures for the card: a results.json, or any JSON")
     parser.add_argument("--data", help="what the model was trained on, in words, for the card")
     parser.add_argument("--language", default="en", help="language code, for the card")
     parser.add_argument("--license", default="apache-2.0", help="licence, for the card")

@@ -183,3 +183,97 @@ def test_card_tells_what_one_needs(tmp_path, normalize):
     assert "{{" not in text
     assert "{%" not in text
     assert text.isascii()
+
+
+def evaluation(**scores: dict[str, float]) -> dict:
+    """The content of a results.json, as far as a card reads it."""
+    return {
+        "format_version": 1,
+        "model": {"name": "tiny"},
+        "tasks": {task: {"main": next(iter(metrics))} for task, metrics in scores.items()},
+        "scores": {task: {"metrics": metrics} for task, metrics in scores.items()},
+        "gains": {"MR": {"control": "bag", "difference": 1.25, "low": 0.5, "high": 2.0}},
+        "averages": {"macro_8": 80.5},
+    }
+
+
+SCORES = evaluation(
+    MR={"accuracy": 78.66, "dev_accuracy": 79.0},
+    MRPC={"accuracy": 75.5, "f1": 82.6},
+    STSB={"pearson": 0.7, "spearman": 0.69},
+)
+
+
+def test_model_index_is_read_back_by_huggingface_hub(server, folder):
+    write_model_card(folder, "user/tiny", results=SCORES)
+    card = huggingface_hub.ModelCard.load(folder / "README.md")
+    found = {(entry.dataset_name, entry.metric_type): entry for entry in card.data.eval_results}
+    assert {key: entry.metric_value for key, entry in found.items()} == {
+        ("SentEval MR", "accuracy"): 78.66,
+        ("SentEval MRPC", "accuracy"): 75.5,
+        ("SentEval MRPC", "f1"): 82.6,
+        ("SentEval STSB", "pearsonr"): 0.7,
+        ("SentEval STSB", "spearmanr"): 0.69,
+    }
+    assert found["SentEval MR", "accuracy"].task_type == "text-classification"
+    assert found["SentEval STSB", "pearsonr"].task_type == "sentence-similarity"
+    assert card.data.model_name == "tiny"
+    index = card.data.to_dict()["model-index"]
+    assert [entry["dataset"]["config"] for entry in index[0]["results"]] == ["MR", "MRPC", "STSB"]
+    assert "| MR.accuracy | 78.66 |" in card.text
+    assert "| MR.gain over the control bag | 1.25 |" in card.text
+    assert "| macro_8 | 80.5 |" in card.text
+    card.validate()
+
+
+def test_model_index_changes_no_text_and_no_entry_of_others(folder):
+    card = folder / "README.md"
+    text = "\n# Mine\r\n\nWritten by hand, ünïcode. \n---\nno metadata: {{ x }}\n"
+    other = """model-index:
+- name: given
+  results:
+  - task: {type: reconstruction}
+    dataset: {type: books, name: Books}
+    metrics: [{type: bleu, value: 43.2}]
+  - task: {type: text-classification}
+    dataset: {type: senteval, name: SentEval CR, config: CR, split: test}
+    metrics: [{type: accuracy, value: 1.0}]
+"""
+    card.write_bytes(f"---\nlicense: mit\nmine: [1, 2]\n{other}language: en\n---\n{text}".encode())
+    assert hub.write_model_index(folder, SCORES) == card
+    assert card.read_bytes().decode().endswith(text)
+    data = huggingface_hub.ModelCard.load(card).data
+    assert (data.license, data.language, data["mine"], data.model_name) == ("mit", "en", [1, 2], "given")
+    assert [entry.dataset_name for entry in data.eval_results] == [
+        "Books", "SentEval MR", "SentEval MRPC", "SentEval MRPC", "SentEval STSB", "SentEval STSB"
+    ]  # fmt: skip
+    before = card.read_bytes()
+    hub.write_model_index(folder, SCORES)
+    assert card.read_bytes() == before
+
+
+def test_model_index_survives_a_push_and_a_new_card(server, folder):
+    hub.write_model_index(folder, SCORES)
+    text = (folder / "README.md").read_text()
+    assert f"# {folder.name}\n" in text
+    push(folder, "user/tiny")
+    pushed = server.repositories["user/tiny"].branches["main"]["README.md"].decode()
+    assert pushed == text
+    write_model_card(folder, "user/other", data="Sentences.")
+    data = huggingface_hub.ModelCard.load(folder / "README.md").data
+    assert len(data.eval_results) == 5
+    hub.main([str(folder), "user/tiny", "--data", "Other sentences.", "--exist-ok"])
+    pushed = server.repositories["user/tiny"].branches["main"]["README.md"].decode()
+    assert "Other sentences." in pushed
+    assert len(huggingface_hub.ModelCard(pushed).data.eval_results) == 5
+
+
+def test_model_index_of_what_is_no_evaluation(folder, tmp_path):
+    with pytest.raises(ValueError, match=r"results.json of evaluate.py"):
+        hub.write_model_index(folder, {"bleu": 3})
+    with pytest.raises(FileNotFoundError, match=r"has no README.md"):
+        hub.write_model_index(tmp_path, SCORES)
+    (folder / "README.md").write_text("---\na: [1\n---\ntext")
+    with pytest.raises(ValueError, match=r"README.md: the metadata at its start cannot be read"):
+        hub.write_model_index(folder, SCORES)
+    assert (folder / "README.md").read_text() == "---\na: [1\n---\ntext"

@@ -483,9 +483,9 @@ class _WordSource:
     @cached_property
     def fingerprint(self) -> list[str]:
         """Hashes of the tables, and of the tokenizer, length limit and modules."""
-        from hf_meanmax.encode import _pipeline_fingerprint, weights_fingerprint
+        from hf_meanmax.encode import pipeline_fingerprint, weights_fingerprint
 
-        return [*map(weights_fingerprint, _input_tables(self.inner)), _pipeline_fingerprint(self.model)]
+        return [*map(weights_fingerprint, _input_tables(self.inner)), pipeline_fingerprint(self.model)]
 
     @cached_property
     def word_length(self) -> float:

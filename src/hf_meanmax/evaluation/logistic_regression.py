@@ -15,6 +15,8 @@ import torch
 _PRECONDITIONER_ROWS = 16384
 _CURVATURE = 0.15  # mean p (1 - p) that the preconditioner assumes; at most 0.25, less where classes are far apart
 _FEWEST_BETWEEN = 8  # iterations between two preconditioners, so that conjugate directions can build up
+_COMMON_BETWEEN = 25
+_COMMON_TOLERANCE = 1e-6
 _LINE_STEPS = 3
 _SLOPE_LEFT = 0.05  # share of the slope at which a line search is good enough
 
@@ -57,7 +59,7 @@ def fit_logistic_regressions(
     masks: Any,
     C: Any,
     device: torch.device | str | None = None,
-    tolerance: float = 1e-8,
+    tolerance: float = 1e-6,
     max_iterations: int = 500,
 ) -> LogisticRegressions:
     """Fits P classifiers, each on the rows that its mask selects.
@@ -84,16 +86,65 @@ def fit_logistic_regressions(
     rows = _tensor(features, device)
     masks, C = np.asarray(masks, dtype=bool), np.asarray(C, dtype=np.float64)
     classes, targets = _check(rows, np.asarray(labels), masks, C)
-    problem = _Problem(rows, torch.from_numpy(targets), torch.from_numpy(masks), torch.from_numpy(C), len(classes))
-    weights, iterations, converged = _minimise(problem, tolerance, max_iterations)
-    count, outputs = len(C), problem.outputs
+    counts = masks.sum(axis=1)
+    spanned = _Span(rows)
+    problem = _Problem(
+        spanned.rows,
+        torch.from_numpy(targets),
+        torch.from_numpy((masks / counts[:, None]).T.astype(np.float32)),
+        torch.from_numpy((1 / (C * counts)).astype(np.float32)),
+        len(classes),
+    )
+    start, iterations = problem.common_start(max_iterations)
+    weights, more, converged = _minimise(problem, start, tolerance, max_iterations)
+    count, outputs, iterations = len(C), problem.outputs, iterations + more
+    coefficients = spanned.coefficients(weights[:-1])
+    intercepts = weights[-1] - problem.mean @ weights[:-1] - spanned.mean @ coefficients
     return LogisticRegressions(
         classes=classes,
-        coefficients=weights[:-1].T.reshape(count, outputs, -1).contiguous(),
-        intercepts=(weights[-1] - problem.mean @ weights[:-1]).reshape(count, outputs),
+        coefficients=coefficients.T.reshape(count, outputs, -1).contiguous(),
+        intercepts=intercepts.reshape(count, outputs),
         iterations=iterations,
         converged=converged.cpu().numpy(),
     )
+
+
+class _Span:
+    """The features in N coordinates where there are fewer rows N than dimensions D.
+
+    A penalised solution lies in the span of the rows, and depends on their inner products alone.
+    """
+
+    def __init__(self, rows: torch.Tensor) -> None:
+        count, size = rows.shape
+        self.rows, self.mean = rows, torch.zeros(size, device=rows.device)
+        self.centred: torch.Tensor | None = None
+        if count < size:
+            self.mean = rows.mean(dim=0)
+            self.centred = rows - self.mean
+            # Centred rows are not independent, and a jitter far below the penalty makes up for it.
+            self.rows = _cholesky(self.centred @ self.centred.T, 1e-7)
+
+    def coefficients(self, weights: torch.Tensor) -> torch.Tensor:
+        """`(D, columns)` in the original coordinates."""
+        if self.centred is None:
+            return weights
+        return self.centred.T @ torch.linalg.solve_triangular(self.rows.T, weights, upper=True)
+
+
+def _cholesky(matrix: torch.Tensor, jitter: float) -> torch.Tensor:
+    """The Cholesky factor of a matrix with as little added to its diagonal, relative to its mean, as lets it exist.
+
+    `matrix` is changed.
+    """
+    diagonal = matrix.diagonal()
+    jitter *= float(diagonal.mean())
+    while True:
+        diagonal += jitter
+        factor, failed = torch.linalg.cholesky_ex(matrix)
+        if not failed:
+            return factor
+        jitter *= 10
 
 
 def _tensor(features: Any, device: torch.device | str | None) -> torch.Tensor:
@@ -124,26 +175,48 @@ class _Problem:
     is the intercept of the centred features."""
 
     def __init__(
-        self, rows: torch.Tensor, targets: torch.Tensor, masks: torch.Tensor, C: torch.Tensor, classes: int
+        self, rows: torch.Tensor, targets: torch.Tensor, share: torch.Tensor, decay: torch.Tensor, classes: int
     ) -> None:
+        """`share` `(N, P)`: each row's weight in the mean loss; `decay` `(P,)`: of the penalty beside the mean loss."""
         device = rows.device
-        self.rows = rows
+        self.rows, self.classes, self.labels = rows, classes, targets.to(device)
         self.outputs = 1 if classes == 2 else classes
-        targets = targets.to(device)
         self.targets = (
-            targets.float().unsqueeze(1) if classes == 2 else torch.nn.functional.one_hot(targets, classes).float()
+            self.labels.float().unsqueeze(1)
+            if classes == 2
+            else torch.nn.functional.one_hot(self.labels, classes).float()
         )
-        counts = masks.sum(dim=1)
-        # Mean loss: each problem's rows share a weight of one.
-        self.share = (masks / counts.unsqueeze(1)).T.to(device, torch.float32).contiguous()
-        self.decay = (1 / (C * counts)).to(device, torch.float32)
+        self.share, self.decay = share.to(device).contiguous(), decay.to(device)
         self.mean = self.share.mean(dim=1) @ rows
         # Folds differ by a few rows: one factor serves all whose decay is within a few per cent.
         keys = (self.decay.log() / np.log(1.1)).round()
         self.groups = [(keys == key).nonzero().squeeze(1) for key in keys.unique()]
         self.step = -(-len(rows) // _PRECONDITIONER_ROWS)
+        self.factors: list[torch.Tensor] = []
+
+    def common_start(self, max_iterations: int) -> tuple[torch.Tensor, int]:
+        """Weights to start from, and the iterations that they took.
+
+        The folds of one strength have nearly one solution: that of their mean loss, which is found at the price of one
+        fold, as is a preconditioner for all of them.
+        """
         hessian = self._hessian(_CURVATURE * self.share[:: self.step].mean(dim=1))
         self.factors = [self._factor(hessian, group) for group in self.groups]
+        del hessian
+        weights = torch.zeros(self.rows.shape[1] + 1, len(self.decay) * self.outputs, device=self.rows.device)
+        if len(self.decay) <= 2 * len(self.groups):
+            return weights, 0
+        share = torch.stack([self.share[:, group].mean(dim=1) for group in self.groups], dim=1)
+        decay = torch.stack([self.decay[group].mean() for group in self.groups])
+        common = _Problem(self.rows, self.labels, share, decay, self.classes)
+        common.factors = self.factors
+        start = weights[:, : len(self.groups) * self.outputs]
+        found, iterations, _ = _minimise(common, start, _COMMON_TOLERANCE, max_iterations, _COMMON_BETWEEN)
+        self.factors = common.factors
+        for number, group in enumerate(self.groups):
+            shared = found[:, number * self.outputs : (number + 1) * self.outputs]
+            weights[:, self.columns(group)] = shared.repeat(1, len(group))
+        return weights, iterations
 
     def _hessian(self, curvature: torch.Tensor) -> torch.Tensor:
         """The loss's Hessian `(D + 1, D + 1)` where each row of the sample has the given curvature."""
@@ -160,15 +233,8 @@ class _Problem:
     def _factor(self, hessian: torch.Tensor, group: torch.Tensor) -> torch.Tensor:
         """The Cholesky factor of the Hessian that a group of problems shares, with its penalty."""
         penalised = hessian.clone()
-        diagonal = penalised.diagonal()
-        floor = 1e-6 * float(diagonal.mean())
-        diagonal[:-1] += float(self.decay[group].mean())
-        while True:
-            diagonal += floor
-            factor, failed = torch.linalg.cholesky_ex(penalised)
-            if not failed:
-                return factor
-            floor *= 10
+        penalised.diagonal()[:-1] += float(self.decay[group].mean())
+        return _cholesky(penalised, 1e-6)
 
     def refactor(self, logits: torch.Tensor, active: torch.Tensor) -> None:
         """Forms the preconditioners of the problems that still move from the curvature at their logits."""
@@ -217,10 +283,13 @@ class _Problem:
         return logits.sigmoid() if self.outputs == 1 else logits.softmax(dim=2)
 
 
-def _minimise(problem: _Problem, tolerance: float, max_iterations: int) -> tuple[torch.Tensor, int, torch.Tensor]:
-    count = len(problem.decay)
-    weights = torch.zeros(problem.rows.shape[1] + 1, count * problem.outputs, device=problem.rows.device)
-    converged = torch.zeros(count, dtype=torch.bool, device=problem.rows.device)
+def _minimise(
+    problem: _Problem, weights: torch.Tensor, tolerance: float, max_iterations: int, between: int | None = None
+) -> tuple[torch.Tensor, int, torch.Tensor]:
+    """Weights, iterations, and which problems converged. The preconditioner is formed anew after `between` iterations,
+    by default when those since the last have cost as much."""
+    weights = weights.clone()
+    converged = torch.zeros(len(problem.decay), dtype=torch.bool, device=problem.rows.device)
     state = _State(problem, weights)
     iterations, since, spent = 0, 0, 0.0
     while True:
@@ -234,7 +303,7 @@ def _minimise(problem: _Problem, tolerance: float, max_iterations: int) -> tuple
         if done.sum() * 10 >= len(done):
             state.keep((~done).nonzero().squeeze(1))
         iteration, refactoring = problem.costs(len(state.active))
-        if since >= _FEWEST_BETWEEN and spent > refactoring:
+        if since >= (between or _FEWEST_BETWEEN) and (between or spent > refactoring):
             state.refactor()
             since, spent = 0, 0.0
         state.step()
@@ -244,11 +313,13 @@ def _minimise(problem: _Problem, tolerance: float, max_iterations: int) -> tuple
 class _State:
     """The problems that still move: weights, logits, gradient and search direction."""
 
+    decrement: torch.Tensor
+
     def __init__(self, problem: _Problem, weights: torch.Tensor) -> None:
         self.problem = problem
         self.active = torch.arange(len(problem.decay), device=weights.device)
         self.weights = weights.clone()
-        self.logits = torch.zeros(len(problem.rows), weights.shape[1], device=weights.device)
+        self.logits = problem.product(self.weights)
         self._load()
         self._gradient()
         self.direction = -self.scaled

@@ -1,0 +1,10 @@
+"""SentEval and the intrinsic tasks for any sentence encoder, beside its controls; the same command again goes on.
+
+python scripts/evaluate.py runs/docstrings/model --data data
+python scripts/evaluate.py sentence-transformers/all-MiniLM-L6-v2 --tasks senteval --output results/minilm
+"""
+
+from hf_meanmax.evaluation.command_line import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,386 @@
+"""Texts to checked embeddings, from any sentence encoder or from files of embeddings."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import json
+import os
+import sys
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from hf_meanmax.embedding_files import embedding_files, read_embeddings
+from hf_meanmax.evaluation.tasks import read_lines
+from hf_meanmax.files import replacing_file
+
+CACHE_BYTES = 1_500_000_000
+
+
+class Embedder:
+    """Calls a sentence encoder for distinct texts only, checks what it gives, and remembers it for a while.
+
+    Args:
+        encoder: an object with `encode(list[str])` (a SentenceTransformer, for instance, or an [`EmbeddingFile`]), or a
+            callable that takes a list of texts. It gives `(n, D)` numbers: an array, a torch tensor on any device and
+            of any precision, or a list of n vectors.
+        name: what tables and errors call it.
+        key: identifies the encoder's function, so that results can be kept; by default [`encoder_key`], which knows
+            SentenceTransformers and objects with a `key`. None: nothing is kept between runs.
+        batch_size: texts of one forward pass: given to an `encode` that takes a `batch_size`, and otherwise how many
+            texts the encoder gets at a time.
+        show_progress: show a progress bar.
+        cache_bytes: memory for embeddings that were asked for before. The least recently used go first; a call whose
+            embeddings need more than half of it is not remembered.
+
+    Attributes:
+        dimension: D, None before the first call.
+        key: see above.
+        keep: the only texts worth remembering, None for all.
+        encoded: how many texts the encoder has encoded.
+        seconds: how long that took.
+    """
+
+    def __init__(
+        self,
+        encoder: Any,
+        name: str | None = None,
+        key: str | None = None,
+        batch_size: int = 64,
+        show_progress: bool = True,
+        cache_bytes: int = CACHE_BYTES,
+    ):
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}; it must be 1 or more.")
+        self.encoder = encoder
+        self.name = name or getattr(encoder, "name", None) or _kind(encoder)
+        self.key = key if key is not None else encoder_key(encoder)
+        self.batch_size = batch_size
+        self.show_progress = show_progress
+        self.cache_bytes = 0 if isinstance(encoder, EmbeddingFile) else cache_bytes
+        self.dimension: int | None = None
+        self.keep: set[str] | None = None
+        self.encoded = 0
+        self.seconds = 0.0
+        self._encode, self._chunk = self._encode_function()
+        # block -> embeddings, least recently used first; text -> (block, row)
+        self._blocks: OrderedDict[int, np.ndarray] = OrderedDict()
+        self._places: dict[str, tuple[int, int]] = {}
+        self._next_block = 0
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        """Embeds texts.
+
+        Args:
+            texts: n texts, which may repeat.
+
+        Returns:
+            `(n, D)` float32, finite; the caller may change it.
+
+        Raises:
+            ValueError: the encoder gave no matrix of numbers with a row a text, a number that is not finite, or a
+                dimension other than before. The message names the encoder and the first text concerned.
+        """
+        texts = list(texts)
+        first: dict[str, int] = {}
+        for index, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise ValueError(f"{self.name} was asked to embed text {index + 1}, {text!r}; expected a string.")
+            first.setdefault(text, index)
+        missing = [text for text in first if text not in self._places]
+
+        result = np.empty((len(texts), self.dimension or 0), dtype=np.float32)
+        self._fill_from_cache(result, first)
+        # Longest first: texts of like length share a batch, and too little memory shows at once.
+        order = sorted(missing, key=len, reverse=True)
+        with tqdm(
+            total=len(order),
+            desc=f"embed ({self.name})",
+            unit=" texts",
+            leave=False,
+            disable=not self.show_progress or len(order) <= self._chunk,
+        ) as bar:
+            for start in range(0, len(order), self._chunk):
+                part = order[start : start + self._chunk]
+                vectors = self._embed(part)
+                if start == 0 and vectors.shape[1] != result.shape[1]:
+                    result = np.empty((len(texts), vectors.shape[1]), dtype=np.float32)
+                result[[first[text] for text in part]] = vectors
+                bar.update(len(part))
+        for index, text in enumerate(texts):
+            if first[text] != index:
+                result[index] = result[first[text]]
+        kept = missing if self.keep is None else [text for text in missing if text in self.keep]
+        self._remember(kept, [first[text] for text in kept], result)
+        return result
+
+    @property
+    def sentences_per_second(self) -> float | None:
+        """Distinct texts encoded in a second, over all calls; None before the first."""
+        return self.encoded / self.seconds if self.encoded and self.seconds > 0 else None
+
+    def clear(self) -> None:
+        """Forgets all remembered embeddings."""
+        self._blocks.clear()
+        self._places.clear()
+
+    def _encode_function(self) -> tuple[Callable[[list[str]], Any], int]:
+        """The encoder as a function, and how many texts one call gets."""
+        encoder, size = self.encoder, self.batch_size
+        if not hasattr(encoder, "encode"):
+            if not callable(encoder):
+                raise ValueError(
+                    f"{encoder!r} is no encoder; expected an object with encode(list of texts), or a function of such "
+                    "a list."
+                )
+            return encoder, size
+        options: dict[str, Any] = {}
+        if is_sentence_transformer(encoder):
+            options = {"batch_size": size, "show_progress_bar": False, "convert_to_numpy": True}
+        elif _takes_batch_size(encoder.encode):
+            options = {"batch_size": size}
+        # One that makes its own batches gets many at a time, which costs it less.
+        return partial(encoder.encode, **options), 64 * size if options or isinstance(encoder, EmbeddingFile) else size
+
+    def _embed(self, texts: list[str]) -> np.ndarray:
+        start = time.perf_counter()
+        vectors = self._checked(self._encode(list(texts)), texts)
+        self.seconds += time.perf_counter() - start
+        self.encoded += len(texts)
+        return vectors
+
+    def _checked(self, output: Any, texts: list[str]) -> np.ndarray:
+        given = f"{self.name} was given {len(texts):,} texts, the first {_shown(texts[0])}, and gave"
+        array = _as_array(output, given)
+        if array.ndim != 2:
+            raise ValueError(f"{given} an array of shape {array.shape}; expected one row a text, ({len(texts)}, D).")
+        if array.dtype.kind not in "fiu":
+            raise ValueError(f"{given} an array of {array.dtype}; expected numbers.")
+        if len(array) != len(texts):
+            raise ValueError(f"{given} {len(array):,} rows; expected one a text.")
+        if self.dimension is not None and array.shape[1] != self.dimension:
+            raise ValueError(f"{given} vectors of {array.shape[1]:,} numbers; before, they had {self.dimension:,}.")
+        if array.shape[1] == 0:
+            raise ValueError(f"{given} vectors of no number.")
+        with np.errstate(over="ignore"):
+            vectors = array.astype(np.float32, copy=False)
+        finite = np.isfinite(vectors).all(axis=1)
+        if not finite.all():
+            text = texts[int(np.argmin(finite))]
+            raise ValueError(f"{self.name} gave a vector with NaN or infinity for the text {_shown(text)}.")
+        self.dimension = vectors.shape[1]
+        return vectors
+
+    def _fill_from_cache(self, result: np.ndarray, first: dict[str, int]) -> None:
+        rows: dict[int, tuple[list[int], list[int]]] = {}
+        for text, index in first.items():
+            if text in self._places:
+                block, row = self._places[text]
+                targets, sources = rows.setdefault(block, ([], []))
+                targets.append(index)
+                sources.append(row)
+        for block, (targets, sources) in rows.items():
+            result[targets] = self._blocks[block][sources]
+            self._blocks.move_to_end(block)
+
+    def _remember(self, texts: list[str], rows: list[int], result: np.ndarray) -> None:
+        size = len(texts) * result.shape[1] * result.itemsize
+        if not texts or 2 * size > self.cache_bytes:
+            return
+        while self._blocks and size + sum(block.nbytes for block in self._blocks.values()) > self.cache_bytes:
+            dropped, _ = self._blocks.popitem(last=False)
+            self._places = {text: place for text, place in self._places.items() if place[0] != dropped}
+        self._blocks[self._next_block] = result[rows]
+        self._places.update((text, (self._next_block, row)) for row, text in enumerate(texts))
+        self._next_block += 1
+
+
+class EmbeddingFile:
+    """Saved embeddings as an encoder: row i is the vector of line i of a sentences file.
+
+    Args:
+        source: a .npy, .safetensors or .parquet file, or a folder of `encode`.
+        sentences: the file that [`write_sentences`] wrote, and that the embeddings were made from.
+        name: what tables and errors call it; by default the file's name.
+
+    Attributes:
+        key: hash of texts and embeddings.
+
+    Raises:
+        FileNotFoundError: a file is missing.
+        ValueError: the sentences are not as [`write_sentences`] wrote them, or there are not as many rows as lines.
+    """
+
+    def __init__(
+        self, source: str | os.PathLike[str], sentences: str | os.PathLike[str], name: str | None = None
+    ) -> None:
+        self.name = name or Path(source).name
+        self.sentences = Path(sentences)
+        texts = read_sentences(sentences)
+        self._parts = _open_rows(source)
+        self._starts = np.cumsum([0, *(len(part) for part in self._parts)])
+        rows = int(self._starts[-1])
+        if rows != len(texts):
+            raise ValueError(f"{source} has {rows:,} embeddings, {sentences} has {len(texts):,} texts; one a text.")
+        sizes = sorted({part.shape[1] for part in self._parts})
+        if len(sizes) != 1:
+            raise ValueError(f"{source}: vectors of one size expected, found {', '.join(map(str, sizes)) or 'none'}.")
+        self._rows = {text: row for row, text in enumerate(texts)}
+        digest = hashlib.blake2b(digest_size=16)
+        for text in texts:
+            digest.update(text.encode("utf-8", "surrogatepass") + b"\n")
+        for part in self._parts:
+            digest.update(f"{part.dtype} {part.shape}".encode())
+            for start in range(0, len(part), 4096):
+                digest.update(np.ascontiguousarray(part[start : start + 4096]).data)
+        self.key = f"embeddings-{digest.hexdigest()}"
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        """The saved rows of texts, `(n, D)` float32.
+
+        Raises:
+            ValueError: a text is not in the sentences file.
+        """
+        missing = [text for text in texts if text not in self._rows]
+        if missing:
+            raise ValueError(
+                f"{self.sentences} lacks {len(missing):,} texts of the tasks, the first {_shown(missing[0])}; write "
+                "it anew (--write-sentences) with these tasks, and embed it again."
+            )
+        rows = np.array([self._rows[text] for text in texts], dtype=np.int64)
+        part_of_row = np.searchsorted(self._starts, rows, side="right") - 1
+        result = np.empty((len(rows), self._parts[0].shape[1]), dtype=np.float32)
+        for number, part in enumerate(self._parts):
+            chosen = np.flatnonzero(part_of_row == number)
+            result[chosen] = part[rows[chosen] - self._starts[number]]
+        return result
+
+
+def write_sentences(path: str | os.PathLike[str], texts: Iterable[str]) -> int:
+    """Writes each distinct text once, one a line, sorted by code point, for an encoder that runs elsewhere.
+
+    Returns:
+        The number of lines.
+
+    Raises:
+        ValueError: a text holds a line break.
+    """
+    distinct = sorted(set(texts))
+    for text in distinct:
+        if "\n" in text or "\r" in text:
+            raise ValueError(f"The text {_shown(text)} holds a line break and cannot be a line of {path}.")
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing_file(path, "wb") as file:
+        file.writelines(text.encode() + b"\n" for text in distinct)
+    return len(distinct)
+
+
+def read_sentences(path: str | os.PathLike[str]) -> list[str]:
+    """The texts of a file of [`write_sentences`], whose order tells whether it is as it was written.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a line is out of order or repeated.
+    """
+    texts = read_lines(Path(path))
+    for number, (before, text) in enumerate(pairwise(texts), start=2):
+        if text <= before:
+            problem = "repeats the line before" if text == before else f"comes before line {number - 1} in the order"
+            raise ValueError(
+                f"{path}, line {number}: {_shown(text)} {problem}. The embeddings would belong to other texts; use "
+                "the file as --write-sentences wrote it (sorted by code point, each text once)."
+            )
+    return texts
+
+
+def encoder_key(encoder: Any) -> str | None:
+    """Identifies what an encoder computes: its own `key`, or a hash of a SentenceTransformer's weights and settings.
+
+    None for any other encoder.
+    """
+    key = getattr(encoder, "key", None)
+    if isinstance(key, str) and key:
+        return key
+    if not is_sentence_transformer(encoder):
+        return None
+    from hf_meanmax.encode import pipeline_fingerprint, weights_fingerprint
+
+    # Two models of equal weights may still differ by their configuration (heads, activations).
+    configs = []
+    for module in encoder.modules():
+        config: Any = getattr(module, "config", None)
+        if hasattr(config, "to_dict"):
+            content = config.to_dict()
+            ignored = ("_name_or_path", "transformers_version", "auto_map")
+            configs.append({name: value for name, value in content.items() if name not in ignored})
+    settings = json.dumps(
+        [configs, encoder.truncate_dim, encoder.default_prompt_name, pipeline_fingerprint(encoder)],
+        sort_keys=True,
+        default=str,
+    )
+    return f"{weights_fingerprint(encoder)}-{hashlib.blake2b(settings.encode(), digest_size=8).hexdigest()}"
+
+
+def is_sentence_transformer(encoder: Any) -> bool:
+    """Whether an object is a SentenceTransformer, without importing the package for that."""
+    module = sys.modules.get("sentence_transformers")
+    return module is not None and isinstance(encoder, module.SentenceTransformer)
+
+
+def _open_rows(source: str | os.PathLike[str]) -> list[np.ndarray]:
+    """The rows of saved embeddings in pieces; of .npy files of vectors they stay on disk."""
+    parts: list[np.ndarray] = []
+    for path in embedding_files(source):
+        # read_embeddings says what is wrong with a damaged file.
+        with contextlib.suppress(ValueError, OSError, EOFError):
+            if path.suffix == ".npy":
+                parts.append(np.load(path, mmap_mode="r", allow_pickle=False))
+                if parts[-1].ndim == 2 and parts[-1].dtype.kind == "f":
+                    continue
+        break
+    else:
+        return parts
+    return list(read_embeddings([source], batch_size=8192, dequantize=True))
+
+
+def _takes_batch_size(encode: Callable[..., Any]) -> bool:
+    try:
+        return "batch_size" in inspect.signature(encode).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def _as_array(output: Any, given: str) -> np.ndarray:
+    try:
+        if isinstance(output, (list, tuple)):
+            return np.stack([_array(row) for row in output]) if output else np.zeros((0, 0), dtype=np.float32)
+        return _array(output)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{given} something that is no matrix of numbers ({error}).") from None
+
+
+def _array(output: Any) -> np.ndarray:
+    if hasattr(output, "detach") and hasattr(output, "cpu"):
+        output = output.detach().cpu()
+        # numpy has no bfloat16
+        output = (output.float() if output.is_floating_point() else output).numpy()
+    return np.asarray(output)
+
+
+def _kind(encoder: Any) -> str:
+    name = getattr(encoder, "__name__", None) or type(encoder).__name__
+    return str(name)
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")

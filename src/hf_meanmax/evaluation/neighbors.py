@@ -1,0 +1,69 @@
+"""Exact nearest neighbours by L2 distance or by cosine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+METRICS = ("l2", "cosine")
+_BLOCK = 512
+_CANDIDATES = 8
+
+
+def nearest(
+    queries: np.ndarray, pool: np.ndarray, metric: str = "l2", excluded: np.ndarray | None = None, device: Any = None
+) -> np.ndarray:
+    """The row of the pool that is nearest to each query.
+
+    Candidates come from products in float32; the choice among them is made by their distances in float64. Of equally
+    near candidates the first row wins. A vector of zeros has the cosine 0 with every other.
+
+    Args:
+        queries: `(n, D)`.
+        pool: `(m, D)`.
+        metric: `"l2"` or `"cosine"`.
+        excluded: `(n,)` the row that each query must not find, or None.
+        device: where the products are computed, by default the CPU.
+
+    Returns:
+        `(n,)` int64.
+
+    Raises:
+        ValueError: an unknown metric, shapes that do not fit, or a pool with no row left.
+    """
+    if metric not in METRICS:
+        raise ValueError(f"metric is {metric!r}; choose one of {', '.join(METRICS)}.")
+    if queries.ndim != 2 or pool.ndim != 2 or queries.shape[1] != pool.shape[1]:
+        raise ValueError(f"Queries of shape {queries.shape} and a pool of shape {pool.shape} do not fit together.")
+    if len(pool) <= (excluded is not None):
+        raise ValueError(f"A pool of {len(pool)} rows has no neighbour to find.")
+    if metric == "cosine":
+        queries, pool = _unit_rows(queries), _unit_rows(pool)
+        center = np.zeros(pool.shape[1], dtype=np.float32)
+    else:
+        # Distances do not depend on the origin, the precision of the products does.
+        center = pool.mean(axis=0, dtype=np.float64).astype(np.float32)
+    rows = torch.from_numpy(pool - center).to(device or "cpu", torch.float32)
+    # Unit rows need none, and a row of zeros must not come nearer by it.
+    squares = rows.square().sum(dim=1) if metric == "l2" else rows.new_zeros(len(rows))
+    result = np.empty(len(queries), dtype=np.int64)
+    for start in range(0, len(queries), _BLOCK):
+        part = queries[start : start + _BLOCK]
+        distances = torch.addmm(squares, torch.from_numpy(part - center).to(rows), rows.T, alpha=-2)
+        if excluded is not None:
+            places = torch.from_numpy(np.asarray(excluded[start : start + _BLOCK], dtype=np.int64)).to(rows.device)
+            distances.scatter_(1, places.unsqueeze(1), torch.inf)
+        # With one excluded, all the others must still be able to be candidates.
+        count = min(_CANDIDATES, len(pool) - (excluded is not None))
+        candidates = np.sort(distances.topk(count, largest=False).indices.cpu().numpy(), axis=1)
+        found, own = pool[candidates].astype(np.float64), part[:, None].astype(np.float64)
+        exact = ((found - own) ** 2 if metric == "l2" else -found * own).sum(axis=2)
+        result[start : start + _BLOCK] = candidates[np.arange(len(part)), exact.argmin(axis=1)]
+    return result
+
+
+def _unit_rows(vectors: np.ndarray) -> np.ndarray:
+    norms = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    return (vectors / np.where(norms > 0, norms, 1)).astype(np.float32)

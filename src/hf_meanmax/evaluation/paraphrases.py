@@ -1,0 +1,246 @@
+"""Clusters of paraphrases: are texts of one meaning close together and far from those of another?"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hf_meanmax.evaluation.neighbors import nearest
+from hf_meanmax.evaluation.pair_files import PairSource, read_pairs
+from hf_meanmax.evaluation.requirements import require
+from hf_meanmax.evaluation.tasks import Embed, Task, TaskResult
+
+HELD_OUT = ("one", "half")
+SPLITS = ("validation", "test")
+
+# Where the points of a cluster are equal in float32, the Davies-Bouldin index is zero and its inverse infinite.
+_LEAST_INDEX = float(np.finfo(np.float32).eps)
+# Ledoit and Wolf's estimate can be zero, and the covariance of few points then has no inverse.
+_LEAST_SHRINKAGE = 1e-4
+
+
+class ParaphraseClusters(Task):
+    """The scores of paper 5, sections 1.2.4 and 5.2.1, on texts grouped by meaning.
+
+    Metrics, all the higher the better:
+        `lda_accuracy`: percent of the held-out texts that a linear discriminant analysis, fitted on the others, assigns
+            to their cluster (see [`lda_predict`]); mean over `repeats` draws of the held-out texts.
+        `nearest_l2`, `nearest_cosine`: percent of the texts whose nearest other text is of the same cluster.
+        `inverse_davies_bouldin`: 1 / the Davies-Bouldin index, at most 2^23.
+
+    The main metric is `nearest_cosine`, which the paper prefers to L2 (section 5.3.3). The paper orders its table by
+    the mean of all four, which adds percentages to an index.
+
+    A text that occurs in two clusters stays in both, as two pictures may have the same caption; it cannot be right in
+    both. `details` counts such texts.
+
+    Args:
+        source: a file of `cluster TAB text` lines (plain, `.gz`, `.xz`, `.zst`), or pairs of a cluster and a text. The
+            lines of a cluster need not be together.
+        name: what tables call the task.
+        held_out: how many texts of each cluster the discriminant analysis does not see: `"one"`, or `"half"` (rounded
+            down).
+        seed: of the draws of held-out texts.
+        repeats: how many draws.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a line is not `cluster TAB text`, a cluster has one text only, there are fewer than two clusters, or
+            an argument is out of its range.
+    """
+
+    main_metric = "nearest_cosine"
+
+    def __init__(
+        self,
+        source: PairSource,
+        name: str = "paraphrases",
+        held_out: str = "one",
+        seed: int = 0,
+        repeats: int = 3,
+    ):
+        if held_out not in HELD_OUT:
+            raise ValueError(f"held_out is {held_out!r}; choose one of {', '.join(HELD_OUT)}.")
+        if repeats < 1:
+            raise ValueError(f"repeats is {repeats}; it must be 1 or more.")
+        if seed < 0:
+            raise ValueError(f"seed is {seed}; it must be 0 or more.")
+        self.name = name
+        self.held_out = held_out
+        self.seed = seed
+        self.repeats = repeats
+        rows = read_pairs(source, ("cluster", "text"), name)
+        self.place = str(source) if isinstance(source, (str, os.PathLike)) else name
+        self.texts = [text for _, text in rows]
+        numbers: dict[str, int] = {}
+        for cluster, _ in rows:
+            numbers.setdefault(cluster, len(numbers))
+        self.labels = np.array([numbers[cluster] for cluster, _ in rows], dtype=np.int64)
+        self._check_clusters(list(numbers))
+
+    def _check_clusters(self, names: list[str]) -> None:
+        if len(names) < 2:
+            raise ValueError(f"{self.place}: {len(names)} cluster; a comparison needs two or more.")
+        single = np.flatnonzero(np.bincount(self.labels) == 1)
+        if len(single):
+            line = int(np.flatnonzero(self.labels == single[0])[0]) + 1
+            raise ValueError(
+                f"{self.place}, line {line}: cluster {names[single[0]]!r} has one text only; a cluster needs two or "
+                f"more. Clusters of one text: {len(single):,}."
+            )
+
+    def sentences(self) -> list[str]:
+        return list(self.texts)
+
+    def data(self) -> Sequence[Any]:
+        return [*self.texts, self.labels.tolist()]
+
+    def settings(self) -> dict[str, Any]:
+        return {"held_out": self.held_out, "seed": self.seed, "repeats": self.repeats}
+
+    def evaluate(self, embed: Embed, device: Any = None) -> TaskResult:
+        """Scores an encoder; `items` has the `correct` of `nearest_cosine`, one a text.
+
+        `device` computes the neighbours; the rest is done on the CPU.
+
+        Raises:
+            ImportError: scikit-learn is not installed.
+        """
+        require("sklearn")  # before the work of embedding
+        vectors = np.asarray(embed(self.texts), dtype=np.float32)
+        labels = self.labels
+        itself = np.arange(len(labels))
+        correct = {
+            metric: labels[nearest(vectors, vectors, metric, itself, device)] == labels for metric in ("l2", "cosine")
+        }
+        accuracies, shrinkages = [], []
+        for test in self.held_out_masks():
+            predicted, shrinkage = lda_predict(vectors[~test], labels[~test], vectors[test])
+            accuracies.append(100 * float(np.mean(predicted == labels[test])))
+            shrinkages.append(shrinkage)
+        clusters_of_text: dict[str, set[int]] = {}
+        for text, label in zip(self.texts, labels.tolist(), strict=True):
+            clusters_of_text.setdefault(text, set()).add(label)
+        return TaskResult(
+            metrics={
+                "lda_accuracy": float(np.mean(accuracies)),
+                "nearest_l2": 100 * float(correct["l2"].mean()),
+                "nearest_cosine": 100 * float(correct["cosine"].mean()),
+                "inverse_davies_bouldin": inverse_davies_bouldin(vectors, labels),
+            },
+            main=self.main_metric,
+            items={"correct": correct["cosine"].astype(np.float64)},
+            num_test=len(labels),
+            details={
+                "clusters": int(labels.max()) + 1,
+                "lda_accuracies": accuracies,
+                "lda_shrinkages": shrinkages,
+                "texts_in_several_clusters": sum(len(found) > 1 for found in clusters_of_text.values()),
+            },
+        )
+
+    def held_out_masks(self) -> list[np.ndarray]:
+        """For each repeat the held-out texts, `(n,)` bool; a function of the seed."""
+        draw = np.random.default_rng(self.seed)
+        members = [np.flatnonzero(self.labels == cluster) for cluster in range(self.labels.max() + 1)]
+        masks = []
+        for _ in range(self.repeats):
+            mask = np.zeros(len(self.labels), dtype=bool)
+            for rows in members:
+                mask[draw.permutation(rows)[: 1 if self.held_out == "one" else len(rows) // 2]] = True
+            masks.append(mask)
+        return masks
+
+
+def load_paraphrase_task(
+    data_folder: str | os.PathLike[str], split: str = "test", **options: Any
+) -> ParaphraseClusters:
+    """The caption clusters of Multi30k (five descriptions of a picture), which stand in for those of COCO.
+
+    Args:
+        data_folder: the folder with `paraphrases/multi30k-captions.{validation,test}.tsv.xz`.
+        split: `"test"` or `"validation"`.
+        options: for [`ParaphraseClusters`].
+
+    Raises:
+        FileNotFoundError: the file is missing.
+        ValueError: the training split, or one that does not exist.
+    """
+    if split == "train":
+        raise ValueError(
+            "split is 'train'; its captions occur in the translation training data of Multi30k, so models may have "
+            f"been trained on them. Choose one of {', '.join(SPLITS)}."
+        )
+    if split not in SPLITS:
+        raise ValueError(f"split is {split!r}; choose one of {', '.join(SPLITS)}.")
+    options = {"name": "paraphrases" if split == "test" else f"paraphrases-{split}", **options}
+    return ParaphraseClusters(Path(data_folder) / "paraphrases" / f"multi30k-captions.{split}.tsv.xz", **options)
+
+
+def lda_predict(features: np.ndarray, labels: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, float]:
+    """Linear discriminant analysis: fits, and assigns points to classes.
+
+    Predicts as scikit-learn's `LinearDiscriminantAnalysis(solver="lsqr", shrinkage=s)`, without its covariance for each
+    class: one for all 1,000 classes of four points each takes seconds. s is Ledoit and Wolf's estimate from the points'
+    deviations from their class means, at least 1e-4, since with few points a class and thousands of dimensions the
+    covariance is close to singular or worse. Deviations of zero count as a covariance of one, so that the nearest class
+    mean wins.
+
+    Args:
+        features: `(N, D)`.
+        labels: `(N,)` class numbers 0..K-1, each of which occurs.
+        test: `(M, D)`.
+
+    Returns:
+        The class of each test point `(M,)` int64, and s.
+
+    Raises:
+        ImportError: scikit-learn is not installed.
+    """
+    covariance_module, linalg = require("sklearn.covariance"), require("scipy.linalg")
+    center = features.mean(axis=0, dtype=np.float64)
+    points = features - center
+    means = _class_means(points, labels)
+    deviations = points - means[labels]
+    size = features.shape[1]
+    shrinkage = max(_LEAST_SHRINKAGE, float(covariance_module.ledoit_wolf_shrinkage(deviations, assume_centered=True)))
+    covariance = deviations.T @ deviations / len(deviations)
+    variance = np.trace(covariance) / size
+    if variance > 0:
+        covariance *= 1 - shrinkage
+        covariance.flat[:: size + 1] += shrinkage * variance
+    else:
+        covariance = np.eye(size)
+    weights = linalg.cho_solve(linalg.cho_factor(covariance, overwrite_a=True), means.T)  # (D, K)
+    priors = np.bincount(labels) / len(labels)
+    offsets = np.log(priors) - 0.5 * np.einsum("kd,dk->k", means, weights)
+    return ((test - center) @ weights + offsets).argmax(axis=1), shrinkage
+
+
+def inverse_davies_bouldin(vectors: np.ndarray, labels: np.ndarray) -> float:
+    """1 / scikit-learn's `davies_bouldin_score`: 0 where all clusters have one centre, at most 2^23.
+
+    Raises:
+        ImportError: scikit-learn is not installed.
+    """
+    score = require("sklearn.metrics").davies_bouldin_score
+    points = vectors - vectors.mean(axis=0, dtype=np.float64)
+    scale = math.sqrt(float(np.mean(points**2)))
+    if scale == 0:
+        return 0.0
+    # scikit-learn takes distances below 1e-8 for zero; the index itself knows no scale.
+    points /= scale
+    if np.allclose(_class_means(points, labels), 0):
+        return 0.0
+    return 1 / max(float(score(points, labels)), _LEAST_INDEX)
+
+
+def _class_means(points: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    means = np.zeros((int(labels.max()) + 1, points.shape[1]))
+    np.add.at(means, labels, points)
+    return means / np.bincount(labels)[:, None]

@@ -1,0 +1,371 @@
+"""Encoders on tasks: each pair is computed once and kept, so a killed evaluation goes on where it stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import platform
+import re
+import time
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from hf_meanmax._version import __version__
+from hf_meanmax.evaluation.embedding import Embedder
+from hf_meanmax.evaluation.tasks import Task, TaskResult
+from hf_meanmax.files import replacing_file
+
+MODEL = "model"  # the kind of an encoder that is no control
+ENTRY_VERSION = 1
+
+
+@dataclass
+class TaskRun:
+    """One encoder on one task.
+
+    Args:
+        result: the scores.
+        fingerprint: of the task's data and protocol.
+        dimension: of the embeddings.
+        seconds_embedding: seconds in the encoder; texts that an earlier task shared cost none.
+        seconds_scoring: seconds after embedding.
+        texts_embedded: how many texts the encoder encoded for it.
+        unknown_word_rate: share of the task's words that the encoder's vocabulary lacks; None where that is not known.
+        versions: of the packages that computed it.
+        was_cached: whether it was read rather than computed.
+    """
+
+    result: TaskResult
+    fingerprint: str
+    dimension: int
+    seconds_embedding: float
+    seconds_scoring: float
+    texts_embedded: int
+    unknown_word_rate: float | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    was_cached: bool = False
+
+
+@dataclass
+class EncoderRun:
+    """One encoder on several tasks; a control has its `kind` and, if it draws at random, its `seed`."""
+
+    name: str
+    kind: str = MODEL
+    seed: int | None = None
+    key: str | None = None
+    tasks: dict[str, TaskRun] = field(default_factory=dict)
+
+    @property
+    def dimension(self) -> int | None:
+        return next((run.dimension for run in self.tasks.values()), None)
+
+    @property
+    def results(self) -> dict[str, TaskResult]:
+        return {name: run.result for name, run in self.tasks.items()}
+
+    @property
+    def sentences_per_second(self) -> float | None:
+        """Texts encoded in a second, over all tasks, the cached ones by the time that they took."""
+        seconds = sum(run.seconds_embedding for run in self.tasks.values())
+        return sum(run.texts_embedded for run in self.tasks.values()) / seconds if seconds > 0 else None
+
+
+@dataclass
+class Evaluation:
+    """Scores of encoders on the same tasks, in the order in which both were given."""
+
+    encoders: list[EncoderRun] = field(default_factory=list)
+
+    @property
+    def models(self) -> list[EncoderRun]:
+        """The encoders that are no controls."""
+        return [run for run in self.encoders if run.kind == MODEL]
+
+    @property
+    def controls(self) -> dict[str, list[EncoderRun]]:
+        """The controls by kind, one a seed."""
+        kinds: dict[str, list[EncoderRun]] = {}
+        for run in self.encoders:
+            if run.kind != MODEL:
+                kinds.setdefault(run.kind, []).append(run)
+        return kinds
+
+    def control_results(self, task: str) -> dict[str, list[TaskResult]]:
+        """The results of the controls on one task, by kind."""
+        found = {kind: [run.results[task] for run in runs if task in run.tasks] for kind, runs in self.controls.items()}
+        return {kind: results for kind, results in found.items() if results}
+
+
+class TaskError(ValueError):
+    """A task that could not be scored; `evaluation` holds what was finished before it."""
+
+    def __init__(self, message: str, evaluation: Evaluation):
+        super().__init__(message)
+        self.evaluation = evaluation
+
+
+def evaluate(
+    encoders: Sequence[Any],
+    tasks: Sequence[Task],
+    cache_dir: str | os.PathLike[str] | None = None,
+    device: Any = None,
+    show_progress: bool = True,
+    *,
+    batch_size: int = 64,
+) -> Evaluation:
+    """Scores encoders on tasks.
+
+    Args:
+        encoders: [`Embedder`]s, or what an `Embedder` takes. Attributes `kind` and `seed` of an encoder are kept.
+        tasks: the tasks, of different names.
+        cache_dir: a folder that keeps every finished task under the encoder's key and the task's fingerprint; the same
+            pair is never computed again, by this call or another. None, or an encoder without a key: nothing is kept.
+        device: a torch device for the work after embedding, by default the CPU.
+        show_progress: show progress bars.
+        batch_size: texts that an encoder gets at a time, for those that are no `Embedder` yet.
+
+    Raises:
+        TaskError: a task could not be scored (an encoder that gives NaN, for instance). What was finished before is in
+            the cache, and in its `evaluation`.
+        ValueError: two tasks or two encoders have the same name.
+    """
+    embedders = [
+        encoder if isinstance(encoder, Embedder) else Embedder(encoder, None, None, batch_size, show_progress)
+        for encoder in encoders
+    ]
+    _check_distinct("tasks", [task.name for task in tasks])
+    _check_distinct("encoders", [embedder.name for embedder in embedders])
+    cache = None if cache_dir is None else ResultCache(cache_dir)
+    if cache is not None:
+        for embedder in embedders:
+            if embedder.key is None:
+                warnings.warn(
+                    f"{embedder.name} has no key that identifies it, so its results are not kept; give it one.",
+                    stacklevel=2,
+                )
+    fingerprints = {task.name: task.fingerprint() for task in tasks}
+    evaluation = Evaluation()
+    with tqdm(
+        total=len(embedders) * len(tasks), desc="evaluate", unit=" tasks", disable=not show_progress, smoothing=0
+    ) as bar:
+        for embedder in embedders:
+            encoder = embedder.encoder
+            run = EncoderRun(
+                embedder.name, getattr(encoder, "kind", MODEL), getattr(encoder, "seed", None), embedder.key
+            )
+            evaluation.encoders.append(run)
+            for number, task in enumerate(tasks):
+                bar.set_description_str(f"{embedder.name}: {task.name}")
+                found = None if cache is None else cache.read(embedder.key, task.name, fingerprints[task.name])
+                if found is None:
+                    embedder.keep = _worth_keeping(tasks[number:])
+                    found = _score(embedder, task, fingerprints[task.name], device, cache, evaluation)
+                run.tasks[task.name] = found
+                bar.set_postfix_str(f"{task.name} {shown_score(found.result.score, found.result.main)}", refresh=False)
+                bar.update()
+            embedder.clear()
+    return evaluation
+
+
+def evaluate_with_controls(
+    model: Any,
+    tasks: Sequence[Task],
+    seeds: Sequence[int] = (0, 1, 2),
+    kinds: Sequence[str] | None = None,
+    *,
+    name: str | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    device: Any = None,
+    batch_size: int = 64,
+    show_progress: bool = True,
+) -> Evaluation:
+    """Scores a model and its controls, which have its word vectors and its dimension (see [`make_controls`]).
+
+    Args:
+        model: an [`Embedder`], or what one takes; controls are made from its encoder.
+        tasks: the tasks.
+        seeds: of the controls that draw at random.
+        kinds: the kinds of controls, by default all that there are for this encoder; none if empty.
+        name: what tables call the model.
+        cache_dir, device, batch_size, show_progress: as for [`evaluate`].
+
+    Raises:
+        TaskError, ValueError: as [`evaluate`] and `make_controls`.
+    """
+    embedder = model if isinstance(model, Embedder) else Embedder(model, name, None, batch_size, show_progress)
+    encoders = [embedder]
+    if kinds is None or len(kinds) > 0:
+        from hf_meanmax.evaluation.controls import make_controls
+
+        for control in make_controls(embedder.encoder, seeds, kinds):
+            encoders.append(Embedder(control, None, None, batch_size, show_progress))
+    return evaluate(encoders, tasks, cache_dir, device, show_progress)
+
+
+def shown_score(value: float, metric: str) -> str:
+    """A score as tables show it: percentages with one decimal, correlations and indices with three."""
+    return f"{value:.1f}" if is_percentage(metric) else f"{value:.3f}"
+
+
+def is_percentage(metric: str) -> bool:
+    """Whether a metric is between 0 and 100; the others are correlations and indices."""
+    return not any(word in metric for word in ("pearson", "spearman", "correlation", "davies", "mse"))
+
+
+def package_versions() -> dict[str, str]:
+    """The versions of this package and of those that scores depend on."""
+    versions = {"python": platform.python_version(), "hf_meanmax": __version__}
+    for name in ("torch", "transformers", "sentence-transformers", "scikit-learn", "scipy", "numpy"):
+        with contextlib.suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions
+
+
+class ResultCache:
+    """Finished tasks in a folder: for each encoder a folder, for each task its scores (.json) and its items (.npz)."""
+
+    def __init__(self, folder: str | os.PathLike[str]):
+        self.folder = Path(folder)
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ValueError(f"{self.folder} is a file; name a folder for the cache.")
+
+    def path(self, key: str, task: str, fingerprint: str) -> Path:
+        """The .json file of an entry."""
+        encoder = hashlib.blake2b(key.encode(), digest_size=12).hexdigest()
+        return self.folder / encoder / f"{re.sub(r'[^A-Za-z0-9_-]+', '_', task)}-{fingerprint}.json"
+
+    def read(self, key: str | None, task: str, fingerprint: str) -> TaskRun | None:
+        """The entry, or None where there is none; a damaged one is warned of and counts as none."""
+        if key is None:
+            return None
+        path = self.path(key, task, fingerprint)
+        if not path.is_file():
+            return None
+        try:
+            entry = json.loads(path.read_text(encoding="utf-8"))
+            if [entry[name] for name in ("version", "key", "task", "fingerprint")] != [
+                ENTRY_VERSION,
+                key,
+                task,
+                fingerprint,
+            ]:
+                raise ValueError("it belongs to another encoder, task or version")
+            data = path.with_suffix(".npz").read_bytes()
+            if hashlib.blake2b(data, digest_size=16).hexdigest() != entry["items"]:
+                raise ValueError("the items are not those of the scores")
+            with np.load(io.BytesIO(data), allow_pickle=False) as file:
+                items = {name: file[name] for name in file.files}
+            result = TaskResult(items=items, **entry["result"])
+            return TaskRun(result, fingerprint, was_cached=True, **entry["run"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            warnings.warn(f"{path} is damaged ({error!r}); {task} is computed again.", stacklevel=3)
+            return None
+
+    def write(self, key: str | None, task: str, run: TaskRun) -> None:
+        """Keeps an entry; without a key, does nothing."""
+        if key is None:
+            return
+        path = self.path(key, task, run.fingerprint)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        buffer = io.BytesIO()
+        items: dict[str, Any] = run.result.items
+        np.savez(buffer, **items)
+        data = buffer.getvalue()
+        result = run.result
+        entry = {
+            "version": ENTRY_VERSION,
+            "key": key,
+            "task": task,
+            "fingerprint": run.fingerprint,
+            "items": hashlib.blake2b(data, digest_size=16).hexdigest(),
+            "result": {
+                "metrics": result.metrics,
+                "main": result.main,
+                "num_test": result.num_test,
+                "details": result.details,
+            },
+            "run": {
+                "dimension": run.dimension,
+                "seconds_embedding": run.seconds_embedding,
+                "seconds_scoring": run.seconds_scoring,
+                "texts_embedded": run.texts_embedded,
+                "unknown_word_rate": run.unknown_word_rate,
+                "versions": run.versions,
+            },
+        }
+        # The scores last: an entry is there when they are.
+        with replacing_file(path.with_suffix(".npz"), "wb") as file:
+            file.write(data)
+        with replacing_file(path) as file:
+            json.dump(entry, file, indent=1, default=json_value)
+            file.write("\n")
+
+
+def json_value(value: Any) -> Any:
+    """What JSON lacks, as something that it has: numpy's numbers and arrays."""
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is no JSON value")
+
+
+def _score(
+    embedder: Embedder,
+    task: Task,
+    fingerprint: str,
+    device: Any,
+    cache: ResultCache | None,
+    evaluation: Evaluation,
+) -> TaskRun:
+    encoded, seconds, start = embedder.encoded, embedder.seconds, time.perf_counter()
+    try:
+        result = task.evaluate(embedder, device=device)
+    except ValueError as error:
+        done = sum(len(run.tasks) for run in evaluation.encoders)
+        kept = f" {done} finished tasks are kept in {cache.folder}." if done and cache is not None else ""
+        raise TaskError(f"{task.name}: {error}{kept}", evaluation) from error
+    embedding = embedder.seconds - seconds
+    run = TaskRun(
+        result=result,
+        fingerprint=fingerprint,
+        dimension=embedder.dimension or 0,
+        seconds_embedding=embedding,
+        seconds_scoring=time.perf_counter() - start - embedding,
+        texts_embedded=embedder.encoded - encoded,
+        unknown_word_rate=_unknown_word_rate(embedder.encoder, task),
+        versions=package_versions(),
+    )
+    if cache is not None:
+        cache.write(embedder.key, task.name, run)
+    return run
+
+
+def _worth_keeping(tasks: Sequence[Task]) -> set[str]:
+    """Texts that the first of the tasks has more than once, or that the later ones have."""
+    kept = {text for task in tasks[1:] for text in task.sentences()}
+    return kept.union(text for text, count in Counter(tasks[0].sentences()).items() if count > 1)
+
+
+def _unknown_word_rate(encoder: Any, task: Task) -> float | None:
+    if getattr(encoder, "tokenizer", None) is None:
+        return None
+    from hf_meanmax.evaluation.controls import unknown_word_rate
+
+    return unknown_word_rate(encoder, task.sentences())
+
+
+def _check_distinct(kind: str, names: list[str]) -> None:
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(f"Several {kind} are called {', '.join(repeated)}; give them different names.")

@@ -1,0 +1,146 @@
+"""Erasure against classifiers that scikit-learn fits anew, and against one product for each dimension."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from hf_meanmax.evaluation.erasure import erase_dimensions, erase_rows, erasure_report
+from hf_meanmax.evaluation.logistic_regression import fit_logistic_regressions
+
+
+def make_data(classes=3, dimension=12, train=300, test=200, informative=4, spread=1.0, seed=0):
+    """Gaussian classes that differ in the first `informative` dimensions only."""
+    draw = np.random.default_rng(seed)
+    centers = np.zeros((classes, dimension))
+    centers[:, :informative] = 1.5 * draw.standard_normal((classes, informative))
+    labels = draw.integers(classes, size=train + test)
+    features = (centers[labels] + spread * draw.standard_normal((train + test, dimension)) + 2).astype(np.float32)
+    return features[:train], labels[:train], features[train:], labels[train:]
+
+
+def reference_accuracy(features, labels, test, gold, C=1.0):
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    fitted = linear_model.LogisticRegression(C=C, tol=1e-8, max_iter=2000).fit(features, labels)
+    return 100 * np.mean(fitted.predict(test) == gold)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("rows", [2, 3])
+def test_rows_are_erased_with_classifiers_fitted_anew(classes, rows):
+    x, y, test, gold = make_data(classes)
+    found = erase_rows(x, y, test, gold, rows, C=0.5)
+    row_of_column = np.arange(12) // (12 // rows)
+    assert found.accuracy == pytest.approx(reference_accuracy(x, y, test, gold, 0.5), abs=0.51)
+    for row in range(rows):
+        for accuracy, columns in ((found.without[row], row_of_column != row), (found.only[row], row_of_column == row)):
+            assert accuracy == pytest.approx(
+                reference_accuracy(x[:, columns], y, test[:, columns], gold, 0.5), abs=0.51
+            )
+    assert found.absolute.argmax() == 0
+    assert found.only.argmax() == 0
+    assert found.absolute == pytest.approx(found.accuracy - found.without)
+    assert found.relative == pytest.approx(100 * (1 - found.without / found.accuracy))
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+@pytest.mark.parametrize("blocks", [1, 2])
+@pytest.mark.parametrize("chunk", [16_000_000, 2_100])
+def test_dimensions_are_erased_in_the_fitted_classifier(classes, blocks, chunk, monkeypatch):
+    """The same as a product for each dimension, whether all are done at once or a few at a time."""
+    monkeypatch.setattr("hf_meanmax.evaluation.erasure._CHUNK_NUMBERS", chunk)
+    x, y, test, gold = make_data(classes)
+    found = erase_dimensions(x, y, test, gold, C=0.5, blocks=blocks)
+    fitted = fit_logistic_regressions(x, y, np.ones((1, len(x)), dtype=bool), [0.5])
+    assert found.accuracy == pytest.approx(100 * np.mean(fitted.predict(test)[0] == gold))
+    assert found.without.shape == (12 // blocks,)
+    for dimension in range(12 // blocks):
+        erased = test.copy()
+        columns = np.arange(dimension, 12, 12 // blocks)
+        erased[:, columns] = x[:, columns].mean(axis=0)
+        assert found.without[dimension] == pytest.approx(100 * np.mean(fitted.predict(erased)[0] == gold))
+    assert found.absolute == pytest.approx(found.accuracy - found.without)
+    assert found.relative == pytest.approx(100 * (1 - found.without / found.accuracy))
+    assert found.mean_absolute == pytest.approx(found.absolute.mean())
+    assert found.absolute[: 4 if blocks == 1 else 6].max() > 2
+
+
+def test_only_the_dimension_that_holds_the_label_matters():
+    draw = np.random.default_rng(0)
+    y = draw.integers(2, size=400)
+    x = 0.01 * draw.standard_normal((400, 6)).astype(np.float32)
+    x[:, 2] += 4 * y
+    x[:, 4] = 7
+    found = erase_dimensions(x[:200], y[:200], x[200:], y[200:])
+    assert found.accuracy == 100
+    assert 30 < found.absolute[2] < 70
+    assert found.absolute[[0, 1, 3, 4, 5]].tolist() == [0] * 5
+
+
+def test_shuffled_labels_give_chance_and_no_important_row():
+    x, y, test, gold = make_data(4, train=2000, test=1000)
+    found = erase_rows(x, np.random.default_rng(1).permutation(y), test, gold, 3)
+    assert 15 < found.accuracy < 40
+    assert np.abs(found.absolute).max() < 12
+
+
+def test_pairs_lose_a_row_in_both_blocks():
+    draw = np.random.default_rng(0)
+    u, v = (draw.standard_normal((600, 8)).astype(np.float32) for _ in range(2))
+    same = draw.integers(2, size=600).astype(bool)
+    v[same, :4] = u[same, :4]
+    x = np.concatenate([np.abs(u - v), u * v], axis=1)
+    found = erase_rows(x[:400], same[:400], x[400:], same[400:], 2, blocks=2)
+    assert found.accuracy > 95
+    assert found.without[0] < 70
+    assert found.without[1] > 95
+    assert found.only.tolist() == found.without[::-1].tolist()
+
+
+def test_labels_may_be_words_and_unseen_in_training():
+    x, y, test, gold = make_data(3)
+    words = np.array(["no", "perhaps", "yes"])
+    by_number, by_word = erase_dimensions(x, y, test, gold), erase_dimensions(x, words[y], test, words[gold])
+    assert by_word.without.tolist() == by_number.without.tolist()
+    unseen = erase_dimensions(x, y, test, np.full(len(gold), 9))
+    assert unseen.accuracy == 0
+    assert np.isnan(unseen.relative).all()
+    assert unseen.absolute.tolist() == [0] * 12
+
+
+def test_report_embeds_once_and_is_json():
+    x, y, test, gold = make_data(3)
+    vectors = {f"text {number}": row for number, row in enumerate(np.concatenate([x, test]))}
+    texts, calls = list(vectors), []
+
+    def embed(asked):
+        calls.append(len(asked))
+        return np.array([vectors[text] for text in asked])
+
+    report = erasure_report(embed, texts[:300], y, texts[300:], gold, latent_rows=2)
+    assert calls == [300, 200]
+    assert report.rows.without.tolist() == erase_rows(x, y, test, gold, 2).without.tolist()
+    assert report.dimensions.without.tolist() == erase_dimensions(x, y, test, gold).without.tolist()
+    written = json.loads(json.dumps(report.to_dict()))
+    assert len(written["dimensions"]["relative"]) == 12
+    assert written["rows"]["absolute"] == report.rows.absolute.tolist()
+    assert erasure_report(embed, texts[:300], y, texts[300:], gold).to_dict()["rows"] is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rows": 1}, "rows is 1; without the only row nothing is left"),
+        ({"rows": 5}, "12 dimensions is no matrix of 5 rows"),
+        ({"rows": 2, "blocks": 5}, "12 features are not 5 blocks"),
+        ({"rows": 2, "labels_test": [0]}, "200 test features need as many labels"),
+        ({"rows": 2, "features_test": np.zeros((200, 3))}, r"\(300, 12\) for training and \(200, 3\)"),
+        ({"rows": 2, "labels_train": np.zeros(300)}, "two or more"),
+    ],
+)
+def test_bad_arguments_are_refused(change, message):
+    names = ("features_train", "labels_train", "features_test", "labels_test")
+    with pytest.raises(ValueError, match=message):
+        erase_rows(**{**dict(zip(names, make_data(3), strict=True)), **change})
