@@ -34,8 +34,8 @@ _LINES_PER_CHUNK = 8192
 class SentenceFilter:
     """Which sentences of a corpus enter a token store. Lengths are in tokens without the final `</s>`.
 
-    Paper 1 keeps sentences of 4-32 tokens: `SentenceFilter(4, 32, "drop")`; its released code also drops the unknown
-    words: `drop_unknown_words=True`.
+    Zhang, Wu, Li and Li 2018 keep sentences of 4-32 tokens: `SentenceFilter(4, 32, "drop")`; their released code also
+    drops the unknown words: `drop_unknown_words=True`.
 
     Args:
         min_tokens: shorter sentences are dropped.

@@ -47,9 +47,9 @@ def load_tasks(names: str, data: str | os.PathLike[str] | None = None, check_cou
     """The tasks of a list of names and groups.
 
     Args:
-        names: names of tasks and groups with commas between them. `ten` are the tasks of paper 1, `senteval` all of
-            SentEval whose files exist, `intrinsic` the paraphrase clusters and the domain alignment of paper 5, `all`
-            the last two.
+        names: names of tasks and groups with commas between them. `ten` are the tasks of Zhang, Wu, Li and
+            Li 2018, `senteval` all of SentEval whose files exist, `intrinsic` the paraphrase clusters and the domain
+            alignment of Cifka 2018, `all` the last two.
         data: the folder with `senteval/`, `paraphrases/` and `domain-alignment/`; by default HF_MEANMAX_DATA.
         check_counts: refuse SentEval sets that are not of the published sizes.
 
@@ -148,7 +148,7 @@ def evaluate_models(
 
 
 def write_correlations(results: Sequence[Results], folder: str | os.PathLike[str]) -> list[Path]:
-    """Writes how metrics correlate over models (paper 5, section 5.4): correlations.csv and correlations.png.
+    """Writes how metrics correlate over models (Cifka 2018, section 5.4): correlations.csv and correlations.png.
 
     Nothing is written for fewer than three models, whose correlations are 1 or -1 whatever the scores.
 

@@ -13,7 +13,7 @@ MIN_MODELS = 3
 def correlation_matrix(
     scores: Mapping[str, Mapping[str, float | None]], names: Sequence[str] | None = None
 ) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Pearson correlations between all metrics over models (paper 5, section 5.4.1).
+    """Pearson correlations between all metrics over models (Cifka 2018, section 5.4.1).
 
     Each correlation is over the models that have both metrics. It is NaN where they are fewer than three, or where one
     metric is the same for all of them.

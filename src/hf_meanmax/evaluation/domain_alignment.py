@@ -22,7 +22,7 @@ MIN_GAIN = 1e-4
 
 
 class DomainAlignment(Task):
-    """The scores of paper 5, sections 1.2.2 and 5.2.2, on pairs of texts from a domain A and a domain B.
+    """The scores of Cifka 2018, sections 1.2.2 and 5.2.2, on pairs of texts from a domain A and a domain B.
 
     An affine map from the embeddings of A to those of B is learned on the training pairs (see [`fit_affine_map`]). Then
     the embedding of each A of the test pairs is mapped, and the nearest embedding is sought among those of all A and
@@ -122,7 +122,7 @@ class DomainAlignment(Task):
 def load_domain_alignment_task(data_folder: str | os.PathLike[str], **options: Any) -> DomainAlignment:
     """Compressed sentences and the sentences that they come from (Filippova and Altun 2013).
 
-    Stands in for the compressions and headlines of paper 5, whose scores must not stand beside these.
+    Stands in for the compressions and headlines of Cifka 2018, whose scores must not stand beside these.
 
     Args:
         data_folder: the folder with `domain-alignment/sentence-compression.{train,heldout,test}.tsv.xz`.

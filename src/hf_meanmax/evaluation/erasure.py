@@ -1,6 +1,6 @@
 """Which parts of an embedding a task needs: accuracy when latent rows or single dimensions are erased.
 
-Follows paper 5, section 5.4.3. There, classifiers are trained anew without each dimension, on settings so short that
+Follows Cifka 2018, section 5.4.3. There, classifiers are trained anew without each dimension, on settings so short that
 many dimensions seem to do harm. Here, rows are erased with classifiers that are fitted anew, and dimensions in one
 fitted classifier.
 """

@@ -25,7 +25,7 @@ _LEAST_SHRINKAGE = 1e-4
 
 
 class ParaphraseClusters(Task):
-    """The scores of paper 5, sections 1.2.4 and 5.2.1, on texts grouped by meaning.
+    """The scores of Cifka 2018, sections 1.2.4 and 5.2.1, on texts grouped by meaning.
 
     Metrics, all the higher the better:
         `lda_accuracy`: percent of the held-out texts that a linear discriminant analysis, fitted on the others, assigns

@@ -44,7 +44,7 @@ def reconstruct(
         batch_size: sentences decoded together; they are sorted by length first.
         show_progress: show a progress bar.
         generation: further arguments of `generate`; by default greedy, at most 1.5 times the tokens of the batch's
-            longest sentence plus 5 (paper 2, section 5.2).
+            longest sentence plus 5 (Zhang, Wu, Li and Zhang, section 5.2).
     """
     special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
     encoded = tokenizer(list(texts))["input_ids"] if texts else []
@@ -180,7 +180,7 @@ def score_checkpoint(
         edges: of the bins of length, see [`~hf_meanmax.evaluation.text_scores.scores_by_length`].
         output: a folder to write `reconstruction.json` (settings and scores), `reconstructions.tsv` (each text and
             what was said; tabs and line breaks become spaces), `bleu-by-length.md` and, where matplotlib is
-            installed, `bleu-by-length.png` (paper 2, figure 2).
+            installed, `bleu-by-length.png` (Zhang, Wu, Li and Zhang, figure 2).
         compare: output folders of other checkpoints, shown beside this one in that table and figure.
 
     Returns:

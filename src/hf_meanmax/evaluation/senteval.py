@@ -392,7 +392,7 @@ def available_senteval_tasks(folder: str | os.PathLike[str]) -> list[str]:
 
 
 def averages(results: Mapping[str, TaskResult | tuple[float, int]]) -> dict[str, float]:
-    """Mean accuracies over 8, 7 (without MRPC) and 6 (without SST2 and SICK-E) tasks: paper 1, table 2.
+    """Mean accuracies over 8, 7 (no MRPC) and 6 (no SST2, no SICK-E) tasks (Zhang, Wu, Li and Li 2018, table 2).
 
     Args:
         results: by task: a result, or its score and the size of its test set. Other tasks are ignored.
@@ -741,4 +741,4 @@ SENTEVAL_TASKS: tuple[str, ...] = tuple(_SOURCES)
 """The names of all tasks, in the order of tables."""
 
 PAPER_TASKS: tuple[str, ...] = (*AVERAGED_TASKS[8], "SICK-R", "STS14")
-"""The ten tasks of paper 1."""
+"""The ten tasks of Zhang, Wu, Li and Li 2018, the paper of the mean-max autoencoder."""

@@ -139,7 +139,7 @@ def scores_by_length(
     edges: Sequence[int] | None = None,
     tokenize: str = "none",
 ) -> list[dict[str, Any]]:
-    """Scores of the texts in bins of the references' lengths (paper 2, figure 2).
+    """Scores of the texts in bins of the references' lengths (Zhang, Wu, Li and Zhang, figure 2).
 
     Args:
         hypotheses, references, tokenize: as [`score_texts`] takes them.

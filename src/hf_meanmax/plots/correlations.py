@@ -19,7 +19,7 @@ def plot_correlations(
     lower: np.ndarray | None = None,
     groups: tuple[str, str] | None = None,
 ) -> Any:
-    """Correlations between metrics as a heat map with a number in each cell (paper 5, figure 5.9).
+    """Correlations between metrics as a heat map with a number in each cell (Cifka 2018, figure 5.9).
 
     Positive ones are green, negative ones pink, and cells without a value grey.
 

@@ -14,7 +14,9 @@ _MARKERS = "os^Dv<>pX*"
 
 
 def plot_by_length(systems: Mapping[str, Sequence[Mapping[str, Any]]], metric: str = "bleu") -> Any:
-    """A score over the length of the text (paper 2, figure 2), one line a system; under each bin its number of texts.
+    """A score over the length of the text (Zhang, Wu, Li and Zhang, figure 2), one line a system.
+
+    Under each bin stands its number of texts.
 
     Args:
         systems: the rows of [`~hf_meanmax.evaluation.text_scores.scores_by_length`] by the name of the system.
