@@ -15,7 +15,7 @@ from sentence_transformers import SentenceTransformer
 
 from evaluation.senteval_folder import write_senteval_folder
 from hf_meanmax.encode import load_encoder
-from hf_meanmax.evaluation import evaluate as module
+from hf_meanmax.evaluation import command_line as module
 from hf_meanmax.evaluation.command_line import load_tasks, main, model_name
 from hf_meanmax.evaluation.report import Results
 from hf_meanmax.evaluation.senteval import PAPER_TASKS
@@ -122,6 +122,20 @@ def test_several_models_have_a_common_report(run, checkpoint, tmp_path):
     assert "| **tiny** |" in report
     assert "| **other** |" in report
     assert not (folder / "correlations.csv").exists()
+
+
+def test_erasure_of_latent_rows_and_dimensions(run, checkpoint):
+    folder = run(checkpoint, "--controls", "none", "--erasure", "TREC", "--latent-rows", "2") / "tiny"
+    found = json.loads((folder / "erasure.json").read_text())["TREC"]
+    dimension = Results.load(folder).model["dimension"]
+    assert len(found["rows"]["without"]) == len(found["rows"]["only"]) == 2
+    assert len(found["dimensions"]["without"]) == dimension
+    assert found["rows"]["accuracy"] == pytest.approx(found["dimensions"]["accuracy"])
+
+
+def test_erasure_needs_single_sentences_with_a_test_set(run, checkpoint):
+    with pytest.raises(SystemExit, match="MRPC cannot be used for erasure"):
+        run(checkpoint, "--controls", "none", "--erasure", "MRPC")
 
 
 def test_truncated_vectors(run, checkpoint):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import json
 import math
 import os
 import shlex
@@ -106,6 +107,8 @@ def evaluate_models(
     device: Any = None,
     batch_size: int = 64,
     command: str | None = None,
+    erasure: Sequence[Task] = (),
+    latent_rows: int = 1,
     show_progress: bool = True,
 ) -> list[Results]:
     """Evaluates models one after the other, and writes results.json, report.md and figures.
@@ -118,16 +121,21 @@ def evaluate_models(
         seeds: of the controls that draw at random.
         cache_dir, device, batch_size, show_progress: as for [`~hf_meanmax.evaluation.runner.evaluate`].
         command: what results.json says of how it was made.
+        erasure: tasks of single sentences with a test set, on which rows and dimensions of the embeddings are erased.
+        latent_rows: rows that an embedding consists of, for the erasure.
 
     Raises:
         ValueError: an encoder or a task fails; the models before it are written, the tasks before it are in the cache.
     """
     output = Path(output)
+    for task in erasure:
+        _erasable_sets(task)  # before hours of work, not after them
     done: list[Results] = []
     for name, load in models:
         encoder = load()
+        embedder = Embedder(encoder, name, None, batch_size, show_progress)
         evaluation = evaluate_with_controls(
-            Embedder(encoder, name, None, batch_size, show_progress),
+            embedder,
             tasks,
             seeds,
             controls,
@@ -136,15 +144,49 @@ def evaluate_models(
             batch_size=batch_size,
             show_progress=show_progress,
         )
-        del encoder
         done.append(summarize(evaluation, command=command))
         folder = output if len(models) == 1 else output / name
         done[-1].save(folder / RESULTS)
+        if erasure:
+            write_erasure(embedder, erasure, latent_rows, folder, device)
+        del encoder, embedder
         write_report(done[-1:], folder)
     if len(models) > 1:
         figures = [path.name for path in write_correlations(done, output) if path.suffix == ".png"]
         write_report(done, output, figures)
     return done
+
+
+def write_erasure(
+    embedder: Embedder, tasks: Sequence[Task], latent_rows: int, folder: str | os.PathLike[str], device: Any = None
+) -> Path:
+    """Writes erasure.json: what each latent row, and each dimension, is worth for some tasks (Cifka 2018, 5.4.3).
+
+    Raises:
+        ValueError: a task that is no classification of single sentences with a test set.
+    """
+    from hf_meanmax.evaluation.erasure import erasure_report
+
+    reports = {}
+    for task in tasks:
+        train, test = _erasable_sets(task)
+        report = erasure_report(
+            embedder, train.texts[0], train.labels, test.texts[0], test.labels, latent_rows, device=device
+        )
+        reports[task.name] = report.to_dict()
+    path = Path(folder) / "erasure.json"
+    with replacing_file(path) as file:
+        json.dump(reports, file, indent=1)
+        file.write("\n")
+    return path
+
+
+def _erasable_sets(task: Task) -> tuple[Any, Any]:
+    """The training and the test set of a classification of single sentences."""
+    sets = getattr(task, "sets", {})
+    if task.main_metric != "accuracy" or "test" not in sets or len(sets["train"].texts) != 1:
+        raise ValueError(f"{task.name} cannot be used for erasure; choose among TREC, SST2 and SST5.")
+    return sets["train"], sets["test"]
 
 
 def write_correlations(results: Sequence[Results], folder: str | os.PathLike[str]) -> list[Path]:
@@ -214,6 +256,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", help="where to encode and to fit (default: a GPU if there is one)")
     parser.add_argument("--batch-size", type=positive_int, default=64, help="texts of one forward pass")
     parser.add_argument("--truncate-dim", type=positive_int, help="keep the first so many numbers of each vector")
+    parser.add_argument("--erasure", metavar="TASKS", help="also erase latent rows and dimensions: TREC, SST2, SST5")
+    parser.add_argument("--latent-rows", type=positive_int, default=1, help="rows of an embedding, for --erasure")
     parser.add_argument("--write-sentences", metavar="FILE", help="write the tasks' texts, one a line, and do no more")
     parser.add_argument("--embeddings", metavar="PATH", help="score saved embeddings of the texts of --sentences")
     parser.add_argument("--sentences", metavar="FILE", help="the file of --write-sentences that was embedded")
@@ -251,6 +295,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             device=args.device,
             batch_size=args.batch_size,
             command=shlex.join([f"{PROGRAM}.py", *words]),
+            erasure=load_tasks(args.erasure, args.data, not args.any_size) if args.erasure else (),
+            latent_rows=args.latent_rows,
         )
         for results in done:
             print(summary(results))

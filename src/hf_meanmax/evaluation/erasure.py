@@ -245,4 +245,10 @@ def _relative(absolute: np.ndarray, accuracy: float) -> np.ndarray:
 
 def _to_dict(result: Any, names: str) -> dict[str, Any]:
     values = {name: getattr(result, name) for name in names.split()}
-    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
+    # JSON has no NaN.
+    return {
+        name: [None if np.isnan(number) else float(number) for number in value]
+        if isinstance(value, np.ndarray)
+        else value
+        for name, value in values.items()
+    }

@@ -303,7 +303,7 @@ def _measured(results: Sequence[Results], tasks: Sequence[str]) -> str:
                 [
                     "gain over the strongest control",
                     *(gain_text(one.gains.get(task), _main(one, task)) for task in tasks),
-                    *(_averagegain_text(one.average_gains, size) for size in sizes),
+                    *(_average_gain_text(one.average_gains, size) for size in sizes),
                     "",
                 ]
             )
@@ -554,7 +554,7 @@ def _average_spread_cell(averages: Mapping[str, Any], size: int) -> str:
     return " / ".join(_shown_spread(spread, "accuracy") for spread in found)
 
 
-def _averagegain_text(gains: Mapping[str, Any], size: int) -> str:
+def _average_gain_text(gains: Mapping[str, Any], size: int) -> str:
     return gain_text(gains.get(f"macro_{size}"), "accuracy")
 
 
