@@ -267,7 +267,8 @@ def test_frozen_encoder(make_arguments):
 
 def test_frozen_word_vectors(make_arguments, tmp_path):
     (tmp_path / "vectors.txt").write_text("cat 1 2 3 4 5 6 7 8\nhouse 8 7 6 5 4 3 2 1\n")
-    args = make_arguments(freeze_word_embeddings=True, word_vectors=str(tmp_path / "vectors.txt"), max_steps=3)
+    source = {"word_vectors": str(tmp_path / "vectors.txt"), "word_vector_scale": 0.0}
+    args = make_arguments(freeze_word_embeddings=True, max_steps=3, **source)
     before = built(args).model.get_input_embeddings().weight.clone()
     pretrain(args)
     model = AutoModelForSeq2SeqLM.from_pretrained(Path(args.output_dir) / "model")
