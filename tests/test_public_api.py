@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 
 import hf_meanmax
+from hf_meanmax import evaluation
 
 PUBLIC_NAMES = {"MeanMaxAAEConfig", "MeanMaxAAEForReconstruction", "MeanMaxAAEModel", "__version__"}
+
+EVALUATION_NAMES = {
+    "Embedder", "EmbeddingFile", "Results", "Task", "TaskResult", "TextScores", "evaluate", "evaluate_with_controls",
+    "reconstruct", "score_reconstructions", "score_texts", "scores_by_length", "summarize", "teacher_forced_scores",
+    "write_report",
+}  # fmt: skip
 
 # Imported where they are used: the models load and train without them.
 LATE_IMPORTS = ("datasets", "faiss", "gensim", "matplotlib", "onnx", "rouge_score", "sacrebleu")
@@ -17,6 +25,13 @@ LATE_IMPORTS += ("scipy", "sentence_transformers", "sklearn")
 def test_public_names():
     assert set(hf_meanmax.__all__) == PUBLIC_NAMES
     assert [name for name in PUBLIC_NAMES if not hasattr(hf_meanmax, name)] == []
+
+
+def test_public_names_of_the_evaluation():
+    assert set(evaluation.__all__) == EVALUATION_NAMES
+    # A submodule of the same name would take the function's place once it is imported.
+    importlib.import_module("hf_meanmax.evaluation.command_line")
+    assert callable(evaluation.evaluate)
 
 
 def test_models_import_without_the_heavy_packages():

@@ -470,6 +470,17 @@ def load_pca(path: str | os.PathLike[str], num_components: int | None = None) ->
     return pca
 
 
+def corpus_of(args: argparse.Namespace) -> Corpus:
+    """The corpus that a command line names: files, or a data set with its options."""
+    return open_corpus(
+        args.input if len(args.input) > 1 else args.input[0],
+        encoding_errors=args.encoding_errors,
+        text_column=args.text_column,
+        split=args.split,
+        config_name=args.config_name,
+    )
+
+
 def build_parser() -> argparse.ArgumentParser:
     parser = make_parser("hf-meanmax-encode", "Encode text files or a data set to sharded embeddings, one row a line.")
     parser.add_argument("model", help="a checkpoint folder, or any SentenceTransformer (folder or name on the Hub)")
@@ -510,13 +521,7 @@ def main(argv: list[str] | None = None) -> None:
         pca = None if args.pca_file is None else load_pca(args.pca_file, args.pca)
         args.pca = args.pca if pca is None else len(pca.components)
         settings = EncodeSettings(**{field.name: getattr(args, field.name) for field in fields(EncodeSettings)})
-        corpus = open_corpus(
-            args.input if len(args.input) > 1 else args.input[0],
-            encoding_errors=args.encoding_errors,
-            text_column=args.text_column,
-            split=args.split,
-            config_name=args.config_name,
-        )
+        corpus = corpus_of(args)
         model = load_encoder(args.model, args.trust_remote_code, state.device)
         manifest = encode_corpus(
             model,

@@ -33,6 +33,7 @@ from .encode import (
     COMPUTE_DTYPES,
     CorpusLines,
     EncodeSettings,
+    corpus_of,
     embed_texts,
     encode_corpus,
     load_encoder,
@@ -916,13 +917,7 @@ def _index(args: argparse.Namespace) -> None:
         raise ValueError("An index is made by one process; encode with several first, and give --embeddings FOLDER.")
     if state.device.type == "cpu":
         use_all_cores(1)
-    corpus = open_corpus(
-        args.input if len(args.input) > 1 else args.input[0],
-        encoding_errors=args.encoding_errors,
-        text_column=args.text_column,
-        split=args.split,
-        config_name=args.config_name,
-    )
+    corpus = corpus_of(args)
     embeddings = Path(args.embeddings) if args.embeddings else output.with_name(f".{output.name}.embeddings")
     encoding = EncodeSettings(dtype=args.dtype, max_length=args.max_length, compute_dtype=args.compute_dtype)
     pca = None

@@ -20,7 +20,25 @@ _CHUNK_NUMBERS = 16_000_000
 
 
 @dataclass(frozen=True)
-class RowErasure:
+class _Erasure:
+    """What the parts of an embedding are worth, by what is left without each; the subclasses say which parts."""
+
+    accuracy: float
+    without: np.ndarray
+
+    @property
+    def absolute(self) -> np.ndarray:
+        """Points of accuracy lost without each part (equation 5.2); negative where it does harm."""
+        return self.accuracy - self.without
+
+    @property
+    def relative(self) -> np.ndarray:
+        """The loss in percent of the accuracy (equation 5.3); NaN where that is 0."""
+        return _relative(self.absolute, self.accuracy)
+
+
+@dataclass(frozen=True)
+class RowErasure(_Erasure):
     """What the latent rows are worth.
 
     Attributes:
@@ -29,19 +47,7 @@ class RowErasure:
         only: `(L,)` percent, of one row alone.
     """
 
-    accuracy: float
-    without: np.ndarray
     only: np.ndarray
-
-    @property
-    def absolute(self) -> np.ndarray:
-        """`(L,)` points of accuracy lost without each row; negative where it does harm."""
-        return self.accuracy - self.without
-
-    @property
-    def relative(self) -> np.ndarray:
-        """`(L,)` the loss in percent of the accuracy; NaN where that is 0."""
-        return _relative(self.absolute, self.accuracy)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
@@ -49,26 +55,13 @@ class RowErasure:
 
 
 @dataclass(frozen=True)
-class DimensionErasure:
+class DimensionErasure(_Erasure):
     """What single dimensions are worth to one fitted classifier.
 
     Attributes:
         accuracy: percent, of the whole embedding.
         without: `(D,)` percent, with one dimension at its mean.
     """
-
-    accuracy: float
-    without: np.ndarray
-
-    @property
-    def absolute(self) -> np.ndarray:
-        """`(D,)` points of accuracy lost (equation 5.2); negative where the dimension does harm."""
-        return self.accuracy - self.without
-
-    @property
-    def relative(self) -> np.ndarray:
-        """`(D,)` the loss in percent of the accuracy (equation 5.3); NaN where that is 0."""
-        return _relative(self.absolute, self.accuracy)
 
     @property
     def mean_absolute(self) -> float:
