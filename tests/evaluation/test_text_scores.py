@@ -11,7 +11,6 @@ import sacrebleu
 from hf_meanmax.evaluation.text_scores import (
     RougeTokenizer,
     TextScores,
-    is_unsegmented,
     length_edges,
     length_table,
     score_texts,
@@ -271,10 +270,3 @@ def test_figure_shows_each_system_and_the_number_of_texts():
     assert axes.get_ylabel() == "BLEU"
     assert axes.get_ylim()[0] == 0
     assert plot_by_length({"good": good}, "exact_match").axes[0].get_legend() is None
-
-
-def test_scripts_without_spaces_are_recognised():
-    assert is_unsegmented(CHINESE)
-    assert is_unsegmented(["東京へ行きます。"])
-    assert not is_unsegmented(ENGLISH)
-    assert not is_unsegmented(["한국어 문장", "", "the word 书"])

@@ -3,6 +3,7 @@
 from .batches import BatchPlan, EpochPlan, MicroBatches
 from .candidates import CandidateSampler
 from .corpus import Corpus, Documents, open_corpus, pick_sentences
+from .cutting import Cutting, CuttingReport, cut_corpus
 from .docstrings import Docstrings, harvest_docstrings
 from .noise import Noise
 from .token_store import Ragged, SentenceFilter, StoreReport, TokenStore, build_token_store
@@ -11,6 +12,8 @@ __all__ = [
     "BatchPlan",
     "CandidateSampler",
     "Corpus",
+    "Cutting",
+    "CuttingReport",
     "Docstrings",
     "Documents",
     "EpochPlan",
@@ -21,6 +24,7 @@ __all__ = [
     "StoreReport",
     "TokenStore",
     "build_token_store",
+    "cut_corpus",
     "harvest_docstrings",
     "open_corpus",
     "pick_sentences",

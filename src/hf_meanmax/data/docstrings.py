@@ -19,6 +19,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .sentences import split_sentences
+
 _SKIPPED_FOLDERS = {
     "__pycache__",
     "test",
@@ -294,24 +296,6 @@ def _without_markup(text: str) -> str:
     for pattern, replacement in _MARKUP:
         text = pattern.sub(replacement, text)
     return text.strip()
-
-
-_SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(]?[A-Z])")
-_ABBREVIATION = re.compile(
-    r"\b(?:e\.g|i\.e|etc|vs|cf|al|approx|resp|eqs?|fig|sec|nos?|vol|pp?|ref|dr|mrs?|st)\.$", re.IGNORECASE
-)
-
-
-def split_sentences(text: str) -> list[str]:
-    """Split a paragraph at sentence ends that are no known abbreviations."""
-    sentences = []
-    start = 0
-    for match in _SENTENCE_END.finditer(text):
-        if not _ABBREVIATION.search(text, start, match.start()):
-            sentences.append(text[start : match.end()].strip())
-            start = match.end()
-    sentences.append(text[start:].strip())
-    return [sentence for sentence in sentences if sentence]
 
 
 _WORD = re.compile(r"[\"'(]*(?:[A-Za-z]+(?:[-'/][A-Za-z]+)*'?|\d[\d.,]*%?|-)[\"')]*[.,;:!?]*[\"')]*")

@@ -1,0 +1,396 @@
+"""A corpus rewritten as one text a line: long texts cut at sentence ends, Chinese segmented into words."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import multiprocessing
+import os
+import re
+import warnings
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, chain, islice
+from pathlib import Path
+from typing import IO, Any
+
+from tokenizers import Tokenizer, models
+from tqdm.auto import tqdm
+
+from hf_meanmax.files import replacing_file
+from hf_meanmax.tokenization.words import word_normalizer, word_pre_tokenizer
+
+from .corpus import Corpus
+from .random_streams import CUTTING, stream
+from .sentences import CJK, CLOSING, chinese_segmenter, is_unsegmented, sentence_stretches
+
+OUTPUT_SUFFIXES = (".txt", ".xz", ".gz")
+UNITS = ("auto", "word", "character")
+SEGMENTERS: dict[str, Callable[[], Callable[[str], str]]] = {"jieba": chinese_segmenter}
+
+# A part of a text that stays whole unless it is longer than a piece, with the space after it; and its units.
+Atom = tuple[str, int]
+
+_LINES_PER_CHUNK = 512
+_KNOWN_WORDS = 1 << 20
+_CLAUSE_END = re.compile(f"[,;:.!?\u2026\u3001\u3002\uff0c\uff1b\uff1a\uff01\uff1f][{CLOSING}]*\\s*$")
+_BETWEEN_SPACES = re.compile(r"\S+\s*")
+# A CJK character, or a word or number among them, with the marks around it.
+_OPENING_MARKS = "\u2018\u201c\u300a\u300c\u300e\u3010\uff08"
+_MARKS = "\u2010-\u205e\u3000-\u303f\uff00-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65"
+_BETWEEN_CHARACTERS = re.compile(
+    rf"[{_OPENING_MARKS}]*(?:[^\s{CJK}{_MARKS}]+|.)(?:(?![{_OPENING_MARKS}])[!\"'),.:;?{_MARKS}])*\s*"
+)
+
+
+@dataclass(frozen=True)
+class Cutting:
+    """How the texts of a corpus are rewritten.
+
+    A text with `max_length` is cut into pieces, and becomes a document of its own. Consecutive sentences are joined
+    while they have at most M units, with M drawn evenly from `min_length` to `max_length` for each piece; a first
+    sentence longer than M is a piece by itself, and a piece that would end below `min_length` takes one more sentence
+    if `max_length` allows. A sentence longer than `max_length` is cut at M units, or after a comma or another mark in
+    the last third of these. What is then shorter than `min_length` is dropped.
+
+    Args:
+        max_length: most units of a piece; None cuts nothing.
+        min_length: fewest units of a piece.
+        unit: `"word"` (as the word-level tokenizer counts them, punctuation included, each stretch between spaces by
+            itself), `"character"`, or `"auto"`: characters if most of the first lines is in a script without spaces and
+            is not segmented here, words otherwise.
+        segment: `"jieba"` puts spaces between the words of Chinese text.
+        seed: of the lengths M, which depend on it and on the number of the line.
+
+    Raises:
+        ValueError: a value out of its range.
+    """
+
+    max_length: int | None = None
+    min_length: int = 1
+    unit: str = "auto"
+    segment: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.min_length < 1:
+            raise ValueError(f"min_length is {self.min_length}; it must be at least 1.")
+        if self.max_length is None and self.min_length > 1:
+            raise ValueError(
+                f"min_length is {self.min_length} but max_length is not given; only up to a max_length are texts cut."
+            )
+        if self.max_length is not None and self.max_length < self.min_length:
+            raise ValueError(f"max_length is {self.max_length}; it must be at least min_length = {self.min_length}.")
+        if self.unit not in UNITS:
+            raise ValueError(f"unit is {self.unit!r}; choose one of {', '.join(UNITS)}.")
+        if self.segment is not None and self.segment not in SEGMENTERS:
+            raise ValueError(f"segment is {self.segment!r}; choose one of {', '.join(SEGMENTERS)}.")
+        if self.seed < 0:
+            raise ValueError(f"seed is {self.seed}; it must be 0 or more.")
+
+    def for_texts(self, texts: Sequence[str]) -> Cutting:
+        """The same with a unit other than `"auto"`, decided by some texts of the corpus."""
+        if self.unit != "auto":
+            return self
+        return replace(self, unit="character" if self.segment is None and is_unsegmented(texts) else "word")
+
+
+@dataclass
+class CuttingReport:
+    """What became of the texts of a corpus.
+
+    Attributes:
+        texts: lines read that are not blank.
+        short_pieces: pieces dropped because they are shorter than `min_length`.
+        short_units: units in them.
+        cut_sentences: sentences longer than `max_length`.
+        lengths: how many pieces of each length, in units, were written.
+    """
+
+    texts: int = 0
+    short_pieces: int = 0
+    short_units: int = 0
+    cut_sentences: int = 0
+    lengths: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def pieces(self) -> int:
+        """Number of pieces written."""
+        return self.lengths.total()
+
+    def add(self, other: CuttingReport) -> None:
+        """Counts what `other` counted as well."""
+        self.texts += other.texts
+        self.short_pieces += other.short_pieces
+        self.short_units += other.short_units
+        self.cut_sentences += other.cut_sentences
+        self.lengths.update(other.lengths)
+
+    def median(self) -> int:
+        """The median length of the pieces; of two in the middle the lower one."""
+        lengths = sorted(self.lengths)
+        totals = accumulate(self.lengths[length] for length in lengths)
+        return next(length for length, total in zip(lengths, totals, strict=True) if 2 * total >= self.pieces)
+
+    def __str__(self) -> str:
+        units = self.short_units + sum(length * number for length, number in self.lengths.items())
+        share = self.short_units / units if units else 0.0
+        text = (
+            f"{self.texts:,} texts read, {self.pieces:,} pieces written, {self.short_pieces:,} short ones dropped "
+            f"({share:.1%} of the units), {self.cut_sentences:,} sentences cut"
+        )
+        if self.pieces:
+            text += f"; lengths: min {min(self.lengths)}, median {self.median()}, max {max(self.lengths)}"
+        return text
+
+
+class Cutter:
+    """Cuts texts as a [`Cutting`] says.
+
+    Raises:
+        ImportError: the segmenter is not installed.
+        ValueError: the unit is `"auto"`, which [`Cutting.for_texts`] decides.
+    """
+
+    def __init__(self, settings: Cutting):
+        if settings.unit == "auto":
+            raise ValueError("The unit is 'auto'; decide it with Cutting.for_texts.")
+        self.settings = settings
+        self.segment = None if settings.segment is None else SEGMENTERS[settings.segment]()
+        # Encoding with it, unlike pre-tokenising, tells where the words of the text stand before normalisation.
+        self._splitter = Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
+        self._splitter.normalizer = word_normalizer(lowercase=False)
+        self._splitter.pre_tokenizer = word_pre_tokenizer()
+        self._known: dict[str, int] = {}
+
+    def count(self, text: str) -> int:
+        """The units of a text: characters, or words between its spaces."""
+        if self.settings.unit == "character":
+            return len(text)
+        return sum(map(self._count_words, text.split()))
+
+    def __call__(self, text: str, number: int) -> tuple[list[str], CuttingReport]:
+        """The pieces of a text, line `number` of its corpus, and what was counted. White space becomes one space."""
+        text = " ".join(text.split())
+        report = CuttingReport(texts=1)
+        if self.settings.max_length is None:
+            pieces = [text if self.segment is None else self.segment(text)]
+        else:
+            sentences = [self._atoms(sentence) for sentence in sentence_stretches(text)]
+            report.cut_sentences = sum(_size(sentence) > self.settings.max_length for sentence in sentences)
+            pieces = ["".join(atom for atom, _ in piece).strip() for piece in self._pieces(sentences, number)]
+        kept = []
+        for piece in pieces:
+            length = self.count(piece)
+            if length < self.settings.min_length:
+                report.short_pieces += 1
+                report.short_units += length
+            else:
+                report.lengths[length] += 1
+                kept.append(piece)
+        return kept, report
+
+    def _count_words(self, stretch: str) -> int:
+        found = self._known.get(stretch)
+        if found is None:
+            found = len(self._splitter.encode(stretch).ids)
+            if len(self._known) < _KNOWN_WORDS:
+                self._known[stretch] = found
+        return found
+
+    def _atoms(self, sentence: str) -> deque[Atom]:
+        pattern = _BETWEEN_CHARACTERS if self.settings.unit == "character" else _BETWEEN_SPACES
+        if self.segment is not None:
+            sentence, pattern = self.segment(sentence) + " ", _BETWEEN_SPACES
+        atoms: deque[Atom] = deque()
+        for text in pattern.findall(sentence):
+            size = self.count(text)
+            if size > (self.settings.max_length or size):
+                atoms.extend((part, self.count(part)) for part in self._torn(text))
+            else:
+                atoms.append((text, size))
+        return atoms
+
+    def _torn(self, text: str) -> list[str]:
+        """What is longer than a whole piece, cut after each unit."""
+        if self.settings.unit == "character":
+            return list(text)
+        starts = sorted({start for start, _ in self._splitter.encode(text).offsets} - {0})
+        return [text[start:end] for start, end in zip([0, *starts], [*starts, len(text)], strict=True)]
+
+    def _pieces(self, sentences: list[deque[Atom]], number: int) -> Iterator[list[Atom]]:
+        low, high = self.settings.min_length, self.settings.max_length or 0
+        rng = stream(self.settings.seed, CUTTING, number)
+        waiting = deque((sentence, _size(sentence)) for sentence in sentences)
+        piece: list[Atom] = []
+        limit = int(rng.integers(low, high + 1))
+        while waiting:
+            sentence, size = waiting.popleft()
+            length = _size(piece)
+            if length + size <= limit or (length < low and length + size <= high):
+                piece += sentence
+                continue
+            if length < low and size > high:
+                taken = _take(sentence, limit - length, least=0 if piece else 1)
+                piece += taken
+                size -= _size(taken)
+            waiting.appendleft((sentence, size))
+            yield piece
+            piece, limit = [], int(rng.integers(low, high + 1))
+        if piece:
+            yield piece
+
+
+def _size(atoms: Iterable[Atom]) -> int:
+    return sum(size for _, size in atoms)
+
+
+def _take(sentence: deque[Atom], room: int, least: int) -> list[Atom]:
+    """Takes at most `room` units, but `least` atoms, off the start of a sentence that is longer.
+
+    It takes up to the last mark in the last third of these, if there is one.
+    """
+    taken: list[Atom] = []
+    total, end = 0, None
+    while sentence and (len(taken) < least or total + sentence[0][1] <= room):
+        taken.append(sentence.popleft())
+        total += taken[-1][1]
+        if 3 * total >= 2 * room and _CLAUSE_END.search(taken[-1][0]):
+            end = len(taken)
+    if end is not None:
+        sentence.extendleft(reversed(taken[end:]))
+    return taken[:end]
+
+
+def cut_corpus(
+    corpus: Corpus,
+    output: str | os.PathLike[str],
+    settings: Cutting | None = None,
+    num_proc: int = 1,
+    show_progress: bool = True,
+) -> CuttingReport:
+    """Writes a corpus as one text file, whole or not at all: a piece a line, a blank line after each document.
+
+    With `settings.max_length` every line of the corpus is a document, otherwise its own blank lines are kept.
+
+    Args:
+        corpus: see [`open_corpus`].
+        output: a .txt, .xz or .gz file; its folder is made.
+        settings: see [`Cutting`].
+        num_proc: worker processes. The file does not depend on it.
+        show_progress: show a tqdm bar.
+
+    Raises:
+        ValueError: an unknown suffix, an empty corpus, or no piece is left.
+        ImportError: the segmenter is not installed.
+    """
+    settings = settings or Cutting()
+    output = Path(output)
+    if output.suffix not in OUTPUT_SUFFIXES:
+        raise ValueError(f"{output} is no {', '.join(OUTPUT_SUFFIXES[:-1])} or {OUTPUT_SUFFIXES[-1]} file; name one.")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    report = CuttingReport()
+    with _text_file(output) as file:
+        with tqdm(total=corpus.size, unit=corpus.unit, unit_scale=True, desc="cut", disable=not show_progress) as bar:
+            for text, part in _cut_chunks(corpus, settings, num_proc):
+                file.write(text)
+                report.add(part)
+                bar.set_postfix(texts=report.texts, pieces=report.pieces, refresh=False)
+                bar.update(corpus.position - bar.n)
+        if not report.pieces:
+            raise ValueError(f"No piece is left ({report})." if report.texts else "The corpus is empty.")
+    return report
+
+
+@contextmanager
+def _text_file(path: Path) -> Iterator[IO[str]]:
+    with replacing_file(path, "wb") as raw:
+        if path.suffix == ".xz":
+            binary: Any = lzma.LZMAFile(raw, "wb")
+        elif path.suffix == ".gz":
+            # No name and no time in it: the same text makes the same file.
+            binary = gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0)
+        else:
+            binary = raw
+        text = io.TextIOWrapper(binary, encoding="utf-8", newline="\n")
+        try:
+            yield text
+        finally:
+            text.detach()
+            if binary is not raw:
+                binary.close()
+
+
+def _cut_chunks(corpus: Corpus, settings: Cutting, num_proc: int) -> Iterator[tuple[str, CuttingReport]]:
+    """The text to write and what was counted, some lines at a time and in order."""
+    chunks = _chunks(corpus)
+    start = list(islice(chunks, 1))
+    settings = settings.for_texts([line for _, lines in start for line in lines])
+    chunks = chain(start, chunks)
+    if num_proc == 1:
+        cutter = Cutter(settings)
+        for first, lines in chunks:
+            yield _cut_lines(cutter, first, lines)
+        return
+    if settings.segment is not None:
+        # A package that is missing is missed here, not in a worker.
+        SEGMENTERS[settings.segment]()
+    # Forked workers need not import anything again.
+    method = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
+    context = multiprocessing.get_context(method)
+    pool = ProcessPoolExecutor(num_proc, context, initializer=_start_worker, initargs=(settings,))
+    waiting: deque[Future[tuple[str, CuttingReport]]] = deque()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            for first, lines in chunks:
+                waiting.append(pool.submit(_work, first, lines))
+                if len(waiting) > 2 * num_proc:
+                    yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _chunks(corpus: Corpus) -> Iterator[tuple[int, list[str]]]:
+    """The number of a chunk's first line, and its lines."""
+    lines = iter(corpus)
+    first = 0
+    while chunk := list(islice(lines, _LINES_PER_CHUNK)):
+        yield first, chunk
+        first += len(chunk)
+
+
+def _cut_lines(cutter: Cutter, first: int, lines: list[str]) -> tuple[str, CuttingReport]:
+    is_cut = cutter.settings.max_length is not None
+    written: list[str] = []
+    report = CuttingReport()
+    for number, line in enumerate(lines, start=first):
+        if line:
+            pieces, part = cutter(line, number)
+            report.add(part)
+            written += pieces
+            if is_cut and pieces:
+                written.append("")
+        elif not is_cut:
+            written.append("")
+    return "".join(f"{line}\n" for line in written), report
+
+
+_worker: Cutter | None = None
+
+
+def _start_worker(settings: Cutting) -> None:
+    global _worker
+    _worker = Cutter(settings)
+
+
+def _work(first: int, lines: list[str]) -> tuple[str, CuttingReport]:
+    if _worker is None:
+        raise RuntimeError("The worker process was not started by cut_corpus.")
+    return _cut_lines(_worker, first, lines)

@@ -1,0 +1,86 @@
+"""Sentence ends and words of raw text, in scripts with and without spaces between words."""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+
+# Scripts that are written without spaces between words: kana, ideographs, half-width kana, the later planes.
+CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+_CJK_CHARACTER = re.compile(f"[{CJK}]")
+
+# Inside a character class of a regular expression.
+OPENING = "\"'(\\[\u00a1\u00ab\u00bf\u2018\u201c\u300a\u300c\u300e\u3010\uff08"
+CLOSING = "\"')\\]\u00bb\u2019\u201d\u300b\u300d\u300f\u3011\uff09"
+_SENTENCE_END = re.compile(
+    # Spaced text: a space, then no small letter and no digit, which often follow the full stop of an abbreviation.
+    rf"(?<=[.!?\u2026])[{CLOSING}]*\s+(?=[{OPENING}]*(?P<first>[^\W\d_]))"
+    # Full-width marks need no space; ASCII marks and the ellipsis end a sentence inside CJK text alone.
+    rf"|(?:[\u3002\uff01\uff1f\uff1b\uff61]|(?<=[{CJK}])(?:\u2026|\.\.)|(?<=[{CJK}])[.!?;](?=[{CJK}]))"
+    rf"[\u3002\uff01\uff1f\uff1b\uff61\u2026.!?~\uff5e]*[{CLOSING}]*\s*"
+)
+_ABBREVIATION = re.compile(
+    r"\b(?:e\.g|i\.e|etc|vs|cf|al|approx|resp|eqs?|fig|sec|nos?|vol|pp?|ref|dr|mrs?|st)\.$", re.IGNORECASE
+)
+
+
+def is_unsegmented(texts: Sequence[str]) -> bool:
+    """Whether most characters of the texts, white space aside, belong to a script without spaces between words."""
+    joined = "".join("".join(texts).split())
+    return 2 * len(_CJK_CHARACTER.findall(joined)) > len(joined)
+
+
+def split_sentences(text: str) -> list[str]:
+    """Split a paragraph at sentence ends that are no known abbreviations.
+
+    A sentence ends after `.`, `!`, `?` or an ellipsis, with closing quotes and brackets, before a space and a letter
+    that is not small; and after the marks of Chinese and Japanese, the Chinese semicolon included.
+    """
+    return [sentence for sentence in map(str.strip, sentence_stretches(text)) if sentence]
+
+
+def sentence_stretches(text: str) -> Iterator[str]:
+    """The sentences of [`split_sentences`] with the white space around them: together they are the text."""
+    start = 0
+    for match in _SENTENCE_END.finditer(text):
+        first = match["first"]
+        if first is None or not (first.islower() or _ABBREVIATION.search(text, start, match.start())):
+            yield text[start : match.end()]
+            start = match.end()
+    yield text[start:]
+
+
+def chinese_segmenter() -> Callable[[str], str]:
+    """A function that puts spaces between the words of Chinese text, as jieba cuts it.
+
+    Nothing but white space is added or removed; a stretch between spaces without a Chinese character stays as it is.
+
+    Raises:
+        ImportError: jieba is not installed.
+    """
+    try:
+        with warnings.catch_warnings():
+            # Newer Pythons warn of its code when they compile it.
+            warnings.simplefilter("ignore")
+            import jieba
+    except ImportError:
+        raise ImportError('Chinese words need jieba: pip install "hf_meanmax[chinese]"') from None
+    # It would report on stderr where it keeps its dictionary.
+    jieba.setLogLevel(logging.WARNING)
+    jieba.initialize()
+
+    def segment(text: str) -> str:
+        words: list[str] = []
+        for stretch in text.split():
+            found = list(jieba.cut(stretch)) if _CJK_CHARACTER.search(stretch) else [stretch]
+            for previous, word in zip(["", *found], found, strict=False):
+                # jieba tears the Chinese dash and ellipsis, which are two characters each.
+                if word == previous and not word.isalnum():
+                    words[-1] += word
+                else:
+                    words.append(word)
+        return " ".join(words)
+
+    return segment
