@@ -3,8 +3,8 @@
     hf-meanmax-search index runs/books/model books.txt --output books.index --index-type ivfpq
     hf-meanmax-search query books.index "the old man sat by the fire"
 
-The table is that of Zhang et al. 2018, table 4. An index keeps the sentences beside the vectors; it is searched by the
-model that it was made with.
+The table is that of Zhang, Wu, Li and Zhang, table 4. An index keeps the sentences beside the vectors; it is searched
+by the model that it was made with.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import shutil
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -34,15 +35,18 @@ from .encode import (
     CorpusLines,
     EncodeSettings,
     corpus_of,
+    count_truncated,
     embed_texts,
     encode_corpus,
     load_encoder,
     model_fingerprints,
     process_state,
+    report_truncated,
     unit_rows,
 )
 from .evaluation.requirements import require
-from .files import replacing_folder
+from .files import replacing_file, replacing_folder
+from .markdown import markdown_table, markdown_text
 
 INDEX_MANIFEST = "index.json"
 INDEX_FORMAT_VERSION = 1
@@ -816,25 +820,33 @@ def _count(text: str) -> int:
     return 0 if text == "0" else positive_int(text)
 
 
-def format_table(queries: Sequence[str], found: Sequence[Sequence[Neighbor]], markdown: bool = False) -> str:
-    """The queries and below each its nearest sentences with their scores, as text or as a Markdown table."""
-    lines = ["| score | sentence |", "|---:|---|"] if markdown else []
+def format_table(
+    queries: Sequence[str], found: Sequence[Sequence[Neighbor]], markdown: bool = False, score: str = "cosine"
+) -> str:
+    """The nearest sentences of each query with their scores, as text or as a Markdown table.
+
+    Args:
+        queries: the texts of the queries.
+        found: the sentences of each, the nearest first.
+        markdown: whether to make a Markdown table, with the rank of each sentence.
+        score: what that table calls the score.
+    """
+    if markdown:
+        rows = []
+        for query, neighbors in zip(queries, found, strict=True):
+            cells = [[str(rank), f"{n.score:.4f}", markdown_text(_text(n))] for rank, n in enumerate(neighbors, 1)]
+            first, *others = cells or [["", "", ""]]
+            rows += [[markdown_text(query), *first], *(["", *row] for row in others)]
+        return markdown_table(["query", "rank", score, "sentence"], rows, "lrrl")
+    lines: list[str] = []
     for query, neighbors in zip(queries, found, strict=True):
-        if markdown:
-            lines.append(f"| | **{_cell(query)}** |")
-            lines += [f"| {n.score:.4f} | {_cell(_text(n))} |" for n in neighbors]
-        else:
-            lines += ["", query] if lines else [query]
-            lines += [f"  {n.score:7.4f}  {_text(n)}" for n in neighbors]
+        lines += ["", query] if lines else [query]
+        lines += [f"  {n.score:7.4f}  {_text(n)}" for n in neighbors]
     return "\n".join(lines)
 
 
 def _text(neighbor: Neighbor) -> str:
     return f"row {neighbor.row}" if neighbor.text is None else neighbor.text
-
-
-def _cell(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("*", "\\*")
 
 
 def build_index_parser() -> argparse.ArgumentParser:
@@ -898,6 +910,7 @@ def build_query_parser() -> argparse.ArgumentParser:
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="print JSON")
     output.add_argument("--markdown", action="store_true", help="print a Markdown table")
+    parser.add_argument("--output", help="file to write instead of printing")
     parser.add_argument("--batch-size", type=positive_int, default=64, help="texts of one forward pass")
     _add_common(parser)
     return parser
@@ -977,6 +990,7 @@ def _query(args: argparse.Namespace) -> None:
         index.check_model(model)
         model.to(COMPUTE_DTYPES[index.encoding.compute_dtype])
         vectors = index.embed(model, queries, args.batch_size)
+        report_truncated(count_truncated(model, queries), model)
     found = index.nearest(
         vectors,
         args.k,
@@ -987,15 +1001,17 @@ def _query(args: argparse.Namespace) -> None:
         batch_size=args.batch_size,
     )
     queries = queries or [f"{args.embeddings}, row {row}" for row in range(len(vectors))]
+    score = "cosine" if index.manifest["settings"]["metric"] == "cosine" else "distance"
     if args.json:
-        score = "cosine" if index.manifest["settings"]["metric"] == "cosine" else "distance"
         table = [
             {"query": query, "nearest": [{"row": n.row, score: round(n.score, 6), "text": n.text} for n in neighbors]}
             for query, neighbors in zip(queries, found, strict=True)
         ]
-        print(json.dumps(table, indent=2, ensure_ascii=False))
+        said = json.dumps(table, indent=2, ensure_ascii=False)
     else:
-        print(format_table(queries, found, args.markdown))
+        said = format_table(queries, found, args.markdown, score)
+    with replacing_file(args.output) if args.output else nullcontext(sys.stdout) as file:
+        print(said, file=file)
 
 
 def _query_vectors(index: SentenceIndex, source: Path) -> np.ndarray:

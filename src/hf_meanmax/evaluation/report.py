@@ -9,7 +9,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
 from pathlib import Path
@@ -27,6 +27,7 @@ from hf_meanmax.evaluation.runner import (
     shown_score,
 )
 from hf_meanmax.files import replacing_file
+from hf_meanmax.markdown import markdown_table
 
 FORMAT_VERSION = 1
 RESULTS = "results.json"
@@ -317,7 +318,7 @@ def _measured(results: Sequence[Results], tasks: Sequence[str]) -> str:
             )
         if any(_unknown(one, task) for task in tasks):
             rows.append(["unknown words, %", *(_unknown(one, task) for task in tasks), *("" for _ in sizes), ""])
-    return _table(header, rows)
+    return markdown_table(header, rows)
 
 
 def _measured_metrics(results: Sequence[Results], tasks: Sequence[str]) -> str:
@@ -338,7 +339,7 @@ def _measured_metrics(results: Sequence[Results], tasks: Sequence[str]) -> str:
                     spread = spreads["tasks"].get(task, {}).get(metric)
                     if spread:
                         rows.append(["", "", kind_name(kind), _shown_spread(spread, metric), ""])
-    return _table(header, rows)
+    return markdown_table(header, rows)
 
 
 def _published(tasks: Sequence[str]) -> str:
@@ -355,7 +356,7 @@ def _published(tasks: Sequence[str]) -> str:
         cells = [_printed(row.scores.get(task, {})) for task in tasks]
         means = [_average_cell(row.averages, size) for size in sizes]
         rows.append([row.name, *cells, *means, _dimension(row.dimension), row.source])
-    return _table(header, rows)
+    return markdown_table(header, rows)
 
 
 _GROUPS = list(dict.fromkeys(row.group for row in published_rows()))
@@ -365,7 +366,7 @@ def _published_intrinsic() -> str:
     rows = published_intrinsic_rows()
     columns = [(task, metric) for task, metrics in rows[0].scores.items() for metric in metrics]
     header = ["encoder", *(f"{task}: {metric}" for task, metric in columns), "dimension", "source"]
-    return _table(
+    return markdown_table(
         header,
         [
             [
@@ -398,7 +399,7 @@ def _provenance(results: Sequence[Results]) -> str:
                     f"{sum(score['seconds_scoring'] for score in run['scores'].values()):,.0f}",
                 ]
             )
-    lines = [_table(header, rows)]
+    lines = [markdown_table(header, rows)]
     for one in results:
         settings = one.settings
         seeds = ", ".join(map(str, settings.get("seeds", ()))) or "none"
@@ -573,11 +574,6 @@ def _dimension(value: int | None) -> str:
 
 def _confidence(results: Sequence[Results]) -> str:
     return " or ".join(sorted({f"{one.settings.get('confidence', 0.95):.0%}" for one in results}))
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -1,7 +1,7 @@
 """Scores of the texts that a model said against those it should have said: BLEU, chrF, ROUGE, exact matches.
 
-One function for reconstructions and translations alike, and the same by the length of the reference (paper 2,
-figure 2). sacrebleu and rouge-score compute what they can.
+One function for reconstructions and translations alike, and the same by the length of the reference (Zhang, Wu, Li and
+Zhang, figure 2). sacrebleu and rouge-score compute what they can.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import count, pairwise
 from typing import Any
 
 import numpy as np
+
+from hf_meanmax.data.sentences import CJK
+from hf_meanmax.markdown import markdown_table
 
 from .requirements import require
 
@@ -25,10 +27,6 @@ TOKENIZATIONS = ("none", "13a", "intl", "zh", "char")
 _ROUGE_TYPES = ("rouge1", "rouge2", "rougeL")
 _NGRAM = 4
 _MOST_BINS = 10
-
-# Scripts that are written without spaces between words: kana, ideographs, half-width kana, the later planes.
-_CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
-_CJK_CHARACTER = re.compile(f"[{_CJK}]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +73,7 @@ class RougeTokenizer:
     def __init__(self, use_stemmer: bool = False):
         from tokenizers import Regex, pre_tokenizers
 
-        pattern = rf"[{_CJK}]|[\p{{L}}\p{{N}}\p{{M}}&&[^{_CJK}]]+"
+        pattern = rf"[{CJK}]|[\p{{L}}\p{{N}}\p{{M}}&&[^{CJK}]]+"
         self._splitter = pre_tokenizers.Split(Regex(pattern), behavior="removed", invert=True)
         self._stemmer = require("nltk.stem.porter").PorterStemmer() if use_stemmer else None
 
@@ -223,15 +221,15 @@ def length_table(systems: Mapping[str, Sequence[Mapping[str, Any]]], metrics: Se
     names = []
     for system, metric in columns:
         parts = ([system] if len(systems) > 1 else []) + ([_LABELS[metric][0]] if len(metrics) > 1 else [])
-        names.append(" ".join(parts or [_LABELS[metric][0]]).replace("|", "\\|"))
-    lines = [f"| length | texts | {' | '.join(names)} |", "|---|---:|" + "---:|" * len(names)]
+        names.append(" ".join(parts or [_LABELS[metric][0]]))
+    rows = []
     for label, found in bins:
         cells = []
         for system, metric in columns:
             value = found[system][metric] if system in found else None
             cells.append("-" if value is None else _LABELS[metric][1].format(value))
-        lines.append(f"| {label} | {count_label(found)} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        rows.append([label, count_label(found), *cells])
+    return markdown_table(["length", "texts", *names], rows, "l" + "r" * (1 + len(names))) + "\n"
 
 
 def length_bins(
@@ -267,12 +265,6 @@ def count_label(found: Mapping[str, Mapping[str, Any]]) -> str:
 def metric_label(metric: str) -> str:
     """What tables and figures call a metric of [`scores_by_length`]."""
     return _LABELS[metric][0]
-
-
-def is_unsegmented(texts: Sequence[str]) -> bool:
-    """Whether most characters of the texts, white space aside, belong to a script without spaces between words."""
-    joined = "".join("".join(texts).split())
-    return 2 * len(_CJK_CHARACTER.findall(joined)) > len(joined)
 
 
 def _check_texts(hypotheses: Sequence[str], references: Sequence[str], tokenize: str) -> None:

@@ -1,0 +1,212 @@
+"""What a decoder reads while it says a text again: its attention over the latent rows, or its gates on them.
+
+    hf-meanmax-inspect runs/mine/model "the old man sat by the fire" --output inspection
+
+Each text is encoded and decoded greedily; what is recorded goes into figures and into inspection.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from .cli import make_parser, one_line_errors, parse_arguments
+from .export import load_checkpoint
+from .files import replacing_folder
+from .plots.decoding import GATE_QUANTILES, plot_latent_attention, plot_latent_gates
+from .plots.figures import save_figure
+
+INSPECTION_FILE = "inspection.json"
+_OWNED = (INSPECTION_FILE, "text-*.png")
+
+
+@dataclass(frozen=True)
+class DecodingRecord:
+    """What a decoder said, and what it read at each of the T steps.
+
+    Attributes:
+        text: what was encoded.
+        reconstruction: what was said.
+        tokens: the T tokens said; the last one ends the text unless it grew too long.
+        attentions: `(layers, heads, T, L)` over the rows `config.pooling_rows`; None where the decoder has none.
+        gates: `(layers, T, R, d)` on the rows `config.gated_rows`; None where the decoder has none.
+    """
+
+    text: str
+    reconstruction: str
+    tokens: list[str]
+    attentions: np.ndarray | None
+    gates: np.ndarray | None
+
+
+@torch.no_grad()
+def record_decoding(model: Any, tokenizer: Any, text: str) -> DecodingRecord:
+    """Encodes a text, says it again greedily, and records what the decoder reads of the latent rows.
+
+    The record is that of one forward pass over what was said, which equals the steps of the generation.
+
+    Args:
+        model: an autoencoder in evaluation mode.
+        tokenizer: its tokenizer.
+        text: one text.
+
+    Raises:
+        ValueError: the decoder reads the latent rows before its first word alone, so there is nothing to record.
+    """
+    batch = tokenizer([text], return_tensors="pt").to(model.device)
+    with _written_out_attention(model):
+        said = model.generate(**batch, do_sample=False, num_beams=1)
+        output = model(**batch, decoder_input_ids=said[:, :-1], output_attentions=True, output_latent_gates=True)
+    if not output.cross_attentions and not output.latent_gates:
+        raise ValueError(
+            f"decoder_type is {model.config.decoder_type!r}: this decoder reads the latent rows before its first word "
+            "alone, so it has neither attention over them nor gates on them to show."
+        )
+    return DecodingRecord(
+        text,
+        tokenizer.decode(said[0], skip_special_tokens=True),
+        _token_texts(tokenizer, said[0, 1:].tolist()),
+        _stacked(output.cross_attentions),
+        _stacked(output.latent_gates),
+    )
+
+
+@contextmanager
+def _written_out_attention(model: Any) -> Iterator[None]:
+    """The fast implementations of attention give no weights."""
+    usual = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(usual)
+
+
+def _stacked(layers: Sequence[torch.Tensor] | None) -> np.ndarray | None:
+    """The only text of the batch, one entry a layer."""
+    return np.stack([layer[0].float().cpu().numpy() for layer in layers]) if layers else None
+
+
+def _token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
+    if type(tokenizer.backend_tokenizer.model).__name__ == "WordLevel":
+        return tokenizer.convert_ids_to_tokens(ids)
+    # Pieces stand for bytes, and look like text only when decoded.
+    return [tokenizer.decode([number]) for number in ids]
+
+
+def write_inspection(
+    model: Any, tokenizer: Any, texts: Sequence[str], folder: str | os.PathLike[str], name: str = ""
+) -> list[DecodingRecord]:
+    """Records the decoding of each text; writes figures and inspection.json, all of them or none.
+
+    Without matplotlib the figures are left out, which is said on stderr.
+
+    Args:
+        model: an autoencoder in evaluation mode.
+        tokenizer: its tokenizer.
+        texts: the texts.
+        folder: where to write; an older inspection there is replaced.
+        name: of the checkpoint, for inspection.json.
+
+    Returns:
+        A record a text.
+
+    Raises:
+        ValueError: no text, or the decoder has nothing to show (see [`record_decoding`]).
+        FileExistsError: `folder` is a file.
+    """
+    if isinstance(texts, str) or not texts:
+        raise ValueError(f"texts is {texts!r}; give a list of one text at least.")
+    config = model.config
+    records = [record_decoding(model, tokenizer, text) for text in texts]
+    content = {
+        "checkpoint": name,
+        "decoder_type": config.decoder_type,
+        "attention_rows": list(config.pooling_rows) if records[0].attentions is not None else [],
+        "gated_rows": list(config.gated_rows),
+        "texts": [_numbers(record, config.gated_rows) for record in records],
+    }
+    with replacing_folder(folder, _OWNED) as partial:
+        with open(partial / INSPECTION_FILE, "w", encoding="utf-8") as file:
+            json.dump(content, file, ensure_ascii=False)
+            file.write("\n")
+        try:
+            for number, record in enumerate(records, 1):
+                _draw(record, config, partial, f"text-{number}")
+        except ImportError as error:
+            print(f"No figures were drawn. {error}", file=sys.stderr)
+    return records
+
+
+def _numbers(record: DecodingRecord, gated_rows: Sequence[str]) -> dict[str, Any]:
+    """A record as JSON: attention by layer, head, step and row; of the gates mean and quantiles over the dimensions."""
+    numbers: dict[str, Any] = {
+        "text": record.text,
+        "reconstruction": record.reconstruction,
+        "tokens": record.tokens,
+    }
+    if record.attentions is not None:
+        numbers["attention"] = _rounded(record.attentions)
+    if record.gates is not None:
+        low, high = np.quantile(record.gates, GATE_QUANTILES, axis=-1)
+        statistics = {"mean": record.gates.mean(axis=-1), "quantile_10": low, "quantile_90": high}
+        numbers["gates"] = [
+            {
+                row: {name: _rounded(values[layer, :, place]) for name, values in statistics.items()}
+                for place, row in enumerate(gated_rows)
+            }
+            for layer in range(len(record.gates))
+        ]
+    return numbers
+
+
+def _rounded(values: np.ndarray) -> Any:
+    return values.astype(np.float64).round(6).tolist()
+
+
+def _draw(record: DecodingRecord, config: Any, folder: Path, name: str) -> None:
+    """One set of figures a layer."""
+    for layer in range(config.num_hidden_layers):
+        prefix = name if config.num_hidden_layers == 1 else f"{name}-layer-{layer + 1}"
+        if record.attentions is not None:
+            weights = record.attentions[layer]
+            for per_head, suffix in ((False, "attention"), (True, "attention-by-head")):
+                figure = plot_latent_attention(record.tokens, weights, config.pooling_rows, per_head)
+                save_figure(figure, folder / f"{prefix}-{suffix}.png")
+        if record.gates is not None:
+            figure = plot_latent_gates(record.tokens, record.gates[layer], config.gated_rows)
+            save_figure(figure, folder / f"{prefix}-gates.png")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = make_parser("hf-meanmax-inspect", "Show what a decoder reads of the latent rows while it says a text.")
+    parser.add_argument("checkpoint", help="a checkpoint with its decoder (folder or name on the Hub)")
+    parser.add_argument("text", nargs="+", help="texts")
+    parser.add_argument("--output", required=True, help="folder for inspection.json and the figures")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> None:
+    """The command line; see `--help`. Prints what is said for each text."""
+    args = parse_arguments(build_parser(), argv)
+    with one_line_errors("inspect"):
+        from accelerate import PartialState
+
+        model, tokenizer = load_checkpoint(args.checkpoint)
+        model.to(PartialState().device)
+        for record in write_inspection(model, tokenizer, args.text, args.output, args.checkpoint):
+            print(" ".join(record.reconstruction.splitlines()))
+
+
+if __name__ == "__main__":
+    main()

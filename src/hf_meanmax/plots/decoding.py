@@ -1,0 +1,144 @@
+"""Figures of how a decoder reads the latent rows while it speaks: attention over them, and gates on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .figures import new_figure
+from .labels import TokenAxis
+
+_ROW = 0.34  # inches
+_MOST_BINS = 64
+GATE_QUANTILES = (0.1, 0.9)
+
+
+def plot_latent_attention(
+    tokens: Sequence[str], attentions: np.ndarray, row_names: Sequence[str], per_head: bool = False
+) -> Any:
+    """The decoder's attention over the latent rows at each step as a heat map (Zhang, Wu, Li and Li 2018, figure 2).
+
+    Args:
+        tokens: what was said at each of T steps.
+        attentions: weights `(heads, T, L)` of one text and layer.
+        row_names: of the L latent rows, for instance `("max", "mean")`.
+        per_head: below the mean over the heads, show each head in a panel of its own.
+
+    Returns:
+        A matplotlib figure.
+
+    Raises:
+        ValueError: no token, an array of another shape, or weights that are no distribution over the rows.
+        ImportError: matplotlib is not installed.
+    """
+    values = _checked("attentions", attentions, ("heads", "T", "L"), tokens, row_names)
+    totals = values.sum(axis=2)
+    if np.abs(totals - 1).max() > 0.02:
+        head, step = np.unravel_index(np.abs(totals - 1).argmax(), totals.shape)
+        raise ValueError(
+            f"attentions of head {head + 1} at step {step + 1} sum to {totals[head, step]:.3g} over the rows; the "
+            "weights of a step must sum to 1."
+        )
+    panels = [("mean of\nthe heads" if len(values) > 1 else "", values.mean(axis=0))]
+    if per_head:
+        panels += [(f"head {number}", weights) for number, weights in enumerate(values, 1)]
+    figure = new_figure()
+    axis = TokenAxis(tokens)
+    width = axis.width + 2.6
+    figure.set_size_inches(width, (_ROW * len(row_names) + 0.1) * len(panels) + axis.height + 0.3)
+    all_axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
+    for axes, (name, weights) in zip(all_axes, panels, strict=True):
+        image = axes.imshow(weights.T, aspect="auto", cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+        axes.set_xticks([])
+        axes.set_yticks(range(len(row_names)), row_names, fontsize=8)
+        axes.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=8)
+    axis.apply(all_axes[-1])
+    _add_scale(figure, image, all_axes, "attention", width)
+    return figure
+
+
+def plot_latent_gates(tokens: Sequence[str], gates: np.ndarray, row_names: Sequence[str]) -> Any:
+    """The gates on the latent rows over time (sigma in equations 19-20 of Zhang, Wu, Li and Zhang).
+
+    Above, the mean over the dimensions of each row as a line, and the range from their 10 % to their 90 % quantile;
+    below, one heat map a row of its dimensions, sorted by their mean over time, neighbours averaged where there are
+    many.
+
+    Args:
+        tokens: what was said at each of T steps.
+        gates: `(T, R, d)` of one text and layer, between 0 and 1.
+        row_names: of the R gated rows, for instance `("max", "mean")`.
+
+    Returns:
+        A matplotlib figure.
+
+    Raises:
+        ValueError: no token, an array of another shape, or a gate outside 0..1.
+        ImportError: matplotlib is not installed.
+    """
+    values = _checked("gates", gates, ("T", "R", "d"), tokens, row_names)
+    steps = np.arange(len(tokens))
+    figure = new_figure()
+    axis = TokenAxis(tokens)
+    width = axis.width + 2.6
+    figure.set_size_inches(width, 2.0 + 1.4 * len(row_names) + axis.height)
+    lines, *maps = figure.subplots(1 + len(row_names), 1, height_ratios=[1.2, *[1] * len(row_names)])
+    for number, name in enumerate(row_names):
+        low, high = np.quantile(values[:, number], GATE_QUANTILES, axis=1)
+        lines.plot(steps, values[:, number].mean(axis=1), marker=".", color=f"C{number}", label=name)
+        lines.fill_between(steps, low, high, color=f"C{number}", alpha=0.12, linewidth=0)
+    lines.set_xticks([])
+    lines.set_xlim(-0.5, len(tokens) - 0.5)
+    lines.set_ylim(0, 1)
+    lines.set_ylabel("gate: mean,\n10-90 % of dimensions", fontsize=8)
+    lines.tick_params(labelsize=8)
+    lines.grid(axis="y", alpha=0.3)
+    lines.legend(fontsize=8, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(row_names), frameon=False)
+    for number, (axes, name) in enumerate(zip(maps, row_names, strict=True)):
+        bins = sorted_bins(values[:, number])
+        image = axes.imshow(bins, aspect="auto", cmap="viridis", vmin=0, vmax=1, interpolation="nearest")
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.set_ylabel(f"{name}:\n{values.shape[2]:,} dimensions", fontsize=8)
+    axis.apply(maps[-1])
+    _add_scale(figure, image, maps, "gate", width)
+    return figure
+
+
+def sorted_bins(values: np.ndarray, most: int = _MOST_BINS) -> np.ndarray:
+    """Activities `(T, d)` as rows `(bins, T)`: dimensions sorted by their mean over time, the most active first.
+
+    Where there are more than `most` dimensions, as many bins hold the means of neighbours in that order.
+    """
+    order = np.argsort(-values.mean(axis=0), kind="stable")
+    parts = np.array_split(order, min(most, values.shape[1]))
+    return np.stack([values[:, part].mean(axis=1) for part in parts])
+
+
+def _add_scale(figure: Any, image: Any, axes: Sequence[Any], label: str, width: float) -> None:
+    """The colour bar of a heat map, as wide in a wide figure as in a narrow one."""
+    scale = figure.colorbar(image, ax=axes, fraction=0.15 / width, pad=0.1 / width, aspect=4 + 4 * len(axes))
+    scale.set_label(label, size=8)
+    scale.ax.tick_params(labelsize=8)
+
+
+def _checked(
+    name: str, values: np.ndarray, axes: tuple[str, str, str], tokens: Sequence[str], row_names: Sequence[str]
+) -> np.ndarray:
+    """The values as float64, all between 0 and 1, in an array that fits the tokens and the rows."""
+    if isinstance(tokens, str) or not len(tokens):
+        raise ValueError(f"tokens is {tokens!r}; give a list of what was said at each step, one at least.")
+    array = np.asarray(values, dtype=np.float64)
+    expected = {"T": len(tokens), "L": len(row_names), "R": len(row_names)}
+    fits = array.ndim == 3 and 0 not in array.shape
+    if not fits or any(size != expected.get(axis, size) for axis, size in zip(axes, array.shape, strict=True)):
+        raise ValueError(
+            f"{name} has the shape {array.shape}; {len(tokens)} tokens and the rows {', '.join(row_names) or '(none)'} "
+            f"need ({', '.join(f'{axis}={expected[axis]}' if axis in expected else axis for axis in axes)})."
+        )
+    is_bad = ~((array >= 0) & (array <= 1))
+    if is_bad.any():
+        raise ValueError(f"{name} holds {array[is_bad][0]:.3g}; every value must be between 0 and 1.")
+    return array
