@@ -13,10 +13,10 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_meanmax import export, files
+from hf_meanmax import GatedMeanMaxAAEForReconstruction, export, files
 from hf_meanmax.export import CHECKPOINT_FILES, check_checkpoint, load_checkpoint, save_checkpoint
 from hf_meanmax.files import recover_folder, replacing_file, replacing_folder
-from tiny_model import TEXTS, make_model, make_tokenizer, run_python
+from tiny_model import TEXTS, WORDS, make_model, make_tokenizer, run_python
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +40,32 @@ def pooled(model, tokenizer, texts=TEXTS) -> np.ndarray:
         return model.encoder(**tokenizer(texts, padding=True, return_tensors="pt")).pooler_output.numpy()
 
 
-@pytest.mark.parametrize("form", [{}, {"mean_first": True}, {"pooling": "mean"}, {"pooling": "max"}], ids=str)
+FORMS = {
+    "paper": {},
+    "mean_first": {"mean_first": True},
+    "mean": {"pooling": "mean"},
+    "max": {"pooling": "max"},
+    "gated": {"full_class": GatedMeanMaxAAEForReconstruction},
+    "gated_rae": {
+        "full_class": GatedMeanMaxAAEForReconstruction,
+        "encoder_type": "bilstm",
+        "pooling": "mean_max_last",
+        "decoder_type": "lstm_gates",
+        "mean_first": True,
+    },
+    "rae": {
+        "full_class": GatedMeanMaxAAEForReconstruction,
+        "encoder_type": "bilstm",
+        "pooling": "last",
+        "decoder_type": "lstm",
+    },
+    "cnn_lstm": {"encoder_type": "cnn", "pooling": "max", "decoder_type": "lstm"},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_one_folder_loads_everywhere(tmp_path, form):
-    model, tokenizer = make_model(**form), make_tokenizer()
+    model, tokenizer = make_model(**FORMS[form]), make_tokenizer()
     expected = pooled(model, tokenizer)
     folder = save_checkpoint(model, tokenizer, tmp_path / "model")
 
@@ -57,21 +80,22 @@ def test_one_folder_loads_everywhere(tmp_path, form):
     assert sentence_model.get_embedding_dimension() == expected.shape[1] == vectors.shape[1]
     assert np.allclose(vectors, expected, atol=1e-6)
     assert np.isfinite(vectors).all()
-    said = model.generate(sentence_embedding=torch.from_numpy(vectors))
-    assert torch.equal(said, model.generate(**inputs))
+    said = model.generate(sentence_embedding=torch.from_numpy(vectors), max_new_tokens=8)
+    assert torch.equal(said, model.generate(**inputs, max_new_tokens=8))
 
 
+@pytest.mark.parametrize("form", ["paper", "gated_rae"])
 @pytest.mark.parametrize("normalize", ["rows", "embedding"])
-def test_normalised_exports(tmp_path, normalize):
-    model, tokenizer = make_model(), make_tokenizer()
+def test_normalised_exports(tmp_path, normalize, form):
+    model, tokenizer = make_model(**FORMS[form]), make_tokenizer()
     raw = pooled(model, tokenizer)
-    rows = raw.reshape(len(TEXTS), 2, -1) if normalize == "rows" else raw[:, None]
+    rows = raw.reshape(len(TEXTS), -1, 16) if normalize == "rows" else raw[:, None]
     expected = (rows / np.linalg.norm(rows, axis=-1, keepdims=True)).reshape(len(TEXTS), -1)
 
     folder = save_checkpoint(model, tokenizer, tmp_path / "model", normalize=normalize)
     sentence_model = SentenceTransformer(str(folder), device="cpu")
     vectors = sentence_model.encode(TEXTS, batch_size=2)
-    assert sentence_model.get_embedding_dimension() == 32
+    assert sentence_model.get_embedding_dimension() == raw.shape[1]
     assert np.allclose(vectors, expected, atol=1e-6)
     with pytest.raises(ValueError, match="normalised"):
         model.generate(sentence_embedding=torch.from_numpy(vectors))
@@ -85,12 +109,24 @@ def test_only_stock_modules_and_no_pickle(saved):
     assert all(any(Path(entry.name).match(p) for p in CHECKPOINT_FILES) for entry in saved.iterdir())
 
 
-def test_long_text_is_not_cut(tmp_path):
-    long = "the cat " * 40 + "ran"
-    model, tokenizer = make_model(max_position_embeddings=16), make_tokenizer()
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+@pytest.mark.parametrize("form", ["paper", "mean", "gated", "gated_rae", "cnn_lstm"])
+def test_long_text_is_not_cut(tmp_path, form, positions):
+    """Beyond the length of a learned table, and beyond the 512 tokens at which other models are cut."""
+    long = " ".join(WORDS * 60) + " ran"
+    settings = {"max_position_embeddings": 16, "position_embedding_type": positions}
+    model, tokenizer = make_model(**settings, **FORMS[form]), make_tokenizer()
     folder = save_checkpoint(model, tokenizer, tmp_path / "model")
+    encoder, read = AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    ids = [tokenizer.convert_tokens_to_ids(word) for word in [*WORDS * 60, "ran", "</s>"]]
+    assert read(long, truncation=True).input_ids == ids
+    with torch.no_grad():
+        expected = encoder(input_ids=torch.tensor([ids])).pooler_output
+        cut = encoder(input_ids=torch.tensor([ids[:512]])).pooler_output
+    assert not torch.allclose(expected, cut, atol=1e-4)
     sentence_model = SentenceTransformer(str(folder), device="cpu")
-    assert np.allclose(sentence_model.encode([long]), pooled(model, tokenizer, [long]), atol=1e-6)
+    for texts in ([long], ["a dog ran", long]):
+        assert np.allclose(sentence_model.encode(texts)[-1], expected[0], atol=1e-5)
 
     tokenizer.model_max_length = 5
     save_checkpoint(model, tokenizer, folder)
@@ -107,9 +143,12 @@ def test_loads_without_the_package(saved, folder):
     model, tokenizer = make_model(), make_tokenizer()
     inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
     np.save(folder.with_name("vectors.npy"), pooled(model, tokenizer))
-    np.save(folder.with_name("tokens.npy"), model.generate(**inputs).numpy())
-    rows = folder.with_name("rows")
+    np.save(folder.with_name("tokens.npy"), model.generate(**inputs, max_new_tokens=8).numpy())
+    rows, rae = folder.with_name("rows"), folder.with_name("rae")
     save_checkpoint(model, tokenizer, rows, normalize="rows")
+    recurrent = make_model(**FORMS["gated_rae"])
+    save_checkpoint(recurrent, tokenizer, rae)
+    np.save(folder.with_name("rae.npy"), pooled(recurrent, tokenizer))
     code = f"""
 import sys
 sys.modules["hf_meanmax"] = None
@@ -130,6 +169,8 @@ assert np.allclose(encoded, vectors, atol=1e-6)
 rows = SentenceTransformer({str(rows)!r}, device="cpu", **trust)
 assert rows.get_embedding_dimension() == 32
 assert np.allclose(np.linalg.norm(rows.encode(texts).reshape(len(texts), 2, -1), axis=-1), 1, atol=1e-5)
+encoded = SentenceTransformer({str(rae)!r}, device="cpu", **trust).encode(texts)
+assert np.allclose(encoded, np.load({str(folder.with_name("rae.npy"))!r}), atol=1e-6)
 try:
     SentenceTransformer(folder, device="cpu")
 except (ValueError, OSError) as error:
@@ -272,7 +313,8 @@ def test_wrong_checkpoints_are_explained(folder, tmp_path):
         config_file.write_text(json.dumps({**config, **changes}))
 
     with_config(model_type="bert")
-    with pytest.raises(ValueError, match=r"config\.json: model_type is 'bert'.*expected one of 'mean_max_aae'"):
+    families = "'gated_mean_max_aae', 'mean_max_aae'"
+    with pytest.raises(ValueError, match=rf"config\.json: model_type is 'bert'.*expected one of {families}"):
         check_checkpoint(folder)
     with_config(hidden_size=-1)
     with pytest.raises(ValueError, match=r"config\.json.*hidden_size"):

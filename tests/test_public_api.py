@@ -9,7 +9,10 @@ import sys
 import hf_meanmax
 from hf_meanmax import evaluation
 
-PUBLIC_NAMES = {"MeanMaxAAEConfig", "MeanMaxAAEForReconstruction", "MeanMaxAAEModel", "__version__"}
+PUBLIC_NAMES = {
+    "GatedMeanMaxAAEConfig", "GatedMeanMaxAAEForReconstruction", "GatedMeanMaxAAEModel", "MeanMaxAAEConfig",
+    "MeanMaxAAEForReconstruction", "MeanMaxAAEModel", "__version__",
+}  # fmt: skip
 
 EVALUATION_NAMES = {
     "Embedder", "EmbeddingFile", "Results", "Task", "TaskResult", "TextScores", "evaluate", "evaluate_with_controls",
@@ -18,7 +21,7 @@ EVALUATION_NAMES = {
 }  # fmt: skip
 
 # Imported where they are used: the models load and train without them.
-LATE_IMPORTS = ("datasets", "faiss", "gensim", "matplotlib", "onnx", "rouge_score", "sacrebleu")
+LATE_IMPORTS = ("datasets", "faiss", "gensim", "jieba", "matplotlib", "onnx", "rouge_score", "sacrebleu")
 LATE_IMPORTS += ("scipy", "sentence_transformers", "sklearn")
 
 

@@ -13,7 +13,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 import hf_meanmax
-from hf_meanmax import MeanMaxAAEConfig, MeanMaxAAEForReconstruction
+from hf_meanmax import MeanMaxAAEForReconstruction
+from hf_meanmax.modeling.base import LatentForConditionalDecoding
 
 SPECIALS = ["<pad>", "<unk>", "<s>", "</s>"]
 WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "red", "old"]
@@ -35,7 +36,9 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def make_model(seed: int = 0, **config: object) -> MeanMaxAAEForReconstruction:
+def make_model(
+    seed: int = 0, full_class: type = MeanMaxAAEForReconstruction, **config: object
+) -> LatentForConditionalDecoding:
     sizes = {
         "vocab_size": len(SPECIALS + WORDS),
         "embedding_size": 8,
@@ -44,8 +47,10 @@ def make_model(seed: int = 0, **config: object) -> MeanMaxAAEForReconstruction:
         "num_attention_heads": 2,
     }
     torch.manual_seed(seed)
-    model = MeanMaxAAEForReconstruction(MeanMaxAAEConfig(**{**sizes, **config}))
-    # The generation's bound that keeps tests short; a random decoder seldom ends by itself.
+    model = full_class(full_class.config_class(**{**sizes, **config}))
+    with torch.no_grad():
+        model.lm_head.bias[3] = -1.0  # or many a random decoder would end before its first word
+    # What is decoded from vectors ends early, which keeps tests short.
     model.generation_config.max_new_tokens = 8
     return model.eval()
 

@@ -109,18 +109,20 @@ def save_checkpoint(
 
 def sentence_transformer_files(config: Any, tokenizer: Any, normalize: str | None) -> dict[str, Any]:
     """The SentenceTransformer part of a checkpoint folder: the JSON content of each file, by its name."""
+    # sentence-transformers pools a maximum and a mean itself; other rows are the model's own business.
+    is_pooled_there = normalize != "rows" and set(config.pooling_rows) <= {"max", "mean"}
     if normalize == "rows":
         output = {"method": "normalized_rows", "method_output_name": None}
-        output_name = "sentence_embedding"
-    else:
+    elif is_pooled_there:
         output = {"method": "forward", "method_output_name": "last_hidden_state"}
-        output_name = "token_embeddings"
+    else:
+        output = {"method": "forward", "method_output_name": "pooler_output"}
     modules = [("", _TRANSFORMER)]
     files: dict[str, Any] = {
         "sentence_bert_config.json": {
             "transformer_task": "feature-extraction",
             "modality_config": {"text": output},
-            "module_output_name": output_name,
+            "module_output_name": "token_embeddings" if is_pooled_there else "sentence_embedding",
             "max_seq_length": min(tokenizer.model_max_length, NO_LIMIT),
             # Sentences joined to one row would share their positions.
             "unpad_inputs": False,
@@ -132,7 +134,7 @@ def sentence_transformer_files(config: Any, tokenizer: Any, normalize: str | Non
             "similarity_fn_name": "cosine",
         },
     }
-    if normalize != "rows":
+    if is_pooled_there:
         modules.append(("1_Pooling", _POOLING))
         files["1_Pooling/config.json"] = {
             "embedding_dimension": config.hidden_size,

@@ -1,16 +1,28 @@
-"""The mean-max attention autoencoder written out from its equations (Zhang et al., EMNLP 2018): one sentence, one head,
-one position at a time. Equation numbers are the paper's; where it is silent, the released code's form is named."""
+"""The autoencoders written out from their equations: one sentence, one head, one position at a time.
+
+Equation numbers are those of the mean-max autoencoder (Zhang, Wu, Li and Li 2018), and those marked G of the gated one
+(Zhang, Wu, Li and Zhang); where the former is silent, the released code's form is named.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 SPECIAL_TOKENS = 4  # <pad>, <unk>, <s>, </s>
 START = 2
+LSTM_WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    return 1 / (1 + torch.exp(-x))
+
+
+def tanh(x: Tensor) -> Tensor:
+    return 1 - 2 / (1 + torch.exp(2 * x))
 
 
 @dataclass
@@ -20,22 +32,28 @@ class Reference:
     Args:
         weights: the parameters by their names in the checkpoint.
         heads, layers, eps: sizes and the layer normalisation's epsilon.
+        encoder: "self_attention", "bilstm", "lstm" or "cnn".
         rows: names of the latent rows in order.
+        decoder: "attention", "gates", "lstm", "lstm_attention" or "lstm_gates".
         relu: ReLU on queries, keys and values (released code).
         positions: "sinusoidal" (eq. 1-2), "learned" (released code) or "none".
         frozen: special tokens have a table of their own.
         tied: the output scores words by the word table.
+        gates: left by `decode`: for each layer and step the gates (rows, d) on the gated rows.
     """
 
     weights: dict[str, Tensor]
     heads: int
     layers: int
     eps: float
+    encoder: str
     rows: tuple[str, ...]
+    decoder: str
     relu: bool
     positions: str
     frozen: bool
     tied: bool
+    gates: list[list[Tensor]] = field(default_factory=list)
 
     def linear(self, name: str, x: Tensor) -> Tensor:
         y = self.weights[f"{name}.weight"] @ x
@@ -50,21 +68,21 @@ class Reference:
     def position(self, t: int, width: int) -> Tensor:
         if self.positions == "sinusoidal":  # (1), (2)
             code = [(math.sin if i % 2 == 0 else math.cos)(t / 10000 ** ((i - i % 2) / width)) for i in range(width)]
-            return torch.tensor(code, dtype=torch.float64)
+            return torch.tensor(code, dtype=torch.float32).double()  # the models' codes are float32
         table = self.weights.get("encoder.embeddings.position_embeddings.weight")
         if table is not None and t < len(table):
             return table[t]
         return torch.zeros(width, dtype=torch.float64)
 
-    def embed(self, ids: list[int]) -> list[Tensor]:
+    def embed_word(self, word: int, t: int) -> Tensor:
         """x_t = e_t + p_t."""
-        vectors = []
-        for t, word in enumerate(ids):
-            own = self.frozen and word < SPECIAL_TOKENS
-            table = "special_embeddings" if own else "word_embeddings"
-            e = self.weights[f"encoder.embeddings.{table}.weight"][word]
-            vectors.append(e + self.position(t, len(e)))
-        return vectors
+        own = self.frozen and word < SPECIAL_TOKENS
+        table = "special_embeddings" if own else "word_embeddings"
+        e = self.weights[f"encoder.embeddings.{table}.weight"][word]
+        return e + self.position(t, len(e))
+
+    def embed(self, ids: list[int]) -> list[Tensor]:
+        return [self.embed_word(word, t) for t, word in enumerate(ids)]
 
     def attend(self, name: str, query: Tensor, rows: list[Tensor]) -> Tensor:
         """(3)-(7): heads concatenated, nothing after them."""
@@ -93,34 +111,151 @@ class Reference:
         a = self.attend(f"{name}.attention", x, rows)  # (8), (15)
         return self.norm(f"{name}.attention_norm", a if layer == 0 else a + x)  # (9), (16)
 
+    def lstm_cell(self, name: str, direction: str, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        """The next h and c; the rows of the weights belong to the gates i, f, the candidate g and the gate o."""
+
+        def part(which: int) -> Tensor:
+            rows = slice(which * len(h), (which + 1) * len(h))
+            w, u, a, b = (self.weights[f"{name}.{kind}_l0{direction}"][rows] for kind in LSTM_WEIGHTS)
+            return w @ x + u @ h + a + b
+
+        i, f, g, o = sigmoid(part(0)), sigmoid(part(1)), tanh(part(2)), sigmoid(part(3))
+        c = f * c + i * g
+        return o * tanh(c), c
+
+    def lstm(self, name: str, direction: str, xs: list[Tensor]) -> list[Tensor]:
+        """The outputs in the order of `xs`, from zeros."""
+        size = self.weights[f"{name}.weight_hh_l0{direction}"].shape[1]
+        h = c = torch.zeros(size, dtype=torch.float64)
+        outputs = []
+        for x in xs:
+            h, c = self.lstm_cell(name, direction, x, h, c)
+            outputs.append(h)
+        return outputs
+
+    def filters(self, name: str, xs: list[Tensor]) -> list[Tensor]:
+        """tanh of filters of 3, 4 and 5 words around (of four words: one before, two after), zeros beyond the ends."""
+        outputs = []
+        for t in range(len(xs)):
+            found = []
+            for index, (before, after) in enumerate(((1, 1), (1, 2), (2, 2))):
+                kernel, y = self.weights[f"{name}.{index}.weight"], self.weights[f"{name}.{index}.bias"]
+                for place, s in enumerate(range(t - before, t + after + 1)):
+                    if 0 <= s < len(xs):
+                        y = y + kernel[:, :, place] @ xs[s]
+                found.append(tanh(y))
+            outputs.append(torch.cat(found))
+        return outputs
+
     def encode(self, ids: list[int]) -> tuple[list[Tensor], list[Tensor]]:
         """Hidden states, and the latent rows Z."""
         states = self.embed(ids)
+        last = None
         for layer in range(self.layers):
             name = f"encoder.sequence_encoder.layers.{layer}"
-            attended = [self.self_attention(name, layer, x, states) for x in states]
-            states = [
-                self.norm(f"{name}.output_norm", self.feed_forward(f"{name}.feed_forward", a) + a) for a in attended
-            ]  # (10), (11)
+            if self.encoder == "self_attention":
+                attended = [self.self_attention(name, layer, x, states) for x in states]
+                states = [
+                    self.norm(f"{name}.output_norm", self.feed_forward(f"{name}.feed_forward", a) + a) for a in attended
+                ]  # (10), (11)
+                last = states[-1]
+            elif self.encoder == "bilstm":
+                forwards = self.lstm(f"{name}.lstm", "", states)
+                backwards = self.lstm(f"{name}.lstm", "_reverse", states[::-1])
+                last = torch.cat((forwards[-1], backwards[-1]))
+                states = [torch.cat(pair) for pair in zip(forwards, backwards[::-1], strict=True)]
+            elif self.encoder == "lstm":
+                states = self.lstm(f"{name}.lstm", "", states)
+                last = states[-1]
+            else:
+                states = self.filters(f"{name}.convolutions", states)
+                last = states[-1]
         z_max = torch.stack([max(values) for values in zip(*states, strict=True)])  # (12)
         z_mean = sum(states) / len(states)  # (13)
-        return states, [{"max": z_max, "mean": z_mean}[row] for row in self.rows]  # (14)
+        return states, [{"max": z_max, "mean": z_mean, "last": last}[row] for row in self.rows]  # (14)
+
+    def read_gates(self, name: str, f: Tensor, latents: list[Tensor], gated: list[str]) -> tuple[Tensor, Tensor]:
+        """What the gates let through of the gated rows, and the gates (rows, d) (G19, G20)."""
+        zs = [latents[self.rows.index(row)] for row in gated]
+        gates = [
+            sigmoid(self.linear(f"{name}.latent_projections.{i}", z) + self.linear(f"{name}.state_projections.{i}", f))
+            for i, z in enumerate(zs)
+        ]
+        return sum(z * gate for z, gate in zip(zs, gates, strict=True)), torch.stack(gates)
+
+    def attending_layer(self, layer: int, y: Tensor, ys: list[Tensor], latents: list[Tensor]) -> Tensor:
+        """The output at y of a decoder layer with self-attention over `ys`, y among them."""
+        name = f"decoder.sequence_decoder.layers.{layer}"
+        a = self.self_attention(name, layer, y, ys)
+        if self.decoder == "attention":
+            c = self.norm(f"{name}.latent_norm", self.attend(f"{name}.latent_attention", a, latents) + a)  # (17), (18)
+            return self.norm(f"{name}.output_norm", self.feed_forward(f"{name}.feed_forward", c) + c)  # (19), (20)
+        f = self.norm(f"{name}.output_norm", self.feed_forward(f"{name}.feed_forward", a) + a)  # (G17), (G18)
+        read, gates = self.read_gates(f"{name}.latent_gates", f, latents, self.rows)
+        self.gates[layer].append(gates)
+        return self.norm(f"{name}.latent_norm", f + read)  # (G21)
+
+    def first_state(self, layer: int, latents: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """h and c before the first word: from all rows, from the last state, or zeros."""
+        rows = [row for row in self.rows if self.decoder == "lstm" or (self.decoder == "lstm_gates" and row == "last")]
+        size = len(latents[0])
+        if not rows:
+            return torch.zeros(size, dtype=torch.float64), torch.zeros(size, dtype=torch.float64)
+        read = torch.cat([latents[self.rows.index(row)] for row in rows])
+        state = self.linear(f"decoder.sequence_decoder.layers.{layer}.initial_state", read)
+        return tanh(state[:size]), state[size:]
+
+    def recurrent_layer(
+        self, layer: int, y: Tensor, h: Tensor, c: Tensor, latents: list[Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The output at y of a recurrent decoder layer whose state is h and c, and the next h and c."""
+        name = f"decoder.sequence_decoder.layers.{layer}"
+        h, c = self.lstm_cell(f"{name}.lstm", "", y, h, c)
+        if self.decoder == "lstm":
+            return h, h, c
+        if self.decoder == "lstm_attention":
+            read = self.attend(f"{name}.latent_attention", h, latents)
+        else:
+            gated = [row for row in self.rows if row != "last"]
+            read, gates = self.read_gates(f"{name}.latent_gates", h, latents, gated)
+            self.gates[layer].append(gates)
+        return self.norm(f"{name}.latent_norm", h + read), h, c
+
+    def scores(self, h: Tensor) -> Tensor:
+        """Of the vocabulary (21)."""
+        if not self.tied:
+            return self.linear("lm_head", h)
+        table, bias = self.weights["encoder.embeddings.word_embeddings.weight"], self.weights["lm_head.bias"]
+        return table @ self.linear("output_projection", h) + bias
 
     def decode(self, latents: list[Tensor], targets: list[int]) -> list[Tensor]:
         """Scores of the vocabulary at each target, under teacher forcing."""
         states = self.embed([START, *targets[:-1]])
+        self.gates = [[] for _ in range(self.layers)]
         for layer in range(self.layers):
-            name = f"decoder.sequence_decoder.layers.{layer}"
-            new_states = []
-            for t, y in enumerate(states):
-                a = self.self_attention(name, layer, y, states[: t + 1])
-                c = self.norm(f"{name}.latent_norm", self.attend(f"{name}.latent_attention", a, latents) + a)  # (17-18)
-                new_states.append(self.norm(f"{name}.output_norm", self.feed_forward(f"{name}.feed_forward", c) + c))
-            states = new_states  # (19), (20)
-        if not self.tied:
-            return [self.linear("lm_head", h) for h in states]  # (21)
-        table, bias = self.weights["encoder.embeddings.word_embeddings.weight"], self.weights["lm_head.bias"]
-        return [table @ self.linear("output_projection", h) + bias for h in states]
+            if self.decoder in ("attention", "gates"):
+                states = [self.attending_layer(layer, y, states[: t + 1], latents) for t, y in enumerate(states)]
+                continue
+            h, c = self.first_state(layer, latents)
+            outputs = []
+            for y in states:
+                output, h, c = self.recurrent_layer(layer, y, h, c, latents)
+                outputs.append(output)
+            states = outputs
+        return [self.scores(h) for h in states]
+
+    def say(self, latents: list[Tensor], steps: int) -> list[int]:
+        """Greedy decoding by a recurrent decoder that carries its state along: the start symbol and `steps` words."""
+        words = [START]
+        self.gates = [[] for _ in range(self.layers)]
+        memory = [self.first_state(layer, latents) for layer in range(self.layers)]
+        for t in range(steps):
+            y = self.embed_word(words[-1], t)
+            for layer, (h, c) in enumerate(memory):
+                y, h, c = self.recurrent_layer(layer, y, h, c, latents)
+                memory[layer] = h, c
+            words.append(int(self.scores(y).argmax()))
+        return words
 
     def loss(self, sentences: list[list[int]], label_smoothing: float = 0.0) -> Tensor:
         """(22), nats per target over all sentences; the released code mixes a uniform distribution into the target."""

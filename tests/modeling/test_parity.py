@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import pytest
 import torch
 
-from hf_meanmax import MeanMaxAAEConfig, MeanMaxAAEForReconstruction
+from hf_meanmax import (
+    GatedMeanMaxAAEForReconstruction,
+    MeanMaxAAEConfig,
+    MeanMaxAAEForReconstruction,
+)
 from modeling.reference import Reference
 
-TOLERANCE = 1e-6
-SENTENCES = [[7, 5, 9, 4, 3], [6, 3], [8, 1, 8, 3]]  # <unk> and a repeated word; all end in </s>
+TOLERANCE = 1e-9
+END = 3
+SENTENCES = [[7, 5, 9, 4, 3], [6, 3], [8, 1, 8, 3], [3]]  # <unk>, a repeated word, an empty one; all end in </s>
 SIZES = {
     "vocab_size": 11, "embedding_size": 6, "hidden_size": 8, "intermediate_size": 10, "num_attention_heads": 2,
     "embedding_dropout": 0.0, "attention_dropout": 0.0,
 }  # fmt: skip
-FORMS = {
-    "paper": {},
-    "released": {
-        "attention_bias": True, "projection_activation": "relu", "position_embedding_type": "learned",
-        "max_position_embeddings": 4, "label_smoothing": 0.1, "layer_norm_eps": 1e-8, "mean_first": True,
-        "freeze_word_embeddings": True,
-    },
+RELEASED = {
+    "attention_bias": True, "projection_activation": "relu", "position_embedding_type": "learned",
+    "max_position_embeddings": 4, "label_smoothing": 0.1, "layer_norm_eps": 1e-8, "mean_first": True,
+    "freeze_word_embeddings": True,
 }  # fmt: skip
+FORMS = {"paper": {}, "released": RELEASED}
 ROWS = {
     ("paper", "mean_max"): ("max", "mean"),
     ("released", "mean_max"): ("mean", "max"),
@@ -30,6 +36,72 @@ ROWS = {
     ("paper", "max"): ("max",),
     ("released", "max"): ("max",),
 }
+NO_POSITIONS = {"position_embedding_type": "none"}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A model other than the mean-max autoencoder: its settings, and what they mean."""
+
+    full_class: type
+    settings: dict[str, Any]
+    encoder: str
+    rows: tuple[str, ...]
+    decoder: str
+
+
+GATED, MEAN_MAX = GatedMeanMaxAAEForReconstruction, MeanMaxAAEForReconstruction
+PARTS = {
+    "gated": Parts(GATED, {}, "self_attention", ("max", "mean"), "gates"),
+    "gated_mean": Parts(GATED, {"pooling": "mean"}, "self_attention", ("mean",), "gates"),
+    "gated_max": Parts(GATED, {"pooling": "max"}, "self_attention", ("max",), "gates"),
+    "gated_rae": Parts(
+        GATED,
+        {"encoder_type": "bilstm", "pooling": "mean_max_last", "decoder_type": "lstm_gates", **NO_POSITIONS},
+        "bilstm", ("max", "mean", "last"), "lstm_gates",
+    ),
+    "rae": Parts(
+        GATED,
+        {"encoder_type": "bilstm", "pooling": "last", "decoder_type": "lstm", **NO_POSITIONS},
+        "bilstm", ("last",), "lstm",
+    ),
+    "mean_max_rae": Parts(
+        MEAN_MAX,
+        {"encoder_type": "bilstm", "decoder_type": "lstm_attention", **NO_POSITIONS},
+        "bilstm", ("max", "mean"), "lstm_attention",
+    ),
+    "lstm_sdae": Parts(
+        MEAN_MAX,
+        {"encoder_type": "lstm", "pooling": "last", "decoder_type": "lstm", **NO_POSITIONS},
+        "lstm", ("last",), "lstm",
+    ),
+    "cnn_lstm": Parts(
+        MEAN_MAX,
+        {"encoder_type": "cnn", "pooling": "max", "decoder_type": "lstm", **NO_POSITIONS},
+        "cnn", ("max",), "lstm",
+    ),
+    # Parts that no paper puts together.
+    "all_rows_of_cnn": Parts(
+        GATED, {"encoder_type": "cnn", "pooling": "mean_max_last"}, "cnn", ("max", "mean", "last"), "gates"
+    ),
+    "lstm_from_all_rows": Parts(
+        GATED,
+        {"pooling": "mean_max_last", "mean_first": True, "decoder_type": "lstm"},
+        "self_attention", ("mean", "max", "last"), "lstm",
+    ),
+    "gated_lstm_from_zeros": Parts(
+        MEAN_MAX,
+        {"encoder_type": "lstm", "mean_first": True, "decoder_type": "lstm_gates"},
+        "lstm", ("mean", "max"), "lstm_gates",
+    ),
+    "released_rae": Parts(
+        MEAN_MAX,
+        {**RELEASED, "encoder_type": "bilstm", "pooling": "mean_max_last", "decoder_type": "lstm_attention"},
+        "bilstm", ("mean", "max", "last"), "lstm_attention",
+    ),
+}  # fmt: skip
+RECURRENT = [name for name, parts in PARTS.items() if parts.decoder.startswith("lstm")]
+WITH_GATES = [name for name, parts in PARTS.items() if parts.decoder.endswith("gates")]
 
 
 def pad(sentences: list[list[int]], side: str, value: int) -> torch.Tensor:
@@ -38,28 +110,84 @@ def pad(sentences: list[list[int]], side: str, value: int) -> torch.Tensor:
     return torch.tensor([ids + f if side == "right" else f + ids for ids, f in zip(sentences, fill, strict=True)])
 
 
-def make_model(form: str, pooling: str = "mean_max", **settings) -> MeanMaxAAEForReconstruction:
-    config = MeanMaxAAEConfig(**SIZES, **FORMS[form], pooling=pooling, **settings)
-    model = MeanMaxAAEForReconstruction(config).double()
+def build(full_class: type, settings: dict[str, Any], std: float = 0.5) -> Any:
+    """A model in float64 none of whose parameters can be left out unnoticed, norms and biases among them."""
+    torch.manual_seed(0)
+    model = full_class(full_class.config_class(**{**SIZES, **settings})).double()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.normal_(std=0.5)  # norms and biases too, so that none can be left out unnoticed
+            parameter.normal_(std=std if parameter.dim() > 1 else 0.5)
     return model
 
 
-def make_reference(model: MeanMaxAAEForReconstruction, form: str, pooling: str) -> Reference:
-    released = form == "released"
+def make_model(form: str, pooling: str = "mean_max", **settings) -> MeanMaxAAEForReconstruction:
+    return build(MeanMaxAAEForReconstruction, {**FORMS[form], "pooling": pooling, **settings})
+
+
+def refer(model: Any, settings: dict[str, Any], encoder: str, rows: tuple[str, ...], decoder: str) -> Reference:
     return Reference(
         weights={name: value.detach().clone().requires_grad_() for name, value in model.named_parameters()},
         heads=SIZES["num_attention_heads"],
-        layers=model.config.num_hidden_layers,
-        eps=1e-8 if released else 1e-5,
-        rows=ROWS[form, pooling],
-        relu=released,
-        positions="learned" if released else "sinusoidal",
-        frozen=released,
-        tied=model.config.tie_word_embeddings,
+        layers=settings.get("num_hidden_layers", 1),
+        eps=settings.get("layer_norm_eps", 1e-5),
+        encoder=encoder,
+        rows=rows,
+        decoder=decoder,
+        relu=settings.get("projection_activation") == "relu",
+        positions=settings.get("position_embedding_type", "sinusoidal"),
+        frozen=settings.get("freeze_word_embeddings", False),
+        tied=settings.get("tie_word_embeddings", False),
     )
+
+
+def make_reference(model: MeanMaxAAEForReconstruction, form: str, pooling: str, **settings) -> Reference:
+    return refer(model, {**FORMS[form], **settings}, "self_attention", ROWS[form, pooling], "attention")
+
+
+def make_parts(name: str, std: float = 0.5, **settings) -> tuple[Any, Reference]:
+    parts = PARTS[name]
+    settings = {**parts.settings, **settings}
+    model = build(parts.full_class, settings, std)
+    return model, refer(model, settings, parts.encoder, parts.rows, parts.decoder)
+
+
+def padded(sentences: list[list[int]], side: str) -> dict[str, torch.Tensor]:
+    labels = pad(sentences, side, -100)
+    return {"input_ids": pad(sentences, side, 0), "attention_mask": (labels != -100).long(), "labels": labels}
+
+
+def agree(actual: torch.Tensor, expected: torch.Tensor | list[torch.Tensor], message: str = "") -> None:
+    wanted = torch.stack(expected) if isinstance(expected, list) else expected
+    torch.testing.assert_close(actual, wanted, atol=TOLERANCE, rtol=0, msg=lambda text: f"{message}: {text}")
+
+
+def check_agreement(model: Any, reference: Reference, label_smoothing: float) -> None:
+    """States, rows, scores, loss and every gradient, for batches padded on either side."""
+    # Dropout is 0, so that training mode differs from evaluation only by the label smoothing.
+    model.train()
+    expected = [reference.encode(sentence) for sentence in SENTENCES]
+    logits = [reference.decode(latents, ids) for (_, latents), ids in zip(expected, SENTENCES, strict=True)]
+    expected_loss = reference.loss(SENTENCES, label_smoothing)
+    expected_loss.backward()
+    for side in ("right", "left"):
+        batch = padded(SENTENCES, side)
+        real = batch["attention_mask"] == 1
+        output = model(**batch)
+        states = model.encoder(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
+        for row, (expected_states, expected_latents) in enumerate(expected):
+            agree(states[row, real[row]], expected_states)
+            agree(output.latents[row], expected_latents)
+            agree(output.logits[row, real[row]], logits[row])
+        agree(output.loss, expected_loss)
+        model.zero_grad()
+        output.loss.backward()
+        for name, parameter in model.named_parameters():
+            if not parameter.requires_grad:
+                assert parameter.grad is None, name
+                continue
+            if name.endswith(("word_embeddings.weight", "special_embeddings.weight")) and not reference.tied:
+                assert parameter.grad[0].abs().max() == 0, name  # <pad> is never read
+            agree(parameter.grad, reference.weights[name].grad, name)
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
@@ -67,38 +195,48 @@ def make_reference(model: MeanMaxAAEForReconstruction, form: str, pooling: str) 
 @pytest.mark.parametrize("pooling", ["mean_max", "mean", "max"])
 @pytest.mark.parametrize("form", FORMS)
 def test_equations(form, pooling, layers, tied):
-    model = make_model(form, pooling, num_hidden_layers=layers, tie_word_embeddings=tied)
-    # Dropout is 0, so that training mode differs from evaluation only by the label smoothing.
-    model.train()
-    reference = make_reference(model, form, pooling)
-    side = "left" if layers == 2 else "right"
-    labels = pad(SENTENCES, side, -100)
-    mask = (labels != -100).long()
-    ids = pad(SENTENCES, side, 0)
+    settings = {"num_hidden_layers": layers, "tie_word_embeddings": tied}
+    model = make_model(form, pooling, **settings)
+    check_agreement(
+        model, make_reference(model, form, pooling, **settings), label_smoothing=0.1 if form == "released" else 0.0
+    )
 
-    output = model(input_ids=ids, attention_mask=mask, labels=labels)
-    states = model.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
-    for row, sentence in enumerate(SENTENCES):
-        expected_states, expected_latents = reference.encode(sentence)
-        expected_logits = reference.decode(expected_latents, sentence)
-        torch.testing.assert_close(states[row, mask[row] == 1], torch.stack(expected_states), atol=TOLERANCE, rtol=0)
-        torch.testing.assert_close(output.latents[row], torch.stack(expected_latents), atol=TOLERANCE, rtol=0)
-        torch.testing.assert_close(
-            output.logits[row, mask[row] == 1], torch.stack(expected_logits), atol=TOLERANCE, rtol=0
-        )
 
-    expected_loss = reference.loss(SENTENCES, label_smoothing=0.1 if form == "released" else 0.0)
-    torch.testing.assert_close(output.loss, expected_loss, atol=TOLERANCE, rtol=0)
-    output.loss.backward()
-    expected_loss.backward()
-    for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
-            assert parameter.grad is None, name
-            continue
-        expected = reference.weights[name].grad
-        if name.endswith(("word_embeddings.weight", "special_embeddings.weight")) and not tied:
-            assert parameter.grad[0].abs().max() == 0, name  # <pad> is never read
-        torch.testing.assert_close(parameter.grad, expected, atol=TOLERANCE, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
+@pytest.mark.parametrize("layers", [1, 2], ids=["1layer", "2layers"])
+@pytest.mark.parametrize("name", PARTS)
+def test_equations_of_other_parts(name, layers):
+    model, reference = make_parts(name, num_hidden_layers=layers, tie_word_embeddings=layers == 2)
+    check_agreement(model, reference, label_smoothing=0.1 if name == "released_rae" else 0.0)
+
+
+@pytest.mark.parametrize("name", WITH_GATES)
+def test_recorded_gates_are_the_equations_own(name):
+    """In the order of the rows, layer by layer, in a padded batch."""
+    model, reference = make_parts(name, num_hidden_layers=2)
+    model.eval()
+    for side in ("right", "left"):
+        batch = padded(SENTENCES, side)
+        gates = model(**batch, output_latent_gates=True).latent_gates
+        assert len(gates) == 2
+        for row, ids in enumerate(SENTENCES):
+            reference.decode(reference.encode(ids)[1], ids)
+            for layer, expected in zip(gates, reference.gates, strict=True):
+                agree(layer[row, batch["attention_mask"][row] == 1], expected)
+
+
+@pytest.mark.parametrize("layers", [1, 2], ids=["1layer", "2layers"])
+@pytest.mark.parametrize("name", RECURRENT)
+def test_generation_carries_the_state_along(name, layers):
+    """generate() says what a loop over the words says that keeps h and c itself."""
+    model, reference = make_parts(name, std=1.25, num_hidden_layers=layers)
+    model.eval()
+    for bias in (model.lm_head.bias, reference.weights["lm_head.bias"]):
+        bias.data[END] = -1e4  # it never stops by itself
+    sentences = [*SENTENCES, [4, 9, 10, 3], [10, 10, 6, 7, 3], [5, 3], [9, 4, 8, 7, 6, 5, 3]]
+    batch = padded(sentences, "left")
+    said = model.generate(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], max_new_tokens=8)
+    assert said.tolist() == [reference.say(reference.encode(ids)[1], steps=8) for ids in sentences]
+    assert len({tuple(row) for row in said.tolist()}) > 1
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from hf_meanmax import MeanMaxAAEConfig
+from hf_meanmax import GatedMeanMaxAAEConfig, MeanMaxAAEConfig
 from hf_meanmax.training.arguments import (
     PretrainArguments,
     arguments_from_settings,
@@ -35,6 +35,21 @@ def test_recipes_of_the_paper_have_its_sizes():
     config = parse_command_line(["mean-max-aae", "--corpus", "x"]).build_config()
     paper = MeanMaxAAEConfig(freeze_word_embeddings=True)
     assert config.to_dict() == paper.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("family", "config_class"), [("mean_max_aae", MeanMaxAAEConfig), ("gated_mean_max_aae", GatedMeanMaxAAEConfig)]
+)
+def test_families(family, config_class):
+    """Each has its own defaults, and the other's parts."""
+    config = parse_command_line(["--corpus", "x", "--family", family]).build_config()
+    assert type(config) is config_class
+    assert config.to_dict() == config_class().to_dict()
+    recurrent = {"encoder_type": "bilstm", "pooling": "mean_max_last", "decoder_type": "lstm_gates"}
+    words = [f"--{key}={value}" for key, value in recurrent.items()]
+    args = parse_command_line(["--corpus", "x", "--family", family, *words])
+    assert args.model == recurrent
+    assert args.build_config().to_dict() == config_class(**recurrent).to_dict()
 
 
 def test_no_argument_is_the_built_in_recipe():
@@ -84,6 +99,8 @@ def test_options_of_the_run(words, name, value):
         (["--projection_activation", "relu"], "projection_activation", "relu"),
         (["--projection_activation", "null"], "projection_activation", None),
         (["--pooling", "max"], "pooling", "max"),
+        (["--encoder_type", "cnn"], "encoder_type", "cnn"),
+        (["--decoder_type", "lstm_attention"], "decoder_type", "lstm_attention"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -120,9 +137,12 @@ def test_options_win_over_the_recipe(tmp_path):
         (["--compile", "maybe"], "`compile` is 'maybe'; it must be of type bool"),
         (["--corpus"], "`corpus` is True; it must be of type list"),
         (["--softmax", "half"], "`softmax` is 'half'; allowed: 'full', 'chunked', 'sampled'"),
-        (["--pooling", "median"], "`pooling` is 'median'; allowed: 'mean_max', 'mean', 'max'"),
+        (["--pooling", "median"], "`pooling` is 'median'; allowed: 'mean_max', 'mean', 'max', 'last', 'mean_max_last'"),
+        (["--encoder_type", "gru"], "`encoder_type` is 'gru'; allowed: 'self_attention', 'bilstm', 'lstm', 'cnn'"),
+        (["--decoder_type", "gru"], "`decoder_type` is 'gru'; allowed: 'attention', 'gates', 'lstm', 'lstm_attention'"),
+        (["--decoder_type", "lstm_gates", "--pooling", "last"], "`pooling` is 'last', which leaves the gates"),
         (["--projection_activation", "gelu"], "`projection_activation` is 'gelu'; allowed: 'relu'"),
-        (["--family", "bert"], "`family` is 'bert'; allowed: mean_max_aae"),
+        (["--family", "bert"], "`family` is 'bert'; allowed: gated_mean_max_aae, mean_max_aae"),
         (["one", "two"], "Give one recipe, not 2: one, two"),
         (["--batch_tokens", "0"], "`batch_tokens` is 0; it must be 1 or more"),
         (["--seed", "-1"], "`seed` is -1; it must be 0 or more"),
@@ -174,8 +194,9 @@ def test_an_empty_recipe_file_is_all_defaults(tmp_path):
     assert args.to_dict() == {**PretrainArguments().to_dict(), "recipe": "empty", "output_dir": "runs/empty"}
 
 
-def test_what_follows_from_the_tokenizer_cannot_be_set():
-    fields = model_fields(MeanMaxAAEConfig)
+@pytest.mark.parametrize("config_class", [MeanMaxAAEConfig, GatedMeanMaxAAEConfig])
+def test_what_follows_from_the_tokenizer_cannot_be_set(config_class):
+    fields = model_fields(config_class)
     assert {"hidden_size", "vocab_size", "tie_word_embeddings"} <= set(fields)
     for name in ("input_vocab_size", "eos_token_id", "is_encoder_decoder", "auto_classes", "architectures"):
         assert name not in fields

@@ -38,6 +38,15 @@ def test_flops_of_a_step_by_hand(model):
     assert count_flops(model, batch()) == 3 * forward_products(outputs=V)
 
 
+def test_flops_of_an_lstm():
+    """All four gates at each step; nothing is learned of the zeros that the encoder starts from."""
+    settings = {"encoder_type": "lstm", "pooling": "last", "decoder_type": "lstm"}
+    sizes = {"vocab_size": V, "embedding_size": E, "hidden_size": D}
+    tokens = B * N
+    forward = 2 * (2 * tokens * (E + D) * 4 * D) + 2 * B * D * 2 * D + 2 * tokens * D * V
+    assert count_flops(make_model(**sizes, **settings), batch()) == 3 * forward - 2 * B * D * 4 * D
+
+
 def test_flops_of_a_sampled_step(model):
     candidates = {"candidate_ids": torch.arange(30), "candidate_log_prob": torch.zeros(30)}
     # The product with a row of ones that sums the bias's gradient counts too.

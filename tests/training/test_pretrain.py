@@ -43,6 +43,23 @@ HARD = {
 }
 
 
+GATED_RAE = {
+    "family": "gated_mean_max_aae",
+    "encoder_type": "bilstm",
+    "pooling": "mean_max_last",
+    "decoder_type": "lstm_gates",
+    "position_embedding_type": "none",
+    "initializer_range": 0.7,
+}
+NOISE = {"word_drop": 0.1, "word_swap": 0.1}
+OTHER_MODELS = {
+    "gated": {"family": "gated_mean_max_aae", "initializer_range": 0.7},
+    "gated_rae": GATED_RAE,
+    "lstm_sdae": {"encoder_type": "lstm", "pooling": "last", "decoder_type": "lstm", **NOISE},
+    "cnn_lstm": {"encoder_type": "cnn", "pooling": "max", "decoder_type": "lstm", **NOISE},
+}
+
+
 @pytest.fixture(autouse=True)
 def quick_machine(monkeypatch):
     monkeypatch.setattr(module, "measure_matrix_rate", lambda device, dtype: 1e12)
@@ -132,6 +149,7 @@ def test_a_whole_run(make_arguments, softmax, capsys):
     encoded = SentenceTransformer(str(model_folder), device="cpu").encode(texts, convert_to_tensor=True)
     torch.testing.assert_close(encoded, embedding)
     assert torch.equal(model.generate(**batch, max_new_tokens=5), said)
+    assert model.generation_config.max_new_tokens == 256
 
     told = json.loads((model_folder / "training_args.json").read_text())
     assert {key: told[key] for key in args.to_dict()} == args.to_dict()
@@ -159,6 +177,33 @@ def test_it_learns_to_reconstruct(make_arguments):
     tokenizer = AutoTokenizer.from_pretrained(Path(args.output_dir) / "model")
     text = "her sister painted the green door near the mill"
     assert score_reconstructions(tokenizer, [text], reconstruct(model, tokenizer, [text])).exact_match == 1
+
+
+@pytest.mark.parametrize("name", OTHER_MODELS)
+def test_other_families_and_parts_learn(make_arguments, name):
+    """A short run of each: the loss falls, and the folder encodes and decodes as the model does."""
+    args = make_arguments(max_steps=40, log_steps=10, softmax="sampled", num_negatives=30, **OTHER_MODELS[name])
+    pretrain(args)
+    curve = losses(args.output_dir)
+    assert curve[40] < 0.8 * curve[10]
+    folder = Path(args.output_dir) / "model"
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    texts = ["the cat saw a book in town", "a dog", ""]
+    batch = tokenizer(texts, padding=True, return_tensors="pt")
+    encoded = SentenceTransformer(str(folder), device="cpu").encode(texts, convert_to_tensor=True)
+    torch.testing.assert_close(encoded, model.encoder(**batch).pooler_output)
+    said = model.generate(sentence_embedding=encoded, max_new_tokens=9)
+    assert torch.equal(said, model.generate(**batch, max_new_tokens=9))
+
+
+def test_the_longest_text_bounds_what_a_vector_says(make_arguments, tmp_path):
+    """1.5 times its 201 tokens, with the end token; what was left out for its length does not count."""
+    lines = ["the cat saw a book in town " * 28 + "a red dog ran", "the cat saw a book in town " * 40, "a dog ran home"]
+    (tmp_path / "long.txt").write_text("\n".join(lines * 3))
+    pretrain(make_arguments(corpus=[str(tmp_path / "long.txt")], max_tokens=250, batch_tokens=512, max_steps=1))
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run" / "model")
+    assert model.generation_config.max_new_tokens == 302
 
 
 @pytest.mark.parametrize("softmax", ["full", "chunked"])
@@ -409,6 +454,19 @@ def test_a_killed_run_goes_on_to_the_last_bit(make_arguments, monkeypatch, unint
     pretrain(args)
     assert comparable(args.output_dir) == comparable(whole)
     assert same(weights(args.output_dir), weights(whole))
+
+
+def test_a_killed_recurrent_run_goes_on_to_the_last_bit(make_arguments, monkeypatch):
+    options = {**HARD, **GATED_RAE, "max_steps": 5, "checkpoint_steps": 2, "log_steps": 1}
+    whole, killed = make_arguments("whole", **options), make_arguments("killed", **options)
+    pretrain(whole)
+    with monkeypatch.context() as patch:
+        interrupt(patch, 3, kill)
+        with pytest.raises(Killed):
+            pretrain(killed)
+    pretrain(killed)
+    assert comparable(killed.output_dir) == comparable(whole.output_dir)
+    assert same(weights(killed.output_dir), weights(whole.output_dir))
 
 
 def test_sigterm_saves_and_the_same_command_goes_on(make_arguments, monkeypatch, uninterrupted, capsys):

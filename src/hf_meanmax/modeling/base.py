@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 from transformers import initialization as init
 from transformers.cache_utils import Cache
 from transformers.configuration_utils import PreTrainedConfig
@@ -17,9 +17,10 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_base import LatentConfig
-from .decoders import DECODERS, LatentAttentionLayer
-from .encoders import ENCODERS, SelfAttentionLayer
-from .layers import MultiHeadAttention, TextEmbeddings, WordSpaceProjection
+from .decoders import DECODERS
+from .encoders import ENCODERS
+from .generation import LEAST_OF_EMBEDDING, TextLengthCriteria, pad_ended, text_bounds
+from .layers import LatentGates, MultiHeadAttention, SequenceLayer, TextEmbeddings, WordSpaceProjection
 from .losses import IGNORE_INDEX, chunked_cross_entropy, full_cross_entropy, sampled_cross_entropy
 from .pooling import POOLINGS
 
@@ -49,10 +50,13 @@ class LatentModelOutput(ModelOutput):
 class LatentSeq2SeqOutput(Seq2SeqLMOutput):
     """A [`~transformers.modeling_outputs.Seq2SeqLMOutput`] with the latent rows Z `(B, L, d)` that were decoded.
 
-    `encoder_last_hidden_state` holds Z too, which is all that the decoder reads of the encoder.
+    `encoder_last_hidden_state` holds Z too, which is all that the decoder reads of the encoder. `latent_gates` are, on
+    request (`output_latent_gates=True`), the gates `(B, T, R, d)` of each layer of a decoder that has them, on the R
+    rows that `config.gated_rows` names.
     """
 
     latents: torch.Tensor | None = None
+    latent_gates: tuple[torch.Tensor, ...] | None = None
 
 
 class LatentPreTrainedModel(PreTrainedModel):
@@ -62,7 +66,10 @@ class LatentPreTrainedModel(PreTrainedModel):
     base_model_prefix = "encoder"
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
-    _no_split_modules = ["SelfAttentionLayer", "LatentAttentionLayer"]
+    _no_split_modules = [
+        "SelfAttentionLayer", "RecurrentLayer", "ConvolutionalLayer",
+        "LatentAttentionLayer", "LatentGateLayer", "RecurrentDecoderLayer",
+    ]  # fmt: skip
     _skip_keys_device_placement = ["past_key_values"]
     _supports_sdpa = True
     _supports_flash_attn = True
@@ -78,8 +85,13 @@ class LatentPreTrainedModel(PreTrainedModel):
             # Word vectors are large; scores by them must still start at a standard deviation of 1.
             size = module.weight.numel()
             init.normal_(module.weight, std=1 / (self.config.initializer_range * size**0.5))
-        elif isinstance(module, nn.Linear):
+        elif isinstance(module, nn.Linear | nn.Conv1d):
             init.xavier_uniform_(module.weight)
+        elif isinstance(module, nn.LSTM):
+            for name, parameter in module.named_parameters():
+                # Forget gates start open, or nothing of a long text reaches its end.
+                if name.startswith("bias_ih") and not getattr(parameter, "_is_hf_initialized", False):
+                    parameter[module.hidden_size : 2 * module.hidden_size] = 1.0
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
@@ -119,7 +131,7 @@ class LatentEncoderModel(LatentPreTrainedModel):
     """Token sequence -> hidden states -> latent rows Z -> sentence embedding."""
 
     _can_record_outputs = {
-        "hidden_states": SelfAttentionLayer,
+        "hidden_states": SequenceLayer,
         "attentions": OutputRecorder(MultiHeadAttention, index=1),
     }
 
@@ -181,10 +193,11 @@ class LatentDecoderModel(LatentPreTrainedModel):
     """The decoder as transformers sees it: records hidden states and attentions around a decoder of `decoders.py`."""
 
     _can_record_outputs = {
-        "hidden_states": LatentAttentionLayer,
+        "hidden_states": SequenceLayer,
         # transformers 5.10 looks for the name anywhere in a path; the dot keeps `latent_attention` out.
         "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name=".attention"),
         "cross_attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="latent_attention"),
+        "latent_gates": OutputRecorder(LatentGates, index=1),
     }
 
     def __init__(self, config: PreTrainedConfig) -> None:
@@ -217,6 +230,7 @@ class DecoderOutput(ModelOutput):
     hidden_states: tuple[torch.Tensor, ...] | None = None
     attentions: tuple[torch.Tensor, ...] | None = None
     cross_attentions: tuple[torch.Tensor, ...] | None = None
+    latent_gates: tuple[torch.Tensor, ...] | None = None
 
 
 def token_positions(attention_mask: torch.Tensor) -> torch.Tensor:
@@ -254,8 +268,9 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
         width = config.embedding_size if config.tie_word_embeddings else config.hidden_size
         self.output_projection = WordSpaceProjection(config.hidden_size, width) if config.tie_word_embeddings else None
         self.lm_head = nn.Linear(width, config.vocab_size)
-        # The sentence's end, not a length, stops a reconstruction; this only bounds a decoder that never ends.
-        self.generation_config.max_new_tokens = self.generation_config.max_new_tokens or 256
+        # The sentence's end, not a length, stops a decoding; this bounds a decoder that never ends, where there is no
+        # text whose length would do so.
+        self.generation_config.max_new_tokens = self.generation_config.max_new_tokens or LEAST_OF_EMBEDDING
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Embedding:
@@ -371,9 +386,16 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
             decoder_hidden_states=decoder_outputs.hidden_states,
             decoder_attentions=decoder_outputs.attentions,
             cross_attentions=decoder_outputs.cross_attentions,
+            latent_gates=decoder_outputs.latent_gates,
             encoder_last_hidden_state=latents,
             latents=latents,
         )
+
+    @staticmethod
+    def create_masks_for_generate(config: PreTrainedConfig, attention_mask: torch.Tensor | None, **kwargs: Any) -> Any:
+        """What generation with a cache of fixed size hands on: the mask `(B, past + T)` as it is. Positions are counted
+        on it, and an attention's mask, which transformers would put in its place, means nothing to an LSTM."""
+        return attention_mask
 
     def _own_words(self, input_ids: torch.Tensor | None, attention_mask: torch.Tensor | None) -> torch.Tensor:
         """The input as targets `(B, N)`, -100 at padding."""
@@ -408,8 +430,13 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
         latents = latents.to(self.lm_head.weight.dtype)
         if not bool(torch.isfinite(latents).all()):
             raise ValueError(f"A sentence embedding holds NaN or infinite values; this model decodes {expected}.")
-        norms = latents.float().norm(dim=-1)
-        is_unit = ((norms - 1).abs() < 1e-2).all(dim=-1) | ((norms.square().sum(-1).sqrt() - 1).abs() < 1e-2)
+        slack = 1e-2
+        if self.config.encoder_type != "self_attention":
+            # No layer norm keeps a raw row far from length 1 there, and some come near it by chance: what rounding
+            # leaves of a normalised vector is nearer still.
+            slack = max(torch.finfo(embedding.dtype).eps, 2e-6) if embedding.is_floating_point() else 0.0
+        norms = embedding.reshape(-1, rows, width).float().norm(dim=-1)
+        is_unit = ((norms - 1).abs() <= slack).all(dim=-1) | ((norms.square().sum(-1).sqrt() - 1).abs() <= slack)
         if bool(is_unit.any()):
             raise ValueError(
                 f"{int(is_unit.sum())} of {len(latents)} sentence embeddings are L2-normalised; this model decodes "
@@ -428,11 +455,18 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
         self,
         inputs: torch.Tensor | None = None,
         generation_config: GenerationConfig | None = None,
+        logits_processor: LogitsProcessorList | None = None,
+        stopping_criteria: StoppingCriteriaList | None = None,
         *args: Any,
         sentence_embedding: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
         """[`~transformers.GenerationMixin.generate`], from text or from sentence embeddings alone.
+
+        A bound of the caller's wins: `max_new_tokens` or `max_length`, as an argument or in a `generation_config`.
+        Without one, a text is decoded to at most 1.5 times its own tokens (Zhang, Wu, Li and Zhang, section 5.2; at
+        least 16), whatever else is in its batch, and a vector, whose text's length is not known, to the
+        `max_new_tokens` of the model's `generation_config`. What follows the end of a row is padding.
 
         Args:
             sentence_embedding: raw embeddings `(B, L * d)` (`pooler_output`, or `SentenceTransformer.encode` of a
@@ -460,11 +494,20 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
             else:
                 latents = self.encode_latents(attention_mask=attention_mask, **text)
             kwargs["encoder_outputs"] = BaseModelOutput(last_hidden_state=latents)
-        # The default bound is on new tokens, and transformers lets that one win over a length that a caller gives.
+        criteria = None
         if kwargs.get("max_new_tokens") is None:
+            kwargs.pop("max_new_tokens", None)  # transformers would take a None for its own default, 20 tokens
             max_length = kwargs.pop("max_length", None)
-            if max_length is None and getattr(generation_config, "max_new_tokens", None) is None:
+            has_own_bound = getattr(generation_config, "max_new_tokens", None) is not None
+            if max_length is None and not has_own_bound:
                 max_length = getattr(generation_config, "max_length", None)
             if max_length is not None:
+                # The model's own bound is on new tokens, and transformers would let that one win.
                 kwargs["max_new_tokens"] = max_length - 1
-        return super().generate(None, generation_config, *args, **kwargs)
+            elif text and not has_own_bound:
+                criteria = TextLengthCriteria(text_bounds(next(iter(text.values())), attention_mask))
+                kwargs["max_new_tokens"] = int(criteria.bounds.max())
+                stopping_criteria = StoppingCriteriaList([*(stopping_criteria or []), criteria])
+        output = super().generate(None, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
+        pad_ended(getattr(output, "sequences", output), criteria, kwargs, generation_config, self.generation_config)
+        return output

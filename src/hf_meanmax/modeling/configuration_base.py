@@ -25,12 +25,18 @@ _TRANSFORMERS_KEYWORDS = {
     "trust_remote_code",
 }
 
-POOLING_ROWS = {"mean_max": ("max", "mean"), "max": ("max",), "mean": ("mean",)}
+POOLING_ROWS = {
+    "mean_max": ("max", "mean"),
+    "max": ("max",),
+    "mean": ("mean",),
+    "last": ("last",),
+    "mean_max_last": ("max", "mean", "last"),
+}
 
 
 @strict
 class LatentConfig(PreTrainedConfig):
-    """Base of every configuration: the word table, the widths, and how a sequence becomes latent rows.
+    """Base of every configuration: a choice of encoder, pooling and decoder, and their sizes.
 
     Args:
         vocab_size (`int`, defaults to 21583):
@@ -44,11 +50,31 @@ class LatentConfig(PreTrainedConfig):
             Width of the hidden states and of each latent row.
         num_hidden_layers (`int`, defaults to 1):
             Layers of the encoder, and of the decoder.
-        pooling (`"mean_max"`, `"mean"` or `"max"`, defaults to `"mean_max"`):
-            The latent rows: `mean_max` gives two, `mean` and `max` one each.
+        intermediate_size (`int`, defaults to 4096):
+            Inner width of the feed-forward layers.
+        num_attention_heads (`int`, defaults to 8):
+            Heads of every attention; must divide `hidden_size`.
+        attention_bias (`bool`, defaults to `False`):
+            Whether the query, key and value projections have biases.
+        projection_activation (`"relu"` or `None`, *optional*):
+            Activation on the query, key and value projections.
+        attention_dropout (`float`, defaults to 0.5):
+            Dropout on the attention weights.
+        encoder_type (`"self_attention"`, `"bilstm"`, `"lstm"` or `"cnn"`, defaults to `"self_attention"`):
+            How the tokens become hidden states. A `bilstm` has `hidden_size / 2` units a direction; a `cnn` shares
+            `hidden_size` among filters of 3, 4 and 5 words.
+        pooling (`"mean_max"`, `"mean"`, `"max"`, `"last"` or `"mean_max_last"`, defaults to `"mean_max"`):
+            The latent rows: the maximum and the mean over the tokens, and the last state (of a `bilstm` the last state
+            of each direction).
         mean_first (`bool`, defaults to `False`):
             Put the mean row before the max row. The decoder's attention does not depend on the order, the flat
             embedding does.
+        decoder_type (`"attention"`, `"gates"`, `"lstm"`, `"lstm_attention"` or `"lstm_gates"`, defaults to \
+            `"attention"`):
+            How the decoder reads the latent rows. Self-attention over the words said so far, then attention over the
+            rows or element-wise gates on them; or an LSTM that starts from all rows (`lstm`), starts from zeros and
+            attends over the rows (`lstm_attention`), or starts from the last-state row, if there is one, and has
+            gates on the others (`lstm_gates`).
         position_embedding_type (`"sinusoidal"`, `"learned"` or `"none"`, defaults to `"sinusoidal"`):
             Codes added to the word vectors; positions count from 0 in encoder and decoder alike.
         max_position_embeddings (`int`, defaults to 512):
@@ -83,8 +109,15 @@ class LatentConfig(PreTrainedConfig):
     embedding_size: int = 300
     hidden_size: int = 2048
     num_hidden_layers: int = 1
-    pooling: Literal["mean_max", "mean", "max"] = "mean_max"
+    intermediate_size: int = 4096
+    num_attention_heads: int = 8
+    attention_bias: bool = False
+    projection_activation: Literal["relu"] | None = None
+    attention_dropout: float | int = 0.5
+    encoder_type: Literal["self_attention", "bilstm", "lstm", "cnn"] = "self_attention"
+    pooling: Literal["mean_max", "mean", "max", "last", "mean_max_last"] = "mean_max"
     mean_first: bool = False
+    decoder_type: Literal["attention", "gates", "lstm", "lstm_attention", "lstm_gates"] = "attention"
     position_embedding_type: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
     max_position_embeddings: int = 512
     embedding_dropout: float | int = 0.5
@@ -123,7 +156,21 @@ class LatentConfig(PreTrainedConfig):
     def pooling_rows(self) -> tuple[str, ...]:
         """Names of the latent rows, in their order."""
         rows = POOLING_ROWS[self.pooling]
-        return tuple(reversed(rows)) if self.mean_first else rows
+        return ("mean", "max", *rows[2:]) if self.mean_first and rows[:2] == ("max", "mean") else rows
+
+    @property
+    def gated_rows(self) -> tuple[str, ...]:
+        """Names of the latent rows that the decoder has gates on, in their order."""
+        if self.decoder_type == "gates":
+            return self.pooling_rows
+        return tuple(row for row in self.pooling_rows if row != "last") if self.decoder_type == "lstm_gates" else ()
+
+    @property
+    def state_rows(self) -> tuple[str, ...]:
+        """Names of the latent rows that a recurrent decoder starts from; none of them: it starts from zeros."""
+        if self.decoder_type == "lstm":
+            return self.pooling_rows
+        return tuple(row for row in self.pooling_rows if row == "last") if self.decoder_type == "lstm_gates" else ()
 
     @property
     def num_latents(self) -> int:
@@ -143,8 +190,8 @@ class LatentConfig(PreTrainedConfig):
     def validate_sizes(self) -> None:
         """Checks the sizes and that the two vocabularies agree."""
         for name in (
-            "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "max_position_embeddings",
-            "num_special_tokens",
+            "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "intermediate_size",
+            "num_attention_heads", "max_position_embeddings", "num_special_tokens",
         ):  # fmt: skip
             value = getattr(self, name)
             if value < 1:
@@ -179,13 +226,35 @@ class LatentConfig(PreTrainedConfig):
     def validate_rates(self) -> None:
         """Checks every probability and scale."""
         for name in ("embedding_dropout", "hidden_dropout", "attention_dropout", "label_smoothing"):
-            value = getattr(self, name, 0.0)
+            value = getattr(self, name)
             if not 0 <= value < 1:
                 raise ValueError(f"`{name}` is {value}; it must be at least 0 and less than 1.")
         for name in ("layer_norm_eps", "initializer_range"):
             value = getattr(self, name)
             if not (value > 0 and math.isfinite(value)):
                 raise ValueError(f"`{name}` is {value}; it must be a positive number.")
+
+    def validate_parts(self) -> None:
+        """Each part can be built of these sizes, and the decoder has rows to read."""
+        has_attention = self.encoder_type == "self_attention" or self.decoder_type in (
+            "attention", "gates", "lstm_attention",
+        )  # fmt: skip
+        if has_attention and (self.num_attention_heads < 1 or self.hidden_size % self.num_attention_heads):
+            raise ValueError(
+                f"`num_attention_heads` is {self.num_attention_heads} and `hidden_size` {self.hidden_size}: the heads "
+                "must divide the hidden size."
+            )
+        if self.encoder_type == "bilstm" and self.hidden_size % 2:
+            raise ValueError(
+                f"`hidden_size` is {self.hidden_size}; the two directions of a `bilstm` encoder need an even number."
+            )
+        if self.encoder_type == "cnn" and self.hidden_size < 3:
+            raise ValueError(f"`hidden_size` is {self.hidden_size}; a `cnn` encoder has filters of three widths.")
+        if self.decoder_type == "lstm_gates" and not self.gated_rows:
+            raise ValueError(
+                f"`pooling` is {self.pooling!r}, which leaves the gates of `decoder_type='lstm_gates'` without rows. "
+                "Use `pooling='mean_max_last'`, or `decoder_type='lstm'`."
+            )
 
     def validate_positions(self) -> None:
         """Sinusoidal codes come in pairs (eq. 1-2 of the mean-max autoencoder)."""

@@ -6,12 +6,11 @@ import torch
 from torch import nn
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.masking_utils import create_bidirectional_mask
-from transformers.modeling_layers import GradientCheckpointingLayer
 
-from .layers import FeedForward, MultiHeadAttention
+from .layers import FeedForward, MultiHeadAttention, SequenceLayer, run_lstm
 
 
-class SelfAttentionLayer(GradientCheckpointingLayer):
+class SelfAttentionLayer(SequenceLayer):
     """a = LN(MHA(x, x, x)); h = LN(FFN(a) + a) (mean-max autoencoder, eq. 8-11).
 
     The first layer changes the width, so nothing is added around its attention; deeper layers have the usual residual.
@@ -55,4 +54,87 @@ class SelfAttentionEncoder(nn.Module):
         return hidden_states
 
 
-ENCODERS = {"self_attention": SelfAttentionEncoder}
+class RecurrentLayer(SequenceLayer):
+    """An LSTM, or one in each direction with their states side by side, over sequences padded on either side."""
+
+    def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
+        super().__init__()
+        input_size = config.embedding_size if layer_idx == 0 else config.hidden_size
+        directions = 2 if config.encoder_type == "bilstm" else 1
+        self.lstm = nn.LSTM(
+            input_size, config.hidden_size // directions, batch_first=True, bidirectional=directions == 2
+        )
+        self.dropout = nn.Dropout(config.hidden_dropout if layer_idx > 0 else 0.0)
+
+    def forward(
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any
+    ) -> torch.Tensor:
+        """`(B, N, input_size)` and mask `(B, N)` -> `(B, N, hidden_size)`."""
+        return run_lstm(self.lstm, self.dropout(hidden_states), attention_mask)
+
+
+class ConvolutionalLayer(SequenceLayer):
+    """Filters of 3, 4 and 5 words with tanh, as many of each; with max pooling the encoder of a CNN-LSTM autoencoder
+    (Gan et al. 2017)."""
+
+    widths = (3, 4, 5)
+
+    def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
+        super().__init__()
+        input_size = config.embedding_size if layer_idx == 0 else config.hidden_size
+        share, left = divmod(config.hidden_size, len(self.widths))
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(input_size, share + (i < left), width) for i, width in enumerate(self.widths)
+        )
+        self.dropout = nn.Dropout(config.hidden_dropout if layer_idx > 0 else 0.0)
+
+    def forward(
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any
+    ) -> torch.Tensor:
+        """`(B, N, input_size)` and mask `(B, N)` -> `(B, N, hidden_size)`."""
+        if attention_mask is not None:
+            # Padding then equals the zeros that a convolution sees beyond the ends of a row.
+            hidden_states = hidden_states.masked_fill(attention_mask.unsqueeze(-1) == 0, 0.0)
+        channels = self.dropout(hidden_states).transpose(1, 2)
+        # Each word stands in the middle of its filter (of four words, at the second).
+        outputs = [
+            convolution(nn.functional.pad(channels, ((width - 1) // 2, width // 2)))
+            for convolution, width in zip(self.convolutions, self.widths, strict=True)
+        ]
+        return torch.cat(outputs, dim=1).tanh().transpose(1, 2)
+
+
+class LayeredEncoder(nn.Module):
+    """A stack of layers that take the mask `(B, N)` as it is."""
+
+    layer_class: type[SequenceLayer]
+
+    def __init__(self, config: PreTrainedConfig) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(self.layer_class(config, i) for i in range(config.num_hidden_layers))
+
+    def forward(self, inputs: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any) -> torch.Tensor:
+        """Token vectors `(B, N, embedding_size)` and mask `(B, N)` -> `(B, N, hidden_size)`."""
+        for layer in self.layers:
+            inputs = layer(inputs, attention_mask=attention_mask, **kwargs)
+        return inputs
+
+
+class RecurrentEncoder(LayeredEncoder):
+    """A stack of LSTM layers."""
+
+    layer_class = RecurrentLayer
+
+
+class ConvolutionalEncoder(LayeredEncoder):
+    """A stack of convolutional layers."""
+
+    layer_class = ConvolutionalLayer
+
+
+ENCODERS = {
+    "self_attention": SelfAttentionEncoder,
+    "bilstm": RecurrentEncoder,
+    "lstm": RecurrentEncoder,
+    "cnn": ConvolutionalEncoder,
+}

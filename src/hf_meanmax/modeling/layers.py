@@ -6,10 +6,15 @@ import torch
 from torch import nn
 from transformers.cache_utils import Cache
 from transformers.configuration_utils import PreTrainedConfig
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
+
+
+class SequenceLayer(GradientCheckpointingLayer):
+    """A layer of an encoder or a decoder: `output_hidden_states` records its output."""
 
 
 def sinusoidal_positions(length: int, width: int, device: torch.device | None = None) -> torch.Tensor:
@@ -80,7 +85,11 @@ class TextEmbeddings(nn.Module):
             return
         if self._warned_about_length or torch.compiler.is_compiling():
             return
-        beyond = rows * (length - limit) if position_ids is None else int((position_ids >= limit).sum())
+        if position_ids is None:
+            beyond = rows * (length - limit)
+        else:
+            # In generation one row of positions stands for all.
+            beyond = int((position_ids >= limit).sum()) * rows // len(position_ids)
         if beyond:
             self._warned_about_length = True
             logger.warning(
@@ -199,6 +208,57 @@ class FeedForward(nn.Module):
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """`(B, N, hidden_size)` -> `(B, N, hidden_size)`."""
         return self.dropout(self.down(nn.functional.relu(self.up(hidden_states))))
+
+
+class LatentGates(nn.Module):
+    """What gates let through of the latent rows at each step: sum_i z_i * sigma(z_i W_i + f U_i + b_i) (Zhang, Wu, Li
+    and Zhang, eq. 19-20)."""
+
+    def __init__(self, config: PreTrainedConfig) -> None:
+        super().__init__()
+        self.row_indices = [config.pooling_rows.index(row) for row in config.gated_rows]
+        size = config.hidden_size
+        self.latent_projections = nn.ModuleList(nn.Linear(size, size) for _ in self.row_indices)
+        self.state_projections = nn.ModuleList(nn.Linear(size, size, bias=False) for _ in self.row_indices)
+
+    def forward(self, hidden_states: torch.Tensor, latents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """`(B, T, d)` and Z `(B, L, d)` -> the sum over the R gated rows `(B, T, d)` and the gates `(B, T, R, d)`."""
+        read, gates = torch.zeros_like(hidden_states), []
+        for i, row in enumerate(self.row_indices):
+            z = latents[:, row : row + 1]
+            gates.append(torch.sigmoid(self.latent_projections[i](z) + self.state_projections[i](hidden_states)))
+            read = read + z * gates[-1]
+        return read, torch.stack(gates, dim=2)
+
+
+def run_lstm(
+    lstm: nn.LSTM,
+    inputs: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    state: tuple[torch.Tensor, torch.Tensor] | None = None,
+) -> torch.Tensor:
+    """Outputs `(B, N, d)` of an LSTM over the tokens of `inputs` `(B, N, input_size)`, padding on either side left out.
+
+    `attention_mask` `(B, N)` is 0 at padding, where the output is 0; `state` are h and c `(directions, B, d)` to start
+    from.
+    """
+    if attention_mask is None:
+        return lstm(inputs, state)[0]
+    mask = attention_mask.bool()
+    # Packing wants the tokens of a row side by side, from its first column on.
+    order = (~mask).long().argsort(dim=1, stable=True).unsqueeze(-1)
+    packed = nn.utils.rnn.pack_padded_sequence(
+        inputs.gather(1, order.expand_as(inputs)),
+        # A row without tokens runs over one column of padding, which the mask then hides.
+        mask.sum(dim=1).clamp(min=1).cpu(),
+        batch_first=True,
+        enforce_sorted=False,
+    )
+    outputs, _ = nn.utils.rnn.pad_packed_sequence(
+        lstm(packed, state)[0], batch_first=True, total_length=inputs.shape[1]
+    )
+    outputs = torch.zeros_like(outputs).scatter(1, order.expand_as(outputs), outputs)
+    return outputs.masked_fill(~mask.unsqueeze(-1), 0.0)
 
 
 class WordSpaceProjection(nn.Linear):

@@ -14,9 +14,12 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers.configuration_utils import PreTrainedConfig
 
 from hf_meanmax.modeling.configuration_base import LatentConfig
+from hf_meanmax.modeling.configuration_gated_mean_max_aae import GatedMeanMaxAAEConfig
 from hf_meanmax.modeling.configuration_mean_max_aae import MeanMaxAAEConfig
 
-FAMILIES: dict[str, type[LatentConfig]] = {config.model_type: config for config in (MeanMaxAAEConfig,)}
+FAMILIES: dict[str, type[LatentConfig]] = {
+    config.model_type: config for config in (MeanMaxAAEConfig, GatedMeanMaxAAEConfig)
+}
 DEFAULT_RECIPE = "docstrings"
 
 

@@ -1,0 +1,42 @@
+"""Configuration of the gated mean-max attention autoencoder."""
+
+from typing import ClassVar, Literal
+
+from huggingface_hub.dataclasses import strict
+
+from .configuration_base import LatentConfig
+
+
+@strict
+class GatedMeanMaxAAEConfig(LatentConfig):
+    r"""The gated mean-max attention autoencoder for paragraphs (Zhang, Wu, Li and Zhang); defaults are the paper's.
+
+    The inner width of the feed-forward layers is not given there and is twice the hidden size here. New word vectors
+    have the size that Xavier's rule gives a table of 25,000 x 512; they are drowned by the position codes at first,
+    and `initializer_range=0.7` learns far sooner.
+
+    The paper's comparisons are configurations too: `pooling="mean"` or `"max"`; the gated mean-max RAE
+    (`encoder_type="bilstm", pooling="mean_max_last", decoder_type="lstm_gates"`) and the plain RAE
+    (`encoder_type="bilstm", pooling="last", decoder_type="lstm"`), both with `position_embedding_type="none"`.
+
+    The fields are described at [`LatentConfig`].
+    """
+
+    model_type = "gated_mean_max_aae"
+    auto_classes: ClassVar[dict[str, str]] = {
+        "AutoConfig": "configuration_gated_mean_max_aae.GatedMeanMaxAAEConfig",
+        "AutoModel": "modeling_gated_mean_max_aae.GatedMeanMaxAAEModel",
+        "AutoModelForSeq2SeqLM": "modeling_gated_mean_max_aae.GatedMeanMaxAAEForReconstruction",
+    }
+
+    vocab_size: int = 25000
+    embedding_size: int = 512
+    hidden_size: int = 1024
+    intermediate_size: int = 2048
+    embedding_dropout: float | int = 0.2
+    attention_dropout: float | int = 0.2
+    initializer_range: float = 0.0089
+    decoder_type: Literal["attention", "gates", "lstm", "lstm_attention", "lstm_gates"] = "gates"
+
+
+__all__ = ["GatedMeanMaxAAEConfig"]

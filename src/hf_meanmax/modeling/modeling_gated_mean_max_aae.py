@@ -1,0 +1,26 @@
+"""The gated mean-max attention autoencoder for paragraphs (Zhang, Wu, Li and Zhang)."""
+
+from .base import LatentEncoderModel, LatentForConditionalDecoding
+from .configuration_gated_mean_max_aae import GatedMeanMaxAAEConfig
+
+
+class GatedMeanMaxAAEModel(LatentEncoderModel):
+    """Encoder: self-attention, then the maximum and the mean over the tokens (eq. 8-14).
+
+    `pooler_output` `(B, 2 * hidden_size)` is [max; mean], raw.
+    """
+
+    config: GatedMeanMaxAAEConfig
+
+
+class GatedMeanMaxAAEForReconstruction(LatentForConditionalDecoding):
+    """The whole autoencoder: gates let through, at each step, what the next word needs of the two rows (eq. 15-23).
+
+    `model(**inputs, output_latent_gates=True).latent_gates` holds the gates `(B, T, 2, hidden_size)` of each layer.
+    """
+
+    config: GatedMeanMaxAAEConfig
+    encoder_class = GatedMeanMaxAAEModel
+
+
+__all__ = ["GatedMeanMaxAAEForReconstruction", "GatedMeanMaxAAEModel"]
