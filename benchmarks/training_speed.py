@@ -39,12 +39,14 @@ def main() -> None:
         "--steps", type=int, default=12, help="steps of our loop in a measurement; the plain one takes 2"
     )
     parser.add_argument("--lines", type=int, default=200_000, help="lines of the corpus that are used")
+    parser.add_argument("--min-tokens", type=int, default=4, help="shorter lines are left out")
+    parser.add_argument("--max-tokens", type=int, default=32, help="longer lines are left out")
     args = parser.parse_args()
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with tempfile.TemporaryDirectory() as folder:
         store, tokenizer = make_store(args, Path(folder))
-        ours = Ours(args, store, len(tokenizer), device)
+        ours = Ours(args, store, make_model(args, len(tokenizer), device, fast_attention(device)))
         plain = Plain(args, store, len(tokenizer), device)
         for loop in (ours, plain):
             loop.run(2)
@@ -83,9 +85,14 @@ def make_store(args, folder):
             break
     tokenizer = train_tokenizer(filter(None, lines), "word", args.vocab_size, show_progress=False)
     (folder / "corpus.txt").write_text("\n".join(lines), encoding="utf-8")
-    rule = SentenceFilter(min_tokens=4, max_tokens=32, beyond_max="drop")
+    rule = SentenceFilter(args.min_tokens, args.max_tokens, "drop")
     store = build_token_store(open_corpus(str(folder / "corpus.txt")), tokenizer, folder / "store", rule, False)
     return store, tokenizer
+
+
+def fast_attention(device):
+    """The implementation that the training loop takes."""
+    return "eager" if device.type == "cpu" else "sdpa"
 
 
 def make_model(args, vocab_size, device, attention):
@@ -100,11 +107,10 @@ def make_model(args, vocab_size, device, attention):
 class Ours:
     """What the training loop does at each step."""
 
-    def __init__(self, args, store, vocab_size, device):
-        torch.manual_seed(0)
-        self.device = device
-        self.use_bf16 = is_bf16_fast(device)
-        self.model = make_model(args, vocab_size, device, "eager" if device.type == "cpu" else "sdpa")
+    def __init__(self, args, store, model):
+        self.model = model
+        self.device = model.device
+        self.use_bf16 = is_bf16_fast(self.device)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3, fused=True)
         plan = BatchPlan(store.lengths, args.batch_tokens, args.accumulation)
         sampler = CandidateSampler(store.token_counts, args.negatives)

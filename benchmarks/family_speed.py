@@ -1,0 +1,82 @@
+"""Training speed of the gated paper's five systems on the same batches: attention against recurrence.
+
+    python benchmarks/family_speed.py texts.txt --max-tokens 60
+
+The systems run in turn, so a machine that slows down slows them all. Prints tokens/s of each (real tokens, padding not
+counted), its ratio to the first in the same round, and the share of the matrix rate that it reaches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+from pathlib import Path
+
+import torch
+from training_speed import Ours, fast_attention, make_store
+
+from hf_meanmax import GatedMeanMaxAAEConfig, GatedMeanMaxAAEForReconstruction
+from hf_meanmax.training.machine import measure_matrix_rate
+
+RECURRENT = {"encoder_type": "bilstm", "position_embedding_type": "none"}
+SYSTEMS = {
+    "gated mean-max AAE": {},
+    "gated mean AAE": {"pooling": "mean"},
+    "gated max AAE": {"pooling": "max"},
+    "gated mean-max RAE": {**RECURRENT, "pooling": "mean_max_last", "decoder_type": "lstm_gates"},
+    "RAE": {**RECURRENT, "pooling": "last", "decoder_type": "lstm"},
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("corpus", nargs="+")
+    parser.add_argument("--vocab-size", type=int, default=20000)
+    parser.add_argument("--embedding-size", type=int, default=256)
+    parser.add_argument("--hidden-size", type=int, default=512)
+    parser.add_argument("--batch-tokens", type=int, default=1024)
+    parser.add_argument("--accumulation", type=int, default=2)
+    parser.add_argument("--negatives", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=5, help="measurements of each system")
+    parser.add_argument("--steps", type=int, default=8, help="steps of a measurement")
+    parser.add_argument("--lines", type=int, default=50_000, help="lines of the corpus that are used")
+    parser.add_argument("--min-tokens", type=int, default=10, help="shorter lines are left out")
+    parser.add_argument("--max-tokens", type=int, default=60, help="longer lines are left out")
+    args = parser.parse_args()
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with tempfile.TemporaryDirectory() as folder:
+        store, tokenizer = make_store(args, Path(folder))
+        loops = {}
+        for name, settings in SYSTEMS.items():
+            torch.manual_seed(0)
+            config = GatedMeanMaxAAEConfig(
+                vocab_size=len(tokenizer), embedding_size=args.embedding_size, hidden_size=args.hidden_size,
+                intermediate_size=2 * args.hidden_size, embedding_dropout=0.0, attention_dropout=0.0, **settings,
+            )  # fmt: skip
+            config._attn_implementation = fast_attention(device)
+            loops[name] = Ours(args, store, GatedMeanMaxAAEForReconstruction(config).to(device).train())
+            loops[name].run(2)
+        rates = {name: [] for name in loops}
+        shares = {name: [] for name in loops}
+        for _ in range(args.rounds):
+            for name, loop in loops.items():
+                dtype = torch.bfloat16 if loop.use_bf16 else torch.float32
+                rate = measure_matrix_rate(device, dtype)
+                tokens, seconds, flops = loop.run(args.steps)
+                rates[name].append(tokens / seconds)
+                shares[name].append(flops / seconds / rate)
+        first = next(iter(rates.values()))
+        print(f"{torch.get_num_threads()} threads, {device.type}, {args.rounds} rounds; medians (least-most)")
+        for name, values in rates.items():
+            ratios = [own / other for own, other in zip(values, first, strict=True)]
+            print(
+                f"{name:20s} {statistics.median(values):8,.0f} tokens/s ({min(values):,.0f}-{max(values):,.0f})  "
+                f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})  "
+                f"share of the matrix rate {statistics.median(shares[name]):.2f}"
+            )
+
+
+if __name__ == "__main__":
+    main()
