@@ -31,12 +31,13 @@ ANSWERS = {
     ],
     "a normalised, truncated or foreign vector given to decode: refused, with what was expected": [
         f"{FAMILY}::test_vectors_that_are_no_embeddings_are_refused",
-        "modeling/test_families.py::TestMeanMaxAAE::test_swapped_rows_are_refused",
+        "modeling/test_families.py::test_swapped_rows_are_refused",
         "test_decode.py::test_vectors_that_cannot_be_decoded",
         f"{HERE}::test_normalised_vectors_are_not_decoded",
     ],
     "longer than a learned position table: zero codes beyond it, one warning with the count": [
         "modeling/test_families.py::test_positions_beyond_a_learned_table",
+        "modeling/test_families.py::test_generation_beyond_a_learned_table",
     ],
     "empty corpus, no line left after filters: an error that counts what each filter dropped": [
         "data/test_token_store.py::test_empty_corpus",
@@ -53,6 +54,8 @@ ANSWERS = {
     "a line longer than the limit: truncated, counted, reported once": [
         "data/test_token_store.py::test_truncated_lines_are_reported_once",
         "test_encode.py::test_length_limit_is_counted",
+        "test_decode.py::test_texts_that_had_not_ended_are_counted",
+        "evaluation/test_embedding.py::test_cut_texts_are_counted_and_told_once",
         "training/test_preparation.py::test_sentences_are_filtered",
     ],
     "unknown recipe key, misspelt option: refused, with the nearest known name": [

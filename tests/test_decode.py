@@ -93,6 +93,38 @@ def test_it_streams(encoded):
     assert asked == [4]
 
 
+def test_texts_that_had_not_ended_are_counted(checkpoint, encoded, capsys):
+    """The bound is the checkpoint's own, and what it cuts is told once."""
+    rows = torch.from_numpy(np.concatenate(list(read_embeddings([encoded]))))
+    for options, settings in (
+        ([], {"max_new_tokens": 8}),
+        (["--max-length", "5"], {"max_new_tokens": 5}),
+        (["--num-beams", "2"], {"max_new_tokens": 8, "num_beams": 2}),
+    ):
+        tokens = make_model().generate(sentence_embedding=rows, **settings)
+        cut = int((tokens != 3).all(dim=1).sum())
+        assert 0 < cut < len(rows)
+        decode.main([str(checkpoint), str(encoded), "--batch-size", "4", *options])
+        error = capsys.readouterr().err
+        assert error.count("were cut") == 1
+        assert f"{cut} texts had not ended after {settings['max_new_tokens']} tokens and were cut." in error
+
+
+def test_paragraphs_come_back_whole(tmp_path, capsys):
+    """A bound of more than 256 tokens goes with the checkpoint."""
+    model = make_model()
+    with torch.no_grad():
+        model.lm_head.bias[:4] = -1e4  # it never stops by itself
+    model.generation_config.max_new_tokens = 300
+    folder = save_checkpoint(model, make_tokenizer(), tmp_path / "model")
+    encode_corpus(load_encoder(str(folder), device="cpu"), Documents([["the cat " * 150]]), tmp_path / "out")
+    capsys.readouterr()
+    decode.main([str(folder), str(tmp_path / "out")])
+    captured = capsys.readouterr()
+    assert [len(line.split()) for line in captured.out.splitlines()] == [300, 300]
+    assert "2 texts had not ended after 300 tokens and were cut." in captured.err
+
+
 def test_vectors_that_cannot_be_decoded(encoded, checkpoint, tmp_path):
     rows = vectors(encoded)
     for name, array, reason in (

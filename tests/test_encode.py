@@ -27,7 +27,7 @@ from hf_meanmax.embedding_files import (
     read_rows,
     shard_name,
 )
-from hf_meanmax.encode import EncodeSettings, encode_corpus, load_encoder, weights_fingerprint
+from hf_meanmax.encode import EncodeSettings, encode_corpus, encode_texts, load_encoder, weights_fingerprint
 from hf_meanmax.export import save_checkpoint
 from tiny_model import make_model, make_tokenizer, python_environment, random_lines, run_python
 
@@ -225,6 +225,41 @@ def test_length_limit_is_counted(checkpoint, text, tmp_path, capsys):
     assert f"{long} texts were longer than 6 tokens and were cut" in capsys.readouterr().err
     cut = [" ".join(line.split()[:5]) for line in LINES]
     assert np.allclose(read(tmp_path / "out"), model.encode(cut), atol=1e-6)
+
+
+def test_long_texts_share_a_batch_with_fewer(checkpoint, monkeypatch):
+    model = load_encoder(str(checkpoint), device="cpu")
+    texts = [
+        "the cat",
+        " ".join(["a dog"] * 128),
+        "",
+        " ".join(["red"] * 2100),
+        " ".join(["mat ran"] * 127),
+        "old " * 300,
+    ]
+    expected = np.concatenate([model.encode([text]) for text in texts])
+    calls = []
+    original = model.encode
+
+    def encoded(texts, batch_size, **options):
+        calls.append((len(texts), batch_size))
+        return original(texts, batch_size=batch_size, **options)
+
+    monkeypatch.setattr(model, "encode", encoded)
+    # 2,101 tokens; 257 and 301; 255 with the end token, and less.
+    assert np.allclose(encode_texts(model, texts, 16), expected, atol=1e-6)
+    assert calls == [(1, 1), (2, 8), (3, 16)]
+    calls.clear()
+    assert np.allclose(encode_texts(model, texts, 1), expected, atol=1e-6)
+    assert calls == [(6, 1)]
+    calls.clear()
+    assert encode_texts(model, texts[:1] * 3, 2).shape == (3, 32)
+    assert len(encode_texts(model, [], 2)) == 0
+    assert calls == [(3, 2), (0, 1)]
+    calls.clear()
+    model.max_seq_length = 300
+    encode_texts(model, texts, 16)
+    assert calls == [(3, 8), (3, 16)]
 
 
 def test_finished_shards_are_kept(model, text, tmp_path, monkeypatch):

@@ -278,11 +278,43 @@ def test_the_table_of_a_query(indexed, capsys):
     assert [LINES[near["row"]] for near in entry["nearest"]] == texts
 
     search.main(["query", str(indexed), "the cat sat", "--k", "1", "--markdown"])
-    assert (
-        capsys.readouterr().out == "| score | sentence |\n|---:|---|\n| | **the cat sat** |\n| 1.0000 | the cat sat |\n"
+    assert capsys.readouterr().out == (
+        "| query | rank | cosine | sentence |\n|---|---:|---:|---|\n| the cat sat | 1 | 1.0000 | the cat sat |\n"
     )
-    assert "a \\| b \\*" in format_table(["a | b *"], [[Neighbor(3, 0.5, None)]], markdown=True)
+    assert "| a \\| b \\* |  |" in format_table(["a | b *"], [[]], markdown=True)
     assert "row 3" in format_table(["a"], [[Neighbor(3, 0.5, None)]])
+
+
+def test_the_table_goes_to_a_file(indexed, tmp_path, capsys):
+    queries = ["the cat sat", "a red dog ran"]
+    (tmp_path / "queries.txt").write_text("\n".join(queries))
+    command = ["query", str(indexed), "--file", str(tmp_path / "queries.txt"), "--k", "2", "--skip-identical"]
+    search.main([*command, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    search.main([*command, "--markdown", "--output", str(tmp_path / "nearest.md")])
+    assert capsys.readouterr().out == ""
+    header, _, *rows = (tmp_path / "nearest.md").read_text().splitlines()
+    assert header == "| query | rank | cosine | sentence |"
+    cells = [row.strip("| ").split(" | ") for row in rows]
+    assert [row[-1] for row in cells] == [near["text"] for entry in found for near in entry["nearest"]]
+    assert [float(row[-2]) for row in cells] == [
+        pytest.approx(near["cosine"], abs=6e-5) for entry in found for near in entry["nearest"]
+    ]
+    assert [row[-3] for row in cells] == ["1", "2", "1", "2"]
+    assert [row[0] for row in cells[::2]] == queries
+    assert not set(queries) & {row[-1] for row in cells}
+    with pytest.raises(SystemExit, match=r"^search: .*none"):
+        search.main([*command, "--output", str(tmp_path / "none/nearest.md")])
+
+
+def test_a_distance_is_called_so():
+    table = format_table(["a"], [[Neighbor(0, 1.5, "b"), Neighbor(1, 2.0, "c|d\ne")]], markdown=True, score="distance")
+    assert table.splitlines() == [
+        "| query | rank | distance | sentence |",
+        "|---|---:|---:|---|",
+        "| a | 1 | 1.5000 | b |",
+        "|  | 2 | 2.0000 | c\\|d e |",
+    ]
 
 
 def test_found_sentences_are_those_of_brute_force(indexed, model, tmp_path, capsys):
@@ -326,6 +358,8 @@ def test_scores_of_a_compressed_index_are_made_exact(checkpoint, corpus, tmp_pat
     search.main([*query, "--rescore", "0"])
     (rough,) = json.loads(capsys.readouterr().out)
     assert not np.allclose([near["cosine"] for near in rough["nearest"]], scores[0], atol=1e-5)
+    search.main(["query", str(tmp_path / "index"), "the cat", "the cat sat on the mat " * 2])
+    assert "1 texts were longer than 9 tokens and were cut." in capsys.readouterr().err
 
     # Vectors of queries that were encoded in the same way, and in another.
     (tmp_path / "q.txt").write_text("the old mat\nthe cat")

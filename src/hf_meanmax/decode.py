@@ -37,6 +37,9 @@ def decode_embeddings(
 ) -> Iterator[str]:
     """The text of each embedding, in order and in constant memory. A line break in a text becomes a space.
 
+    How long a text was, its embedding does not tell: decoding ends at the model's own bound, which is no shorter than
+    1.5 times its longest training text. Texts that had not ended by then are counted, and reported at the end.
+
     Args:
         model: an autoencoder.
         tokenizer: its tokenizer.
@@ -53,7 +56,7 @@ def decode_embeddings(
     for source in sources:
         if Path(source).is_dir():
             check_decodable(Path(source), model)
-    row = 0
+    row = cut = longest = 0
     for batch in read_embeddings(sources, batch_size, name):
         try:
             tokens = model.generate(sentence_embedding=torch.from_numpy(batch), **generation)
@@ -62,6 +65,10 @@ def decode_embeddings(
         for text in tokenizer.batch_decode(tokens, skip_special_tokens=True):
             yield " ".join(text.splitlines())
         row += len(batch)
+        cut += int((tokens != tokenizer.eos_token_id).all(dim=1).sum())
+        longest = max(longest, tokens.shape[1] - 1)
+    if cut:
+        print(f"{cut:,} texts had not ended after {longest:,} tokens and were cut.", file=sys.stderr)
 
 
 def check_decodable(folder: Path, model: Any) -> None:
@@ -97,7 +104,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--name", help="tensor or column that holds the embeddings")
     parser.add_argument("--batch-size", type=positive_int, default=64, help="embeddings decoded at a time")
     parser.add_argument("--num-beams", type=positive_int, default=1, help="beams of the search; 1 is greedy")
-    parser.add_argument("--max-length", type=positive_int, default=256, help="most tokens of a text")
+    parser.add_argument("--max-length", type=positive_int, help="most tokens of a text, by default the model's bound")
     return parser
 
 

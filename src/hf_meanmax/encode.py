@@ -38,10 +38,13 @@ from .embedding_files import (
     write_manifest,
     write_shard,
 )
-from .export import check_checkpoint, is_missing_folder, is_own_checkpoint
+from .export import NO_LIMIT, check_checkpoint, is_missing_folder, is_own_checkpoint
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "int8": np.int8}
 COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+# Up to so many tokens, texts fill a batch; of longer ones fewer share a forward pass.
+LONG_TEXT = 256
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,7 @@ def encode_corpus(
         settings: see [`EncodeSettings`].
         pca: a PCA of `settings.pca` components that was fitted before, instead of one fitted here.
         model_name: what the manifest calls the model.
-        batch_size: texts of one forward pass.
+        batch_size: texts of one forward pass; of long ones fewer (see [`encode_texts`]).
         state: accelerate's `PartialState`; with several processes each encodes every n-th shard.
         show_progress: show a progress bar.
 
@@ -179,7 +182,7 @@ def encode_corpus(
         for number, shard in enumerate(lines.shards(settings.shard_size)):
             path = output / shard_name(number, suffix)
             if number % processes == rank and not is_finished(path, len(shard), dimension):
-                truncated += _count_truncated(model, shard)
+                truncated += count_truncated(model, shard)
                 embeddings = embed_texts(model, shard, settings, compression.pca, batch_size)
                 if settings.dtype == "float16":
                     embeddings = embeddings.astype(np.float16)
@@ -196,12 +199,7 @@ def encode_corpus(
             rows.append(len(shard))
             bar.set_postfix(rows=sum(rows), refresh=False)
             bar.update(lines.position - bar.n)
-    if truncated:
-        print(
-            f"{truncated:,} texts were longer than {model.max_seq_length} tokens and were cut"
-            f"{f' (process {rank})' if processes > 1 else ''}.",
-            file=sys.stderr,
-        )
+    report_truncated(truncated, model, f" (process {rank})" if processes > 1 else "")
     if state is not None:
         state.wait_for_everyone()
     fitted: dict[str, Any] = {}
@@ -224,23 +222,46 @@ def embed_texts(
         texts: any number of texts.
         settings: see [`EncodeSettings`].
         pca: the PCA of the encoding, if `settings.pca` asks for one.
-        batch_size: texts of one forward pass.
+        batch_size: texts of one forward pass; of long ones fewer (see [`encode_texts`]).
     """
-    vectors = np.asarray(
-        model.encode(
-            texts,
-            batch_size=batch_size,
-            show_progress_bar=False,
-            convert_to_numpy=True,
-            normalize_embeddings=settings.normalize and pca is None,
-            truncate_dim=settings.truncate_dim,
-        ),
-        dtype=np.float32,
+    vectors = encode_texts(
+        model,
+        texts,
+        batch_size,
+        normalize_embeddings=settings.normalize and pca is None,
+        truncate_dim=settings.truncate_dim,
     )
+    vectors = np.asarray(vectors, dtype=np.float32)
     if pca is not None:
         vectors = pca.apply(vectors)
         if settings.normalize:
             vectors = unit_rows(vectors)
+    return vectors
+
+
+def encode_texts(model: Any, texts: list[str], batch_size: int, **options: Any) -> np.ndarray:
+    """`model.encode` in batches that long texts do not swell: `(N, D)`.
+
+    Args:
+        model: a SentenceTransformer.
+        texts: any number of texts.
+        batch_size: texts of one forward pass; half as many of those beyond 256 tokens, a quarter beyond 512, and so on.
+        options: further arguments of `encode`.
+    """
+    options |= {"show_progress_bar": False, "convert_to_numpy": True}
+    lengths = np.zeros(len(texts))
+    # Fewer characters are no more tokens, but for some rare scripts as bytes.
+    long = [row for row, text in enumerate(texts) if len(text) > LONG_TEXT]
+    lengths[long] = np.minimum(count_tokens(model, [texts[row] for row in long]), model.max_seq_length or NO_LIMIT)
+    halvings = np.ceil(np.log2(np.maximum(lengths / LONG_TEXT, 1))).astype(int)
+    sizes = np.maximum(1, batch_size >> halvings)
+    if len(set(sizes.tolist())) < 2:
+        return model.encode(texts, batch_size=int(sizes.max(initial=1)), **options)
+    # The longest first: too little memory shows at once.
+    rows = [np.flatnonzero(sizes == size) for size in np.unique(sizes)]
+    parts = [model.encode([texts[row] for row in part], batch_size=int(sizes[part[0]]), **options) for part in rows]
+    vectors = np.empty((len(texts), parts[0].shape[1]), dtype=parts[0].dtype)
+    vectors[np.concatenate(rows)] = np.concatenate(parts)
     return vectors
 
 
@@ -402,16 +423,26 @@ def _start(output: Path, plan: dict[str, Any], state: Any) -> None:
         state.wait_for_everyone()
 
 
-def _count_truncated(model: Any, texts: list[str]) -> int:
-    """How many texts the model's length limit cuts."""
-    limit, tokenizer = model.max_seq_length, getattr(model, "tokenizer", None)
-    if not limit or limit >= 2**31 - 1 or not callable(tokenizer):
-        return 0
+def count_truncated(model: Any, texts: list[str]) -> int:
+    """How many texts the length limit of a SentenceTransformer cuts."""
+    limit = model.max_seq_length or NO_LIMIT
     # A token is a byte or more, so only these can be too long.
     long = [text for text in texts if 4 * len(text) + 8 > limit]
-    if not long:
-        return 0
-    return sum(len(ids) > limit for ids in tokenizer(long, truncation=False, verbose=False)["input_ids"])
+    return sum(length > limit for length in count_tokens(model, long))
+
+
+def report_truncated(number: int, model: Any, where: str = "") -> None:
+    """Says on stderr how many texts the length limit of a SentenceTransformer has cut, if it has cut any."""
+    if number:
+        print(f"{number:,} texts were longer than {model.max_seq_length} tokens and were cut{where}.", file=sys.stderr)
+
+
+def count_tokens(model: Any, texts: list[str]) -> list[int]:
+    """The tokens of each text before any limit; 0 where a SentenceTransformer has no tokenizer that tells."""
+    tokenizer = getattr(model, "tokenizer", None)
+    if not texts or not callable(tokenizer):
+        return [0] * len(texts)
+    return [len(ids) for ids in tokenizer(texts, truncation=False, verbose=False)["input_ids"]]
 
 
 def process_state() -> Any:
@@ -488,7 +519,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", required=True, help="folder for the shards")
     parser.add_argument("--format", choices=FORMATS, default="npy", help="kind of the shards")
     parser.add_argument("--shard-size", type=positive_int, default=16384, help="rows of a shard, held in memory")
-    parser.add_argument("--batch-size", type=positive_int, default=64, help="texts of one forward pass")
+    parser.add_argument(
+        "--batch-size",
+        type=positive_int,
+        default=64,
+        help=f"texts of one forward pass; fewer of those beyond {LONG_TEXT} tokens",
+    )
     parser.add_argument(
         "--dtype", choices=DTYPES, default="float32", help="numbers in the shards (int8: not decodable)"
     )

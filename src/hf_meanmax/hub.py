@@ -99,7 +99,7 @@ def write_model_card(
         repo_id=repo_id,
         model_type=config.model_type,
         rows=config.num_latents,
-        row_names=" and ".join(config.pooling_rows) + " over the tokens",
+        row_names=", ".join(_ROWS[row] for row in config.pooling_rows),
         width=f"{config.hidden_size:,}",
         dimension=f"{config.sentence_embedding_size:,}",
         remote_code=remote_code,
@@ -345,6 +345,9 @@ def _training_args(folder: Path) -> dict[str, Any]:
     if not isinstance(args, dict):
         raise ValueError(f"{path}: expected the settings of a run by name, found a {type(args).__name__}.")
     return args
+
+
+_ROWS = {"max": "the maximum over the tokens", "mean": "the mean over the tokens", "last": "the last state"}
 
 
 def _describe_data(args: dict[str, Any]) -> str:

@@ -8,9 +8,11 @@ import torch
 from safetensors.numpy import save_file
 from sentence_transformers import SentenceTransformer
 
+from evaluation.fake_tasks import LengthEncoder, LengthTask
 from hf_meanmax.data.corpus import open_corpus
 from hf_meanmax.encode import EncodeSettings, encode_corpus, load_encoder
 from hf_meanmax.evaluation.embedding import Embedder, EmbeddingFile, encoder_key, read_sentences, write_sentences
+from hf_meanmax.evaluation.runner import evaluate
 from hf_meanmax.export import save_checkpoint
 from tiny_model import TEXTS, make_model, make_tokenizer
 
@@ -198,6 +200,25 @@ def test_sentence_transformer_gives_its_own_vectors(model):
     embed = Embedder(model, batch_size=2, show_progress=False)
     assert np.allclose(embed(TEXTS), np.concatenate([model.encode([text]) for text in TEXTS]), atol=1e-6)
     assert embed.dimension == 32
+
+
+def test_cut_texts_are_counted_and_told_once(checkpoint):
+    model = load_encoder(str(checkpoint), device="cpu")
+    whole = Embedder(model, batch_size=2, show_progress=False)
+    whole(TEXTS)
+    assert whole.truncated == 0
+    model.max_seq_length = 5
+    embed = Embedder(model, "short", batch_size=2, show_progress=False)
+    embed(TEXTS)
+    cut = sum(len(text.split()) + 1 > 5 for text in TEXTS)
+    assert embed.truncated == cut > 0
+    embed = Embedder(model, "short", batch_size=2, show_progress=False)
+    tasks = [LengthTask("one", TEXTS[:3]), LengthTask("two", TEXTS)]
+    with pytest.warns(UserWarning, match="cut .* texts at its limit") as told:
+        evaluate([embed, LengthEncoder("other")], tasks, show_progress=False)
+    message = f"short cut {embed.truncated} of {embed.encoded} texts at its limit of 5 tokens."
+    assert [str(warning.message) for warning in told] == [message]
+    assert embed.truncated >= cut
 
 
 def test_key_of_a_sentence_transformer_is_what_it_computes(model, checkpoint, tmp_path):

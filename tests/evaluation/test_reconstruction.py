@@ -11,7 +11,9 @@ import torch
 
 from hf_meanmax.evaluation import reconstruct, score_reconstructions, teacher_forced_scores
 from hf_meanmax.evaluation import reconstruction as module
+from hf_meanmax.evaluation.reconstruction import _padded_batches as padded_batches
 from hf_meanmax.evaluation.reconstruction import reconstruction_pairs, score_checkpoint, teacher_forced_counts
+from hf_meanmax.evaluation.reconstruction_table import read_texts, reconstruction_table, sample_texts
 from hf_meanmax.evaluation.text_scores import score_texts
 from hf_meanmax.export import save_checkpoint
 from hf_meanmax.tokenization import train_tokenizer
@@ -106,17 +108,43 @@ def test_texts_come_back_in_their_order(model, tokenizer, batch_size):
     special = {tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id}
     for text, found in zip(lines, said, strict=True):
         batch = tokenizer(text, return_tensors="pt")
-        output = model.generate(**batch, max_new_tokens=40)[0].tolist()
-        expected = [token for token in output if token not in special]
-        shared = min(len(found), len(expected))
-        assert found[:shared] == expected[:shared]
+        output = model.generate(**batch)[0].tolist()
+        assert found == [token for token in output if token not in special]
 
 
-def test_length_of_what_is_said(model, tokenizer):
-    said = reconstruct(model, tokenizer, [LONG])
-    assert len(said[0]) <= int(1.5 * 9) + 5
-    assert len(reconstruct(model, tokenizer, [LONG], max_new_tokens=2)[0]) <= 2
-    assert reconstruct(model, tokenizer, []) == []
+def test_length_of_what_is_said(tokenizer):
+    """1.5 times the tokens of each text, the end token counted, whatever is decoded beside it."""
+    endless = make_model()
+    with torch.no_grad():
+        endless.lm_head.bias[[0, 2, 3]] = -1e4
+    texts = [f"{LONG} " * number for number in (3, 40, 1)]
+    assert [len(said) for said in reconstruct(endless, tokenizer, texts)] == [38, 482, 16]
+    assert [len(said) for said in reconstruct(endless, tokenizer, texts, max_new_tokens=2)] == [2, 2, 2]
+    assert reconstruct(endless, tokenizer, []) == []
+
+
+def test_long_texts_share_a_batch_with_fewer(model, tokenizer, monkeypatch):
+    texts = [f"{LONG} " * (number % 40) for number in range(100)]
+    shapes = []
+
+    def generate(input_ids, **kwargs):
+        shapes.append(tuple(input_ids.shape))
+        return input_ids
+
+    monkeypatch.setattr(model, "generate", generate)
+    said = reconstruct(model, tokenizer, texts, batch_size=20)
+    assert said == [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+    assert sum(rows for rows, _ in shapes) == 100
+    assert max(rows for rows, _ in shapes) == 20
+    assert max(width for _, width in shapes) == 39 * 8 + 1
+    assert all(rows * max(width, 64) <= 20 * 64 for rows, width in shapes)
+    # One text a batch at the least, also where it alone exceeds the tokens.
+    assert len(reconstruct(model, tokenizer, texts, batch_size=1)) == 100
+
+    shapes = [batch["labels"].shape for batch in padded_batches(tokenizer, texts, 200)]
+    assert sum(rows for rows, _ in shapes) == 100
+    assert all(rows * width <= 200 or rows == 1 for rows, width in shapes)
+    assert max(rows for rows, _ in shapes) > 5
 
 
 def test_an_unknown_word_that_is_said_stays(model, tokenizer, monkeypatch):
@@ -240,6 +268,16 @@ def test_output_folder_holds_scores_texts_table_and_figure(checkpoint, model, to
     table = (tmp_path / "b/bleu-by-length.md").read_text()
     assert table.startswith("| length | texts | b | a |\n")
     assert json.loads((tmp_path / "b/reconstruction.json").read_text())["num_beams"] == 2
+    systems = {"b": read_texts(tmp_path / "b"), "a": read_texts(tmp_path / "a")}
+    shown = sample_texts([text for text, _ in systems["a"]], 5)
+    assert (tmp_path / "b/reconstructions.md").read_text().startswith(reconstruction_table(systems, shown) + "\n")
+
+    (tmp_path / "text.txt").write_text("a dog ran\n")
+    module.main([*words, "--output", str(tmp_path / "c"), "--compare", str(tmp_path / "a")])
+    assert "reconstructions.md was not written. No text is shared by c, a" in capsys.readouterr().err
+    assert (tmp_path / "c/bleu-by-length.png").is_file()
+    module.main([*words, "--output", str(tmp_path / "c"), "--examples", "1", "--seed", "3"])
+    assert "1 of 1 texts, drawn with seed 3" in (tmp_path / "c/reconstructions.md").read_text()
 
 
 def test_without_matplotlib_and_rouge_the_rest_is_written(checkpoint, tmp_path, monkeypatch, capsys):
@@ -252,7 +290,7 @@ def test_without_matplotlib_and_rouge_the_rest_is_written(checkpoint, tmp_path, 
     assert set(scores["signatures"]) == {"bleu", "chrf"}
     assert "rouge1" not in scores
     written = {path.name for path in (tmp_path / "out").iterdir()}
-    assert written == {"reconstruction.json", "reconstructions.tsv", "bleu-by-length.md"}
+    assert written == {"reconstruction.json", "reconstructions.tsv", "reconstructions.md", "bleu-by-length.md"}
 
 
 def test_bad_options_end_before_anything_is_decoded(checkpoint, tmp_path, monkeypatch):

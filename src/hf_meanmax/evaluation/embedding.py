@@ -47,6 +47,7 @@ class Embedder:
         key: see above.
         keep: the only texts worth remembering, None for all.
         encoded: how many texts the encoder has encoded.
+        truncated: how many of them the length limit of a SentenceTransformer has cut.
         seconds: how long that took.
     """
 
@@ -70,6 +71,7 @@ class Embedder:
         self.dimension: int | None = None
         self.keep: set[str] | None = None
         self.encoded = 0
+        self.truncated = 0
         self.seconds = 0.0
         self._encode, self._chunk = self._encode_function()
         # block -> embeddings, least recently used first; text -> (block, row)
@@ -145,8 +147,10 @@ class Embedder:
             return encoder, size
         options: dict[str, Any] = {}
         if is_sentence_transformer(encoder):
-            options = {"batch_size": size, "show_progress_bar": False, "convert_to_numpy": True}
-        elif _takes_batch_size(encoder.encode):
+            from hf_meanmax.encode import encode_texts
+
+            return partial(encode_texts, encoder, batch_size=size), 64 * size
+        if _takes_batch_size(encoder.encode):
             options = {"batch_size": size}
         # One that makes its own batches gets many at a time, which costs it less.
         return partial(encoder.encode, **options), 64 * size if options or isinstance(encoder, EmbeddingFile) else size
@@ -156,6 +160,10 @@ class Embedder:
         vectors = self._checked(self._encode(list(texts)), texts)
         self.seconds += time.perf_counter() - start
         self.encoded += len(texts)
+        if is_sentence_transformer(self.encoder):
+            from hf_meanmax.encode import count_truncated
+
+            self.truncated += count_truncated(self.encoder, texts)
         return vectors
 
     def _checked(self, output: Any, texts: list[str]) -> np.ndarray:

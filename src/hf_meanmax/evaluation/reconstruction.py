@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,13 +17,19 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
+from hf_meanmax.data import BatchPlan
+from hf_meanmax.data.sentences import is_unsegmented
 from hf_meanmax.files import replacing_file
 from hf_meanmax.tokenization import split_words_batch
 
-from .text_scores import TOKENIZATIONS, TextScores, is_unsegmented, length_table, score_texts, scores_by_length
+from .reconstruction_table import read_texts, system_name, write_table, write_texts
+from .text_scores import TOKENIZATIONS, TextScores, length_table, score_texts, scores_by_length
 
-RESULTS_FILE, TEXTS_FILE = "reconstruction.json", "reconstructions.tsv"
+RESULTS_FILE, EXAMPLES_FILE = "reconstruction.json", "reconstructions.md"
 TABLE_FILE, FIGURE_FILE = "bleu-by-length.md", "bleu-by-length.png"
+
+# Up to so many tokens, texts fill a batch; of longer ones fewer are decoded together.
+_LONG_TEXT = 64
 
 
 def reconstruct(
@@ -40,24 +45,19 @@ def reconstruct(
     Args:
         model: a model with `generate`.
         tokenizer: its tokenizer.
-        texts: sentences.
-        batch_size: sentences decoded together; they are sorted by length first.
+        texts: sentences or paragraphs.
+        batch_size: texts decoded together, sorted by length first; fewer of those of more than 64 tokens.
         show_progress: show a progress bar.
-        generation: further arguments of `generate`; by default greedy, at most 1.5 times the tokens of the batch's
-            longest sentence plus 5 (Zhang, Wu, Li and Zhang, section 5.2).
+        generation: further arguments of `generate`, which by default is greedy and bounds each text by its own length.
     """
     special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
     encoded = tokenizer(list(texts))["input_ids"] if texts else []
-    order = np.argsort([len(ids) for ids in encoded], kind="stable")
     said: list[list[int]] = [[] for _ in texts]
     device = next(model.parameters()).device
-    for start in tqdm(range(0, len(order), batch_size), desc="reconstruct", disable=not show_progress, leave=False):
-        rows = order[start : start + batch_size]
+    batches = _rows_by_length(encoded, batch_size * _LONG_TEXT, least=_LONG_TEXT)
+    for rows in tqdm(batches, desc="reconstruct", disable=not show_progress, leave=False):
         batch = tokenizer.pad({"input_ids": [encoded[row] for row in rows]}, return_tensors="pt").to(device)
-        bound = {"max_new_tokens": int(1.5 * batch["input_ids"].shape[1]) + 5}
-        output = model.generate(
-            input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], **{**bound, **generation}
-        )
+        output = model.generate(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], **generation)
         for row, ids in zip(rows, output.tolist(), strict=True):
             said[row] = [token for token in ids if token not in special]
     return said
@@ -163,6 +163,8 @@ def score_checkpoint(
     edges: Sequence[int] | None = None,
     output: str | os.PathLike[str] | None = None,
     compare: Sequence[str | os.PathLike[str]] = (),
+    examples: int = 5,
+    seed: int = 0,
 ) -> dict[str, Any]:
     """Reconstruction scores of a checkpoint folder on the first `limit` sentences of a corpus.
 
@@ -179,9 +181,11 @@ def score_checkpoint(
         tokenize: see [`reconstruction_pairs`].
         edges: of the bins of length, see [`~hf_meanmax.evaluation.text_scores.scores_by_length`].
         output: a folder to write `reconstruction.json` (settings and scores), `reconstructions.tsv` (each text and
-            what was said; tabs and line breaks become spaces), `bleu-by-length.md` and, where matplotlib is
-            installed, `bleu-by-length.png` (Zhang, Wu, Li and Zhang, figure 2).
-        compare: output folders of other checkpoints, shown beside this one in that table and figure.
+            what was said; tabs and line breaks become spaces), `reconstructions.md` (some of them; Zhang, Wu, Li and
+            Zhang, table 3), `bleu-by-length.md` and, where matplotlib is installed, `bleu-by-length.png` (figure 2).
+        compare: output folders of other checkpoints, shown beside this one in those tables and the figure.
+        examples: texts in `reconstructions.md`, of those that all have said again, from short to long.
+        seed: draws them.
 
     Returns:
         `bleu` and `chrf` (0-100), with rouge-score installed also `rouge1`, `rouge2` and `rougeL` (0-100),
@@ -197,14 +201,15 @@ def score_checkpoint(
     from hf_meanmax.data import open_corpus, pick_sentences
     from hf_meanmax.export import load_checkpoint
 
-    others = {_system_name(other): _read_by_length(Path(other)) for other in compare}
+    others = {system_name(other): _read_by_length(Path(other)) for other in compare}
+    others_texts = {system_name(other): read_texts(other) for other in compare}
     if compare and output is None:
         raise ValueError("compare needs output, the folder for the table and the figure.")
     if output is not None:
         output = Path(output)
         if output.exists() and not output.is_dir():
             raise FileExistsError(f"{output} is a file; name a folder.")
-        if _system_name(output) in others or len(others) < len(compare):
+        if system_name(output) in others or len(others) < len(compare):
             raise ValueError("Output folders that are compared need different names: they are what the figure shows.")
     device = _usable_device(device)
     model, tokenizer = load_checkpoint(folder)
@@ -238,8 +243,13 @@ def score_checkpoint(
         }
         with replacing_file(output / RESULTS_FILE) as file:
             file.write(json.dumps({**settings, "scores": scores}, indent=1, ensure_ascii=False) + "\n")
-        _write_texts(output / TEXTS_FILE, texts, tokenizer.batch_decode(said))
-        _write_by_length(output, {_system_name(output): by_length, **others})
+        write_texts(output, texts, tokenizer.batch_decode(said))
+        try:
+            systems = {system_name(output): read_texts(output), **others_texts}
+            write_table(output / EXAMPLES_FILE, systems, examples, seed)
+        except ValueError as error:
+            print(f"{EXAMPLES_FILE} was not written. {error}", file=sys.stderr)
+        _write_by_length(output, {system_name(output): by_length, **others})
     return scores
 
 
@@ -257,10 +267,6 @@ def _usable_device(device: Any) -> torch.device:
     return found
 
 
-def _system_name(output: str | os.PathLike[str]) -> str:
-    return Path(os.path.abspath(output)).name
-
-
 def _read_by_length(folder: Path) -> list[dict[str, Any]]:
     path = folder / RESULTS_FILE
     if not path.is_file():
@@ -271,13 +277,6 @@ def _read_by_length(folder: Path) -> list[dict[str, Any]]:
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} holds no scores by length ({error!r}); make it again.") from error
     return rows
-
-
-def _write_texts(path: Path, texts: Sequence[str], said: Sequence[str]) -> None:
-    with replacing_file(path) as file:
-        file.write("text\treconstruction\n")
-        for pair in zip(texts, said, strict=True):
-            file.write("\t".join(re.sub(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]", " ", text) for text in pair) + "\n")
 
 
 def _write_by_length(folder: Path, systems: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
@@ -296,14 +295,21 @@ def _write_by_length(folder: Path, systems: Mapping[str, Sequence[Mapping[str, A
 
 
 def _padded_batches(tokenizer: Any, texts: Sequence[str], batch_tokens: int) -> Iterable[dict[str, torch.Tensor]]:
-    encoded = sorted(tokenizer(list(texts))["input_ids"], key=len)
-    start = 0
-    while start < len(encoded):
-        stop = min(len(encoded), start + max(1, batch_tokens // len(encoded[start])))
-        batch = dict(tokenizer.pad({"input_ids": encoded[start:stop]}, return_tensors="pt"))
+    encoded = tokenizer(list(texts))["input_ids"]
+    for rows in _rows_by_length(encoded, batch_tokens):
+        batch = dict(tokenizer.pad({"input_ids": [encoded[row] for row in rows]}, return_tensors="pt"))
         batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
         yield batch
-        start = stop
+
+
+def _rows_by_length(encoded: Sequence[Sequence[int]], batch_tokens: int, least: int = 1) -> list[np.ndarray]:
+    """Indices of texts in batches of so many tokens, padding included, where a text counts as `least` or more."""
+    if not encoded:
+        return []
+    lengths = np.array([len(ids) for ids in encoded])
+    order = np.argsort(lengths, kind="stable")
+    plan = BatchPlan(np.clip(lengths[order], least, batch_tokens), batch_tokens)
+    return [order[rows] for rows in plan.sequential()]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -325,8 +331,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         help="what BLEU compares: none the words as the tokenizer cuts them, any other plain text that sacrebleu cuts; "
         "by default none, but zh for Chinese and Japanese under a tokenizer of pieces",
     )
-    parser.add_argument("--output", help="folder for scores, texts, and BLEU by length as table and figure")
-    parser.add_argument("--compare", nargs="+", default=[], help="--output folders of others to show in that figure")
+    parser.add_argument("--output", help="folder for scores, texts, and tables and figure of both")
+    parser.add_argument("--compare", nargs="+", default=[], help="--output folders of others to show beside this one")
+    parser.add_argument("--examples", type=positive_int, default=5, help="texts in the table of reconstructions")
+    parser.add_argument("--seed", type=int, default=0, help="draws the examples")
     args = parse_arguments(parser, argv)
     with one_line_errors("reconstruct.py"):
         scores = score_checkpoint(
@@ -341,5 +349,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             tokenize=args.tokenize,
             output=args.output,
             compare=args.compare,
+            examples=args.examples,
+            seed=args.seed,
         )
     print(json.dumps(scores, indent=1, ensure_ascii=False))

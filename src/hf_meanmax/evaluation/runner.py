@@ -176,6 +176,12 @@ def evaluate(
                 bar.set_postfix_str(f"{task.name} {shown_score(found.result.score, found.result.main)}", refresh=False)
                 bar.update()
             embedder.clear()
+            if embedder.truncated:
+                warnings.warn(
+                    f"{embedder.name} cut {embedder.truncated:,} of {embedder.encoded:,} texts at its limit of "
+                    f"{encoder.max_seq_length:,} tokens.",
+                    stacklevel=2,
+                )
     return evaluation
 
 

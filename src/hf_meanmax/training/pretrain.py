@@ -26,6 +26,7 @@ from tqdm.auto import tqdm
 from hf_meanmax.cli import use_all_cores
 from hf_meanmax.data import BatchPlan, CandidateSampler, MicroBatches, Noise
 from hf_meanmax.files import replacing_file
+from hf_meanmax.modeling.generation import LEAST_OF_EMBEDDING, decoding_bound
 
 from .arguments import PretrainArguments, list_recipes, parse_command_line
 from .checkpoints import Checkpoints
@@ -464,6 +465,9 @@ class Run:
                 model = type(model)(model.config)
                 model.load_state_dict(weights)
             model.eval()
+            # A vector does not tell how long its text was, but no text of this run was longer.
+            longest = decoding_bound(int(prepared.train.lengths.max()))
+            model.generation_config.max_new_tokens = max(LEAST_OF_EMBEDDING, longest)
             normalize = None if args.normalize == "none" else args.normalize
             save_checkpoint(
                 model, prepared.tokenizer, folder, normalize=normalize,

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 _WIDEST = 76
+# Tokens said: one more than is shown, so that a cut text is also shown as one.
+_BOUND = {"max_new_tokens": _WIDEST + 1}
 
 
 def interpolate(model: Any, tokenizer: Any, first: str, second: str, steps: int = 5) -> list[str]:
@@ -17,7 +19,7 @@ def interpolate(model: Any, tokenizer: Any, first: str, second: str, steps: int 
     with torch.no_grad():
         ends = model.encoder(**batch).pooler_output
         weights = torch.linspace(0, 1, steps)[:, None]
-        said = model.generate(sentence_embedding=torch.lerp(ends[:1], ends[1:], weights), max_new_tokens=64)
+        said = model.generate(sentence_embedding=torch.lerp(ends[:1], ends[1:], weights), **_BOUND)
     return tokenizer.batch_decode(said, skip_special_tokens=True)
 
 
@@ -46,7 +48,7 @@ def show(folder: str | os.PathLike[str], sentences: Sequence[str], number: int =
 
     print("\nreconstructions of held-out sentences, from their vectors alone")
     with torch.no_grad():
-        said = model.generate(sentence_embedding=embeddings[spaced], max_new_tokens=64)
+        said = model.generate(sentence_embedding=embeddings[spaced], **_BOUND)
     for query, text in zip(spaced, tokenizer.batch_decode(said, skip_special_tokens=True), strict=True):
         print(f"  {_short(sentences[query])}\n   -> {_short(text)}")
 
