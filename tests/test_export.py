@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModel, AutoModelForPreTraining, AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_meanmax import GatedMeanMaxAAEForReconstruction, export, files
+from hf_meanmax import GatedMeanMaxAAEForReconstruction, RNNCNNForContextPrediction, export, files
 from hf_meanmax.export import CHECKPOINT_FILES, check_checkpoint, load_checkpoint, save_checkpoint
 from hf_meanmax.files import recover_folder, replacing_file, replacing_folder
 from tiny_model import TEXTS, WORDS, make_model, make_tokenizer, run_python
@@ -60,6 +60,22 @@ FORMS = {
         "decoder_type": "lstm",
     },
     "cnn_lstm": {"encoder_type": "cnn", "pooling": "max", "decoder_type": "lstm"},
+    "rnn_cnn": {"full_class": RNNCNNForContextPrediction, "decoder_channels": [12, 8], "num_context_words": 5},
+    "cnn_cnn": {
+        "full_class": RNNCNNForContextPrediction,
+        "encoder_type": "hierarchical_cnn",
+        "num_hidden_layers": 4,
+        "pooling": "max",
+        "decoder_channels": [12, 20, 8],
+    },
+    "skip_thought": {
+        "full_class": RNNCNNForContextPrediction,
+        "encoder_type": "gru",
+        "pooling": "last",
+        "decoder_type": "gru",
+        "predict_previous": True,
+        "tie_word_embeddings": False,
+    },
 }
 
 
@@ -69,7 +85,9 @@ def test_one_folder_loads_everywhere(tmp_path, form):
     expected = pooled(model, tokenizer)
     folder = save_checkpoint(model, tokenizer, tmp_path / "model")
 
-    encoder, full = AutoModel.from_pretrained(folder), AutoModelForSeq2SeqLM.from_pretrained(folder)
+    auto_class = AutoModelForPreTraining if model.config.model_type == "rnn_cnn" else AutoModelForSeq2SeqLM
+    encoder, full = AutoModel.from_pretrained(folder), auto_class.from_pretrained(folder)
+    assert type(load_checkpoint(folder)[0]) is type(full) is type(model)
     assert AutoTokenizer.from_pretrained(folder)(TEXTS).input_ids == tokenizer(TEXTS).input_ids
     inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
     assert np.array_equal(encoder(**inputs).pooler_output.detach().numpy(), expected)
@@ -80,11 +98,33 @@ def test_one_folder_loads_everywhere(tmp_path, form):
     assert sentence_model.get_embedding_dimension() == expected.shape[1] == vectors.shape[1]
     assert np.allclose(vectors, expected, atol=1e-6)
     assert np.isfinite(vectors).all()
+    if not model.config.is_autoregressive:
+        words, _ = model.predict_words(sentence_embedding=torch.from_numpy(vectors))
+        assert torch.equal(words, model.predict_words(**inputs)[0])
+        return
     said = model.generate(sentence_embedding=torch.from_numpy(vectors), max_new_tokens=8)
     assert torch.equal(said, model.generate(**inputs, max_new_tokens=8))
 
 
-@pytest.mark.parametrize("form", ["paper", "gated_rae"])
+def test_rnn_cnn_has_the_mean_first(tmp_path):
+    """[mean; max] of section 2, in every loader; a checkpoint without its previous decoder is not whole."""
+    model, tokenizer = make_model(**FORMS["rnn_cnn"]), make_tokenizer()
+    folder = save_checkpoint(model, tokenizer, tmp_path / "model")
+    (vector,) = SentenceTransformer(str(folder), device="cpu").encode([TEXTS[0]], convert_to_tensor=True)
+    states = model.encoder(**tokenizer([TEXTS[0]], return_tensors="pt")).last_hidden_state[0]
+    torch.testing.assert_close(vector, torch.cat([states.mean(dim=0), states.amax(dim=0)]))
+    assert json.loads((folder / "1_Pooling" / "config.json").read_text())["pooling_mode"] == ["mean", "max"]
+
+    folder = save_checkpoint(
+        make_model(**{**FORMS["skip_thought"], "predict_previous": False}), tokenizer, tmp_path / "gru"
+    )
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "predict_previous": True}))
+    with pytest.raises(ValueError, match=r"tensors of RNNCNNForContextPrediction are missing, 'previous_decoder\."):
+        check_checkpoint(folder)
+
+
+@pytest.mark.parametrize("form", ["paper", "gated_rae", "rnn_cnn"])
 @pytest.mark.parametrize("normalize", ["rows", "embedding"])
 def test_normalised_exports(tmp_path, normalize, form):
     model, tokenizer = make_model(**FORMS[form]), make_tokenizer()
@@ -97,8 +137,9 @@ def test_normalised_exports(tmp_path, normalize, form):
     vectors = sentence_model.encode(TEXTS, batch_size=2)
     assert sentence_model.get_embedding_dimension() == raw.shape[1]
     assert np.allclose(vectors, expected, atol=1e-6)
+    decode = model.generate if model.config.is_autoregressive else model.predict_words
     with pytest.raises(ValueError, match="normalised"):
-        model.generate(sentence_embedding=torch.from_numpy(vectors))
+        decode(sentence_embedding=torch.from_numpy(vectors))
 
 
 def test_only_stock_modules_and_no_pickle(saved):

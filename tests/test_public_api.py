@@ -11,7 +11,8 @@ from hf_meanmax import evaluation
 
 PUBLIC_NAMES = {
     "GatedMeanMaxAAEConfig", "GatedMeanMaxAAEForReconstruction", "GatedMeanMaxAAEModel", "MeanMaxAAEConfig",
-    "MeanMaxAAEForReconstruction", "MeanMaxAAEModel", "__version__",
+    "MeanMaxAAEForReconstruction", "MeanMaxAAEModel", "RNNCNNConfig", "RNNCNNForContextPrediction", "RNNCNNModel",
+    "__version__",
 }  # fmt: skip
 
 EVALUATION_NAMES = {

@@ -55,7 +55,8 @@ def save_checkpoint(
     remote_code: bool = True,
     training_args: dict[str, Any] | None = None,
 ) -> Path:
-    """Writes the one folder that `AutoModel`, `AutoModelForSeq2SeqLM`, `AutoTokenizer` and `SentenceTransformer` load.
+    """Writes the one folder that `AutoModel`, the Auto class of the whole model (`AutoModelForSeq2SeqLM`, for RNN-CNN
+    `AutoModelForPreTraining`), `AutoTokenizer` and `SentenceTransformer` load.
 
     The folder is written beside `folder` and renamed, so a crash or a full disk leaves an older checkpoint whole; files
     in `folder` that belong to no checkpoint (logs, a README.md) are kept. Weights are safetensors only.

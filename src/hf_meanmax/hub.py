@@ -72,6 +72,8 @@ def write_model_card(
     config = check_checkpoint(folder)
     args = _training_args(folder)
     remote_code = bool(getattr(config, "auto_map", None))
+    # What was trained without this package's training, or before it had objectives, is an autoencoder.
+    reconstructs = config.is_autoregressive and args.get("objective", "reconstruction") == "reconstruction"
     transformer = json.loads((folder / "sentence_bert_config.json").read_text(encoding="utf-8"))
     modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
     if transformer["modality_config"]["text"]["method"] == "normalized_rows":
@@ -88,7 +90,13 @@ def write_model_card(
         license=license,
         library_name="sentence-transformers",
         pipeline_tag="sentence-similarity",
-        tags=["sentence-transformers", "sentence-similarity", "feature-extraction", "autoencoder", config.model_type],
+        tags=[
+            "sentence-transformers",
+            "sentence-similarity",
+            "feature-extraction",
+            *(["autoencoder"] if reconstructs else []),
+            config.model_type,
+        ],
         model_name=(model_name or repo_id.split("/")[-1]) if entries else None,
         eval_results=entries or None,
     )
@@ -98,6 +106,10 @@ def write_model_card(
         title=repo_id.split("/")[-1],
         repo_id=repo_id,
         model_type=config.model_type,
+        reconstructs=reconstructs,
+        whole="autoencoder" if reconstructs else "predictor",
+        generates=config.is_autoregressive,
+        full_auto_class=next(name for name in config.auto_classes if name not in ("AutoConfig", "AutoModel")),
         rows=config.num_latents,
         row_names=", ".join(_ROWS[row] for row in config.pooling_rows),
         width=f"{config.hidden_size:,}",

@@ -208,7 +208,7 @@ def test_sequential_restores_the_order(store, world_size):
 
 
 def test_wrong_plan_or_rank(store):
-    with pytest.raises(ValueError, match="plan covers 3 sentences, the store has 60"):
+    with pytest.raises(ValueError, match="plan covers 3 sentences, there are 60"):
         MicroBatches(store, BatchPlan(np.ones(3), 8))
     with pytest.raises(ValueError, match="rank is 2"):
         MicroBatches(store, BatchPlan(store.lengths, 64), rank=2, world_size=2)

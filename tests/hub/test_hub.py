@@ -10,7 +10,7 @@ import huggingface_hub
 import numpy as np
 import pytest
 
-from hf_meanmax import hub
+from hf_meanmax import RNNCNNForContextPrediction, hub
 from hf_meanmax.export import save_checkpoint
 from hf_meanmax.hub import HubError, push, write_model_card
 from hub.loopback_hub import LoopbackHub, Repository
@@ -159,6 +159,32 @@ def test_command_line(server, folder, tmp_path, capsys):
     assert "did you mean --private?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("decoder", ["words_cnn", "gru"])
+def test_card_of_a_context_model_promises_no_text(tmp_path, decoder):
+    """Its code runs, and nothing says that the text comes back."""
+    model = make_model(
+        full_class=RNNCNNForContextPrediction, decoder_type=decoder, decoder_channels=[12, 8], num_context_words=5
+    )
+    objective = "next_words" if decoder == "words_cnn" else "next_sentence"
+    folder = save_checkpoint(
+        model, make_tokenizer(), tmp_path / "m", remote_code=False, training_args={**ARGS, "objective": objective}
+    )
+    text = write_model_card(folder, str(folder)).read_text(encoding="utf-8")
+    assert "autoencoder" not in text
+    assert "reconstruct" not in text
+    assert "back to the text" not in text
+    assert "comes back" not in text
+    assert "does not give the text back" in text
+    assert "AutoModelForSeq2SeqLM" not in text
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert len(blocks) == 2
+    found = {}
+    exec(blocks[1], found)
+    assert type(found["predictor"]) is RNNCNNForContextPrediction
+    tokens = found["tokens"]
+    assert tokens.shape == (2, 5) if decoder == "words_cnn" else len(tokens) == 2
+
+
 @pytest.mark.parametrize("normalize", [None, "rows", "embedding"])
 def test_card_tells_what_one_needs(tmp_path, normalize):
     model = make_model(seed=1)
@@ -178,6 +204,10 @@ def test_card_tells_what_one_needs(tmp_path, normalize):
     assert "not anonymous" in text
     assert text.count("import hf_meanmax\n") == 2
     assert "trust_remote_code" not in text
+    assert {"autoencoder"} <= set(card.data.tags)
+    assert "its decoder turns them back to the text" in text
+    assert "AutoModelForSeq2SeqLM" in text
+    assert "predict" not in text
     unit = {None: "gives the raw vector", "rows": "latent rows have unit length", "embedding": "of unit length"}
     assert unit[normalize] in text
     assert "{{" not in text

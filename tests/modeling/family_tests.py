@@ -32,6 +32,7 @@ ATTENDING_ENCODERS = {"self_attention"}
 SELF_ATTENDING_DECODERS = {"attention", "gates"}
 LATENT_ATTENDING_DECODERS = {"attention", "lstm_attention"}
 GATED_DECODERS = {"gates", "lstm_gates"}
+DECODERS_WITH_CHANNELS = {"causal_cnn", "words_cnn", "words_rnn"}
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Family:
         bad_settings: settings that are refused, each with the words that the message must contain.
         compiled_variants: the variants whose training step is compiled; each takes seconds. Recurrent ones cannot be
             among them: torch.compile leaves `nn.LSTM` and the packing of its inputs to Python.
+        saying: the variant of tests that need one decoder which says one word after the other; it has an output bias.
         gets_no_gradient: why a trainable parameter rightly gets a zero gradient, or None.
         exemptions: names of tests that do not apply, each with the reason.
     """
@@ -60,6 +62,7 @@ class Family:
     other_values: dict[str, dict[str, Any]]
     bad_settings: list[tuple[dict[str, Any], tuple[str, ...]]]
     compiled_variants: tuple[str, ...]
+    saying: str = "paper"
     gets_no_gradient: Callable[[Any, str], str | None] = lambda config, name: None
     exemptions: dict[str, str] = field(default_factory=dict)
 
@@ -144,6 +147,33 @@ class FamilyTests:
                     parameter.copy_(torch.randn_like(parameter))
         return model.to(dtype).eval()
 
+    def saying(self, variant: str | None = None, dtype=torch.float32, **settings):
+        """A full model that says one word after the other."""
+        model = self.full(variant or self.family.saying, dtype, **settings)
+        if not model.config.is_autoregressive:
+            pytest.skip(
+                f"{model.config.decoder_type} predicts all words at once, so that there is nothing to go on from"
+            )
+        return model
+
+    def say(self, model, max_new_tokens: int = 6, **source):
+        """What the model says of a text or of embeddings: one word after the other, or the likeliest at each place."""
+        if model.config.is_autoregressive:
+            return model.generate(**source, max_new_tokens=max_new_tokens)
+        return model.predict_words(**source, top_k=3)[0]
+
+    def batch(self, config, sentences=SENTENCES, side: str = "right", extra: int = 0) -> dict[str, torch.Tensor]:
+        """As [`make_batch`], with targets for every decoder that there is.
+
+        Words that are predicted all at once stand at places, which padding on the left would move.
+        """
+        batch = make_batch(sentences, side, extra)
+        if not config.is_autoregressive:
+            batch["labels"] = pad(sentences, "right", extra, IGNORE)
+        if config.predict_previous:
+            batch["previous_labels"] = pad([ids[-2::-1] + ids[-1:] for ids in sentences], side, extra, IGNORE)
+        return batch
+
     # Loading and saving
 
     def test_every_loader_gives_the_saved_model(self, variant, tmp_path):
@@ -201,7 +231,7 @@ class FamilyTests:
                 assert value.std().item() == pytest.approx(fresh[name].std().item(), rel=0.3), name
 
     def test_loaded_rows_survive_a_missing_neighbour(self, tmp_path):
-        model = self.full(position_embedding_type="learned")
+        model = self.full(position_embedding_type="learned", tie_word_embeddings=False)
         with torch.no_grad():
             model.encoder.embeddings.word_embeddings.weight[PAD] = 7.0
         model.save_pretrained(tmp_path)
@@ -231,7 +261,7 @@ class FamilyTests:
     def test_expanded_input_vocabulary(self, tmp_path):
         """Words after `vocab_size` can be read but not said."""
         vocab_size = self.config().vocab_size
-        model = self.full(input_vocab_size=vocab_size + 9)
+        model = self.saying(input_vocab_size=vocab_size + 9, tie_word_embeddings=False)
         model.save_pretrained(tmp_path)
         loaded = self.family.auto_full_class.from_pretrained(tmp_path)
         ids = torch.tensor([[5, vocab_size + 8, END]])
@@ -274,7 +304,7 @@ class FamilyTests:
             **text_of(batch),
             "labels": batch["labels"],
             "latents": model(**batch).latents.detach(),
-            "said": model.generate(**text_of(batch), max_new_tokens=8),
+            "said": self.say(model, **text_of(batch)),
         }
         save_file(expected, folder.with_suffix(".expected"))
 
@@ -298,9 +328,12 @@ def check(folder, expected):
     assert names == {[c.__name__ for c in classes]!r}, names
     assert torch.equal(encoder(**text).latents, expected["latents"])
     assert model(**text, labels=expected["labels"]).loss.isfinite()
-    assert torch.equal(model.generate(**text, max_new_tokens=8), expected["said"])
-    embedding = encoder(**text).pooler_output
-    assert torch.equal(model.generate(sentence_embedding=embedding, max_new_tokens=8), expected["said"])
+    for source in (text, {{"sentence_embedding": encoder(**text).pooler_output}}):
+        if config.is_autoregressive:
+            said = model.generate(**source, max_new_tokens=6)
+        else:
+            said, _ = model.predict_words(**source, top_k=3)
+        assert torch.equal(said, expected["said"])
     return model
 for variant in {list(self.family.variants)!r}:
     expected = load_file(variant + ".expected")
@@ -379,31 +412,36 @@ print("done")
         """Padded on either side, with or without spare columns, in a batch or alone: the same numbers."""
         model = self.full(variant, torch.float64)
         model.set_attn_implementation(attention)
-        alone = [model(input_ids=torch.tensor([ids]), labels=torch.tensor([ids])) for ids in SENTENCES]
+        alone = []
+        for ids in SENTENCES:
+            batch = self.batch(model.config, [ids])
+            del batch["attention_mask"]
+            alone.append(model(**batch))
         states = [model.encoder(input_ids=torch.tensor([ids])).last_hidden_state[0] for ids in SENTENCES]
         targets = torch.tensor([len(ids) for ids in SENTENCES], dtype=torch.float64)
         loss = (torch.stack([output.loss for output in alone]) * targets).sum() / targets.sum()
         for side in ("right", "left"):
             for extra in (0, 3):
-                batch = make_batch(side=side, extra=extra)
-                real = batch["attention_mask"] == 1
+                batch = self.batch(model.config, side=side, extra=extra)
+                real, said = batch["attention_mask"] == 1, batch["labels"] != IGNORE
                 output = model(**batch)
                 close(output.loss, loss)
                 close(model(**batch, return_logits=False).loss, loss)
-                close(model(**text_of(batch)).logits[real], output.logits[real])  # the labels come from the input
+                # The labels come from the input, or every place has a prediction.
+                close(model(**text_of(batch)).logits[:, : said.shape[1]][said], output.logits[said])
                 hidden = model.encoder(**text_of(batch)).last_hidden_state
                 for row in range(len(SENTENCES)):
                     close(output.latents[row], alone[row].latents[0])
-                    close(output.logits[row, real[row]], alone[row].logits[0])
+                    close(output.logits[row, said[row]], alone[row].logits[0])
                     close(hidden[row, real[row]], states[row])
 
     def test_gradients_do_not_depend_on_padding(self, variant):
         model = self.full(variant, torch.float64)
         sums = []
         for batches in (
-            [make_batch([ids]) for ids in SENTENCES],
-            [make_batch(side="left", extra=2)],
-            [make_batch(side="right", extra=1)],
+            [self.batch(model.config, [ids]) for ids in SENTENCES],
+            [self.batch(model.config, side="left", extra=2)],
+            [self.batch(model.config, side="right", extra=1)],
         ):
             model.zero_grad()
             for batch in batches:
@@ -432,7 +470,7 @@ print("done")
                 model.encoder(**arguments)
 
     def test_nothing_to_say_is_refused(self):
-        model = self.full()
+        model = self.saying()
         outputs = BaseModelOutput(last_hidden_state=model.encoder(**text_of(make_batch())).latents)
         with pytest.raises(ValueError, match="`labels`, `decoder_input_ids` or `input_ids`"):
             model(encoder_outputs=outputs)
@@ -454,7 +492,7 @@ print("done")
             output = model(input_ids=ids, attention_mask=mask, labels=labels)
             assert output.loss.isfinite()
             assert output.logits.isfinite().all()
-            assert model.generate(sentence_embedding=embedding, max_new_tokens=3).shape[0] == len(ids)
+            assert self.say(model, 3, sentence_embedding=embedding).shape[0] == len(ids)
             output.loss.backward()
             assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
 
@@ -473,7 +511,7 @@ print("done")
     def test_every_parameter_learns(self, variant):
         """Non-zero finite gradients, also under dropout; a frozen table gets none."""
         model = self.full(variant, torch.float64).train()
-        model(**make_batch()).loss.backward()
+        model(**self.batch(model.config)).loss.backward()
         for name, parameter in model.named_parameters():
             if not parameter.requires_grad:
                 assert parameter.grad is None, name
@@ -492,7 +530,7 @@ print("done")
             if checkpointing:
                 model.gradient_checkpointing_enable()
                 assert model.is_gradient_checkpointing
-            model(**make_batch()).loss.backward()
+            model(**self.batch(model.config)).loss.backward()
             gradients.append({n: p.grad for n, p in model.named_parameters() if p.grad is not None})
         assert gradients[0].keys() == gradients[1].keys()
         for name, expected in gradients[0].items():
@@ -505,7 +543,7 @@ print("done")
     def test_losses_of_the_model_agree(self, variant):
         """All logits, chunks, and a sampled softmax over the whole vocabulary; label smoothing included."""
         model = self.full(variant, torch.float64, **self.no_dropout()).train()
-        batch = make_batch()
+        batch = self.batch(model.config)
         everything = {
             "candidate_ids": torch.arange(model.config.vocab_size),
             "candidate_log_prob": torch.zeros(model.config.vocab_size, dtype=torch.float64),
@@ -522,7 +560,7 @@ print("done")
     @pytest.mark.parametrize("how", ["autocast", "weights"])
     def test_bfloat16_is_close(self, variant, how):
         model = self.full(variant)
-        batch = make_batch()
+        batch = self.batch(model.config)
         expected = model(**batch)
         if how == "weights":
             model = model.to(torch.bfloat16)
@@ -530,21 +568,24 @@ print("done")
             output = model(**batch)
             chunked = model(**batch, return_logits=False).loss
             model(**batch).loss.backward()
-            said = model.generate(**text_of(batch), max_new_tokens=4)
+            said = self.say(model, 4, **text_of(batch))
         for got, wanted in zip(output.latents.float().flatten(1), expected.latents.flatten(1), strict=True):
             assert torch.cosine_similarity(got, wanted, dim=0) > 0.999
         assert output.loss.dtype == chunked.dtype == torch.float32
         assert output.loss.item() == pytest.approx(expected.loss.item(), rel=0.03)
         assert chunked.item() == pytest.approx(expected.loss.item(), rel=0.03)
         assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
-        assert torch.equal(said[:, 0], torch.full((4,), START))
+        if model.config.is_autoregressive:
+            assert torch.equal(said[:, 0], torch.full((4,), START))
+        else:
+            assert said.shape == (4, model.config.num_context_words, 3)
 
     def test_training_step_compiles_in_one_graph(self, compiled):
         """torch.compile finds nothing that it must leave to Python; the sampled softmax is part of the step."""
         model = self.full(compiled, **self.no_dropout()).train()
         vocab_size = model.config.vocab_size
         batch = {
-            **make_batch(),
+            **self.batch(model.config),
             "candidate_ids": torch.arange(vocab_size),
             "candidate_log_prob": torch.zeros(vocab_size),
         }
@@ -558,14 +599,14 @@ print("done")
 
     def test_attention_backends_agree(self, variant):
         model = self.full(variant, torch.float64)
-        batch = make_batch(side="left")
+        batch = self.batch(model.config, side="left")
         expected = model(**batch)
         model.set_attn_implementation("eager")
         close(model(**batch).logits[batch["labels"] != IGNORE], expected.logits[batch["labels"] != IGNORE])
         close(model(**batch).loss, expected.loss)
-        said = model.generate(**text_of(batch), max_new_tokens=6)
+        said = self.say(model, **text_of(batch))
         model.set_attn_implementation("sdpa")
-        assert torch.equal(model.generate(**text_of(batch), max_new_tokens=6), said)
+        assert torch.equal(self.say(model, **text_of(batch)), said)
 
     def test_recorded_states_and_attentions(self, variant):
         model = self.full(variant)
@@ -579,9 +620,20 @@ print("done")
         encoded = model.encoder(**text_of(batch), **recorded)
         decoded = model(**batch, **recorded)
 
-        for states in (encoded.hidden_states, decoded.decoder_hidden_states):
-            shapes = [tuple(state.shape) for state in states]
-            assert shapes == [(B, N, config.embedding_size)] + layers * [(B, N, width)]
+        # A few parts have layers of other widths, or another number of them.
+        encoder_widths, decoder_widths = layers * [width], layers * [width]
+        decoder_start = (B, N, config.embedding_size)
+        if config.encoder_type == "hierarchical_cnn":
+            encoder_widths = [*(layers - 1) * [width // layers], width]
+        if config.decoder_type in DECODERS_WITH_CHANNELS:
+            decoder_widths = [config.decoder_channels[-1]]
+        if not config.is_autoregressive:
+            decoder_start = (B, rows, width)
+        shapes = [tuple(state.shape) for state in encoded.hidden_states]
+        assert shapes == [(B, N, config.embedding_size)] + [(B, N, size) for size in encoder_widths]
+        shapes = [tuple(state.shape) for state in decoded.decoder_hidden_states]
+        places = N if config.is_autoregressive else config.num_context_words
+        assert shapes == [decoder_start] + [(B, places, size) for size in decoder_widths]
         assert torch.equal(encoded.hidden_states[-1], encoded.last_hidden_state)
         gated = len(config.gated_rows)
         for tensors, recording, shape in (
@@ -614,7 +666,7 @@ print("done")
     # Generation
 
     def test_cache_changes_nothing(self, variant):
-        model = self.full(variant, torch.float64)
+        model = self.saying(variant, torch.float64)
         text = text_of(make_batch())
         caches = ({}, {"use_cache": False}, {"cache_implementation": "static"})
         for strategy in ({}, {"num_beams": 3}, {"do_sample": True}):
@@ -628,7 +680,7 @@ print("done")
 
     def test_prompts_of_unlike_lengths(self, variant):
         """Sentences that go on from given words, padded on the left, go on as each of them does alone."""
-        model = self.full(variant, torch.float64)
+        model = self.saying(variant, torch.float64)
         latents = model.encoder(**text_of(make_batch())).latents
         prompts = [[START, 7], [START], [START, 9, 21, 4], [START, 12, 5]]
         batch = {
@@ -651,7 +703,7 @@ print("done")
                 assert set(words[len(alone) :]) <= {PAD}
 
     def test_cropped_cache_goes_on_from_the_shorter_text(self, variant):
-        model = self.full(variant, torch.float64)
+        model = self.saying(variant, torch.float64)
         outputs = BaseModelOutput(last_hidden_state=model.encoder(**text_of(make_batch())).latents)
         words = torch.tensor([[START, 7, 9, 21], [START, 5, 5, 8], [START, 13, 4, 30], [START, 6, 20, 11]])
 
@@ -670,7 +722,7 @@ print("done")
         close(whole, step(None, [0, 1, 2, 3]))
 
     def test_greedy_search_by_hand(self, variant):
-        model = self.full(variant, torch.float64)
+        model = self.saying(variant, torch.float64)
         batch = make_batch()
         latents = model.encoder(**text_of(batch)).latents
         said = model.generate(**text_of(batch), max_new_tokens=7)
@@ -684,7 +736,7 @@ print("done")
             assert said[row].tolist() == expected
 
     def test_text_and_its_embedding_say_the_same(self, variant):
-        model = self.full(variant)
+        model = self.saying(variant)
         text = text_of(make_batch(side="left"))
         embedding = model.encoder(**text).pooler_output
         rows = (model.config.num_latents, model.config.hidden_size)
@@ -707,7 +759,7 @@ print("done")
         assert single[0].tolist() == greedy[0, : single.shape[1]].tolist()
 
     def test_interpolated_embeddings_are_decoded(self):
-        model = self.full()
+        model = self.saying()
         a, b = model.encoder(**text_of(make_batch())).pooler_output[:2].detach()
         mixtures = torch.stack([(1 - t) * a + t * b for t in np.linspace(0, 1, 5).tolist()])
         said = model.generate(sentence_embedding=mixtures, max_new_tokens=6)
@@ -717,7 +769,7 @@ print("done")
 
     def test_length_bounds(self):
         """A bound of the caller's wins; without one, a text has one of its own, a vector the model's."""
-        model = self.full()
+        model = self.saying()
         with torch.no_grad():
             model.lm_head.bias[END] = -1e4  # it never stops by itself
         text = text_of(make_batch())
@@ -755,7 +807,7 @@ print("done")
     @pytest.mark.parametrize("side", ["left", "right"])
     def test_a_text_is_decoded_as_alone(self, side, ends):
         """Whatever longer texts share its batch, each ends by itself or at its own bound, and padding follows."""
-        model = self.full(dtype=torch.float64)
+        model = self.saying(dtype=torch.float64)
         with torch.no_grad():
             model.lm_head.bias[END] += 4 if ends else -1e4
             model.lm_head.bias[PAD] = -1e4
@@ -791,7 +843,7 @@ print("done")
         return GenerationConfig(**settings, decoder_start_token_id=START, eos_token_id=END, pad_token_id=PAD)
 
     def test_generation_takes_one_source(self):
-        model = self.full()
+        model = self.saying()
         text = text_of(make_batch())
         embedding = model.encoder(**text).pooler_output
         with pytest.raises(ValueError, match="got 2 inputs"):
@@ -821,7 +873,7 @@ print("done")
         ]
         for vectors, reason in refused:
             with pytest.raises(ValueError, match=reason) as caught:
-                model.generate(sentence_embedding=vectors)
+                self.say(model, sentence_embedding=vectors)
             rows, width = model.config.num_latents, model.config.hidden_size
             assert f"a raw vector of {size} numbers ({rows} rows of {width})" in str(caught.value)
 

@@ -1,7 +1,8 @@
 """The autoencoders written out from their equations: one sentence, one head, one position at a time.
 
 Equation numbers are those of the mean-max autoencoder (Zhang, Wu, Li and Li 2018), and those marked G of the gated one
-(Zhang, Wu, Li and Zhang); where the former is silent, the released code's form is named.
+(Zhang, Wu, Li and Zhang); where the former is silent, the released code's form is named. RNN-CNN's section 2 names its
+parts without numbers.
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ from torch import Tensor
 
 SPECIAL_TOKENS = 4  # <pad>, <unk>, <s>, </s>
 START = 2
-LSTM_WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+RECURRENT_WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
 def sigmoid(x: Tensor) -> Tensor:
     return 1 / (1 + torch.exp(-x))
+
+
+def relu(x: Tensor) -> Tensor:
+    return torch.where(x > 0, x, torch.zeros_like(x))
 
 
 def tanh(x: Tensor) -> Tensor:
@@ -32,13 +37,15 @@ class Reference:
     Args:
         weights: the parameters by their names in the checkpoint.
         heads, layers, eps: sizes and the layer normalisation's epsilon.
-        encoder: "self_attention", "bilstm", "lstm" or "cnn".
+        encoder: "self_attention", "bilstm", "lstm", "bigru", "gru", "cnn" or "hierarchical_cnn".
         rows: names of the latent rows in order.
-        decoder: "attention", "gates", "lstm", "lstm_attention" or "lstm_gates".
+        decoder: "attention", "gates", "lstm", "lstm_attention", "lstm_gates", "gru", "causal_cnn", "words_cnn" or
+            "words_rnn".
         relu: ReLU on queries, keys and values (released code).
         positions: "sinusoidal" (eq. 1-2), "learned" (released code) or "none".
         frozen: special tokens have a table of their own.
         tied: the output scores words by the word table.
+        places: words that a decoder predicts at once.
         gates: left by `decode`: for each layer and step the gates (rows, d) on the gated rows.
     """
 
@@ -53,6 +60,7 @@ class Reference:
     positions: str
     frozen: bool
     tied: bool
+    places: int = 0
     gates: list[list[Tensor]] = field(default_factory=list)
 
     def linear(self, name: str, x: Tensor) -> Tensor:
@@ -116,7 +124,7 @@ class Reference:
 
         def part(which: int) -> Tensor:
             rows = slice(which * len(h), (which + 1) * len(h))
-            w, u, a, b = (self.weights[f"{name}.{kind}_l0{direction}"][rows] for kind in LSTM_WEIGHTS)
+            w, u, a, b = (self.weights[f"{name}.{kind}_l0{direction}"][rows] for kind in RECURRENT_WEIGHTS)
             return w @ x + u @ h + a + b
 
         i, f, g, o = sigmoid(part(0)), sigmoid(part(1)), tanh(part(2)), sigmoid(part(3))
@@ -131,6 +139,38 @@ class Reference:
         for x in xs:
             h, c = self.lstm_cell(name, direction, x, h, c)
             outputs.append(h)
+        return outputs
+
+    def gru_cell(self, name: str, direction: str, x: Tensor, h: Tensor) -> Tensor:
+        """The next h; the rows of the weights belong to the gates r and z and the candidate n."""
+        w, u, a, b = (self.weights[f"{name}.{kind}_l0{direction}"] for kind in RECURRENT_WEIGHTS)
+        of_input, of_state = w @ x + a, u @ h + b
+        size = len(h)
+        r = sigmoid(of_input[:size] + of_state[:size])
+        z = sigmoid(of_input[size : 2 * size] + of_state[size : 2 * size])
+        n = tanh(of_input[2 * size :] + r * of_state[2 * size :])
+        return (1 - z) * n + z * h
+
+    def gru(self, name: str, direction: str, xs: list[Tensor]) -> list[Tensor]:
+        """The outputs in the order of `xs`, from zeros."""
+        h = torch.zeros(self.weights[f"{name}.weight_hh_l0{direction}"].shape[1], dtype=torch.float64)
+        outputs = []
+        for x in xs:
+            h = self.gru_cell(name, direction, x, h)
+            outputs.append(h)
+        return outputs
+
+    def convolve(self, name: str, xs: list[Tensor], before: int) -> list[Tensor]:
+        """A convolution that sees so many vectors before each, and the rest from it on; zeros beyond the ends."""
+        kernel = self.weights[f"{name}.weight"]
+        outputs = []
+        for t in range(len(xs)):
+            y = self.weights[f"{name}.bias"]
+            for place in range(kernel.shape[2]):
+                s = t - before + place
+                if 0 <= s < len(xs):
+                    y = y + kernel[:, :, place] @ xs[s]
+            outputs.append(y)
         return outputs
 
     def filters(self, name: str, xs: list[Tensor]) -> list[Tensor]:
@@ -150,7 +190,7 @@ class Reference:
     def encode(self, ids: list[int]) -> tuple[list[Tensor], list[Tensor]]:
         """Hidden states, and the latent rows Z."""
         states = self.embed(ids)
-        last = None
+        last, outputs = None, []
         for layer in range(self.layers):
             name = f"encoder.sequence_encoder.layers.{layer}"
             if self.encoder == "self_attention":
@@ -160,16 +200,30 @@ class Reference:
                 ]  # (10), (11)
                 last = states[-1]
             elif self.encoder == "bilstm":
-                forwards = self.lstm(f"{name}.lstm", "", states)
-                backwards = self.lstm(f"{name}.lstm", "_reverse", states[::-1])
+                forwards = self.lstm(f"{name}.network", "", states)
+                backwards = self.lstm(f"{name}.network", "_reverse", states[::-1])
                 last = torch.cat((forwards[-1], backwards[-1]))
                 states = [torch.cat(pair) for pair in zip(forwards, backwards[::-1], strict=True)]
             elif self.encoder == "lstm":
-                states = self.lstm(f"{name}.lstm", "", states)
+                states = self.lstm(f"{name}.network", "", states)
                 last = states[-1]
+            elif self.encoder == "bigru":
+                forwards = self.gru(f"{name}.network", "", states)
+                backwards = self.gru(f"{name}.network", "_reverse", states[::-1])
+                last = torch.cat((forwards[-1], backwards[-1]))
+                states = [torch.cat(pair) for pair in zip(forwards, backwards[::-1], strict=True)]
+            elif self.encoder == "gru":
+                states = self.gru(f"{name}.network", "", states)
+                last = states[-1]
+            elif self.encoder == "hierarchical_cnn":
+                states = [relu(y) for y in self.convolve(f"{name}.convolution", states, before=1)]
+                outputs.append(states)
             else:
                 states = self.filters(f"{name}.convolutions", states)
                 last = states[-1]
+        if outputs:
+            states = [torch.cat(of_layers) for of_layers in zip(*outputs, strict=True)]
+            last = states[-1]
         z_max = torch.stack([max(values) for values in zip(*states, strict=True)])  # (12)
         z_mean = sum(states) / len(states)  # (13)
         return states, [{"max": z_max, "mean": z_mean, "last": last}[row] for row in self.rows]  # (14)
@@ -225,17 +279,53 @@ class Reference:
         """Of the vocabulary (21)."""
         if not self.tied:
             return self.linear("lm_head", h)
-        table, bias = self.weights["encoder.embeddings.word_embeddings.weight"], self.weights["lm_head.bias"]
-        return table @ self.linear("output_projection", h) + bias
+        # A decoder with widths of its own ends in that of the words.
+        y = self.linear("output_projection", h) if "output_projection.weight" in self.weights else h
+        scores = self.weights["encoder.embeddings.word_embeddings.weight"] @ y
+        bias = self.weights.get("lm_head.bias")
+        return scores if bias is None else scores + bias
+
+    def all_words(self, latents: list[Tensor]) -> list[Tensor]:
+        """The states at all places, from Z alone: a linear map for each, then convolutions, or a BiGRU and the last."""
+        name, z = "decoder.sequence_decoder.layers.0", torch.cat(latents)
+        weight, bias = self.weights[f"{name}.expansion.weight"], self.weights[f"{name}.expansion.bias"]
+        size = len(weight) // self.places
+        parts = [slice(place * size, (place + 1) * size) for place in range(self.places)]
+        states = [relu(weight[part] @ z + bias[part]) for part in parts]
+        if self.decoder == "words_rnn":
+            forwards = self.gru(f"{name}.gru", "", states)
+            backwards = self.gru(f"{name}.gru", "_reverse", states[::-1])[::-1]
+            states = [torch.cat(pair) for pair in zip(forwards, backwards, strict=True)]
+            return self.convolve(f"{name}.convolutions.0", states, before=0)
+        return self.convolutions(f"{name}.convolutions", states, before=1)
+
+    def convolutions(self, name: str, states: list[Tensor], before: int) -> list[Tensor]:
+        """All with ReLU but the last one, which sees a single place."""
+        depth = sum(key.startswith(f"{name}.") and key.endswith(".weight") for key in self.weights)
+        for index in range(depth - 1):
+            states = [relu(y) for y in self.convolve(f"{name}.{index}", states, before)]
+        assert self.weights[f"{name}.{depth - 1}.weight"].shape[2] == 1
+        return self.convolve(f"{name}.{depth - 1}", states, before=0)
 
     def decode(self, latents: list[Tensor], targets: list[int]) -> list[Tensor]:
-        """Scores of the vocabulary at each target, under teacher forcing."""
+        """Scores of the vocabulary at each target, under teacher forcing where the decoder reads words."""
+        if self.decoder.startswith("words_"):
+            return [self.scores(h) for h in self.all_words(latents)[: len(targets)]]
         states = self.embed([START, *targets[:-1]])
         self.gates = [[] for _ in range(self.layers)]
         for layer in range(self.layers):
             if self.decoder in ("attention", "gates"):
                 states = [self.attending_layer(layer, y, states[: t + 1], latents) for t, y in enumerate(states)]
                 continue
+            if self.decoder == "gru":
+                name = f"decoder.sequence_decoder.layers.{layer}.gru"
+                states = self.gru(name, "", [torch.cat((y, *latents)) for y in states])
+                continue
+            if self.decoder == "causal_cnn":
+                name = f"decoder.sequence_decoder.layers.{layer}"
+                states = [relu(self.linear(f"{name}.expansion", torch.cat((y, *latents)))) for y in states]
+                states = self.convolutions(f"{name}.convolutions", states, before=2)
+                break  # however many layers the encoder has
             h, c = self.first_state(layer, latents)
             outputs = []
             for y in states:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import shutil
 
 import pytest
 import torch
-from transformers import AutoModelForSeq2SeqLM
+from transformers import AutoModelForPreTraining, AutoModelForSeq2SeqLM
 
 from hf_meanmax import (
     GatedMeanMaxAAEConfig,
@@ -17,6 +18,9 @@ from hf_meanmax import (
     MeanMaxAAEConfig,
     MeanMaxAAEForReconstruction,
     MeanMaxAAEModel,
+    RNNCNNConfig,
+    RNNCNNForContextPrediction,
+    RNNCNNModel,
 )
 from hf_meanmax.modeling.layers import sinusoidal_positions
 
@@ -31,6 +35,11 @@ def without_gradient(config, name: str) -> str | None:
     if name.endswith("key.bias") and config.projection_activation is None:
         return "the same number for all keys cancels in the softmax"
     return None
+
+
+def is_of_words(family: Family, variant: str) -> bool:
+    """Whether the variant predicts all words at once."""
+    return not family.config_class(**{**family.tiny, **family.variants[variant]}).is_autoregressive
 
 
 TINY = {
@@ -56,6 +65,9 @@ OTHER_VALUES = {
     "pooling": {"pooling": "mean_max_last"},
     "mean_first": {"mean_first": True},
     "decoder_type": {"decoder_type": "lstm_gates"},
+    "decoder_channels": {"decoder_channels": [60, 300]},
+    "num_context_words": {"num_context_words": 10},
+    "predict_previous": {"predict_previous": True},
     "position_embedding_type": {"position_embedding_type": "learned"},
     "max_position_embeddings": {"max_position_embeddings": 34},
     "embedding_dropout": {"embedding_dropout": 0},
@@ -67,6 +79,7 @@ OTHER_VALUES = {
     "num_special_tokens": {"num_special_tokens": 6},
     "initializer_range": {"initializer_range": 0.02},
     "tie_word_embeddings": {"tie_word_embeddings": True},
+    "output_bias": {"output_bias": False},
     "use_cache": {"use_cache": False},
     "pad_token_id": {"pad_token_id": 3},
     "unk_token_id": {"unk_token_id": 2},
@@ -81,6 +94,7 @@ BAD_SETTINGS = [
     ({"num_hidden_layers": 0}, ("`num_hidden_layers` is 0", "1 or more")),
     ({"max_position_embeddings": 0}, ("`max_position_embeddings` is 0", "1 or more")),
     ({"intermediate_size": 0}, ("`intermediate_size` is 0", "1 or more")),
+    ({"num_context_words": 0}, ("`num_context_words` is 0", "1 or more")),
     ({"num_special_tokens": 0}, ("`num_special_tokens` is 0", "1 or more")),
     ({"num_special_tokens": 41}, ("`num_special_tokens` is 41", "`vocab_size` 40")),
     ({"input_vocab_size": 39}, ("`input_vocab_size` is 39", "`vocab_size` 40", "Leave it out or make it larger")),
@@ -136,8 +150,30 @@ BAD_SETTINGS = [
     ({"pooling": "median"}, ("pooling", "median", "mean_max", "mean_max_last")),
     ({"position_embedding_type": "rotary"}, ("position_embedding_type", "rotary", "sinusoidal")),
     ({"projection_activation": "gelu"}, ("projection_activation", "gelu", "relu")),
-    ({"encoder_type": "gru"}, ("encoder_type", "gru", "self_attention", "bilstm", "cnn")),
-    ({"decoder_type": "gru"}, ("decoder_type", "gru", "attention", "gates", "lstm_gates")),
+    (
+        {"hidden_size": 33, "encoder_type": "bigru", "decoder_type": "gru"},
+        ("`hidden_size` is 33", "`bigru`", "even number"),
+    ),
+    (
+        {"num_hidden_layers": 3, "encoder_type": "hierarchical_cnn"},
+        ("`hidden_size` is 32", "`num_hidden_layers` 3", "`hierarchical_cnn`", "must divide"),
+    ),
+    (
+        {"decoder_type": "words_cnn", "decoder_channels": [12]},
+        ("`decoder_channels` is [12]", "`decoder_type='words_cnn'`", "two widths or more", "[600, 1200, 300]"),
+    ),
+    ({"decoder_type": "causal_cnn", "decoder_channels": [20, 0, 12]}, ("`decoder_channels` is [20, 0, 12]", "two")),
+    (
+        {"decoder_type": "words_rnn", "decoder_channels": [20, 14], "tie_word_embeddings": True},
+        ("`decoder_channels` ends in 14", "`embedding_size` is 12", "`tie_word_embeddings`"),
+    ),
+    (
+        {"decoder_type": "words_cnn", "decoder_channels": [20, 12], "predict_previous": True},
+        ("`predict_previous`", "one word after the other", "'words_cnn'"),
+    ),
+    ({"decoder_channels": [20.5, 12]}, ("decoder_channels", "20.5")),
+    ({"encoder_type": "rnn"}, ("encoder_type", "rnn", "self_attention", "bilstm", "bigru", "hierarchical_cnn")),
+    ({"decoder_type": "rnn"}, ("decoder_type", "rnn", "attention", "gates", "lstm_gates", "gru", "words_cnn")),
     ({"vocab_size": "40"}, ("vocab_size", "expected int", "'40'")),
 ]
 
@@ -245,6 +281,69 @@ GATED_MEAN_MAX_AAE = Family(
     gets_no_gradient=without_gradient,
 )
 
+# What the mean-max families have by default and RNN-CNN does not, so that their bad settings are bad of it too.
+AS_MEAN_MAX = {
+    "encoder_type": "self_attention",
+    "decoder_type": "attention",
+    "position_embedding_type": "sinusoidal",
+    "tie_word_embeddings": False,
+}
+
+RNN_CNN = Family(
+    config_class=RNNCNNConfig,
+    model_class=RNNCNNModel,
+    full_class=RNNCNNForContextPrediction,
+    auto_full_class=AutoModelForPreTraining,
+    # As many places as the longest padded test sentence has, and one more.
+    tiny={**TINY, "decoder_channels": [20, 28, 12], "num_context_words": 12, "initializer_range": 0.1},
+    variants={
+        "paper": {},
+        "words_rnn": {"decoder_type": "words_rnn"},
+        "deeper_decoder": {"decoder_channels": [20, 28, 36, 12], "num_hidden_layers": 2, "hidden_dropout": 0.1},
+        "max": {"pooling": "max"},
+        "hierarchical_cnn": {"encoder_type": "hierarchical_cnn", "num_hidden_layers": 4, "pooling": "max"},
+        "bilstm": {"encoder_type": "bilstm", "freeze_word_embeddings": True},
+        "gru": {"decoder_type": "gru", "tie_word_embeddings": False, "output_bias": True},
+        "gru_deep": {"decoder_type": "gru", "num_hidden_layers": 2, "hidden_dropout": 0.1},
+        "causal_cnn": {"decoder_type": "causal_cnn", "decoder_channels": [20, 28, 24, 12]},
+        "skip_thought": {
+            "encoder_type": "gru",
+            "pooling": "last",
+            "decoder_type": "gru",
+            "predict_previous": True,
+            "tie_word_embeddings": False,
+        },
+        # Parts that the paper does not put together.
+        "self_attention": {
+            "encoder_type": "self_attention",
+            "position_embedding_type": "sinusoidal",
+            "decoder_channels": [20, 12],
+        },
+        "cnn_to_cnn": {
+            "encoder_type": "hierarchical_cnn",
+            "num_hidden_layers": 2,
+            "decoder_type": "causal_cnn",
+            "decoder_channels": [20, 9],
+            "position_embedding_type": "learned",
+            "tie_word_embeddings": False,
+            "predict_previous": True,
+        },
+    },
+    other_values={
+        **OTHER_VALUES,
+        "input_vocab_size": {"input_vocab_size": 30000, "tie_word_embeddings": False},
+        "mean_first": {"mean_first": False},
+        "predict_previous": {"predict_previous": True, "decoder_type": "causal_cnn"},
+        "embedding_dropout": {"embedding_dropout": 0.25},
+        "tie_word_embeddings": {"tie_word_embeddings": False},
+        "output_bias": {"output_bias": True},
+    },
+    bad_settings=[({**AS_MEAN_MAX, **settings}, words) for settings, words in BAD_SETTINGS],
+    compiled_variants=("hierarchical_cnn", "self_attention", "cnn_to_cnn"),
+    saying="gru",
+    gets_no_gradient=without_gradient,
+)
+
 
 class TestMeanMaxAAE(FamilyTests):
     family = MEAN_MAX_AAE
@@ -305,10 +404,135 @@ class TestGatedMeanMaxAAE(FamilyTests):
             assert torch.equal(layer.first_state(moved)[0], layer.first_state(latents)[0]) == (name != "last")
 
 
+class TestRNNCNN(FamilyTests):
+    family = RNN_CNN
+
+    def test_rows_of_the_embedding(self):
+        """The mean first (section 2)."""
+        batch = make_batch()
+        real = batch["attention_mask"].bool().unsqueeze(-1)
+        output = self.full().encoder(**text_of(batch))
+        states = output.last_hidden_state
+        mean, maximum = output.pooler_output.chunk(2, dim=-1)
+        torch.testing.assert_close(mean, (states * real).sum(dim=1) / real.sum(dim=1))
+        torch.testing.assert_close(maximum, states.masked_fill(~real, -1e9).amax(dim=1))
+
+    def test_the_paper_by_default(self):
+        """The small model: 2 x 300 units, 600-1200-300 channels, 30 words, the output tied and without a bias."""
+        with torch.device("meta"):
+            model = RNNCNNForContextPrediction(RNNCNNConfig())
+        shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+        decoder = "decoder.sequence_decoder.layers.0"
+        assert shapes["encoder.sequence_encoder.layers.0.network.weight_hh_l0_reverse"] == (900, 300)
+        assert shapes[f"{decoder}.expansion.weight"] == (30 * 600, 1200)
+        assert shapes[f"{decoder}.convolutions.0.weight"] == (1200, 600, 3)
+        assert shapes[f"{decoder}.convolutions.1.weight"] == (300, 1200, 1)
+        assert [name for name in shapes if name.startswith(("lm_head", "output_projection"))] == []
+        assert RNNCNNConfig(embedding_size=100).decoder_channels == [600, 1200, 100]
+
+    def test_words_are_predicted_at_once_or_said_one_by_one(self, variant):
+        """Each kind of decoder has its own method, and refuses the other with the reason."""
+        model = self.full(variant)
+        text, kind = text_of(make_batch()), model.config.decoder_type
+        embedding = model.encoder(**text).pooler_output
+        for source in (text, {"sentence_embedding": embedding}):
+            if model.config.is_autoregressive:
+                with pytest.raises(ValueError, match=f"'{kind}', which says one word after the other: use generate"):
+                    model.predict_words(**source)
+            else:
+                with pytest.raises(ValueError, match=f"'{kind}', which predicts all words at once .* predict_words"):
+                    model.generate(**source)
+        given = {"encoder_outputs": (embedding.view(4, -1, 32),), "decoder_input_ids": torch.full((4, 1), 2)}
+        if model.config.is_autoregressive:
+            assert model(**given).logits.shape == (4, 1, 40)
+        else:
+            with pytest.raises(ValueError, match="takes no `decoder_input_ids`"):
+                model(**given)
+
+    @pytest.mark.parametrize("words_variant", [name for name in RNN_CNN.variants if is_of_words(RNN_CNN, name)])
+    def test_predicted_words(self, words_variant):
+        """Of a text, its embedding and its rows alike; the likeliest first, as the logits have them."""
+        model = self.full(words_variant, torch.float64)
+        text = text_of(make_batch(side="left"))
+        latents = model.encoder(**text).latents
+        ids, log_probabilities = model.predict_words(**text, top_k=40)
+        assert ids.shape == log_probabilities.shape == (4, 12, 40)
+        expected = model(**text).logits.log_softmax(dim=-1)
+        torch.testing.assert_close(log_probabilities, expected.gather(2, ids).float(), atol=1e-5, rtol=1e-6)
+        torch.testing.assert_close(log_probabilities.exp().sum(dim=-1), torch.ones(4, 12), check_dtype=False)
+        assert (log_probabilities.diff(dim=-1) <= 0).all()
+        assert len({tuple(row) for row in ids.flatten(1).tolist()}) == 4  # what is predicted depends on Z
+        for embedding in (latents, latents.flatten(1), latents.flatten(1).numpy(force=True)):
+            again, scores = model.predict_words(sentence_embedding=embedding, top_k=3)
+            assert torch.equal(again, ids[:, :, :3])
+            torch.testing.assert_close(scores, log_probabilities[:, :, :3])
+        assert model.predict_words(sentence_embedding=latents[0].flatten())[0].tolist() == ids[:1, :, :5].tolist()
+        assert not log_probabilities.requires_grad
+        for sources in ({}, {**text, "sentence_embedding": latents}):
+            with pytest.raises(ValueError, match="exactly one of `input_ids` and `sentence_embedding`"):
+                model.predict_words(**sources)
+        for top_k in (0, 41):
+            with pytest.raises(ValueError, match=rf"`top_k` is {top_k}; it must be in 1\.\.40"):
+                model.predict_words(**text, top_k=top_k)
+
+    def test_more_labels_than_places_are_refused(self):
+        model = self.full()
+        text = text_of(make_batch())
+        assert model(**text, labels=torch.full((4, 12), 5)).loss.isfinite()
+        with pytest.raises(
+            ValueError, match=r"`labels` has 13 places; this decoder predicts 12 words .*Cut the labels"
+        ):
+            model(**text, labels=torch.full((4, 13), 5))
+
+    def test_fewer_labels_than_places(self):
+        """A context that its document ends early: the same words at the same places."""
+        model = self.full(dtype=torch.float64)
+        text = text_of(make_batch())
+        every = model(**text).logits
+        assert every.shape == (4, 12, 40)
+        labels = torch.tensor([[5, 9, 8, 7], [6, 5, -100, -100], [8, -100, -100, -100], [-100, -100, -100, -100]])
+        output = model(**text, labels=labels)
+        assert torch.equal(output.logits, every[:, :4])
+        expected = torch.nn.functional.cross_entropy(every[:, :4].flatten(0, 1), labels.flatten())
+        torch.testing.assert_close(output.loss, expected)
+
+    @pytest.mark.parametrize("previous", ["skip_thought", "cnn_to_cnn"])
+    def test_previous_sentence_has_a_decoder_of_its_own(self, previous):
+        """The two losses add up, over the targets of both; each decoder learns from its own alone."""
+        model = self.full(previous, torch.float64)
+        batch = make_batch()
+        labels = make_batch([[9, 3], [5, 6, 7, 8, 9, 10, 11, 12, 3], [21, 3], [3]])["labels"]
+        both = model(**batch, previous_labels=labels)
+        following = model(**batch, num_items_in_batch=1).loss
+        swapped = copy.deepcopy(model)
+        swapped.decoder = swapped.previous_decoder
+        before = swapped(**text_of(batch), labels=labels, num_items_in_batch=1).loss
+        num_targets = (batch["labels"] != -100).sum() + (labels != -100).sum()
+        torch.testing.assert_close(both.loss, (following + before) / num_targets)
+        torch.testing.assert_close(both.logits, model(**batch).logits)
+        assert (before - model(**text_of(batch), labels=labels, num_items_in_batch=1).loss).abs() > 1e-3
+        model(**batch).loss.backward()
+        assert all(parameter.grad is None for parameter in model.previous_decoder.parameters())
+
+    def test_previous_sentence_needs_its_decoder(self):
+        batch = make_batch()
+        with pytest.raises(ValueError, match="need a model with `predict_previous=True`"):
+            self.full("gru")(**batch, previous_labels=batch["labels"])
+        with pytest.raises(ValueError, match="need a model with `predict_previous=True`"):
+            self.full()(**batch, previous_labels=batch["labels"])
+        with pytest.raises(ValueError, match="`previous_labels` need `labels`"):
+            self.full("skip_thought")(**text_of(batch), previous_labels=batch["labels"])
+
+
 @pytest.mark.parametrize(
     ("family", "variant"),
-    [(MEAN_MAX_AAE, "paper"), (GATED_MEAN_MAX_AAE, "gated_rae"), (GATED_MEAN_MAX_AAE, "deep_gated_rae")],
-    ids=["mean_max", "mean_max_last", "mean_first"],
+    [
+        (MEAN_MAX_AAE, "paper"),
+        (GATED_MEAN_MAX_AAE, "gated_rae"),
+        (GATED_MEAN_MAX_AAE, "deep_gated_rae"),
+        (RNN_CNN, "gru"),
+    ],
+    ids=["mean_max", "mean_max_last", "mean_first", "rnn_cnn"],
 )
 def test_swapped_rows_are_refused(family, variant):
     config = family.config_class(**{**family.tiny, **family.variants[variant]})

@@ -12,6 +12,7 @@ from hf_meanmax import (
     GatedMeanMaxAAEForReconstruction,
     MeanMaxAAEConfig,
     MeanMaxAAEForReconstruction,
+    RNNCNNForContextPrediction,
 )
 from modeling.reference import Reference
 
@@ -50,7 +51,9 @@ class Parts:
     decoder: str
 
 
-GATED, MEAN_MAX = GatedMeanMaxAAEForReconstruction, MeanMaxAAEForReconstruction
+GATED, MEAN_MAX, RNN_CNN = GatedMeanMaxAAEForReconstruction, MeanMaxAAEForReconstruction, RNNCNNForContextPrediction
+# One place more than the longest sentence, so that what stands beyond it is seen by the convolutions.
+WORDS = {"num_context_words": 6, "decoder_channels": [5, 7, 6]}
 PARTS = {
     "gated": Parts(GATED, {}, "self_attention", ("max", "mean"), "gates"),
     "gated_mean": Parts(GATED, {"pooling": "mean"}, "self_attention", ("mean",), "gates"),
@@ -99,6 +102,32 @@ PARTS = {
         {**RELEASED, "encoder_type": "bilstm", "pooling": "mean_max_last", "decoder_type": "lstm_attention"},
         "bilstm", ("mean", "max", "last"), "lstm_attention",
     ),
+    "rnn_cnn": Parts(RNN_CNN, WORDS, "bigru", ("mean", "max"), "words_cnn"),
+    "rnn_cnn_of_four_layers": Parts(
+        RNN_CNN, {**WORDS, "decoder_channels": [5, 7, 4, 6], "output_bias": True, "pooling": "max"},
+        "bigru", ("max",), "words_cnn",
+    ),
+    "rnn_rnn": Parts(
+        RNN_CNN,
+        {**WORDS, "decoder_type": "words_rnn", "encoder_type": "bilstm"},
+        "bilstm", ("mean", "max"), "words_rnn",
+    ),
+    "gru_to_gru": Parts(RNN_CNN, {"decoder_type": "gru"}, "bigru", ("mean", "max"), "gru"),
+    "skip_thought": Parts(
+        RNN_CNN,
+        {"encoder_type": "gru", "pooling": "last", "decoder_type": "gru", "output_bias": True},
+        "gru", ("last",), "gru",
+    ),
+    "causal_cnn": Parts(
+        RNN_CNN,
+        {"decoder_type": "causal_cnn", "decoder_channels": [5, 7, 4, 6], "pooling": "mean_max_last"},
+        "bigru", ("mean", "max", "last"), "causal_cnn",
+    ),
+    "cnn_cnn": Parts(
+        RNN_CNN,
+        {**WORDS, "encoder_type": "hierarchical_cnn", "pooling": "max"},
+        "hierarchical_cnn", ("max",), "words_cnn",
+    ),
 }  # fmt: skip
 RECURRENT = [name for name, parts in PARTS.items() if parts.decoder.startswith("lstm")]
 WITH_GATES = [name for name, parts in PARTS.items() if parts.decoder.endswith("gates")]
@@ -134,9 +163,10 @@ def refer(model: Any, settings: dict[str, Any], encoder: str, rows: tuple[str, .
         rows=rows,
         decoder=decoder,
         relu=settings.get("projection_activation") == "relu",
-        positions=settings.get("position_embedding_type", "sinusoidal"),
+        positions=model.config.position_embedding_type,
         frozen=settings.get("freeze_word_embeddings", False),
         tied=settings.get("tie_word_embeddings", False),
+        places=model.config.num_context_words,
     )
 
 
@@ -171,13 +201,15 @@ def check_agreement(model: Any, reference: Reference, label_smoothing: float) ->
     expected_loss.backward()
     for side in ("right", "left"):
         batch = padded(SENTENCES, side)
-        real = batch["attention_mask"] == 1
+        if not model.config.is_autoregressive:
+            batch["labels"] = pad(SENTENCES, "right", -100)  # they stand at places
+        real, said = batch["attention_mask"] == 1, batch["labels"] != -100
         output = model(**batch)
         states = model.encoder(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
         for row, (expected_states, expected_latents) in enumerate(expected):
             agree(states[row, real[row]], expected_states)
             agree(output.latents[row], expected_latents)
-            agree(output.logits[row, real[row]], logits[row])
+            agree(output.logits[row, said[row]], logits[row])
         agree(output.loss, expected_loss)
         model.zero_grad()
         output.loss.backward()

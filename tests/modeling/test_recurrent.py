@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 from hf_meanmax import GatedMeanMaxAAEConfig, GatedMeanMaxAAEForReconstruction
-from hf_meanmax.modeling.layers import run_lstm
+from hf_meanmax.modeling.layers import run_recurrent
 
 SIZES = {
     "vocab_size": 20, "embedding_size": 6, "hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2,
@@ -53,7 +53,7 @@ def test_masked_lstm_is_each_row_alone(directions, with_state):
             expected[row, real] = lstm(inputs[row : row + 1, real], own)[0][0]
     wanted = torch.autograd.grad((expected * direction).sum(), leaves)
     for dtype in (torch.long, torch.bool, torch.float32):
-        outputs = run_lstm(lstm, inputs, MASK.to(dtype), state if with_state else None)
+        outputs = run_recurrent(lstm, inputs, MASK.to(dtype), state if with_state else None)
         torch.testing.assert_close(outputs, expected, atol=1e-12, rtol=0)
         for ours, theirs in zip(torch.autograd.grad((outputs * direction).sum(), leaves), wanted, strict=True):
             torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
@@ -81,7 +81,7 @@ def test_loaded_biases_survive_a_missing_neighbour(tmp_path):
             parameter.normal_()
     model.save_pretrained(tmp_path)
     saved = {name: value.clone() for name, value in load_file(tmp_path / "model.safetensors").items()}
-    encoder, decoder = "encoder.sequence_encoder.layers.0.lstm.", "decoder.sequence_decoder.layers.0.lstm."
+    encoder, decoder = "encoder.sequence_encoder.layers.0.network.", "decoder.sequence_decoder.layers.0.lstm."
     missing = {encoder + "weight_hh_l0", encoder + "bias_ih_l0_reverse", decoder + "bias_hh_l0"}
     assert missing <= set(saved)
     kept = {name: value for name, value in saved.items() if name not in missing}

@@ -100,9 +100,12 @@ def test_options_of_the_run(words, name, value):
         (["--projection_activation", "null"], "projection_activation", None),
         (["--pooling", "max"], "pooling", "max"),
         (["--encoder_type", "cnn"], "encoder_type", "cnn"),
+        (["--decoder_channels", "60", "6e1"], "decoder_channels", [60, 60]),
+        (["--decoder_channels=60"], "decoder_channels", [60]),
+        (["--decoder_channels", "none"], "decoder_channels", None),
         (["--decoder_type", "lstm_attention"], "decoder_type", "lstm_attention"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+    ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else None,
 )
 def test_options_of_the_model(words, name, value):
     args = parse_command_line(["--corpus", "x", *words])
@@ -116,6 +119,10 @@ def test_options_win_over_the_recipe(tmp_path):
     args = parse_command_line([str(recipe), "--seed", "6"])
     assert (args.seed, args.learning_rate, args.corpus) == (6, 2e-4, ["a.txt", "b.txt"])
     assert (args.model, args.recipe, args.output_dir) == ({"hidden_size": 32}, "mine", "runs/mine")
+    recipe.write_text("family: rnn_cnn\nobjective: next_words\ndecoder_channels: [60, 70, 300]\n")
+    assert parse_command_line([str(recipe)]).model == {"decoder_channels": [60, 70, 300]}
+    wider = parse_command_line([str(recipe), "--decoder_channels", "90", "300"])
+    assert wider.build_config().decoder_channels == [90, 300]
     assert args.lowercase is None
 
 
@@ -138,8 +145,45 @@ def test_options_win_over_the_recipe(tmp_path):
         (["--corpus"], "`corpus` is True; it must be of type list"),
         (["--softmax", "half"], "`softmax` is 'half'; allowed: 'full', 'chunked', 'sampled'"),
         (["--pooling", "median"], "`pooling` is 'median'; allowed: 'mean_max', 'mean', 'max', 'last', 'mean_max_last'"),
-        (["--encoder_type", "gru"], "`encoder_type` is 'gru'; allowed: 'self_attention', 'bilstm', 'lstm', 'cnn'"),
-        (["--decoder_type", "gru"], "`decoder_type` is 'gru'; allowed: 'attention', 'gates', 'lstm', 'lstm_attention'"),
+        (["--encoder_type", "rnn"], "`encoder_type` is 'rnn'; allowed: 'self_attention', 'bilstm', 'lstm', 'bigru'"),
+        (["--decoder_type", "rnn"], "`decoder_type` is 'rnn'; allowed: 'attention', 'gates', 'lstm', 'lstm_attention'"),
+        (["--decoder_channels", "60", "wide"], r"`decoder_channels` is \['60', 'wide'\]; it must be of type list"),
+        (["--decoder_channels", "60", "6.5"], r"`decoder_channels` is \['60', '6\.5'\]; it must be of type list"),
+        (["--decoder_channels"], "`decoder_channels` is True; it must be of type list"),
+        (
+            ["--family", "rnn_cnn", "--objective", "next_words", "--decoder_channels", "60"],
+            r"`decoder_channels` is \[60\]; .* needs two widths or more",
+        ),
+        (["--objective", "next"], "`objective` is 'next'; allowed: 'reconstruction', 'next_words', 'next_sentence'"),
+        (["--decoder_inputs", "none"], "`decoder_inputs` is 'none'; allowed: 'words', 'own', 'random'"),
+        (
+            ["--family", "rnn_cnn"],
+            "`decoder_type` is 'words_cnn', which predicts a fixed number .*`objective` is 'next_words', not 'recons",
+        ),
+        (
+            ["--family", "rnn_cnn", "--objective", "next_sentence"],
+            "`decoder_type` is 'words_cnn'.* `objective` is 'next_words', not 'next_sentence'",
+        ),
+        (
+            ["--objective", "neighbours"],
+            "`objective` is 'neighbours' and `predict_previous` False: 'neighbours' needs `predict_previous=True`",
+        ),
+        (
+            ["--objective", "next_words", "--predict_previous"],
+            "`objective` is 'next_words' and `predict_previous` True: .* nothing else may have it",
+        ),
+        (
+            ["--family", "rnn_cnn", "--objective", "next_words", "--decoder_inputs", "own"],
+            "`decoder_inputs` is 'own', but `decoder_type` 'words_cnn' takes none",
+        ),
+        (
+            ["--objective", "neighbours", "--predict_previous", "--decoder_inputs", "random"],
+            "`decoder_inputs` is 'random', which is for one decoder; with `predict_previous` there are two",
+        ),
+        (
+            ["--objective", "next_sentence", "--showcase"],
+            "`showcase` prints reconstructions, and a model with `objective` 'next_sentence' makes none",
+        ),
         (["--decoder_type", "lstm_gates", "--pooling", "last"], "`pooling` is 'last', which leaves the gates"),
         (["--projection_activation", "gelu"], "`projection_activation` is 'gelu'; allowed: 'relu'"),
         (["--family", "bert"], "`family` is 'bert'; allowed: gated_mean_max_aae, mean_max_aae"),

@@ -20,7 +20,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModel, AutoModelForPreTraining, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_meanmax.evaluation import reconstruct, score_reconstructions
 from hf_meanmax.training import checkpoints as checkpoints_module
@@ -57,6 +57,23 @@ OTHER_MODELS = {
     "gated_rae": GATED_RAE,
     "lstm_sdae": {"encoder_type": "lstm", "pooling": "last", "decoder_type": "lstm", **NOISE},
     "cnn_lstm": {"encoder_type": "cnn", "pooling": "max", "decoder_type": "lstm", **NOISE},
+}
+RNN_CNN = {"family": "rnn_cnn", "objective": "next_words", "decoder_channels": [12, 16, 8], "num_context_words": 9}
+GRU = {**RNN_CNN, "decoder_type": "gru"}
+CONTEXT_MODELS = {
+    "rnn_cnn": {**RNN_CNN, "softmax": "sampled", "num_negatives": 30, **NOISE},
+    "gru_own": {**GRU, "decoder_inputs": "own"},
+    "gru_random": {**GRU, "decoder_inputs": "random"},
+    "skip_thought": {
+        "family": "rnn_cnn",
+        "objective": "neighbours",
+        "encoder_type": "gru",
+        "pooling": "last",
+        "decoder_type": "gru",
+        "predict_previous": True,
+        "tie_word_embeddings": False,
+    },
+    "mean_max_aae": {"objective": "next_words", "num_context_words": 9, "gradient_accumulation_steps": 2},
 }
 
 
@@ -195,6 +212,119 @@ def test_other_families_and_parts_learn(make_arguments, name):
     torch.testing.assert_close(encoded, model.encoder(**batch).pooler_output)
     said = model.generate(sentence_embedding=encoded, max_new_tokens=9)
     assert torch.equal(said, model.generate(**batch, max_new_tokens=9))
+
+
+@pytest.fixture
+def counted(texts, tmp_path) -> dict[str, Any]:
+    """Documents whose sentences tell what follows them: the numbers in their order, from one at random on."""
+    numbers = "one two three four five six seven eight nine ten".split()
+    documents = [
+        "\n".join(f"{numbers[(start + i) % 10]} {numbers[(start + i + 1) % 10]}" for i in range(0, 12, 2))
+        for start in range(60)
+    ]
+    (tmp_path / "counted.txt").write_text("\n\n".join(documents) + "\n")
+    (tmp_path / "held-out.txt").write_text("\n\n".join(documents[:12]) + "\n")
+    files = {"corpus": [str(tmp_path / "counted.txt")], "validation": [str(tmp_path / "held-out.txt")]}
+    return {**files, "min_tokens": 1, "max_tokens": 8, "batch_tokens": 240, "max_steps": 30, "log_steps": 10}
+
+
+@pytest.mark.parametrize("name", CONTEXT_MODELS)
+def test_objectives_of_context_learn(make_arguments, counted, name, capsys):
+    """The loss falls, and the folder holds an encoder whose vectors are the model's."""
+    args = make_arguments(**counted, **CONTEXT_MODELS[name])
+    summary = pretrain(args)
+    curve = losses(args.output_dir)
+    assert curve[30] < 0.9 * curve[10]
+    assert 0 < summary["validation_accuracy"] <= 1
+    assert "validation_bleu" not in summary
+    assert " -> " not in capsys.readouterr().out
+    folder = Path(args.output_dir) / "model"
+    auto_class = AutoModelForSeq2SeqLM if name == "mean_max_aae" else AutoModelForPreTraining
+    model = auto_class.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    lines = ["one two", "seven eight", ""]
+    batch = tokenizer(lines, padding=True, return_tensors="pt")
+    expected = AutoModel.from_pretrained(folder)(**batch).pooler_output
+    encoded = SentenceTransformer(str(folder), device="cpu").encode(lines, convert_to_tensor=True)
+    torch.testing.assert_close(encoded, expected)
+    torch.testing.assert_close(model.encode_latents(**batch).flatten(1), expected)
+    if model.config.is_autoregressive:
+        assert model.generate(sentence_embedding=encoded, max_new_tokens=4).shape[0] == 3
+    else:
+        ids, _ = model.predict_words(sentence_embedding=encoded, top_k=1)
+        assert ids.shape == (3, 9, 1)
+
+
+def test_next_words_are_learnt(make_arguments, counted):
+    """What follows is said at its place; the last sentence of a document has nothing to say."""
+    args = make_arguments(**{**counted, **RNN_CNN, "max_steps": 150})
+    run = built(args)
+    assert len(run.batches.sentences) == 60 * 5
+    summary = pretrain(make_arguments("again", **{**counted, **RNN_CNN, "max_steps": 150}))
+    assert summary["validation_accuracy"] > 0.9
+    folder = Path(args.output_dir).with_name("again") / "model"
+    model, tokenizer = AutoModelForPreTraining.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    ids, _ = model.predict_words(**tokenizer(["three four"], return_tensors="pt"), top_k=1)
+    assert tokenizer.decode(ids[0, :8, 0]) == "five six seven eight nine ten one two"
+
+
+@pytest.mark.parametrize("how", ["own", "random"])
+def test_what_the_decoder_is_fed(make_arguments, counted, how):
+    """Behind the start symbol its own draws, such as one forward pass over them gives, or any word; not the targets."""
+    from hf_meanmax.training.decoder_inputs import own_inputs, random_inputs
+
+    run = built(make_arguments(**{**counted, **GRU, "decoder_inputs": how}))
+    _, (batch, *_), _ = next(run.batches.iterate(0))
+    fed = run._feed_decoder(batch)
+    assert {name: fed[name] is batch[name] for name in batch} == dict.fromkeys(batch, True)
+    words, labels = fed["decoder_input_ids"], batch["labels"]
+    assert words.shape == labels.shape
+    assert (words[:, 0] == 2).all()
+    inner = words[:, 1:][labels[:, 1:] != -100]
+    assert (words[:, 1:][labels[:, :-1] == -100] == 0).all()
+    assert (inner != batch["labels"][:, :-1][labels[:, 1:] != -100]).float().mean() > 0.3
+    if how == "random":
+        assert inner.min() >= 4
+        assert len(inner.unique()) > 5
+        torch.manual_seed(1)
+        first = random_inputs(run.model, labels)
+        assert not torch.equal(first, random_inputs(run.model, labels))
+        return
+    # With scores that leave no choice, a draw is the likeliest word of what was said before it.
+    run.model.eval()
+    with torch.no_grad():
+        run.model.encoder.get_input_embeddings().weight.mul_(300)
+    full = {name: batch[name] for name in ("input_ids", "attention_mask") if name in batch}
+    labels = torch.full((len(labels), 7), 5)
+    said = own_inputs(run.model, labels, **full)
+    logits = run.model(**full, decoder_input_ids=said).logits
+    is_sure = logits.softmax(dim=-1).amax(dim=-1)[:, :-1] > 1 - 1e-6
+    assert is_sure.float().mean() > 0.5
+    assert torch.equal(logits.argmax(dim=-1)[:, :-1][is_sure], said[:, 1:][is_sure])
+    assert own_inputs(run.model, labels[:, :1], **full).tolist() == [[2]] * len(labels)
+
+
+def test_a_context_run_goes_on_where_it_stopped(make_arguments, counted, monkeypatch):
+    """Killed between checkpoints, and its draws repeat too."""
+    options = {**counted, **GRU, "decoder_inputs": "own", "max_steps": 7, "log_steps": 1}
+    whole = make_arguments("whole", **options)
+    pretrain(whole)
+    args = make_arguments("killed", **options)
+    with monkeypatch.context() as patch:
+        interrupt(patch, 5, kill)
+        with pytest.raises(Killed):
+            pretrain(args)
+    pretrain(args)
+    assert losses(args.output_dir) == losses(whole.output_dir)
+    assert same(weights(args.output_dir), weights(whole.output_dir))
+
+
+def test_held_out_texts_without_a_context_are_found_at_the_start(make_arguments, counted, tmp_path):
+    (tmp_path / "single.txt").write_text("one two\n\nthree four\n")
+    args = make_arguments(**{**counted, **RNN_CNN, "validation": [str(tmp_path / "single.txt")]})
+    with pytest.raises(ValueError, match="No sentence of 1 to 8 tokens has a neighbour"):
+        pretrain(args)
+    assert not (Path(args.output_dir) / "metrics.jsonl").exists()
 
 
 def test_the_longest_text_bounds_what_a_vector_says(make_arguments, tmp_path):

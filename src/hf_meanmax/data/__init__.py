@@ -2,6 +2,7 @@
 
 from .batches import BatchPlan, EpochPlan, MicroBatches
 from .candidates import CandidateSampler
+from .context import ContextBatches, ContextSentences
 from .corpus import Corpus, Documents, open_corpus, pick_sentences
 from .cutting import Cutting, CuttingReport, cut_corpus
 from .docstrings import Docstrings, harvest_docstrings
@@ -11,6 +12,8 @@ from .token_store import Ragged, SentenceFilter, StoreReport, TokenStore, build_
 __all__ = [
     "BatchPlan",
     "CandidateSampler",
+    "ContextBatches",
+    "ContextSentences",
     "Corpus",
     "Cutting",
     "CuttingReport",

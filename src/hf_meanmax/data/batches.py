@@ -178,16 +178,21 @@ class MicroBatches:
         noise: Noise | None = None,
         candidates: CandidateSampler | None = None,
     ):
-        if len(plan.lengths) != len(store):
-            raise ValueError(f"The plan covers {len(plan.lengths):,} sentences, the store has {len(store):,}.")
+        self.store = store
+        if len(plan.lengths) != self.num_sentences:
+            raise ValueError(f"The plan covers {len(plan.lengths):,} sentences, there are {self.num_sentences:,}.")
         if not 0 <= rank < world_size:
             raise ValueError(f"rank is {rank}; it must be at least 0 and below world_size = {world_size}.")
-        self.store = store
         self.plan = plan
         self.rank = rank
         self.world_size = world_size
         self.noise = noise
         self.candidates = candidates
+
+    @property
+    def num_sentences(self) -> int:
+        """Sentences of an epoch, which the plan's rows number."""
+        return len(self.store)
 
     def inputs(self, rows: np.ndarray) -> Ragged:
         """What the encoder reads for these sentences, before noise."""
@@ -196,6 +201,10 @@ class MicroBatches:
     def targets(self, rows: np.ndarray) -> Ragged:
         """What the decoder must say for these sentences: here the sentences themselves."""
         return self.store.rows(rows)
+
+    def further_targets(self, rows: np.ndarray) -> dict[str, Ragged]:
+        """What further decoders must say, by the names of the model's arguments."""
+        return {}
 
     def iterate(self, epoch: int, start_step: int = 0) -> Iterator[tuple[int, list[MicroBatch], int]]:
         """The steps of an epoch from `start_step` on, made a few steps ahead on a thread.
@@ -218,8 +227,9 @@ class MicroBatches:
             process that is left without a row gets no index and one row whose labels are all -100.
         """
         for rows in self.plan.sequential():
-            inputs, targets = self.inputs(rows), self.targets(rows)
-            yield rows[self.rank :: self.world_size], self._divide(inputs, targets, None), len(targets.ids)
+            labels = self._labels(rows)
+            batch = self._divide(self.inputs(rows), labels, None)
+            yield rows[self.rank :: self.world_size], batch, _num_targets(labels)
 
     def _steps(self, epoch: int, start_step: int) -> Iterator[tuple[int, list[MicroBatch], int]]:
         plan = self.plan.epoch(epoch)
@@ -228,24 +238,28 @@ class MicroBatches:
             yield step, [batch for batch, _ in made], sum(num_targets for _, num_targets in made)
 
     def _make(self, rows: np.ndarray, epoch: int, step: int, micro: int) -> tuple[MicroBatch, int]:
-        inputs, targets = self.inputs(rows), self.targets(rows)
+        inputs, labels = self.inputs(rows), self._labels(rows)
         if self.noise is not None:
             inputs = self.noise(inputs, stream(self.plan.seed, NOISE, epoch, step, micro))
         candidates = None
         if self.candidates is not None:
-            candidates = self.candidates.sample(targets.ids, epoch, step, micro)
-        return self._divide(inputs, targets, candidates), len(targets.ids)
+            candidates = self.candidates.sample(
+                np.concatenate([targets.ids for targets in labels.values()]), epoch, step, micro
+            )
+        return self._divide(inputs, labels, candidates), _num_targets(labels)
 
-    def _divide(self, inputs: Ragged, targets: Ragged, candidates: Candidates | None) -> MicroBatch:
+    def _labels(self, rows: np.ndarray) -> dict[str, Ragged]:
+        return {"labels": self.targets(rows), **self.further_targets(rows)}
+
+    def _divide(self, inputs: Ragged, labels: dict[str, Ragged], candidates: Candidates | None) -> MicroBatch:
         """This process's rows of a global micro batch."""
         own = slice(self.rank, None, self.world_size)
         has_row = self.rank < len(inputs.lengths)
         mine = own if has_row else slice(0, 1)
-        input_ids = pad(inputs, self.store.pad_token_id)[mine]
-        labels = pad(targets, IGNORE_INDEX)[mine]
-        if not has_row:
-            labels = np.full_like(labels, IGNORE_INDEX)
-        batch = {"input_ids": _tensor(input_ids), "labels": _tensor(labels)}
+        batch = {"input_ids": _tensor(pad(inputs, self.store.pad_token_id)[mine])}
+        for name, targets in labels.items():
+            padded = pad(targets, IGNORE_INDEX)[mine]
+            batch[name] = _tensor(padded if has_row else np.full_like(padded, IGNORE_INDEX))
         width = int(inputs.lengths.max())
         if inputs.lengths.min() < width:
             batch["attention_mask"] = _tensor((np.arange(width) < inputs.lengths[mine, None]).astype(np.int64))
@@ -253,6 +267,10 @@ class MicroBatches:
             batch["candidate_ids"] = _tensor(candidates.ids)
             batch["candidate_log_prob"] = _tensor(candidates.log_prob)
         return batch
+
+
+def _num_targets(labels: dict[str, Ragged]) -> int:
+    return sum(len(targets.ids) for targets in labels.values())
 
 
 def _tensor(array: np.ndarray) -> torch.Tensor:

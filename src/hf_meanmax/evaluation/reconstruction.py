@@ -139,8 +139,11 @@ def teacher_forced_scores(model: Any, batches: Iterable[dict[str, torch.Tensor]]
 
 @torch.no_grad()
 def teacher_forced_counts(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Summed cross entropy, correct tokens and all tokens of one batch, as a float64 tensor `(3,)`."""
-    output = model(**batch, num_items_in_batch=1)
+    """Summed cross entropy, correct tokens and all tokens of one batch, as a float64 tensor `(3,)`.
+
+    Of a model that also says the previous sentence, the next one counts.
+    """
+    output = model(**{name: value for name, value in batch.items() if name != "previous_labels"}, num_items_in_batch=1)
     labels = batch["labels"]
     correct = ((output.logits.argmax(dim=-1) == labels) & (labels != -100)).sum()
     count = (labels != -100).sum()

@@ -16,7 +16,7 @@ from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .configuration_base import LatentConfig
+from .configuration_base import DECODERS_WITH_CHANNELS, LatentConfig
 from .decoders import DECODERS
 from .encoders import ENCODERS
 from .generation import LEAST_OF_EMBEDDING, TextLengthCriteria, pad_ended, text_bounds
@@ -68,7 +68,8 @@ class LatentPreTrainedModel(PreTrainedModel):
     supports_gradient_checkpointing = True
     _no_split_modules = [
         "SelfAttentionLayer", "RecurrentLayer", "ConvolutionalLayer",
-        "LatentAttentionLayer", "LatentGateLayer", "RecurrentDecoderLayer",
+        "WideningLayer", "LatentAttentionLayer", "LatentGateLayer", "RecurrentDecoderLayer", "ConditionalGRULayer",
+        "CausalConvolutionLayer", "AllWordsLayer",
     ]  # fmt: skip
     _skip_keys_device_placement = ["past_key_values"]
     _supports_sdpa = True
@@ -76,7 +77,7 @@ class LatentPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _supports_attention_backend = True
     # The decoder of a full checkpoint is no news to the encoder that is loaded from it.
-    _keys_to_ignore_on_load_unexpected = [r"^decoder\.", r"^lm_head\.", r"^output_projection\."]
+    _keys_to_ignore_on_load_unexpected = [r"^(previous_)?decoder\.", r"^lm_head\.", r"^output_projection\."]
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -87,6 +88,10 @@ class LatentPreTrainedModel(PreTrainedModel):
             init.normal_(module.weight, std=1 / (self.config.initializer_range * size**0.5))
         elif isinstance(module, nn.Linear | nn.Conv1d):
             init.xavier_uniform_(module.weight)
+        elif isinstance(module, nn.GRU):
+            # transformers leaves it as it found it.
+            for name, parameter in module.named_parameters():
+                (init.zeros_ if name.startswith("bias") else init.xavier_uniform_)(parameter)
         elif isinstance(module, nn.LSTM):
             for name, parameter in module.named_parameters():
                 # Forget gates start open, or nothing of a long text reaches its end.
@@ -210,13 +215,14 @@ class LatentDecoderModel(LatentPreTrainedModel):
     @capture_outputs
     def forward(
         self,
-        inputs_embeds: torch.Tensor,
+        inputs_embeds: torch.Tensor | None,
         latents: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> ModelOutput:
-        """`(B, T, embedding_size)` and Z `(B, L, d)` -> `last_hidden_state` `(B, T, d)`."""
+        """`(B, T, embedding_size)`, or None for a decoder of all words at once, and Z `(B, L, d)` ->
+        `last_hidden_state` `(B, T, d)`."""
         hidden_states = self.sequence_decoder(inputs_embeds, latents, attention_mask, past_key_values, **kwargs)
         return DecoderOutput(last_hidden_state=hidden_states, past_key_values=past_key_values)
 
@@ -265,9 +271,13 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
         super().__init__(config)
         self.encoder = self.encoder_class(config)
         self.decoder = LatentDecoderModel(config)
-        width = config.embedding_size if config.tie_word_embeddings else config.hidden_size
-        self.output_projection = WordSpaceProjection(config.hidden_size, width) if config.tie_word_embeddings else None
-        self.lm_head = nn.Linear(width, config.vocab_size)
+        self.previous_decoder = LatentDecoderModel(config) if config.predict_previous else None
+        width = config.decoder_output_size
+        self.output_projection = None
+        if config.tie_word_embeddings and config.decoder_type not in DECODERS_WITH_CHANNELS:
+            self.output_projection = WordSpaceProjection(width, config.embedding_size)
+            width = config.embedding_size
+        self.lm_head = nn.Linear(width, config.vocab_size, bias=config.output_bias)
         # The sentence's end, not a length, stops a decoding; this bounds a decoder that never ends, where there is no
         # text whose length would do so.
         self.generation_config.max_new_tokens = self.generation_config.max_new_tokens or LEAST_OF_EMBEDDING
@@ -301,6 +311,36 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
         """The vectors that the output layer scores: the decoder's states, projected where the output is tied."""
         return hidden_states if self.output_projection is None else self.output_projection(hidden_states)
 
+    def score(
+        self,
+        hidden_states: Any,
+        labels: torch.Tensor | None,
+        candidate_ids: torch.Tensor | None = None,
+        candidate_log_prob: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        return_logits: bool = True,
+    ) -> tuple[Any, Any]:
+        """Loss of the decoder's states `(B, T, d)` against labels `(B, T)`, and logits `(B, T, V)` where they are made.
+
+        The arguments are those of [`forward`].
+        """
+        states = self.output_states(hidden_states)
+        smoothing = self.config.label_smoothing if self.training else 0.0
+        weight, bias = self.lm_head.weight, self.lm_head.bias
+        if candidate_ids is not None:
+            if labels is None or candidate_log_prob is None:
+                raise ValueError("A sampled softmax needs `labels` and `candidate_log_prob` beside `candidate_ids`.")
+            loss = sampled_cross_entropy(
+                states, weight, bias, labels, candidate_ids, candidate_log_prob, smoothing, num_items_in_batch
+            )
+            return loss, None
+        if labels is not None and not return_logits:
+            return chunked_cross_entropy(states, weight, bias, labels, smoothing, num_items_in_batch), None
+        logits = self.lm_head(states)
+        if labels is None:
+            return None, logits
+        return full_cross_entropy(logits, labels, smoothing, num_items_in_batch), logits
+
     @can_return_tuple
     def forward(
         self,
@@ -312,6 +352,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
+        previous_labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         candidate_ids: torch.Tensor | None = None,
         candidate_log_prob: torch.Tensor | None = None,
@@ -324,65 +365,57 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
         Args:
             input_ids: `(B, N)` token ids of the input.
             attention_mask: `(B, N)`, 0 for padding on either side; None means no padding.
-            decoder_input_ids: `(B, T)`; made from `labels` (or from `input_ids`) when left out.
+            decoder_input_ids: `(B, T)`; made from `labels` (or from `input_ids`) when left out. A decoder that predicts
+                all words at once takes none.
             decoder_attention_mask: `(B, T)`, 0 for padding in the decoder's input.
             encoder_outputs: a `BaseModelOutput` whose `last_hidden_state` is Z `(B, L, d)`, instead of an input text.
             labels: `(B, T)` target ids, -100 where there is none.
+            previous_labels: `(B, T')`, what the decoder of the previous sentence must say
+                (`config.predict_previous`); its loss is added.
             candidate_ids, candidate_log_prob: `(C,)` each; the loss is then a sampled softmax
                 ([`~losses.sampled_cross_entropy`]) and no logits are returned.
             num_items_in_batch: what the summed loss is divided by (default: the targets of this batch).
             return_logits: False computes the loss without holding all logits.
+
+        Raises:
+            ValueError: if there is nothing to say, or more than the decoder can; if arguments do not fit the decoder.
         """
+        if previous_labels is not None and self.previous_decoder is None:
+            raise ValueError("`previous_labels` need a model with `predict_previous=True`.")
+        if previous_labels is not None and labels is None:
+            raise ValueError("`previous_labels` need `labels` beside them, of the sentence that follows.")
         if encoder_outputs is None:
             latents = self.encode_latents(input_ids, attention_mask, inputs_embeds, **kwargs)
         else:
             latents = encoder_outputs[0]
-        if decoder_input_ids is None:
-            targets = labels if labels is not None else self._own_words(input_ids, attention_mask)
-            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(targets)
-            # Without any padding the causal mask is enough; with it, padding on the left must be hidden.
-            if decoder_attention_mask is None and attention_mask is not None:
-                decoder_attention_mask = (targets != IGNORE_INDEX).long()
-
         use_cache = use_cache if use_cache is not None else self.config.use_cache and labels is None
-        steps = decoder_input_ids.shape[1]
-        position_ids, length = None, steps
-        if decoder_attention_mask is not None and decoder_attention_mask.dim() == 2:
-            length = decoder_attention_mask.shape[1]
-            position_ids = token_positions(decoder_attention_mask)[:, -steps:]
-        elif past_key_values is not None:
-            past_length = past_key_values.get_seq_length()
-            length = int(past_length) + steps
-            position_ids = (torch.arange(steps, device=decoder_input_ids.device) + past_length)[None]
-        inputs = self.encoder.embeddings(decoder_input_ids, None, position_ids, length)
-        decoder_outputs = self.decoder(
-            inputs,
-            latents,
-            attention_mask=decoder_attention_mask,
-            past_key_values=past_key_values if use_cache else None,
-            **kwargs,
-        )
-        states = self.output_states(decoder_outputs.last_hidden_state)
-
-        loss, logits = None, None
-        smoothing = self.config.label_smoothing if self.training else 0.0
-        head = self.lm_head
-        if candidate_ids is not None:
-            if labels is None or candidate_log_prob is None:
-                raise ValueError("A sampled softmax needs `labels` and `candidate_log_prob` beside `candidate_ids`.")
-            loss = sampled_cross_entropy(
-                states, head.weight, head.bias, labels, candidate_ids, candidate_log_prob, smoothing, num_items_in_batch
+        past_key_values = past_key_values if use_cache else None
+        if self.config.is_autoregressive:
+            if decoder_input_ids is None:
+                targets = labels if labels is not None else self._own_words(input_ids, attention_mask)
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(targets)
+                # Without any padding the causal mask is enough; with it, padding on the left must be hidden.
+                if decoder_attention_mask is None and attention_mask is not None:
+                    decoder_attention_mask = (targets != IGNORE_INDEX).long()
+            decoder_outputs = self._say(
+                self.decoder, decoder_input_ids, latents, decoder_attention_mask, past_key_values, **kwargs
             )
-        elif labels is not None and not return_logits:
-            loss = chunked_cross_entropy(states, head.weight, head.bias, labels, smoothing, num_items_in_batch)
         else:
-            logits = head(states)
-            if labels is not None:
-                loss = full_cross_entropy(logits, labels, smoothing, num_items_in_batch)
+            decoder_outputs = self._predict(latents, decoder_input_ids, labels, **kwargs)
+        states: Any = decoder_outputs.last_hidden_state
+        wanted: torch.Tensor | None = labels
+        if labels is not None and previous_labels is not None:
+            # Scored together, as one text: the loss is the mean over the targets of both.
+            is_padded = decoder_attention_mask is not None
+            states = torch.cat((states, self._previous_states(previous_labels, latents, is_padded, **kwargs)), dim=1)
+            wanted = torch.cat((labels, previous_labels), dim=1)
+        loss, logits = self.score(states, wanted, candidate_ids, candidate_log_prob, num_items_in_batch, return_logits)
+        if labels is not None and logits is not None:
+            logits = logits[:, : labels.shape[1]]
         return LatentSeq2SeqOutput(
             loss=loss,
             logits=logits,
-            past_key_values=past_key_values if use_cache else None,
+            past_key_values=past_key_values,
             decoder_hidden_states=decoder_outputs.hidden_states,
             decoder_attentions=decoder_outputs.attentions,
             cross_attentions=decoder_outputs.cross_attentions,
@@ -390,6 +423,56 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
             encoder_last_hidden_state=latents,
             latents=latents,
         )
+
+    def _say(
+        self,
+        decoder: Any,
+        decoder_input_ids: torch.Tensor,
+        latents: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs: Any,
+    ) -> DecoderOutput:
+        """An autoregressive decoder over the words `(B, T)` said so far."""
+        steps = decoder_input_ids.shape[1]
+        position_ids, length = None, steps
+        if attention_mask is not None and attention_mask.dim() == 2:
+            length = attention_mask.shape[1]
+            position_ids = token_positions(attention_mask)[:, -steps:]
+        elif past_key_values is not None:
+            past_length = past_key_values.get_seq_length()
+            length = int(past_length) + steps
+            position_ids = (torch.arange(steps, device=decoder_input_ids.device) + past_length)[None]
+        inputs = self.encoder.embeddings(decoder_input_ids, None, position_ids, length)
+        return decoder(inputs, latents, attention_mask=attention_mask, past_key_values=past_key_values, **kwargs)
+
+    def _predict(
+        self, latents: torch.Tensor, decoder_input_ids: torch.Tensor | None, labels: torch.Tensor | None, **kwargs: Any
+    ) -> DecoderOutput:
+        """A decoder of all words at once, over as many places as there are labels."""
+        if decoder_input_ids is not None:
+            raise ValueError(
+                f"decoder_type is {self.config.decoder_type!r}, which predicts all words at once: it takes no "
+                "`decoder_input_ids`."
+            )
+        outputs = self.decoder(None, latents, **kwargs)
+        if labels is not None:
+            places = self.config.num_context_words
+            if labels.shape[1] > places:
+                raise ValueError(
+                    f"`labels` has {labels.shape[1]} places; this decoder predicts {places} words "
+                    "(`num_context_words`). Cut the labels."
+                )
+            outputs.last_hidden_state = outputs.last_hidden_state[:, : labels.shape[1]]
+        return outputs
+
+    def _previous_states(
+        self, previous_labels: torch.Tensor, latents: torch.Tensor, is_padded: bool, **kwargs: Any
+    ) -> Any:
+        """States `(B, T', d)` of the decoder of the previous sentence under teacher forcing."""
+        words = self.prepare_decoder_input_ids_from_labels(previous_labels)
+        mask = (previous_labels != IGNORE_INDEX).long() if is_padded else None
+        return self._say(self.previous_decoder, words, latents, mask, **kwargs).last_hidden_state
 
     @staticmethod
     def create_masks_for_generate(config: PreTrainedConfig, attention_mask: torch.Tensor | None, **kwargs: Any) -> Any:
@@ -474,9 +557,14 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
                 `input_ids`.
 
         Raises:
-            ValueError: if both text and embeddings are given, or if a vector cannot be decoded
-                ([`latents_from_embedding`]).
+            ValueError: if both text and embeddings are given, if a vector cannot be decoded
+                ([`latents_from_embedding`]), or if the decoder predicts all words at once.
         """
+        if not self.config.is_autoregressive:
+            raise ValueError(
+                f"decoder_type is {self.config.decoder_type!r}, which predicts all words at once instead of saying one "
+                "after the other: use predict_words()."
+            )
         text = {name: kwargs.pop(name) for name in ("input_ids", "inputs_embeds") if kwargs.get(name) is not None}
         if inputs is not None:
             text["input_ids"] = inputs
@@ -511,3 +599,43 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
         output = super().generate(None, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
         pad_ended(getattr(output, "sequences", output), criteria, kwargs, generation_config, self.generation_config)
         return output
+
+    @torch.no_grad()
+    def predict_words(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        sentence_embedding: torch.Tensor | None = None,
+        top_k: int = 5,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The likeliest words at each place of a decoder that predicts all words at once.
+
+        Args:
+            input_ids: `(B, N)` token ids, or give `sentence_embedding` instead.
+            attention_mask: `(B, N)`, 0 for padding on either side.
+            sentence_embedding: raw embeddings `(B, L * d)` or Z `(B, L, d)`.
+            top_k: words at each place.
+
+        Returns:
+            Ids and log probabilities, `(B, num_context_words, top_k)` each, the likeliest first.
+
+        Raises:
+            ValueError: if not exactly one of text and embeddings is given, if a vector cannot be decoded
+                ([`latents_from_embedding`]), if `top_k` is not between 1 and the vocabulary size, or if the decoder
+                says one word after the other.
+        """
+        if self.config.is_autoregressive:
+            raise ValueError(
+                f"decoder_type is {self.config.decoder_type!r}, which says one word after the other: use generate()."
+            )
+        if (input_ids is None) == (sentence_embedding is None):
+            raise ValueError("Give exactly one of `input_ids` and `sentence_embedding`.")
+        if not 1 <= top_k <= self.config.vocab_size:
+            raise ValueError(f"`top_k` is {top_k}; it must be in 1..{self.config.vocab_size}.")
+        if sentence_embedding is not None:
+            latents = self.latents_from_embedding(sentence_embedding)
+        else:
+            latents = self.encode_latents(input_ids, attention_mask)
+        logits = self(encoder_outputs=BaseModelOutput(last_hidden_state=latents)).logits
+        likeliest = logits.float().log_softmax(dim=-1).topk(top_k, dim=-1)
+        return likeliest.indices, likeliest.values

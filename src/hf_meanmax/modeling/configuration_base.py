@@ -34,6 +34,12 @@ POOLING_ROWS = {
 }
 
 
+DecoderType = Literal[
+    "attention", "gates", "lstm", "lstm_attention", "lstm_gates", "gru", "causal_cnn", "words_cnn", "words_rnn"
+]
+DECODERS_WITH_CHANNELS = ("causal_cnn", "words_cnn", "words_rnn")
+
+
 @strict
 class LatentConfig(PreTrainedConfig):
     """Base of every configuration: a choice of encoder, pooling and decoder, and their sizes.
@@ -60,21 +66,31 @@ class LatentConfig(PreTrainedConfig):
             Activation on the query, key and value projections.
         attention_dropout (`float`, defaults to 0.5):
             Dropout on the attention weights.
-        encoder_type (`"self_attention"`, `"bilstm"`, `"lstm"` or `"cnn"`, defaults to `"self_attention"`):
-            How the tokens become hidden states. A `bilstm` has `hidden_size / 2` units a direction; a `cnn` shares
-            `hidden_size` among filters of 3, 4 and 5 words.
+        encoder_type (`"self_attention"`, `"bilstm"`, `"lstm"`, `"bigru"`, `"gru"`, `"cnn"` or `"hierarchical_cnn"`, \
+            defaults to `"self_attention"`):
+            How the tokens become hidden states. A `bilstm` or `bigru` has `hidden_size / 2` units a direction; a `cnn`
+            shares `hidden_size` among filters of 3, 4 and 5 words; a `hierarchical_cnn` shares it among its layers,
+            whose outputs stand side by side.
         pooling (`"mean_max"`, `"mean"`, `"max"`, `"last"` or `"mean_max_last"`, defaults to `"mean_max"`):
             The latent rows: the maximum and the mean over the tokens, and the last state (of a `bilstm` the last state
             of each direction).
         mean_first (`bool`, defaults to `False`):
             Put the mean row before the max row. The decoder's attention does not depend on the order, the flat
             embedding does.
-        decoder_type (`"attention"`, `"gates"`, `"lstm"`, `"lstm_attention"` or `"lstm_gates"`, defaults to \
-            `"attention"`):
+        decoder_type (`"attention"`, `"gates"`, `"lstm"`, `"lstm_attention"`, `"lstm_gates"`, `"gru"`, \
+            `"causal_cnn"`, `"words_cnn"` or `"words_rnn"`, defaults to `"attention"`):
             How the decoder reads the latent rows. Self-attention over the words said so far, then attention over the
-            rows or element-wise gates on them; or an LSTM that starts from all rows (`lstm`), starts from zeros and
+            rows or element-wise gates on them; an LSTM that starts from all rows (`lstm`), starts from zeros and
             attends over the rows (`lstm_attention`), or starts from the last-state row, if there is one, and has
-            gates on the others (`lstm_gates`).
+            gates on the others (`lstm_gates`); a GRU or convolutions over the words said so far that read all rows
+            beside each word (`gru`, `causal_cnn`); or a network that predicts all words at once from the rows
+            (`words_cnn`, `words_rnn`).
+        decoder_channels (`list[int]`, *optional*):
+            Widths of a `causal_cnn`, `words_cnn` or `words_rnn` from Z to what the output layer scores.
+        num_context_words (`int`, defaults to 30):
+            Words that a `words_cnn` or `words_rnn` predicts.
+        predict_previous (`bool`, defaults to `False`):
+            Have a second decoder of the same kind, for the previous sentence (skip-thought).
         position_embedding_type (`"sinusoidal"`, `"learned"` or `"none"`, defaults to `"sinusoidal"`):
             Codes added to the word vectors; positions count from 0 in encoder and decoder alike.
         max_position_embeddings (`int`, defaults to 512):
@@ -95,7 +111,10 @@ class LatentConfig(PreTrainedConfig):
             Standard deviation of new word vectors and learned position codes. The sinusoidal codes have a root mean
             square of 0.7; words that are much smaller are drowned by them, and learning to copy starts far later.
         tie_word_embeddings (`bool`, defaults to `False`):
-            Let the output layer score words by the word table itself, behind a projection to its width.
+            Let the output layer score words by the word table itself, behind a projection to its width (a decoder with
+            `decoder_channels` ends in that width without one).
+        output_bias (`bool`, defaults to `True`):
+            Whether the output layer has a bias.
         use_cache (`bool`, defaults to `True`):
             Whether generation keeps the decoder's past keys and values.
     """
@@ -114,10 +133,15 @@ class LatentConfig(PreTrainedConfig):
     attention_bias: bool = False
     projection_activation: Literal["relu"] | None = None
     attention_dropout: float | int = 0.5
-    encoder_type: Literal["self_attention", "bilstm", "lstm", "cnn"] = "self_attention"
+    encoder_type: Literal["self_attention", "bilstm", "lstm", "bigru", "gru", "cnn", "hierarchical_cnn"] = (
+        "self_attention"
+    )
     pooling: Literal["mean_max", "mean", "max", "last", "mean_max_last"] = "mean_max"
     mean_first: bool = False
-    decoder_type: Literal["attention", "gates", "lstm", "lstm_attention", "lstm_gates"] = "attention"
+    decoder_type: DecoderType = "attention"
+    decoder_channels: list[int] | None = None
+    num_context_words: int = 30
+    predict_previous: bool = False
     position_embedding_type: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
     max_position_embeddings: int = 512
     embedding_dropout: float | int = 0.5
@@ -128,6 +152,7 @@ class LatentConfig(PreTrainedConfig):
     num_special_tokens: int = 4
     initializer_range: float = 0.7
     tie_word_embeddings: bool = False
+    output_bias: bool = True
     use_cache: bool = True
     pad_token_id: int = 0
     unk_token_id: int = 1
@@ -173,6 +198,17 @@ class LatentConfig(PreTrainedConfig):
         return tuple(row for row in self.pooling_rows if row == "last") if self.decoder_type == "lstm_gates" else ()
 
     @property
+    def is_autoregressive(self) -> bool:
+        """Whether the decoder says one word after the other; otherwise it predicts all words at once."""
+        return not self.decoder_type.startswith("words_")
+
+    @property
+    def decoder_output_size(self) -> int:
+        """Width of the decoder's states."""
+        channels = self.decoder_channels if self.decoder_type in DECODERS_WITH_CHANNELS else None
+        return channels[-1] if channels else self.hidden_size
+
+    @property
     def num_latents(self) -> int:
         """Number L of latent rows."""
         return len(self.pooling_rows)
@@ -191,7 +227,7 @@ class LatentConfig(PreTrainedConfig):
         """Checks the sizes and that the two vocabularies agree."""
         for name in (
             "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "intermediate_size",
-            "num_attention_heads", "max_position_embeddings", "num_special_tokens",
+            "num_attention_heads", "max_position_embeddings", "num_special_tokens", "num_context_words",
         ):  # fmt: skip
             value = getattr(self, name)
             if value < 1:
@@ -244,9 +280,15 @@ class LatentConfig(PreTrainedConfig):
                 f"`num_attention_heads` is {self.num_attention_heads} and `hidden_size` {self.hidden_size}: the heads "
                 "must divide the hidden size."
             )
-        if self.encoder_type == "bilstm" and self.hidden_size % 2:
+        if self.encoder_type.startswith("bi") and self.hidden_size % 2:
             raise ValueError(
-                f"`hidden_size` is {self.hidden_size}; the two directions of a `bilstm` encoder need an even number."
+                f"`hidden_size` is {self.hidden_size}; the two directions of a `{self.encoder_type}` encoder need an "
+                "even number."
+            )
+        if self.encoder_type == "hierarchical_cnn" and self.hidden_size % self.num_hidden_layers:
+            raise ValueError(
+                f"`hidden_size` is {self.hidden_size} and `num_hidden_layers` {self.num_hidden_layers}: the layers of "
+                "a `hierarchical_cnn` encoder must divide the hidden size."
             )
         if self.encoder_type == "cnn" and self.hidden_size < 3:
             raise ValueError(f"`hidden_size` is {self.hidden_size}; a `cnn` encoder has filters of three widths.")
@@ -254,6 +296,26 @@ class LatentConfig(PreTrainedConfig):
             raise ValueError(
                 f"`pooling` is {self.pooling!r}, which leaves the gates of `decoder_type='lstm_gates'` without rows. "
                 "Use `pooling='mean_max_last'`, or `decoder_type='lstm'`."
+            )
+
+    def validate_channels(self) -> None:
+        """A decoder with widths of its own has them, and ends where a tied output layer can score."""
+        if self.decoder_type not in DECODERS_WITH_CHANNELS:
+            return
+        channels = self.decoder_channels or []
+        if len(channels) < 2 or min(channels) < 1:
+            raise ValueError(
+                f"`decoder_channels` is {self.decoder_channels}; `decoder_type={self.decoder_type!r}` needs two widths "
+                "or more, for instance [600, 1200, 300]."
+            )
+        if self.tie_word_embeddings and channels[-1] != self.embedding_size:
+            raise ValueError(
+                f"`decoder_channels` ends in {channels[-1]} and `embedding_size` is {self.embedding_size}; with "
+                "`tie_word_embeddings` they must be equal."
+            )
+        if self.predict_previous and not self.is_autoregressive:
+            raise ValueError(
+                f"`predict_previous` needs a decoder that says one word after the other, not {self.decoder_type!r}."
             )
 
     def validate_positions(self) -> None:

@@ -1,10 +1,10 @@
 """Configuration of the gated mean-max attention autoencoder."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from huggingface_hub.dataclasses import strict
 
-from .configuration_base import LatentConfig
+from .configuration_base import DecoderType, LatentConfig
 
 
 @strict
@@ -36,7 +36,7 @@ class GatedMeanMaxAAEConfig(LatentConfig):
     embedding_dropout: float | int = 0.2
     attention_dropout: float | int = 0.2
     initializer_range: float = 0.0089
-    decoder_type: Literal["attention", "gates", "lstm", "lstm_attention", "lstm_gates"] = "gates"
+    decoder_type: DecoderType = "gates"
 
 
 __all__ = ["GatedMeanMaxAAEConfig"]

@@ -1,5 +1,6 @@
 """From the words said so far and the latent rows Z to the hidden states that predict the next words."""
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.masking_utils import create_causal_mask
 
-from .layers import FeedForward, LatentGates, MultiHeadAttention, SequenceLayer, run_lstm
+from .layers import FeedForward, LatentGates, MultiHeadAttention, SequenceLayer, run_recurrent_on
 
 
 class CausalLayer(SequenceLayer):
@@ -108,39 +109,36 @@ class RecurrentDecoderLayer(SequenceLayer):
         h, c = self.initial_state(latents[:, self.state_row_indices].flatten(1)).chunk(2, dim=-1)
         return h.tanh(), c
 
-    def run(
+    def forward(
         self,
-        inputs: torch.Tensor,
+        hidden_states: torch.Tensor,
         latents: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        past_key_values: Cache | None,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs: Any,
     ) -> torch.Tensor:
-        """The LSTM's outputs `(B, T, d)`.
+        """`(B, T, input_size)`, Z `(B, L, d)` and mask `(B, past + T)` -> `(B, T, d)`."""
+        start = self.first_state(latents)
+        states = run_recurrent_on(self.lstm, hidden_states, attention_mask, start, past_key_values, self.layer_idx)
+        if self.latent_attention is not None:
+            read, _ = self.latent_attention(states, key_value_states=latents, **kwargs)
+        elif self.latent_gates is not None:
+            read, _ = self.latent_gates(states, latents)
+        else:
+            return self.dropout(states)
+        return self.latent_norm(states + self.dropout(read))
 
-        The states of all past steps are kept as the keys (h) and values (c) of an attention with one head, so every
-        kind of cache, beam search and cropping works as it does there.
-        """
-        h, c = self.first_state(latents)
-        if past_key_values is not None:
-            past = past_key_values.get_seq_length(self.layer_idx)
-            if past > 0:
-                layer = past_key_values.layers[self.layer_idx]
-                h, c = layer.keys[:, 0, past - 1], layer.values[:, 0, past - 1]
-        # A GPU takes whole states of the inputs' type alone; under autocast an LSTM gives another type than it takes.
-        h, c = (state.to(inputs.dtype).contiguous() for state in (h, c))
-        if past_key_values is None:
-            return run_lstm(self.lstm, inputs, attention_mask, (h[None], c[None]))
-        outputs = []
-        for t in range(inputs.shape[1]):
-            output, next_state = self.lstm(inputs[:, t : t + 1], (h[None], c[None]))
-            next_h, next_c = (state[0].to(inputs.dtype) for state in next_state)
-            if attention_mask is not None:
-                is_word = attention_mask[:, t - inputs.shape[1]].bool().unsqueeze(-1)
-                next_h, next_c = torch.where(is_word, next_h, h), torch.where(is_word, next_c, c)
-            h, c = next_h, next_c
-            past_key_values.update(h[:, None, None], c[:, None, None], self.layer_idx)
-            outputs.append(output)
-        return torch.cat(outputs, dim=1)
+
+class ConditionalGRULayer(SequenceLayer):
+    """A GRU that starts from zeros and reads all of Z beside the word at each step (the decoder of skip-thought, Kiros
+    et al. 2015: Z enters each of the three gates)."""
+
+    def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
+        super().__init__()
+        self.layer_idx = layer_idx
+        size = config.embedding_size if layer_idx == 0 else config.hidden_size
+        self.gru = nn.GRU(size + config.sentence_embedding_size, config.hidden_size, batch_first=True)
+        self.dropout = nn.Dropout(config.hidden_dropout)
 
     def forward(
         self,
@@ -151,14 +149,98 @@ class RecurrentDecoderLayer(SequenceLayer):
         **kwargs: Any,
     ) -> torch.Tensor:
         """`(B, T, input_size)`, Z `(B, L, d)` and mask `(B, past + T)` -> `(B, T, d)`."""
-        states = self.run(hidden_states, latents, attention_mask, past_key_values)
-        if self.latent_attention is not None:
-            read, _ = self.latent_attention(states, key_value_states=latents, **kwargs)
-        elif self.latent_gates is not None:
-            read, _ = self.latent_gates(states, latents)
-        else:
-            return self.dropout(states)
-        return self.latent_norm(states + self.dropout(read))
+        context = latents.flatten(1).unsqueeze(1).expand(-1, hidden_states.shape[1], -1)
+        inputs = torch.cat((hidden_states, context.to(hidden_states.dtype)), dim=-1)
+        start = (hidden_states.new_zeros(len(latents), self.gru.hidden_size),)
+        states = run_recurrent_on(self.gru, inputs, attention_mask, start, past_key_values, self.layer_idx)
+        return self.dropout(states)
+
+
+class CausalConvolutionLayer(SequenceLayer):
+    """Convolutions over the words said so far, each beside Z: the autoregressive CNN that RNN-CNN is compared with.
+
+    `decoder_channels` are the widths: a linear map of word and Z, convolutions over three words, and last one over a
+    single word, with ReLU between them.
+    """
+
+    width = 3
+
+    def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
+        super().__init__()
+        self.layer_idx = layer_idx
+        self.expansion = nn.Linear(config.embedding_size + config.sentence_embedding_size, config.decoder_channels[0])
+        self.convolutions = make_convolutions(config.decoder_channels, self.width)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        latents: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """`(B, T, embedding_size)`, Z `(B, L, d)` and mask `(B, past + T)` -> `(B, T, last of decoder_channels)`."""
+        steps = hidden_states.shape[1]
+        context = latents.flatten(1).unsqueeze(1).expand(-1, steps, -1)
+        states = self.expansion(torch.cat((hidden_states, context.to(hidden_states.dtype)), dim=-1)).relu()
+        if attention_mask is not None:
+            # Padding before the first word then equals the zeros that a convolution sees there.
+            states = states.masked_fill(attention_mask[:, -steps:].unsqueeze(-1) == 0, 0.0)
+        if past_key_values is not None:
+            # A number, since a cache of fixed size counts in a tensor of its own.
+            past = int(past_key_values.get_seq_length(self.layer_idx))
+            # The expanded words are all that is kept; the rest is computed again over the few words there are.
+            kept, _ = past_key_values.update(states[:, None], states[:, None], self.layer_idx)
+            states = kept[:, 0, : past + steps]
+        *inner, last = self.convolutions
+        for convolution in inner:
+            channels = nn.functional.pad(states.transpose(1, 2), (self.width - 1, 0))
+            states = convolution(channels).transpose(1, 2).relu()
+            if attention_mask is not None:
+                states = states.masked_fill(attention_mask[:, -states.shape[1] :].unsqueeze(-1) == 0, 0.0)
+        return last(states.transpose(1, 2)).transpose(1, 2)[:, -steps:]
+
+
+def make_convolutions(channels: list[int], width: int, padding: int = 0) -> nn.ModuleList:
+    """Convolutions over `width` words from each width of `channels` to the next, the last one over a single word."""
+    pairs = list(pairwise(channels))
+    return nn.ModuleList(
+        nn.Conv1d(inner, outer, width, padding=padding) if i < len(pairs) - 1 else nn.Conv1d(inner, outer, 1)
+        for i, (inner, outer) in enumerate(pairs)
+    )
+
+
+class AllWordsLayer(SequenceLayer):
+    """Predicts all words at once (RNN-CNN, section 2): N linear maps of Z side by side, then layers over the N places.
+
+    `words_cnn`: convolutions over three places, the last one over a single place, with ReLU before each.
+    `words_rnn`: a BiGRU in place of all but the last of them, of about as many weights in all.
+    """
+
+    width = 3
+
+    def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
+        super().__init__()
+        channels = config.decoder_channels
+        self.places = config.num_context_words
+        self.expansion = nn.Linear(config.sentence_embedding_size, self.places * channels[0])
+        self.gru = None
+        if config.decoder_type == "words_rnn":
+            units = max(1, max(channels[1:]) // 3)
+            self.gru = nn.GRU(channels[0], units, batch_first=True, bidirectional=True)
+            channels = [2 * units, channels[-1]]
+        self.convolutions = make_convolutions(channels, self.width, padding=1)
+
+    def forward(self, latents: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        """Z `(B, L, d)` -> `(B, N, last of decoder_channels)`."""
+        states = self.expansion(latents.flatten(1)).unflatten(1, (self.places, -1)).relu()
+        if self.gru is not None:
+            states, _ = self.gru(states)
+        *inner, last = self.convolutions
+        states = states.transpose(1, 2)
+        for convolution in inner:
+            states = convolution(states).relu()
+        return last(states).transpose(1, 2)
 
 
 class AttentionDecoder(nn.Module):
@@ -197,12 +279,22 @@ class AttentionDecoder(nn.Module):
         return hidden_states
 
 
-class RecurrentDecoder(nn.Module):
-    """An autoregressive decoder of LSTM layers, each with its own access to Z."""
+class LayeredDecoder(nn.Module):
+    """An autoregressive decoder of layers that take the mask `(B, past + T)` as it is, each with access to Z."""
+
+    layer_classes = {
+        "lstm": RecurrentDecoderLayer,
+        "lstm_attention": RecurrentDecoderLayer,
+        "lstm_gates": RecurrentDecoderLayer,
+        "gru": ConditionalGRULayer,
+        "causal_cnn": CausalConvolutionLayer,
+    }
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(RecurrentDecoderLayer(config, i) for i in range(config.num_hidden_layers))
+        layer_class = self.layer_classes[config.decoder_type]
+        depth = 1 if config.decoder_type == "causal_cnn" else config.num_hidden_layers
+        self.layers = nn.ModuleList(layer_class(config, i) for i in range(depth))
 
     def forward(
         self,
@@ -220,10 +312,22 @@ class RecurrentDecoder(nn.Module):
         return inputs
 
 
+class AllWordsDecoder(nn.Module):
+    """A decoder that reads nothing but Z and predicts all words at once."""
+
+    def __init__(self, config: PreTrainedConfig) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([AllWordsLayer(config, 0)])
+
+    def forward(self, inputs: None, latents: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Z `(B, L, d)` -> `(B, N, last of decoder_channels)`."""
+        return self.layers[0](latents, **kwargs)
+
+
 DECODERS = {
     "attention": AttentionDecoder,
     "gates": AttentionDecoder,
-    "lstm": RecurrentDecoder,
-    "lstm_attention": RecurrentDecoder,
-    "lstm_gates": RecurrentDecoder,
+    **dict.fromkeys(LayeredDecoder.layer_classes, LayeredDecoder),
+    "words_cnn": AllWordsDecoder,
+    "words_rnn": AllWordsDecoder,
 }

@@ -7,7 +7,7 @@ from torch import nn
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.masking_utils import create_bidirectional_mask
 
-from .layers import FeedForward, MultiHeadAttention, SequenceLayer, run_lstm
+from .layers import FeedForward, MultiHeadAttention, SequenceLayer, run_recurrent
 
 
 class SelfAttentionLayer(SequenceLayer):
@@ -55,13 +55,14 @@ class SelfAttentionEncoder(nn.Module):
 
 
 class RecurrentLayer(SequenceLayer):
-    """An LSTM, or one in each direction with their states side by side, over sequences padded on either side."""
+    """An LSTM or GRU, or one in each direction with their states side by side, over sequences padded on either side."""
 
     def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
         super().__init__()
         input_size = config.embedding_size if layer_idx == 0 else config.hidden_size
-        directions = 2 if config.encoder_type == "bilstm" else 1
-        self.lstm = nn.LSTM(
+        directions = 2 if config.encoder_type.startswith("bi") else 1
+        network = nn.GRU if config.encoder_type.endswith("gru") else nn.LSTM
+        self.network = network(
             input_size, config.hidden_size // directions, batch_first=True, bidirectional=directions == 2
         )
         self.dropout = nn.Dropout(config.hidden_dropout if layer_idx > 0 else 0.0)
@@ -70,7 +71,7 @@ class RecurrentLayer(SequenceLayer):
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any
     ) -> torch.Tensor:
         """`(B, N, input_size)` and mask `(B, N)` -> `(B, N, hidden_size)`."""
-        return run_lstm(self.lstm, self.dropout(hidden_states), attention_mask)
+        return run_recurrent(self.network, self.dropout(hidden_states), attention_mask)
 
 
 class ConvolutionalLayer(SequenceLayer):
@@ -104,6 +105,26 @@ class ConvolutionalLayer(SequenceLayer):
         return torch.cat(outputs, dim=1).tanh().transpose(1, 2)
 
 
+class WideningLayer(SequenceLayer):
+    """One of the four layers of RNN-CNN's convolutional encoder: filters of three words and ReLU."""
+
+    width = 3
+
+    def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
+        super().__init__()
+        share = config.hidden_size // config.num_hidden_layers
+        self.convolution = nn.Conv1d(config.embedding_size if layer_idx == 0 else share, share, self.width, padding=1)
+        self.dropout = nn.Dropout(config.hidden_dropout if layer_idx > 0 else 0.0)
+
+    def forward(
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any
+    ) -> torch.Tensor:
+        """`(B, N, input_size)` and mask `(B, N)` -> `(B, N, hidden_size / num_hidden_layers)`."""
+        if attention_mask is not None:
+            hidden_states = hidden_states.masked_fill(attention_mask.unsqueeze(-1) == 0, 0.0)
+        return self.convolution(self.dropout(hidden_states).transpose(1, 2)).relu().transpose(1, 2)
+
+
 class LayeredEncoder(nn.Module):
     """A stack of layers that take the mask `(B, N)` as it is."""
 
@@ -132,9 +153,27 @@ class ConvolutionalEncoder(LayeredEncoder):
     layer_class = ConvolutionalLayer
 
 
+class HierarchicalConvolutionalEncoder(LayeredEncoder):
+    """A stack of convolutional layers whose outputs stand side by side, so that max pooling keeps the maximum of each
+    layer (the CNN encoder that RNN-CNN is compared with, after Conneau et al. 2017)."""
+
+    layer_class = WideningLayer
+
+    def forward(self, inputs: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any) -> torch.Tensor:
+        """Token vectors `(B, N, embedding_size)` and mask `(B, N)` -> `(B, N, hidden_size)`."""
+        outputs = []
+        for layer in self.layers:
+            inputs = layer(inputs, attention_mask=attention_mask, **kwargs)
+            outputs.append(inputs)
+        return torch.cat(outputs, dim=-1)
+
+
 ENCODERS = {
     "self_attention": SelfAttentionEncoder,
     "bilstm": RecurrentEncoder,
     "lstm": RecurrentEncoder,
+    "bigru": RecurrentEncoder,
+    "gru": RecurrentEncoder,
     "cnn": ConvolutionalEncoder,
+    "hierarchical_cnn": HierarchicalConvolutionalEncoder,
 }

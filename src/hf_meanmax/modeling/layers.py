@@ -231,19 +231,20 @@ class LatentGates(nn.Module):
         return read, torch.stack(gates, dim=2)
 
 
-def run_lstm(
-    lstm: nn.LSTM,
+def run_recurrent(
+    network: nn.LSTM | nn.GRU,
     inputs: torch.Tensor,
     attention_mask: torch.Tensor | None = None,
-    state: tuple[torch.Tensor, torch.Tensor] | None = None,
+    state: Any = None,
 ) -> torch.Tensor:
-    """Outputs `(B, N, d)` of an LSTM over the tokens of `inputs` `(B, N, input_size)`, padding on either side left out.
+    """Outputs `(B, N, d)` of an LSTM or GRU over the tokens of `inputs` `(B, N, input_size)`, padding on either side
+    left out.
 
-    `attention_mask` `(B, N)` is 0 at padding, where the output is 0; `state` are h and c `(directions, B, d)` to start
-    from.
+    `attention_mask` `(B, N)` is 0 at padding, where the output is 0; `state` is what to start from: h, or h and c,
+    `(directions, B, d)`.
     """
     if attention_mask is None:
-        return lstm(inputs, state)[0]
+        return network(inputs, state)[0]
     mask = attention_mask.bool()
     # Packing wants the tokens of a row side by side, from its first column on.
     order = (~mask).long().argsort(dim=1, stable=True).unsqueeze(-1)
@@ -255,10 +256,58 @@ def run_lstm(
         enforce_sorted=False,
     )
     outputs, _ = nn.utils.rnn.pad_packed_sequence(
-        lstm(packed, state)[0], batch_first=True, total_length=inputs.shape[1]
+        network(packed, state)[0], batch_first=True, total_length=inputs.shape[1]
     )
     outputs = torch.zeros_like(outputs).scatter(1, order.expand_as(outputs), outputs)
     return outputs.masked_fill(~mask.unsqueeze(-1), 0.0)
+
+
+def run_recurrent_on(
+    network: nn.LSTM | nn.GRU,
+    inputs: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    state: tuple[torch.Tensor, ...],
+    past_key_values: Cache | None,
+    layer_idx: int,
+) -> torch.Tensor:
+    """Outputs `(B, T, d)` of an LSTM or GRU of one direction that goes on where a cache ends, or starts from `state`.
+
+    The states of all past steps are kept as the keys (h) and values (c, for a GRU h again) of an attention with one
+    head, so every kind of cache, beam search and cropping works as it does there.
+
+    Args:
+        inputs: `(B, T, input_size)`.
+        attention_mask: `(B, past + T)`, 0 at padding.
+        state: h, or h and c, `(B, d)` before the first word.
+        past_key_values: the cache, extended in place.
+        layer_idx: place of the layer in it.
+    """
+    if past_key_values is not None:
+        past = past_key_values.get_seq_length(layer_idx)
+        if past > 0:
+            layer = past_key_values.layers[layer_idx]
+            state = tuple(kept[:, 0, past - 1] for kept in (layer.keys, layer.values)[: len(state)])
+    # A GPU takes whole states of the inputs' type alone; under autocast an LSTM gives another type than it takes.
+    state = tuple(part.to(inputs.dtype).contiguous() for part in state)
+    if past_key_values is None:
+        return run_recurrent(network, inputs, attention_mask, _packed(state))
+    outputs = []
+    for t in range(inputs.shape[1]):
+        output, packed = network(inputs[:, t : t + 1], _packed(state))
+        next_state = [part[0].to(inputs.dtype) for part in (packed if isinstance(packed, tuple) else (packed,))]
+        if attention_mask is not None:
+            is_word = attention_mask[:, t - inputs.shape[1]].bool().unsqueeze(-1)
+            next_state = [torch.where(is_word, new, old) for new, old in zip(next_state, state, strict=True)]
+        state = tuple(next_state)
+        past_key_values.update(state[0][:, None, None], state[-1][:, None, None], layer_idx)
+        outputs.append(output)
+    return torch.cat(outputs, dim=1)
+
+
+def _packed(state: tuple[torch.Tensor, ...]) -> Any:
+    """h, or h and c, as a network of one direction takes them."""
+    h, *c = (part[None] for part in state)
+    return (h, *c) if c else h
 
 
 class WordSpaceProjection(nn.Linear):

@@ -50,7 +50,7 @@ class StatePooling(nn.Module):
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__()
-        backward_size = config.hidden_size // 2 if config.encoder_type == "bilstm" else 0
+        backward_size = config.hidden_size // 2 if config.encoder_type.startswith("bi") else 0
         self.functions: dict[str, Callable[..., torch.Tensor]] = {
             "max": max_pooling,
             "mean": mean_pooling,

@@ -16,9 +16,10 @@ from transformers.configuration_utils import PreTrainedConfig
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.modeling.configuration_gated_mean_max_aae import GatedMeanMaxAAEConfig
 from hf_meanmax.modeling.configuration_mean_max_aae import MeanMaxAAEConfig
+from hf_meanmax.modeling.configuration_rnn_cnn import RNNCNNConfig
 
 FAMILIES: dict[str, type[LatentConfig]] = {
-    config.model_type: config for config in (MeanMaxAAEConfig, GatedMeanMaxAAEConfig)
+    config.model_type: config for config in (MeanMaxAAEConfig, GatedMeanMaxAAEConfig, RNNCNNConfig)
 }
 DEFAULT_RECIPE = "docstrings"
 
@@ -68,7 +69,20 @@ class PretrainArguments:
         metadata={"help": "root mean square that word vectors are scaled to, that of position codes (0: as they are)"},
     )
 
-    objective: Literal["reconstruction"] = field(default="reconstruction", metadata={"help": "what is to be said"})
+    objective: Literal["reconstruction", "next_words", "next_sentence", "neighbours"] = field(
+        default="reconstruction",
+        metadata={
+            "help": "what is to be said: the sentence itself, the next `num_context_words` words of its document, the "
+            "next sentence, or the previous and the next one"
+        },
+    )
+    decoder_inputs: Literal["words", "own", "random"] = field(
+        default="words",
+        metadata={
+            "help": "what an autoregressive decoder is fed in training: the words to be said, its own samples (always "
+            "sampling), or words drawn evenly (uniform sampling)"
+        },
+    )
     word_drop: float = field(default=0.0, metadata={"help": "denoising: share of input words dropped"})
     word_swap: float = field(default=0.0, metadata={"help": "denoising: share of neighbouring input words swapped"})
     batch_tokens: int = field(default=4096, metadata={"help": "tokens of one forward pass, over all processes"})
@@ -147,9 +161,41 @@ class PretrainArguments:
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"`{name}` is {getattr(self, name)}; it must be at least 0 and less than 1.")
         # Before hours of preparation, not after them.
-        self.build_config()
+        self._check_objective(self.build_config())
         if not self.output_dir:
             self.output_dir = str(Path("runs") / (self.recipe or "pretrain"))
+
+    def _check_objective(self, config: LatentConfig) -> None:
+        """The decoder must be able to say what the objective asks for."""
+        if not config.is_autoregressive and self.objective != "next_words":
+            raise ValueError(
+                f"`decoder_type` is {config.decoder_type!r}, which predicts a fixed number of words at once; its "
+                f"`objective` is 'next_words', not {self.objective!r}."
+            )
+        if config.predict_previous != (self.objective == "neighbours"):
+            raise ValueError(
+                f"`objective` is {self.objective!r} and `predict_previous` {config.predict_previous}: 'neighbours' "
+                "needs `predict_previous=True`, and nothing else may have it."
+            )
+        if self.decoder_inputs != "words" and not config.is_autoregressive:
+            raise ValueError(
+                f"`decoder_inputs` is {self.decoder_inputs!r}, but `decoder_type` {config.decoder_type!r} takes none."
+            )
+        if self.decoder_inputs != "words" and config.predict_previous:
+            raise ValueError(
+                f"`decoder_inputs` is {self.decoder_inputs!r}, which is for one decoder; with `predict_previous` there "
+                "are two. Use 'words'."
+            )
+        if self.objective != "reconstruction" and (self.long_lines != "drop" or self.max_unknown_rate < 1):
+            raise ValueError(
+                f"`long_lines` is {self.long_lines!r} and `max_unknown_rate` {self.max_unknown_rate}; with `objective` "
+                f"{self.objective!r} every line is kept, as context. Leave them out."
+            )
+        if self.showcase and self.objective != "reconstruction":
+            raise ValueError(
+                f"`showcase` prints reconstructions, and a model with `objective` {self.objective!r} makes none. Use "
+                "`--showcase false`."
+            )
 
     def build_config(self, **overrides: Any) -> LatentConfig:
         """The family's configuration with the run's model settings; `overrides` come from the tokenizer.
@@ -303,7 +349,11 @@ def _convert_plain(value: Any, kind: Any) -> Any:
         return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(str(value).lower())
     if origin is list:
         items = value if isinstance(value, list) else [value]
-        return items if all(isinstance(item, str) for item in items) else None
+        (item_kind,) = get_args(kind)
+        if item_kind is str:
+            return items if all(isinstance(item, str) for item in items) else None
+        converted = [_convert_plain(item, item_kind) for item in items]
+        return None if None in converted else converted
     if isinstance(value, bool) or value is None or isinstance(value, list | dict):
         return None
     if kind in (int, float):

@@ -39,8 +39,9 @@ class Prepared:
     Attributes:
         tokenizer: the tokenizer of the run.
         train: the token store of the training corpus.
-        validation: the token store of the first `validation_sentences` held-out sentences.
-        validation_texts: their texts, in the store's order.
+        validation: the token store of the first `validation_sentences` held-out sentences, or of as many lines for an
+            objective that predicts their context.
+        validation_texts: the texts of the sentences, in the store's order; none for a context.
     """
 
     tokenizer: Any
@@ -97,10 +98,18 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
         max_unknown_rate=args.max_unknown_rate,
         drop_unknown_words=args.drop_unknown_words,
     )
+    if args.objective != "reconstruction":
+        # A sentence that is too long or short to be encoded is still part of a context.
+        rule = SentenceFilter(drop_unknown_words=args.drop_unknown_words)
     store = build_token_store(
         train, tokenizer, cache / "stores" / _digest(train.identity(), _tokenizer_key(tokenizer), asdict(rule)), rule,
         show_progress,
     )  # fmt: skip
+    if args.objective != "reconstruction":
+        lines = Documents(_first_documents(held_out, args.validation_sentences))
+        key = _digest(lines.identity(), _tokenizer_key(tokenizer), asdict(rule))
+        validation = build_token_store(lines, tokenizer, cache / "stores" / key, rule, show_progress=False)
+        return Prepared(tokenizer, store, validation, [])
     texts = pick_sentences(held_out, tokenizer, args.validation_sentences, args.min_tokens, args.max_tokens)
     if not texts:
         raise ValueError(
@@ -112,6 +121,20 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
     key = _digest(documents.identity(), _tokenizer_key(tokenizer), asdict(held_out_rule))
     validation = build_token_store(documents, tokenizer, cache / "stores" / key, held_out_rule, show_progress=False)
     return Prepared(tokenizer, store, validation, texts)
+
+
+def _first_documents(corpus: Corpus, number: int) -> list[list[str]]:
+    """The first `number` lines of a corpus, document by document."""
+    documents: list[list[str]] = [[]]
+    for line in corpus:
+        if line:
+            documents[-1].append(line)
+            number -= 1
+        elif documents[-1]:
+            documents.append([])
+        if not number:
+            break
+    return [document for document in documents if document]
 
 
 def cache_folder(args: PretrainArguments) -> Path:

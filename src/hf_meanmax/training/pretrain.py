@@ -24,12 +24,22 @@ import torch
 from tqdm.auto import tqdm
 
 from hf_meanmax.cli import use_all_cores
-from hf_meanmax.data import BatchPlan, CandidateSampler, MicroBatches, Noise
+from hf_meanmax.data import (
+    BatchPlan,
+    CandidateSampler,
+    ContextBatches,
+    ContextSentences,
+    MicroBatches,
+    Noise,
+    TokenStore,
+)
 from hf_meanmax.files import replacing_file
 from hf_meanmax.modeling.generation import LEAST_OF_EMBEDDING, decoding_bound
+from hf_meanmax.modeling.losses import IGNORE_INDEX
 
 from .arguments import PretrainArguments, list_recipes, parse_command_line
 from .checkpoints import Checkpoints
+from .decoder_inputs import own_inputs, random_inputs
 from .machine import count_flops, is_bf16_fast, measure_matrix_rate, peak_memory_bytes, synchronize
 from .preparation import prepare, prepare_word_vectors
 
@@ -138,7 +148,7 @@ class Run:
         """Model, optimizer, batches."""
         args, prepared = self.args, self.prepared
         tokenizer = prepared.tokenizer
-        from transformers import AutoModelForSeq2SeqLM
+        import transformers
 
         import hf_meanmax  # noqa: F401  (registers the families with the Auto classes)
 
@@ -156,7 +166,8 @@ class Run:
         attention = args.attention
         if attention == "auto":
             attention = "eager" if self.device.type == "cpu" else "sdpa"
-        self.model = AutoModelForSeq2SeqLM.from_config(config, attn_implementation=attention)
+        auto_class = next(name for name in config.auto_classes if name not in ("AutoConfig", "AutoModel"))
+        self.model = getattr(transformers, auto_class).from_config(config, attn_implementation=attention)
         if vectors is None and config.freeze_word_embeddings:
             self.say("warning: the frozen word table is random; give --word_vectors, or do not freeze it")
         if vectors is not None:
@@ -187,16 +198,46 @@ class Run:
         self.stateful_model = self.wrapped if self.is_sharded else self.model
         self.trained = trained
 
-        plan = BatchPlan(prepared.train.lengths, args.batch_tokens, args.gradient_accumulation_steps, args.seed)
         noise = Noise(args.word_drop, args.word_swap) if args.word_drop or args.word_swap else None
         candidates = None
         if args.softmax == "sampled":
             candidates = CandidateSampler(prepared.train.token_counts, args.num_negatives, args.seed)
-        self.batches = MicroBatches(
-            prepared.train, plan, self.accelerator.process_index, self.world_size, noise, candidates
+        self.batches = self._make_batches(
+            prepared.train, args.gradient_accumulation_steps, args.seed, noise=noise, candidates=candidates
         )
-        self.steps_per_epoch = plan.num_steps
+        # Held-out texts without a context are found now, not at the end of the run.
+        self.validation_batches = self._make_batches(prepared.validation)
+        self.steps_per_epoch = self.batches.plan.num_steps
         self.total_steps = args.max_steps or max(1, math.ceil(args.epochs * self.steps_per_epoch))
+
+    def _make_batches(
+        self, store: TokenStore, gradient_accumulation_steps: int = 1, seed: int = 0, **options: Any
+    ) -> MicroBatches:
+        """Batches of a store for the run's objective."""
+        args = self.args
+        place = {"rank": self.accelerator.process_index, "world_size": self.world_size, **options}
+        if args.objective == "reconstruction":
+            plan = BatchPlan(store.lengths, args.batch_tokens, gradient_accumulation_steps, seed)
+            return MicroBatches(store, plan, **place)
+        sentences = ContextSentences(
+            store, args.objective, args.min_tokens, args.max_tokens, self.model.config.num_context_words
+        )
+        plan = BatchPlan(sentences.costs(), args.batch_tokens, gradient_accumulation_steps, seed)
+        return ContextBatches(sentences, plan, **place)
+
+    def _feed_decoder(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The batch with what the decoder reads, where that is not what it must say."""
+        if self.args.decoder_inputs == "words":
+            return batch
+        labels = batch["labels"]
+        if self.args.decoder_inputs == "random":
+            words = random_inputs(self.model, labels)
+        else:
+            words = own_inputs(
+                self.model, labels, **{k: batch[k] for k in ("input_ids", "attention_mask") if k in batch}
+            )
+        mask = {"decoder_attention_mask": (labels != IGNORE_INDEX).long()} if "attention_mask" in batch else {}
+        return {**batch, "decoder_input_ids": words, **mask}
 
     def _train(self, terminated: threading.Event) -> None:
         args, state = self.args, self.state
@@ -264,7 +305,9 @@ class Run:
         # One autocast region for all micro batches: weights are cast once a step.
         with self._autocast():
             for index, batch in enumerate(micro_batches):
-                batch = {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}
+                batch = self._feed_decoder(
+                    {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}
+                )
                 is_last = index == len(micro_batches) - 1
                 synchronise = contextlib.nullcontext() if is_last else self.accelerator.no_sync(self.wrapped)
                 with synchronise:
@@ -355,12 +398,10 @@ class Run:
         from hf_meanmax.evaluation.reconstruction import teacher_forced_counts
 
         self.model.eval()
-        plan = BatchPlan(self.prepared.validation.lengths, max(self.args.batch_tokens, 1), seed=0)
-        batches = MicroBatches(self.prepared.validation, plan, self.accelerator.process_index, self.world_size)
         totals = torch.zeros(3, dtype=torch.float64, device=self.device)
         forward = self.wrapped if self.is_sharded else self.model
         with torch.no_grad(), self._autocast():
-            for _, batch, _ in batches.sequential():
+            for _, batch, _ in self.validation_batches.sequential():
                 totals += teacher_forced_counts(forward, {k: v.to(self.device) for k, v in batch.items()})
         loss, correct, count = self.accelerator.reduce(totals, "sum").tolist()
         self.model.train()
@@ -422,7 +463,12 @@ class Run:
         self.accelerator.wait_for_everyone()
 
     def _count_flops_per_token(self, micro_batches: list[dict[str, torch.Tensor]]) -> float:
-        tokens = sum(int((batch["labels"] != -100).sum()) for batch in micro_batches)
+        tokens = sum(
+            int((batch[name] != IGNORE_INDEX).sum())
+            for batch in micro_batches
+            for name in ("labels", "previous_labels")
+            if name in batch
+        )
         if self.is_sharded:
             return 0.0
         return sum(count_flops(self.model, batch) for batch in micro_batches) / max(1, tokens)
@@ -448,7 +494,7 @@ class Run:
             summary["share_of_matrix_rate"] = rate / self.world_size * self.flops_per_token / self.matrix_rate
         summary["peak_memory_bytes"] = peak_memory_bytes(self.device)
         summary.update(self.evaluate())
-        if not self.is_sharded:
+        if not self.is_sharded and prepared.validation_texts:
             self.model.eval()
             with self._autocast():
                 said = reconstruct(

@@ -1,0 +1,131 @@
+"""Batches whose targets are the words around a sentence: made from the token store as they are needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .batches import MicroBatches
+from .token_store import Ragged, TokenStore
+
+CONTEXTS = ("next_words", "next_sentence", "neighbours")
+
+
+class ContextSentences:
+    """The sentences of a store that have the context that an objective predicts.
+
+    A context ends with its document, and where the store's filter has taken a sentence out.
+
+    Args:
+        store: the corpus, best without limits of length, which would tear contexts apart.
+        objective: `"next_words"`, `"next_sentence"`, or `"neighbours"` (the previous and the next sentence).
+        min_tokens, max_tokens: lengths of the sentences that are encoded, without `</s>`; the others are context alone.
+        num_words: words of `"next_words"`.
+
+    Attributes:
+        indices: int64, the sentences in the store, in order.
+        lengths: tokens of each, `</s>` included.
+
+    Raises:
+        ValueError: an unknown objective, `num_words` below 1, or no sentence with a context.
+    """
+
+    def __init__(
+        self,
+        store: TokenStore,
+        objective: str = "next_words",
+        min_tokens: int = 1,
+        max_tokens: int | None = None,
+        num_words: int = 30,
+    ):
+        if objective not in CONTEXTS:
+            raise ValueError(f"objective is {objective!r}; choose one of {', '.join(CONTEXTS)}.")
+        if num_words < 1:
+            raise ValueError(f"num_words is {num_words}; it must be at least 1.")
+        self.store = store
+        self.objective = objective
+        self.num_words = num_words
+        positions = np.asarray(store.positions)
+        starts = np.ones(len(store) + 1, dtype=bool)
+        starts[1:-1] = np.diff(positions) != 1
+        starts[store.document_starts] = True
+        # Where each stretch of neighbours ends; the last one with the store.
+        self._ends = np.flatnonzero(starts)[1:]
+        has_context = ~starts[1:]
+        if objective == "neighbours":
+            has_context &= ~starts[:-1]
+        words = store.lengths - 1
+        fits = (words >= min_tokens) & (words <= (np.inf if max_tokens is None else max_tokens))
+        self.indices = np.flatnonzero(has_context & fits)
+        if not len(self.indices):
+            raise ValueError(
+                f"No sentence of {min_tokens} to {max_tokens or 'any number of'} tokens has a neighbour for the "
+                f"objective {objective!r} (of {len(store):,} sentences in {len(store.document_starts):,} documents). A "
+                "blank line ends a document: give texts of several lines."
+            )
+        self.lengths = store.lengths[self.indices]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def rows(self, rows: np.ndarray) -> Ragged:
+        """The sentences themselves."""
+        return self.store.rows(self.indices[rows])
+
+    def next_rows(self, rows: np.ndarray) -> Ragged:
+        """What follows each sentence: the next sentence, or the next `num_words` words without any `</s>`."""
+        after = self.indices[rows] + 1
+        if self.objective != "next_words":
+            return self.store.rows(after)
+        begins = self.store.offsets[after]
+        ends = self.store.offsets[self._ends[np.searchsorted(self._ends, after, side="right")]]
+        # Every sentence has a word before its end token, so so many tokens hold enough words.
+        places = begins[:, None] + np.arange(2 * self.num_words)
+        is_inside = places < ends[:, None]
+        tokens = np.asarray(self.store.tokens[np.where(is_inside, places, begins[:, None])], dtype=np.int64)
+        is_word = is_inside & (tokens != self.store.eos_token_id)
+        is_word &= np.cumsum(is_word, axis=1) <= self.num_words
+        return Ragged(tokens[is_word], is_word.sum(axis=1))
+
+    def previous_rows(self, rows: np.ndarray) -> Ragged:
+        """The sentence before each."""
+        return self.store.rows(self.indices[rows] - 1)
+
+    def costs(self) -> np.ndarray:
+        """Lengths for a batch plan: those of the sentences, and for each as much again as a target takes at most or on
+        average, so that sentences of one length stay together."""
+        target = self.num_words
+        if self.objective != "next_words":
+            target = round(float(self.store.lengths.mean())) * (2 if self.objective == "neighbours" else 1)
+        return self.lengths + target
+
+
+class ContextBatches(MicroBatches):
+    """Micro batches of sentences with their context as targets; with `"neighbours"` the previous sentence is in
+    `previous_labels`.
+
+    Args:
+        sentences: which sentences, and what of their context.
+        plan: a batch plan over `sentences.costs()`.
+        others: as those of [`MicroBatches`].
+    """
+
+    def __init__(self, sentences: ContextSentences, plan: Any, *others: Any, **options: Any):
+        self.sentences = sentences
+        super().__init__(sentences.store, plan, *others, **options)
+
+    @property
+    def num_sentences(self) -> int:
+        return len(self.sentences)
+
+    def inputs(self, rows: np.ndarray) -> Ragged:
+        return self.sentences.rows(rows)
+
+    def targets(self, rows: np.ndarray) -> Ragged:
+        return self.sentences.next_rows(rows)
+
+    def further_targets(self, rows: np.ndarray) -> dict[str, Ragged]:
+        if self.sentences.objective != "neighbours":
+            return {}
+        return {"previous_labels": self.sentences.previous_rows(rows)}

@@ -1,0 +1,48 @@
+"""What an autoregressive decoder is fed in training in place of the words that it must say (RNN-CNN, section 3.1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hf_meanmax.modeling.losses import IGNORE_INDEX
+
+
+@torch.no_grad()
+def random_inputs(model: Any, labels: torch.Tensor) -> torch.Tensor:
+    """Decoder inputs `(B, T)` with words drawn evenly from the vocabulary behind the start symbol (uniform sampling).
+
+    Args:
+        labels: `(B, T)` targets, -100 at padding on the right.
+    """
+    config = model.config
+    words = torch.randint(config.num_special_tokens, config.vocab_size, labels.shape, device=labels.device)
+    return _behind_start(model, words, labels)
+
+
+@torch.no_grad()
+def own_inputs(model: Any, labels: torch.Tensor, **text: torch.Tensor) -> torch.Tensor:
+    """Decoder inputs `(B, T)` that the decoder itself says word by word, each drawn from its distribution (always
+    sampling). No gradient flows through the draws.
+
+    Args:
+        labels: `(B, T)` targets, -100 at padding on the right.
+        text: `input_ids` `(B, N)` and, where there is padding, `attention_mask`.
+    """
+    from transformers import DynamicCache
+
+    latents = model.encode_latents(**text)
+    cache = DynamicCache(config=model.config)
+    words = labels.new_full((len(labels), 1), model.config.decoder_start_token_id)
+    said = []
+    for _ in range(labels.shape[1] - 1):
+        output = model(encoder_outputs=(latents,), decoder_input_ids=words, past_key_values=cache, use_cache=True)
+        words = torch.multinomial(output.logits[:, -1].float().softmax(dim=-1), 1)
+        said.append(words)
+    # The last word said is not read again.
+    return _behind_start(model, torch.cat([*said, words], dim=1), labels)
+
+
+def _behind_start(model: Any, words: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return model.prepare_decoder_input_ids_from_labels(words.masked_fill(labels == IGNORE_INDEX, IGNORE_INDEX))
