@@ -243,46 +243,12 @@ class AllWordsLayer(SequenceLayer):
         return last(states).transpose(1, 2)
 
 
-class AttentionDecoder(nn.Module):
-    """An autoregressive decoder of self-attention layers that read Z by attention or by gates."""
+class AutoregressiveDecoder(nn.Module):
+    """A decoder that says one word after the other: layers over the words said so far, each with access to Z."""
 
-    layer_classes = {"attention": LatentAttentionLayer, "gates": LatentGateLayer}
-
-    def __init__(self, config: PreTrainedConfig) -> None:
-        super().__init__()
-        self.config = config
-        layer_class = self.layer_classes[config.decoder_type]
-        self.layers = nn.ModuleList(layer_class(config, i) for i in range(config.num_hidden_layers))
-
-    def forward(
-        self,
-        inputs: torch.Tensor,
-        latents: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
-        **kwargs: Any,
-    ) -> torch.Tensor:
-        """Vectors `(B, T, embedding_size)` of the words said so far, Z `(B, L, d)` -> `(B, T, d)`.
-
-        `attention_mask` `(B, past + T)` hides padding; `past_key_values` is extended in place.
-        """
-        if isinstance(past_key_values, EncoderDecoderCache):
-            past_key_values = past_key_values.self_attention_cache
-        mask = create_causal_mask(
-            config=self.config, inputs_embeds=inputs, attention_mask=attention_mask, past_key_values=past_key_values
-        )
-        hidden_states = inputs
-        for layer in self.layers:
-            hidden_states = layer(
-                hidden_states, latents, attention_mask=mask, past_key_values=past_key_values, **kwargs
-            )
-        return hidden_states
-
-
-class LayeredDecoder(nn.Module):
-    """An autoregressive decoder of layers that take the mask `(B, past + T)` as it is, each with access to Z."""
-
+    attention_layers = {"attention": LatentAttentionLayer, "gates": LatentGateLayer}
     layer_classes = {
+        **attention_layers,
         "lstm": RecurrentDecoderLayer,
         "lstm_attention": RecurrentDecoderLayer,
         "lstm_gates": RecurrentDecoderLayer,
@@ -292,6 +258,7 @@ class LayeredDecoder(nn.Module):
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__()
+        self.config = config
         layer_class = self.layer_classes[config.decoder_type]
         depth = 1 if config.decoder_type == "causal_cnn" else config.num_hidden_layers
         self.layers = nn.ModuleList(layer_class(config, i) for i in range(depth))
@@ -304,9 +271,17 @@ class LayeredDecoder(nn.Module):
         past_key_values: Cache | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """As [`AttentionDecoder.forward`]; the cache holds the states of the past steps."""
+        """Vectors `(B, T, embedding_size)` of the words said so far, Z `(B, L, d)` -> `(B, T, d)`.
+
+        `attention_mask` `(B, past + T)` hides padding; `past_key_values` is extended in place, by keys and values or by
+        the states of the past steps.
+        """
         if isinstance(past_key_values, EncoderDecoderCache):
             past_key_values = past_key_values.self_attention_cache
+        if self.config.decoder_type in self.attention_layers:
+            attention_mask = create_causal_mask(
+                config=self.config, inputs_embeds=inputs, attention_mask=attention_mask, past_key_values=past_key_values
+            )
         for layer in self.layers:
             inputs = layer(inputs, latents, attention_mask=attention_mask, past_key_values=past_key_values, **kwargs)
         return inputs
@@ -325,9 +300,7 @@ class AllWordsDecoder(nn.Module):
 
 
 DECODERS = {
-    "attention": AttentionDecoder,
-    "gates": AttentionDecoder,
-    **dict.fromkeys(LayeredDecoder.layer_classes, LayeredDecoder),
+    **dict.fromkeys(AutoregressiveDecoder.layer_classes, AutoregressiveDecoder),
     "words_cnn": AllWordsDecoder,
     "words_rnn": AllWordsDecoder,
 }
