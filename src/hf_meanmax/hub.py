@@ -109,7 +109,7 @@ def write_model_card(
         reconstructs=reconstructs,
         whole="autoencoder" if reconstructs else "predictor",
         generates=config.is_autoregressive,
-        full_auto_class=next(name for name in config.auto_classes if name not in ("AutoConfig", "AutoModel")),
+        full_auto_class=config.full_auto_class,
         rows=config.num_latents,
         row_names=", ".join(_ROWS[row] for row in config.pooling_rows),
         width=f"{config.hidden_size:,}",

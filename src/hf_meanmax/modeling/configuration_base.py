@@ -178,6 +178,11 @@ class LatentConfig(PreTrainedConfig):
             raise TypeError(f"{type(self).__name__} has no setting named `{name}`.{hint} Known: {sorted(fields)}.")
 
     @property
+    def full_auto_class(self) -> str:
+        """Name of the Auto class that loads the model with its decoder."""
+        return next(name for name in self.auto_classes if name not in ("AutoConfig", "AutoModel"))
+
+    @property
     def pooling_rows(self) -> tuple[str, ...]:
         """Names of the latent rows, in their order."""
         rows = POOLING_ROWS[self.pooling]

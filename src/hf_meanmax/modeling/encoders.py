@@ -36,24 +36,6 @@ class SelfAttentionLayer(SequenceLayer):
         return self.output_norm(self.feed_forward(attended) + attended)
 
 
-class SelfAttentionEncoder(nn.Module):
-    """A stack of self-attention layers."""
-
-    def __init__(self, config: PreTrainedConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.layers = nn.ModuleList(SelfAttentionLayer(config, i) for i in range(config.num_hidden_layers))
-
-    def forward(self, inputs: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any) -> torch.Tensor:
-        """Token vectors `(B, N, embedding_size)` and mask `(B, N)` -> `(B, N, hidden_size)`."""
-        if attention_mask is not None:
-            attention_mask = create_bidirectional_mask(self.config, inputs, attention_mask)
-        hidden_states = inputs
-        for layer in self.layers:
-            hidden_states = layer(hidden_states, attention_mask=attention_mask, **kwargs)
-        return hidden_states
-
-
 class RecurrentLayer(SequenceLayer):
     """An LSTM or GRU, or one in each direction with their states side by side, over sequences padded on either side."""
 
@@ -126,54 +108,39 @@ class WideningLayer(SequenceLayer):
 
 
 class LayeredEncoder(nn.Module):
-    """A stack of layers that take the mask `(B, N)` as it is."""
+    """A stack of layers, each on the output of the one before."""
 
-    layer_class: type[SequenceLayer]
+    layer_classes = {
+        "self_attention": SelfAttentionLayer,
+        "bilstm": RecurrentLayer,
+        "lstm": RecurrentLayer,
+        "bigru": RecurrentLayer,
+        "gru": RecurrentLayer,
+        "cnn": ConvolutionalLayer,
+        "hierarchical_cnn": WideningLayer,
+    }
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(self.layer_class(config, i) for i in range(config.num_hidden_layers))
+        self.config = config
+        layer_class = self.layer_classes[config.encoder_type]
+        self.layers = nn.ModuleList(layer_class(config, i) for i in range(config.num_hidden_layers))
 
     def forward(self, inputs: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any) -> torch.Tensor:
-        """Token vectors `(B, N, embedding_size)` and mask `(B, N)` -> `(B, N, hidden_size)`."""
-        for layer in self.layers:
-            inputs = layer(inputs, attention_mask=attention_mask, **kwargs)
-        return inputs
+        """Token vectors `(B, N, embedding_size)` and mask `(B, N)` -> `(B, N, hidden_size)`.
 
-
-class RecurrentEncoder(LayeredEncoder):
-    """A stack of LSTM layers."""
-
-    layer_class = RecurrentLayer
-
-
-class ConvolutionalEncoder(LayeredEncoder):
-    """A stack of convolutional layers."""
-
-    layer_class = ConvolutionalLayer
-
-
-class HierarchicalConvolutionalEncoder(LayeredEncoder):
-    """A stack of convolutional layers whose outputs stand side by side, so that max pooling keeps the maximum of each
-    layer (the CNN encoder that RNN-CNN is compared with, after Conneau et al. 2017)."""
-
-    layer_class = WideningLayer
-
-    def forward(self, inputs: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any) -> torch.Tensor:
-        """Token vectors `(B, N, embedding_size)` and mask `(B, N)` -> `(B, N, hidden_size)`."""
+        The layers of a `hierarchical_cnn` (the CNN encoder that RNN-CNN is compared with, after Conneau et al. 2017)
+        stand side by side, so that max pooling keeps the maximum of each.
+        """
+        if self.config.encoder_type == "self_attention" and attention_mask is not None:
+            attention_mask = create_bidirectional_mask(self.config, inputs, attention_mask)
+        keeps_all = self.config.encoder_type == "hierarchical_cnn"
         outputs = []
         for layer in self.layers:
             inputs = layer(inputs, attention_mask=attention_mask, **kwargs)
-            outputs.append(inputs)
-        return torch.cat(outputs, dim=-1)
+            if keeps_all:
+                outputs.append(inputs)
+        return torch.cat(outputs, dim=-1) if keeps_all else inputs
 
 
-ENCODERS = {
-    "self_attention": SelfAttentionEncoder,
-    "bilstm": RecurrentEncoder,
-    "lstm": RecurrentEncoder,
-    "bigru": RecurrentEncoder,
-    "gru": RecurrentEncoder,
-    "cnn": ConvolutionalEncoder,
-    "hierarchical_cnn": HierarchicalConvolutionalEncoder,
-}
+ENCODERS = dict.fromkeys(LayeredEncoder.layer_classes, LayeredEncoder)

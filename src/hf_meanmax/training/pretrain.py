@@ -166,8 +166,7 @@ class Run:
         attention = args.attention
         if attention == "auto":
             attention = "eager" if self.device.type == "cpu" else "sdpa"
-        auto_class = next(name for name in config.auto_classes if name not in ("AutoConfig", "AutoModel"))
-        self.model = getattr(transformers, auto_class).from_config(config, attn_implementation=attention)
+        self.model = getattr(transformers, config.full_auto_class).from_config(config, attn_implementation=attention)
         if vectors is None and config.freeze_word_embeddings:
             self.say("warning: the frozen word table is random; give --word_vectors, or do not freeze it")
         if vectors is not None:
