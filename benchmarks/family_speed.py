@@ -9,15 +9,13 @@ counted), its ratio to the first in the same round, and the share of the matrix 
 from __future__ import annotations
 
 import argparse
-import statistics
 import tempfile
 from pathlib import Path
 
 import torch
-from training_speed import Ours, fast_attention, make_store
+from training_speed import Ours, compare_loops, fast_attention, make_store
 
 from hf_meanmax import GatedMeanMaxAAEConfig, GatedMeanMaxAAEForReconstruction
-from hf_meanmax.training.machine import measure_matrix_rate
 
 RECURRENT = {"encoder_type": "bilstm", "position_embedding_type": "none"}
 SYSTEMS = {
@@ -57,25 +55,7 @@ def main() -> None:
             )  # fmt: skip
             config._attn_implementation = fast_attention(device)
             loops[name] = Ours(args, store, GatedMeanMaxAAEForReconstruction(config).to(device).train())
-            loops[name].run(2)
-        rates = {name: [] for name in loops}
-        shares = {name: [] for name in loops}
-        for _ in range(args.rounds):
-            for name, loop in loops.items():
-                dtype = torch.bfloat16 if loop.use_bf16 else torch.float32
-                rate = measure_matrix_rate(device, dtype)
-                tokens, seconds, flops = loop.run(args.steps)
-                rates[name].append(tokens / seconds)
-                shares[name].append(flops / seconds / rate)
-        first = next(iter(rates.values()))
-        print(f"{torch.get_num_threads()} threads, {device.type}, {args.rounds} rounds; medians (least-most)")
-        for name, values in rates.items():
-            ratios = [own / other for own, other in zip(values, first, strict=True)]
-            print(
-                f"{name:20s} {statistics.median(values):8,.0f} tokens/s ({min(values):,.0f}-{max(values):,.0f})  "
-                f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})  "
-                f"share of the matrix rate {statistics.median(shares[name]):.2f}"
-            )
+        compare_loops(loops, args.rounds, args.steps)
 
 
 if __name__ == "__main__":

@@ -105,17 +105,24 @@ def make_model(args, vocab_size, device, attention):
 
 
 class Ours:
-    """What the training loop does at each step."""
+    """What the training loop does at each step; on reconstruction with a sampled softmax unless `batches` are given.
 
-    def __init__(self, args, store, model):
+    `return_logits` is the full softmax, `feed(model, batch)` gives the decoder other inputs.
+    """
+
+    def __init__(self, args, store, model, batches=None, return_logits=False, feed=None):
         self.model = model
         self.device = model.device
         self.use_bf16 = is_bf16_fast(self.device)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3, fused=True)
-        plan = BatchPlan(store.lengths, args.batch_tokens, args.accumulation)
-        sampler = CandidateSampler(store.token_counts, args.negatives)
-        self.batches = MicroBatches(store, plan, candidates=sampler).iterate(0)
+        if batches is None:
+            plan = BatchPlan(store.lengths, args.batch_tokens, args.accumulation)
+            batches = MicroBatches(store, plan, candidates=CandidateSampler(store.token_counts, args.negatives))
+        self.batches = batches.iterate(0)
+        self.return_logits = return_logits
+        self.feed = feed
         self.num_candidates = 0
+        self.sentences = 0
         self.flops_per_token = 0.0
 
     def run(self, steps):
@@ -125,12 +132,18 @@ class Ours:
             if not self.flops_per_token:
                 # Slow to count, and much the same for every batch.
                 self.flops_per_token = sum(count_flops(self.model, batch) for batch in micro_batches) / num_targets
-            self.num_candidates = len(micro_batches[0]["candidate_ids"])
+            self.num_candidates = len(micro_batches[0].get("candidate_ids", ()))
             start = time.perf_counter()
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.use_bf16):
                 for batch in micro_batches:
                     batch = {name: tensor.to(self.device) for name, tensor in batch.items()}
-                    self.model(**batch, num_items_in_batch=num_targets, use_cache=False).loss.backward()
+                    if self.feed is not None:
+                        batch = self.feed(self.model, batch)
+                    output = self.model(
+                        **batch, num_items_in_batch=num_targets, use_cache=False, return_logits=self.return_logits
+                    )
+                    output.loss.backward()
+                    self.sentences += len(batch["input_ids"])
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
@@ -139,6 +152,33 @@ class Ours:
             seconds += time.perf_counter() - start
             tokens += num_targets
         return tokens, seconds, self.flops_per_token * tokens
+
+
+def compare_loops(loops, rounds, steps, unit="tokens"):
+    """Runs the loops in turn and prints each one's speed, its ratio to the first in the same round, and its share of
+    the matrix rate; `unit` is "tokens" (targets) or "sentences"."""
+    device = next(iter(loops.values())).device
+    rates = {name: [] for name in loops}
+    shares = {name: [] for name in loops}
+    for loop in loops.values():
+        loop.run(2)
+    for number in range(rounds):
+        for name, loop in loops.items():
+            square = measure_matrix_rate(device, torch.bfloat16 if loop.use_bf16 else torch.float32)
+            before = loop.sentences
+            tokens, seconds, flops = loop.run(steps)
+            rates[name].append((tokens if unit == "tokens" else loop.sentences - before) / seconds)
+            shares[name].append(flops / seconds / square)
+            print(f"round {number + 1}  {name:36s} {rates[name][-1]:8,.1f} {unit}/s", flush=True)
+    first = next(iter(rates.values()))
+    print(f"{torch.get_num_threads()} threads, {device.type}, {rounds} rounds; medians (least-most)")
+    for name, values in rates.items():
+        ratios = [own / other for own, other in zip(values, first, strict=True)]
+        print(
+            f"{name:36s} {statistics.median(values):8,.1f} {unit}/s ({min(values):,.1f}-{max(values):,.1f})  "
+            f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})  "
+            f"share of the matrix rate {statistics.median(shares[name]):.2f}"
+        )
 
 
 class Plain:

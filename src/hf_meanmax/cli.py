@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from .data.corpus import ENCODING_ERRORS, Corpus, open_corpus
+
 
 def make_parser(program: str, description: str) -> argparse.ArgumentParser:
     """A parser that takes no abbreviations and shows defaults."""
@@ -48,6 +50,26 @@ def positive_int(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is not 1 or more")
     return number
+
+
+def add_corpus_options(parser: argparse.ArgumentParser) -> None:
+    """The positional `input` and the options of a command that reads a corpus."""
+    parser.add_argument("input", nargs="+", help="text files or globs (.txt .gz .xz .zst), or one data set")
+    parser.add_argument("--encoding-errors", choices=ENCODING_ERRORS, default="strict", help="bytes that are not UTF-8")
+    parser.add_argument("--text-column", default="text", help="column of a data set")
+    parser.add_argument("--split", default="train", help="split of a data set")
+    parser.add_argument("--config-name", help="configuration of a data set on the Hub")
+
+
+def corpus_of(args: argparse.Namespace) -> Corpus:
+    """The corpus that a command line names: files, or a data set with its options."""
+    return open_corpus(
+        args.input if len(args.input) > 1 else args.input[0],
+        encoding_errors=args.encoding_errors,
+        text_column=args.text_column,
+        split=args.split,
+        config_name=args.config_name,
+    )
 
 
 def use_all_cores(local_processes: int) -> None:

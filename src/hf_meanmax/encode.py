@@ -24,9 +24,17 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from .cli import make_parser, one_line_errors, parse_arguments, positive_int, use_all_cores
+from .cli import (
+    add_corpus_options,
+    corpus_of,
+    make_parser,
+    one_line_errors,
+    parse_arguments,
+    positive_int,
+    use_all_cores,
+)
 from .compression import PCA, Compression, calibrate_int8, quantize_int8
-from .data.corpus import ENCODING_ERRORS, Chain, Corpus, open_corpus
+from .data.corpus import Chain, Corpus
 from .embedding_files import (
     COMPRESSION,
     FORMAT_VERSION,
@@ -501,21 +509,9 @@ def load_pca(path: str | os.PathLike[str], num_components: int | None = None) ->
     return pca
 
 
-def corpus_of(args: argparse.Namespace) -> Corpus:
-    """The corpus that a command line names: files, or a data set with its options."""
-    return open_corpus(
-        args.input if len(args.input) > 1 else args.input[0],
-        encoding_errors=args.encoding_errors,
-        text_column=args.text_column,
-        split=args.split,
-        config_name=args.config_name,
-    )
-
-
 def build_parser() -> argparse.ArgumentParser:
     parser = make_parser("hf-meanmax-encode", "Encode text files or a data set to sharded embeddings, one row a line.")
     parser.add_argument("model", help="a checkpoint folder, or any SentenceTransformer (folder or name on the Hub)")
-    parser.add_argument("input", nargs="+", help="text files or globs (.txt .gz .xz .zst), or one data set")
     parser.add_argument("--output", required=True, help="folder for the shards")
     parser.add_argument("--format", choices=FORMATS, default="npy", help="kind of the shards")
     parser.add_argument("--shard-size", type=positive_int, default=16384, help="rows of a shard, held in memory")
@@ -539,10 +535,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--fit-rows", type=positive_int, default=16384, help="lines that the PCA and the ranges of int8 are fitted on"
     )
     parser.add_argument("--max-length", type=positive_int, help="cut texts at so many tokens")
-    parser.add_argument("--encoding-errors", choices=ENCODING_ERRORS, default="strict", help="bytes that are not UTF-8")
-    parser.add_argument("--text-column", default="text", help="column of a data set")
-    parser.add_argument("--split", default="train", help="split of a data set")
-    parser.add_argument("--config-name", help="configuration of a data set on the Hub")
+    add_corpus_options(parser)
     parser.add_argument("--trust-remote-code", action="store_true", help="run code that comes with the model")
     return parser
 

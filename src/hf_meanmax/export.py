@@ -164,18 +164,53 @@ def load_checkpoint(folder: str | os.PathLike[str], **kwargs: Any) -> tuple[Any,
     Raises:
         FileNotFoundError, ValueError: as [`check_checkpoint`].
     """
-    path = Path(folder)
-    if not path.exists() and not is_missing_folder(folder):
-        from huggingface_hub import snapshot_download
-
-        try:
-            path = Path(snapshot_download(os.fspath(folder)))
-        except (OSError, ValueError) as error:
-            message = f"{str(folder)!r} is no folder here, and no repository of this name could be read on the Hub"
-            raise FileNotFoundError(f"{message} ({error}).") from error
+    path = checkpoint_folder(folder)
     config = check_checkpoint(path)
     model = _full_class(config).from_pretrained(path, **kwargs)
     return model.eval(), AutoTokenizer.from_pretrained(path)
+
+
+def checkpoint_folder(name: str | os.PathLike[str]) -> Path:
+    """The folder of a checkpoint: `name` itself, or what is downloaded if it names a repository on the Hub.
+
+    Raises:
+        FileNotFoundError: there is no such folder, and no repository of this name could be read.
+    """
+    path = Path(name)
+    if not path.exists() and not is_missing_folder(name):
+        from huggingface_hub import snapshot_download
+
+        try:
+            path = Path(snapshot_download(os.fspath(name)))
+        except (OSError, ValueError) as error:
+            message = f"{str(name)!r} is no folder here, and no repository of this name could be read on the Hub"
+            raise FileNotFoundError(f"{message} ({error}).") from error
+    return path
+
+
+def saved_normalization(folder: str | os.PathLike[str]) -> str | None:
+    """What `SentenceTransformer.encode` of a checkpoint folder scales to unit length, as `normalize` of
+    [`save_checkpoint`]."""
+    transformer = json.loads((Path(folder) / "sentence_bert_config.json").read_text(encoding="utf-8"))
+    if transformer["modality_config"]["text"]["method"] == "normalized_rows":
+        return "rows"
+    modules = json.loads((Path(folder) / "modules.json").read_text(encoding="utf-8"))
+    return "embedding" if any(module["type"].endswith("Normalize") for module in modules) else None
+
+
+def saved_training_args(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """The content of a checkpoint's `training_args.json`; empty if there is none.
+
+    Raises:
+        ValueError: the file is damaged or holds something else.
+    """
+    path = Path(folder) / "training_args.json"
+    if not path.is_file():
+        return {}
+    args = _read_json(path)
+    if not isinstance(args, dict):
+        raise ValueError(f"{path}: expected the settings of a run by name, found a {type(args).__name__}.")
+    return args
 
 
 def check_checkpoint(folder: str | os.PathLike[str]) -> LatentConfig:

@@ -21,7 +21,14 @@ from typing import Any
 from safetensors import safe_open
 
 from .cli import make_parser, one_line_errors, parse_arguments
-from .export import CHECKPOINT_FILES, NO_LIMIT, check_checkpoint, is_own_checkpoint
+from .export import (
+    CHECKPOINT_FILES,
+    NO_LIMIT,
+    check_checkpoint,
+    is_own_checkpoint,
+    saved_normalization,
+    saved_training_args,
+)
 from .files import replacing_file
 
 # The data sets of `model_index`: these entries of a card are replaced by newer ones, any others are somebody's own.
@@ -70,16 +77,11 @@ def write_model_card(
 
     folder = Path(folder)
     config = check_checkpoint(folder)
-    args = _training_args(folder)
+    args = saved_training_args(folder)
     remote_code = bool(getattr(config, "auto_map", None))
     # What was trained without this package's training, or before it had objectives, is an autoencoder.
     reconstructs = config.is_autoregressive and args.get("objective", "reconstruction") == "reconstruction"
     transformer = json.loads((folder / "sentence_bert_config.json").read_text(encoding="utf-8"))
-    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
-    if transformer["modality_config"]["text"]["method"] == "normalized_rows":
-        normalize = "rows"
-    else:
-        normalize = "embedding" if any(module["type"].endswith("Normalize") for module in modules) else ""
     longest = transformer["max_seq_length"]
     model_name, entries = _entries_of_card(folder / "README.md")
     if results is not None and is_evaluation(results):
@@ -116,7 +118,7 @@ def write_model_card(
         dimension=f"{config.sentence_embedding_size:,}",
         remote_code=remote_code,
         trust=", trust_remote_code=True" if remote_code else "",
-        normalize=normalize,
+        normalize=saved_normalization(folder),
         data=data or _describe_data(args),
         results=list(_flat(args.get("results", {}) if results is None else results)),
         parameters=f"{_count_parameters(folder):,}",
@@ -344,19 +346,6 @@ def _hub_errors(endpoint: str, repo_id: str) -> Iterator[None]:
     except (HTTPError, ConnectionError, TimeoutError) as error:
         said = " ".join(str(error).split())
         raise HubError(f"{repo_id} was not pushed: no connection to {endpoint} ({said}); try again.") from error
-
-
-def _training_args(folder: Path) -> dict[str, Any]:
-    path = folder / "training_args.json"
-    if not path.is_file():
-        return {}
-    try:
-        args = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged or cut short: expected JSON ({error}).") from None
-    if not isinstance(args, dict):
-        raise ValueError(f"{path}: expected the settings of a run by name, found a {type(args).__name__}.")
-    return args
 
 
 _ROWS = {"max": "the maximum over the tokens", "mean": "the mean over the tokens", "last": "the last state"}

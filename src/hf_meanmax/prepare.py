@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import argparse
 
-from .cli import make_parser, one_line_errors, parse_arguments, positive_int
-from .data.corpus import ENCODING_ERRORS
+from .cli import add_corpus_options, corpus_of, make_parser, one_line_errors, parse_arguments, positive_int
 from .data.cutting import SEGMENTERS, UNITS, Cutting, cut_corpus
-from .encode import corpus_of
 
 
 def build_parser() -> argparse.ArgumentParser:
     parser = make_parser("hf-meanmax-prepare", "Write a corpus as one text a line, cut to a range of lengths.")
-    parser.add_argument("input", nargs="+", help="text files or globs (.txt .gz .xz .zst), or one data set")
     parser.add_argument("--output", required=True, help="text file (.txt .gz .xz); a piece a line, blank between texts")
     parser.add_argument("--max-length", type=positive_int, help="cut texts at sentence ends, to at most so many units")
     parser.add_argument("--min-length", type=positive_int, default=1, help="drop pieces of fewer units")
@@ -23,10 +20,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--segment", choices=SEGMENTERS, help="put spaces between the words of Chinese text")
     parser.add_argument("--seed", type=int, default=0, help="of the lengths that are drawn")
     parser.add_argument("--parallel", type=positive_int, default=1, help="processes")
-    parser.add_argument("--encoding-errors", choices=ENCODING_ERRORS, default="strict", help="bytes that are not UTF-8")
-    parser.add_argument("--text-column", default="text", help="column of a data set")
-    parser.add_argument("--split", default="train", help="split of a data set")
-    parser.add_argument("--config-name", help="configuration of a data set on the Hub")
+    add_corpus_options(parser)
     return parser
 
 

@@ -26,15 +26,22 @@ from typing import Any
 import numpy as np
 from tqdm.auto import tqdm
 
-from .cli import make_parser, one_line_errors, parse_arguments, positive_int, use_all_cores
+from .cli import (
+    add_corpus_options,
+    corpus_of,
+    make_parser,
+    one_line_errors,
+    parse_arguments,
+    positive_int,
+    use_all_cores,
+)
 from .compression import PCA, Compression
-from .data.corpus import ENCODING_ERRORS, open_corpus
+from .data.corpus import open_corpus
 from .embedding_files import COMPRESSION, MANIFEST, count_rows, read_embeddings, read_manifest, read_rows
 from .encode import (
     COMPUTE_DTYPES,
     CorpusLines,
     EncodeSettings,
-    corpus_of,
     count_truncated,
     embed_texts,
     encode_corpus,
@@ -852,7 +859,6 @@ def _text(neighbor: Neighbor) -> str:
 def build_index_parser() -> argparse.ArgumentParser:
     parser = make_parser("hf-meanmax-search index", "Encode a corpus and index its sentences.")
     parser.add_argument("model", help="a checkpoint folder, or any SentenceTransformer (folder or name on the Hub)")
-    parser.add_argument("input", nargs="+", help="text files or globs (.txt .gz .xz .zst), or one data set")
     parser.add_argument("--output", required=True, help="folder for the index")
     kinds = "; ".join(f"{name}: {words}" for name, words in INDEX_TYPES.items())
     parser.add_argument("--index-type", choices=INDEX_TYPES, default="exact", help=kinds)
@@ -878,10 +884,7 @@ def build_index_parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch-size", type=positive_int, default=64, help="texts of one forward pass")
     parser.add_argument("--compute-dtype", choices=COMPUTE_DTYPES, default="float32", help="numbers in the model")
     parser.add_argument("--max-length", type=positive_int, help="cut texts at so many tokens")
-    parser.add_argument("--encoding-errors", choices=ENCODING_ERRORS, default="strict", help="bytes that are not UTF-8")
-    parser.add_argument("--text-column", default="text", help="column of a data set")
-    parser.add_argument("--split", default="train", help="split of a data set")
-    parser.add_argument("--config-name", help="configuration of a data set on the Hub")
+    add_corpus_options(parser)
     _add_common(parser)
     return parser
 

@@ -271,11 +271,11 @@ def test_next_words_are_learnt(make_arguments, counted):
 @pytest.mark.parametrize("how", ["own", "random"])
 def test_what_the_decoder_is_fed(make_arguments, counted, how):
     """Behind the start symbol its own draws, such as one forward pass over them gives, or any word; not the targets."""
-    from hf_meanmax.training.decoder_inputs import own_inputs, random_inputs
+    from hf_meanmax.training.decoder_inputs import feed_decoder, own_inputs, random_inputs
 
     run = built(make_arguments(**{**counted, **GRU, "decoder_inputs": how}))
     _, (batch, *_), _ = next(run.batches.iterate(0))
-    fed = run._feed_decoder(batch)
+    fed = feed_decoder(run.model, batch, how)
     assert {name: fed[name] is batch[name] for name in batch} == dict.fromkeys(batch, True)
     words, labels = fed["decoder_input_ids"], batch["labels"]
     assert words.shape == labels.shape

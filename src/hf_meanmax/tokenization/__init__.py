@@ -1,6 +1,6 @@
 """Tokenizers, word vectors and vocabulary expansion."""
 
-from .expansion import expand_vocabulary
+from .expansion import Expansion, MapQuality, expand_vocabulary
 from .tokenizers import (
     SPECIAL_TOKENS,
     UnknownWords,
@@ -12,6 +12,8 @@ from .tokenizers import (
 from .word_vectors import WordVectors, embedding_matrix, load_word_vectors, train_word_vectors
 
 __all__ = [
+    "Expansion",
+    "MapQuality",
     "SPECIAL_TOKENS",
     "UnknownWords",
     "WordVectors",

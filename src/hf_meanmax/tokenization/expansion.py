@@ -1,10 +1,11 @@
-"""Vocabulary expansion: after training, encode any word that has a vector beside those of the frozen word table."""
+"""Vocabulary expansion: after training, encode any word that has a vector beside those of the vocabulary."""
 
 from __future__ import annotations
 
 import copy
 import logging
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,43 +19,100 @@ from .word_vectors import WordVectors
 logger = logging.getLogger(__name__)
 
 _ROWS = 1 << 16
+_HELD_OUT = 10  # one in so many of the shared words
+
+
+@dataclass(frozen=True)
+class MapQuality:
+    """How well the map places words that it was not fitted to.
+
+    The measured map is fitted to nine tenths of the shared words and tried on the rest; the map that is used is then
+    fitted to all of them.
+
+    Attributes:
+        words: words that both the model and the vectors know.
+        held_out: how many of them the measured map had not seen.
+        explained_variance: share of the held-out rows' squared distance from their mean that the map explains (R^2); 1
+            is perfect, 0 no better than the mean row.
+        cosine: median cosine between a mapped vector and the row that was learnt.
+        nearest: share of the held-out words whose mapped vector has the word's own row as its nearest by cosine, among
+            the rows of all shared words.
+        nearest_10: the same among the ten nearest.
+    """
+
+    words: int
+    held_out: int
+    explained_variance: float
+    cosine: float
+    nearest: float
+    nearest_10: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.words:,} words in both; on {self.held_out:,} held-out ones R^2 {self.explained_variance:.3f}, "
+            f"median cosine {self.cosine:.3f}, nearest row its own {self.nearest:.1%} (among ten {self.nearest_10:.1%})"
+        )
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """What an expansion gave.
+
+    Attributes:
+        tokenizer: in which the new words have the ids after those of the old one, in the order of the vectors.
+        added: number of new words.
+        left_out: words that were known, or that the tokenizer never produces.
+        quality: of the map into a trained word table; None for a frozen one, which is in the vectors' own space.
+    """
+
+    tokenizer: PreTrainedTokenizerFast
+    added: int
+    left_out: int
+    quality: MapQuality | None
 
 
 @torch.no_grad()
-def expand_vocabulary(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, vectors: WordVectors
-) -> PreTrainedTokenizerFast:
-    """Lets a model with a frozen word table encode every word of `vectors` (mean-max autoencoder, section 4).
+def expand_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, vectors: WordVectors) -> Expansion:
+    """Lets a model encode every word of `vectors`.
 
     The input word table grows in place and `config.input_vocab_size` with it; what the decoder can say
     (`config.vocab_size`, the output layer) stays. A tied output layer is untied first. Words that the tokenizer would
     never produce, such as capitalised ones where it lower-cases, are left out.
 
-    Args:
-        model: An encoder, or a model with its decoder, whose word table was frozen.
-        tokenizer: Its word-level tokenizer; it is not changed.
-        vectors: The vectors that the word table came from, with further words.
+    A word table that was trained has left the space of the vectors, so a linear map from theirs into its own is fitted
+    by least squares to the words that both know (Kiros et al. 2015, section 2.2; RNN-CNN, section 4). A frozen table
+    (mean-max autoencoder, section 4) holds the vectors themselves, up to one factor.
 
-    Returns:
-        A tokenizer in which the new words have the ids after those of `tokenizer`, in the order of `vectors`.
+    Args:
+        model: An encoder, or a model with its decoder.
+        tokenizer: Its word-level tokenizer; it is not changed.
+        vectors: Vectors of many more words than the model has. For a frozen table they must be those it came from; for
+            a trained one any, of any dimension.
 
     Raises:
-        ValueError: The word table was trained, so that its space is no longer that of the vectors; vectors of
-            another dimension or another space; a tokenizer that is not word level or not this model's. The model
-            is then as it was.
+        ValueError: A tokenizer that is not word level or not this model's; no more shared words than dimensions; for a
+            frozen table vectors of another dimension or another space. The model is then as it was.
     """
     table = model.get_input_embeddings()
     old_size, width = table.weight.shape
     _check(model, tokenizer, vectors, table)
+    known, given = _shared_rows(model, tokenizer, vectors, table)
+    quality = None
+    if model.config.freeze_word_embeddings:
+        matrix = _factor(known, given) * np.eye(width)
+    else:
+        quality = _measure(known, given)
+        matrix = _least_squares(given, known)
     expanded, rows = _expanded_tokenizer(tokenizer, vectors)
+    left_out = len(vectors) - len(rows)
     if len(rows) == 0:
         logger.warning("no word of the %d with vectors is new: the vocabulary stays at %d", len(vectors), old_size)
-        return expanded
+        return Expansion(expanded, 0, left_out, quality)
 
     weight = torch.empty(old_size + len(rows), width, dtype=table.weight.dtype, device=table.weight.device)
     weight[:old_size] = table.weight
     for start in range(0, len(rows), _ROWS):
-        part = torch.from_numpy(vectors.vectors[rows[start : start + _ROWS]])
+        part = torch.from_numpy(_apply(matrix, vectors.vectors[rows[start : start + _ROWS]]))
         weight[old_size + start : old_size + start + len(part)] = part
     if model.config.tie_word_embeddings:
         _untie(model, table)
@@ -65,22 +123,14 @@ def expand_vocabulary(
     for module in model.modules():
         if hasattr(getattr(module, "config", None), "input_vocab_size"):
             module.config.input_vocab_size = len(weight)
-    logger.info(
-        "%d words added, %d now; %d were known or are never produced by the tokenizer",
-        len(rows), len(weight), len(vectors) - len(rows),
-    )  # fmt: skip
-    return expanded
+    logger.info("%d words added, %d now; %d were known or are never produced", len(rows), len(weight), left_out)
+    return Expansion(expanded, len(rows), left_out, quality)
 
 
 def _check(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, vectors: WordVectors, table: nn.Embedding
 ) -> None:
-    config, (old_size, width) = model.config, table.weight.shape
-    if not config.freeze_word_embeddings:
-        raise ValueError(
-            "the word table was trained (config.freeze_word_embeddings is False), so other words' vectors do not fit "
-            "into its space; only a model trained with frozen word vectors can be expanded"
-        )
+    old_size, width = table.weight.shape
     if not isinstance(tokenizer.backend_tokenizer.model, models.WordLevel):
         raise ValueError(
             f"the tokenizer's model is {type(tokenizer.backend_tokenizer.model).__name__}, expected WordLevel: "
@@ -88,29 +138,81 @@ def _check(
         )
     if len(tokenizer) != old_size:
         raise ValueError(f"the tokenizer has {len(tokenizer)} ids, the word table {old_size} rows: not this model's")
-    if vectors.size != width:
-        raise ValueError(f"vectors of {vectors.size} dimensions, the word table has {width}")
+    if model.config.freeze_word_embeddings and vectors.size != width:
+        raise ValueError(f"vectors of {vectors.size} dimensions, the frozen word table has {width}")
 
+
+def _shared_rows(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, vectors: WordVectors, table: nn.Embedding
+) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of the table and of the vectors of the words that both know, without what an expansion added."""
     special = set(tokenizer.all_special_ids)
     shared = [
         (token_id, vectors.index[word])
         for word, token_id in tokenizer.get_vocab().items()
-        if word in vectors.index and token_id not in special
+        if word in vectors.index and token_id not in special and token_id < model.config.vocab_size
     ]
     if not shared:
         raise ValueError(
-            f"none of the {len(vectors)} words is in the tokenizer's vocabulary, so nothing shows that these are the "
-            "vectors that the word table came from; pass the whole file's vectors, not only the new words"
+            f"none of the {len(vectors)} words is in the tokenizer's vocabulary, so nothing shows how these vectors "
+            "lie to the word table; pass the whole file's vectors, not only the new words"
         )
     ids, rows = (np.array(column) for column in zip(*sorted(shared), strict=True))
-    known = table.weight[torch.from_numpy(ids).to(table.weight.device)].float().cpu()
-    given = torch.from_numpy(vectors.vectors[rows]).float()
-    cosine = float(torch.nn.functional.cosine_similarity(known, given, dim=1).median())
+    known = table.weight[torch.from_numpy(ids).to(table.weight.device)].double().cpu().numpy()
+    return known, vectors.vectors[rows].astype(np.float64)
+
+
+def _factor(known: np.ndarray, given: np.ndarray) -> float:
+    """How much larger the frozen rows are than the vectors."""
+    cosine = float(np.median(_cosines(known, given)))
     if cosine < 0.99:
         raise ValueError(
-            f"the {len(ids)} words that both know have a median cosine of {cosine:.2f} between the word table and "
-            "these vectors, expected 1: these are not the vectors that the model was trained with"
+            f"the {len(known)} words that both know have a median cosine of {cosine:.2f} between the frozen word table "
+            "and these vectors, expected 1: these are not the vectors that the model was trained with"
         )
+    return float((known * given).sum() / (given * given).sum())
+
+
+def _least_squares(given: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """The matrix `(e, width)` that maps the given vectors to the known rows with the least squared error."""
+    if len(given) <= given.shape[1]:
+        raise ValueError(
+            f"{len(given)} words are in both the vocabulary and the vectors; a map from {given.shape[1]} dimensions "
+            "needs more words than dimensions"
+        )
+    return np.linalg.lstsq(given, known, rcond=None)[0]
+
+
+def _apply(matrix: np.ndarray, given: np.ndarray) -> np.ndarray:
+    return (given @ matrix).astype(np.float32)
+
+
+def _measure(known: np.ndarray, given: np.ndarray) -> MapQuality:
+    """The quality of a map that has not seen a tenth of the words."""
+    is_held_out = np.zeros(len(known), dtype=bool)
+    is_held_out[np.random.default_rng(0).permutation(len(known))[: max(1, len(known) // _HELD_OUT)]] = True
+    mapped = given[is_held_out] @ _least_squares(given[~is_held_out], known[~is_held_out])
+    learnt = known[is_held_out]
+    error = np.square(mapped - learnt).sum()
+    similarity = _unit(mapped) @ _unit(known).T
+    own = similarity[np.arange(len(mapped)), np.flatnonzero(is_held_out)]
+    rank = (similarity > own[:, None]).sum(axis=1)
+    return MapQuality(
+        words=len(known),
+        held_out=len(mapped),
+        explained_variance=float(1 - error / np.square(learnt - known[~is_held_out].mean(axis=0)).sum()),
+        cosine=float(np.median(_cosines(mapped, learnt))),
+        nearest=float((rank == 0).mean()),
+        nearest_10=float((rank < 10).mean()),
+    )
+
+
+def _cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    return (_unit(first) * _unit(second)).sum(axis=1)
+
+
+def _unit(rows: np.ndarray) -> np.ndarray:
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(min=1e-12)
 
 
 def _expanded_tokenizer(

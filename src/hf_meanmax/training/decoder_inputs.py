@@ -9,6 +9,22 @@ import torch
 from hf_meanmax.modeling.losses import IGNORE_INDEX
 
 
+def feed_decoder(model: Any, batch: dict[str, torch.Tensor], inputs: str) -> dict[str, torch.Tensor]:
+    """The batch with what the decoder reads where `inputs` is `"own"` or `"random"`; as it is for `"words"`, which the
+    model shifts itself.
+
+    Args:
+        batch: `input_ids`, `labels` and, where there is padding, `attention_mask`.
+    """
+    if inputs == "words":
+        return batch
+    labels = batch["labels"]
+    text = {name: batch[name] for name in ("input_ids", "attention_mask") if name in batch}
+    words = random_inputs(model, labels) if inputs == "random" else own_inputs(model, labels, **text)
+    mask = {"decoder_attention_mask": (labels != IGNORE_INDEX).long()} if "attention_mask" in batch else {}
+    return {**batch, "decoder_input_ids": words, **mask}
+
+
 @torch.no_grad()
 def random_inputs(model: Any, labels: torch.Tensor) -> torch.Tensor:
     """Decoder inputs `(B, T)` with words drawn evenly from the vocabulary behind the start symbol (uniform sampling).

@@ -39,7 +39,7 @@ from hf_meanmax.modeling.losses import IGNORE_INDEX
 
 from .arguments import PretrainArguments, list_recipes, parse_command_line
 from .checkpoints import Checkpoints
-from .decoder_inputs import own_inputs, random_inputs
+from .decoder_inputs import feed_decoder
 from .machine import count_flops, is_bf16_fast, measure_matrix_rate, peak_memory_bytes, synchronize
 from .preparation import prepare, prepare_word_vectors
 
@@ -224,20 +224,6 @@ class Run:
         plan = BatchPlan(sentences.costs(), args.batch_tokens, gradient_accumulation_steps, seed)
         return ContextBatches(sentences, plan, **place)
 
-    def _feed_decoder(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The batch with what the decoder reads, where that is not what it must say."""
-        if self.args.decoder_inputs == "words":
-            return batch
-        labels = batch["labels"]
-        if self.args.decoder_inputs == "random":
-            words = random_inputs(self.model, labels)
-        else:
-            words = own_inputs(
-                self.model, labels, **{k: batch[k] for k in ("input_ids", "attention_mask") if k in batch}
-            )
-        mask = {"decoder_attention_mask": (labels != IGNORE_INDEX).long()} if "attention_mask" in batch else {}
-        return {**batch, "decoder_input_ids": words, **mask}
-
     def _train(self, terminated: threading.Event) -> None:
         args, state = self.args, self.state
         log = _StepLog()
@@ -304,9 +290,8 @@ class Run:
         # One autocast region for all micro batches: weights are cast once a step.
         with self._autocast():
             for index, batch in enumerate(micro_batches):
-                batch = self._feed_decoder(
-                    {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}
-                )
+                batch = {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}
+                batch = feed_decoder(self.model, batch, args.decoder_inputs)
                 is_last = index == len(micro_batches) - 1
                 synchronise = contextlib.nullcontext() if is_last else self.accelerator.no_sync(self.wrapped)
                 with synchronise:
