@@ -58,6 +58,11 @@ def test_files_are_documents_and_globs_are_sorted(tmp_path):
     assert [line for line in corpus if line] == ["c1", "c2", "a1", "a2"]
     assert list(corpus)[2] == ""
     assert corpus.position == corpus.size
+    # A shell that expands the glob names the same corpus, so what was made from it is found again.
+    expanded = open_corpus([tmp_path / "a.txt", tmp_path / "b.txt"])
+    assert expanded.fingerprint() == open_corpus([f"{tmp_path}/[ab].txt"]).fingerprint()
+    assert open_corpus([tmp_path / "a.txt"]).fingerprint() == open_corpus(tmp_path / "a.txt").fingerprint()
+    assert expanded.fingerprint() != corpus.fingerprint()
 
 
 @pytest.mark.parametrize("source", ["missing.txt", "sub/*.txt", "./missing", "no such name", "missing.xz"])

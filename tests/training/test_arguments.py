@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from hf_meanmax import GatedMeanMaxAAEConfig, MeanMaxAAEConfig
+from hf_meanmax import GatedMeanMaxAAEConfig, MeanMaxAAEConfig, RNNCNNConfig
 from hf_meanmax.training.arguments import (
     PretrainArguments,
     arguments_from_settings,
@@ -35,6 +35,14 @@ def test_recipes_of_the_paper_have_its_sizes():
     config = parse_command_line(["mean-max-aae", "--corpus", "x"]).build_config()
     paper = MeanMaxAAEConfig(freeze_word_embeddings=True)
     assert config.to_dict() == paper.to_dict()
+    small = parse_command_line(["rnn-cnn-small", "--corpus", "x"]).build_config()
+    assert small.to_dict() == RNNCNNConfig().to_dict()
+    assert (small.sentence_embedding_size, small.decoder_channels) == (1200, [600, 1200, 300])
+    large = parse_command_line(["rnn-cnn-large", "--corpus", "x"]).build_config()
+    assert large.to_dict() == RNNCNNConfig(hidden_size=2400).to_dict()
+    assert large.sentence_embedding_size == 4800
+    skip_thought = parse_command_line(["skip-thought", "--corpus", "x"]).build_config()
+    assert (skip_thought.sentence_embedding_size, skip_thought.embedding_size) == (2400, 620)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -96,6 +99,28 @@ def test_everything_is_made_once(make_arguments, tmp_path, monkeypatch):
     assert 0 < len(shorter.train) < len(first.train)
     smaller = prepare(make_arguments(cache_dir=args.cache_dir, vocab_size=10), show_progress=False)
     assert len(smaller.tokenizer) == 10
+
+
+def test_runs_that_start_together_make_everything_once(make_arguments, tmp_path, monkeypatch):
+    args = make_arguments(cache_dir=str(tmp_path / "cache"))
+    made: list[Path] = []
+    build, start = preparation.build_token_store, threading.Barrier(3)
+
+    def counted(corpus, tokenizer, folder, *others):
+        if not folder.exists():
+            made.append(folder)
+            time.sleep(0.2)  # without the lock the others would begin meanwhile
+        return build(corpus, tokenizer, folder, *others)
+
+    def run() -> str:
+        start.wait()
+        return prepare(args, show_progress=False).train.fingerprint
+
+    monkeypatch.setattr(preparation, "build_token_store", counted)
+    with ThreadPoolExecutor(3) as threads:
+        prints = {future.result() for future in [threads.submit(run) for _ in range(3)]}
+    assert len(prints) == 1
+    assert len(made) == len(set(made)) == 2
 
 
 def test_a_changed_corpus_is_read_anew(make_arguments, tmp_path):

@@ -208,10 +208,15 @@ class Documents(Corpus):
 
 
 class Chain(Corpus):
-    """Several corpora one after the other, with a document boundary between them."""
+    """Several corpora one after the other, with a document boundary between them.
+
+    A glob and the list of its files are the same corpus.
+    """
 
     def __init__(self, parts: Sequence[Corpus]):
-        self.parts = list(parts)
+        self.parts: list[Corpus] = []
+        for part in parts:
+            self.parts += part.parts if isinstance(part, Chain) else [part]
         self.unit = self.parts[0].unit
         sizes = [part.size for part in self.parts]
         self.size = None if None in sizes else sum(size for size in sizes if size is not None)
@@ -227,7 +232,8 @@ class Chain(Corpus):
         self.position = done
 
     def identity(self) -> Any:
-        return ["chain", *(part.identity() for part in self.parts)]
+        identities = [part.identity() for part in self.parts]
+        return identities[0] if len(identities) == 1 else ["chain", *identities]
 
 
 def open_corpus(

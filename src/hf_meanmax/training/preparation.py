@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 from tqdm.auto import tqdm
 
 from hf_meanmax._version import __version__
@@ -101,14 +102,10 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
     if args.objective != "reconstruction":
         # A sentence that is too long or short to be encoded is still part of a context.
         rule = SentenceFilter(drop_unknown_words=args.drop_unknown_words)
-    store = build_token_store(
-        train, tokenizer, cache / "stores" / _digest(train.identity(), _tokenizer_key(tokenizer), asdict(rule)), rule,
-        show_progress,
-    )  # fmt: skip
+    store = _build_store(train, tokenizer, cache, rule, show_progress)
     if args.objective != "reconstruction":
         lines = Documents(_first_documents(held_out, args.validation_sentences))
-        key = _digest(lines.identity(), _tokenizer_key(tokenizer), asdict(rule))
-        validation = build_token_store(lines, tokenizer, cache / "stores" / key, rule, show_progress=False)
+        validation = _build_store(lines, tokenizer, cache, rule, show_progress=False)
         return Prepared(tokenizer, store, validation, [])
     texts = pick_sentences(held_out, tokenizer, args.validation_sentences, args.min_tokens, args.max_tokens)
     if not texts:
@@ -118,9 +115,21 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
         )
     documents = Documents([texts])
     held_out_rule = SentenceFilter(drop_unknown_words=args.drop_unknown_words)
-    key = _digest(documents.identity(), _tokenizer_key(tokenizer), asdict(held_out_rule))
-    validation = build_token_store(documents, tokenizer, cache / "stores" / key, held_out_rule, show_progress=False)
+    validation = _build_store(documents, tokenizer, cache, held_out_rule, show_progress=False)
     return Prepared(tokenizer, store, validation, texts)
+
+
+def _build_store(corpus: Corpus, tokenizer: Any, cache: Path, rule: SentenceFilter, show_progress: bool) -> TokenStore:
+    """The token store of a corpus in the cache."""
+    folder = cache / "stores" / _digest(corpus.identity(), _tokenizer_key(tokenizer), asdict(rule))
+    with _one_at_a_time(folder):
+        return build_token_store(corpus, tokenizer, folder, rule, show_progress)
+
+
+def _one_at_a_time(path: Path) -> FileLock:
+    """While one run makes a cached thing, another that wants it waits, and then finds it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(f"{path}.lock")
 
 
 def _first_documents(corpus: Corpus, number: int) -> list[list[str]]:
@@ -182,11 +191,12 @@ def load_or_train_tokenizer(args: PretrainArguments, corpus: Corpus, cache: Path
         return AutoTokenizer.from_pretrained(args.tokenizer)
     settings = (args.tokenizer, int(args.model.get("vocab_size", 20000)), args.min_frequency, args.lowercase)
     folder = cache / "tokenizers" / _digest(__version__, corpus.identity(), settings)
-    if not (folder / "tokenizer.json").is_file():
-        tokenizer = train_tokenizer(filter(None, corpus), *settings, show_progress=show_progress)
-        partial = folder.with_name(f"{folder.name}.{os.getpid()}")
-        tokenizer.save_pretrained(partial)
-        os.replace(partial, folder)
+    with _one_at_a_time(folder):
+        if not (folder / "tokenizer.json").is_file():
+            tokenizer = train_tokenizer(filter(None, corpus), *settings, show_progress=show_progress)
+            partial = folder.with_name(f"{folder.name}.{os.getpid()}")
+            tokenizer.save_pretrained(partial)
+            os.replace(partial, folder)
     return AutoTokenizer.from_pretrained(folder)
 
 
@@ -203,15 +213,12 @@ def prepare_word_vectors(args: PretrainArguments, prepared: Prepared, size: int,
     tokenizer = prepared.tokenizer
     if args.word_vectors == "train":
         epochs, seed = args.word_vector_epochs, args.seed
-        vectors = train_word_vectors(
-            StoredWords(prepared.train, tokenizer),
-            size,
-            epochs,
-            seed=seed,
-            cache_path=cache_folder(args) / "vectors" / f"{_digest(prepared.train.fingerprint, size, epochs, seed)}",
-            corpus_key=prepared.train.fingerprint,
-            show_progress=show_progress,
-        )
+        path = cache_folder(args) / "vectors" / _digest(prepared.train.fingerprint, size, epochs, seed)
+        with _one_at_a_time(path):
+            vectors = train_word_vectors(
+                StoredWords(prepared.train, tokenizer), size, epochs, seed=seed, cache_path=path,
+                corpus_key=prepared.train.fingerprint, show_progress=show_progress,
+            )  # fmt: skip
     else:
         vectors = load_word_vectors(args.word_vectors, vocabulary=set(tokenizer.get_vocab()))
         if vectors.vectors.shape[1] != size:
