@@ -34,7 +34,12 @@ def store(make_store, documents):
 
 
 def naive(documents, objective, min_tokens=1, max_tokens=None, num_words=30):
-    """(the sentence, the one before, what comes) as words, `</s>` among them, in order."""
+    """(the sentence, the one before, what comes) as words, `</s>` among them, in order. A neighbour that is longer than
+    the sentences that are encoded is cut, and then does not end."""
+
+    def whole_or_cut(words):
+        return [*words, "</s>"] if len(words) <= (max_tokens or LONGEST) else words[:max_tokens]
+
     found = []
     for document in documents:
         for i, line in enumerate(document):
@@ -52,11 +57,11 @@ def naive(documents, objective, min_tokens=1, max_tokens=None, num_words=30):
             if objective == "neighbours":
                 if i == 0 or len(document[i - 1].split()) > LONGEST:
                     continue
-                before = [*document[i - 1].split(), "</s>"]
+                before = whole_or_cut(document[i - 1].split())
             if objective == "next_words":
                 comes = [word for other in following for word in other][:num_words]
             else:
-                comes = [*following[0], "</s>"]
+                comes = whole_or_cut(following[0])
             found.append(([*words, "</s>"], before, comes))
     return found
 
@@ -112,7 +117,7 @@ def test_a_context_by_hand(make_store, tokenizer):
         ("iota", "kappa"),
     ]
     assert said("next_words", num_words=2)[0] == ("alpha", "beta gamma")
-    assert said("next_sentence", max_tokens=1)[0] == ("alpha", "beta gamma </s>")
+    assert said("next_sentence", max_tokens=1)[0] == ("alpha", "beta")
     assert said("neighbours") == [("beta gamma", "delta </s>")]
 
 

@@ -304,6 +304,19 @@ def test_what_the_decoder_is_fed(make_arguments, counted, how):
     assert own_inputs(run.model, labels[:, :1], **full).tolist() == [[2]] * len(labels)
 
 
+def test_draws_follow_the_scores():
+    """Each word as often as its probability says, from the first to the last, and an impossible one never."""
+    from hf_meanmax.training.decoder_inputs import draw
+
+    torch.manual_seed(0)
+    scores = torch.tensor([[2.0, 0.0, -1e9, 1.0, -1.0], [-1e9, -1e9, 0.0, -1e9, 0.0]])
+    drawn = torch.stack([draw(scores)[:, 0] for _ in range(4000)])
+    for row, expected in enumerate(scores.softmax(dim=-1)):
+        shares = torch.bincount(drawn[:, row], minlength=5) / len(drawn)
+        assert shares[expected < 1e-6].sum() == 0
+        assert (shares - expected).abs().max() < 0.03
+
+
 def test_a_context_run_goes_on_where_it_stopped(make_arguments, counted, monkeypatch):
     """Killed between checkpoints, and its draws repeat too."""
     options = {**counted, **GRU, "decoder_inputs": "own", "max_steps": 7, "log_steps": 1}

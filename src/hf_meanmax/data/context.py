@@ -15,7 +15,8 @@ CONTEXTS = ("next_words", "next_sentence", "neighbours")
 class ContextSentences:
     """The sentences of a store that have the context that an objective predicts.
 
-    A context ends with its document, and where the store's filter has taken a sentence out.
+    A context ends with its document, and where the store's filter has taken a sentence out. A neighbouring sentence is
+    said as far as its first `max_tokens` tokens.
 
     Args:
         store: the corpus, best without limits of length, which would tear contexts apart.
@@ -46,6 +47,7 @@ class ContextSentences:
         self.store = store
         self.objective = objective
         self.num_words = num_words
+        self.max_tokens = max_tokens
         positions = np.asarray(store.positions)
         starts = np.ones(len(store) + 1, dtype=bool)
         starts[1:-1] = np.diff(positions) != 1
@@ -77,7 +79,7 @@ class ContextSentences:
         """What follows each sentence: the next sentence, or the next `num_words` words without any `</s>`."""
         after = self.indices[rows] + 1
         if self.objective != "next_words":
-            return self.store.rows(after)
+            return self._neighbours(after)
         begins = self.store.offsets[after]
         ends = self.store.offsets[self._ends[np.searchsorted(self._ends, after, side="right")]]
         # Every sentence has a word before its end token, so so many tokens hold enough words.
@@ -90,7 +92,16 @@ class ContextSentences:
 
     def previous_rows(self, rows: np.ndarray) -> Ragged:
         """The sentence before each."""
-        return self.store.rows(self.indices[rows] - 1)
+        return self._neighbours(self.indices[rows] - 1)
+
+    def _neighbours(self, indices: np.ndarray) -> Ragged:
+        ids, lengths = self.store.rows(indices)
+        if self.max_tokens is None or lengths.max(initial=0) <= self.max_tokens + 1:
+            return Ragged(ids, lengths)
+        # One that is cut does not end.
+        kept = np.where(lengths <= self.max_tokens + 1, lengths, self.max_tokens)
+        places = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        return Ragged(ids[places < np.repeat(kept, lengths)], kept)
 
     def costs(self) -> np.ndarray:
         """Lengths for a batch plan: those of the sentences, and for each as much again as a target takes at most or on

@@ -114,6 +114,11 @@ def _linear_cross_entropy(
 ) -> torch.Tensor:
     """[`_LinearCrossEntropy`] in the precision of autocast, where it is on."""
     device = states.device.type
+    if device == "cpu" and not torch.compiler.is_compiling():
+        # Targets of unlike lengths leave much padding; elsewhere counting it would make the host wait.
+        is_target = targets != IGNORE_INDEX
+        if not is_target.all():
+            states, targets = states[is_target], targets[is_target]
     has_autocast = torch.amp.is_autocast_available(device)
     is_on = has_autocast and torch.is_autocast_enabled(device)
     dtype = torch.get_autocast_dtype(device) if is_on else states.dtype

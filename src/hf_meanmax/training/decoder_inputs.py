@@ -54,10 +54,20 @@ def own_inputs(model: Any, labels: torch.Tensor, **text: torch.Tensor) -> torch.
     said = []
     for _ in range(labels.shape[1] - 1):
         output = model(encoder_outputs=(latents,), decoder_input_ids=words, past_key_values=cache, use_cache=True)
-        words = torch.multinomial(output.logits[:, -1].float().softmax(dim=-1), 1)
+        words = draw(output.logits[:, -1])
         said.append(words)
     # The last word said is not read again.
     return _behind_start(model, torch.cat([*said, words], dim=1), labels)
+
+
+def draw(scores: torch.Tensor) -> torch.Tensor:
+    """One word `(B, 1)` a row from the distribution that scores `(B, V)` give.
+
+    One number a row is drawn and looked up in the cumulative distribution; torch.multinomial draws V of them.
+    """
+    cumulative = scores.float().softmax(dim=-1).cumsum(dim=-1)
+    drawn = torch.rand(len(scores), 1, device=scores.device) * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, drawn, right=True).clamp(max=scores.shape[-1] - 1)
 
 
 def _behind_start(model: Any, words: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
