@@ -17,6 +17,9 @@ from hf_meanmax.hub import write_model_card
 from hf_meanmax.tokenization import WordVectors
 from tiny_model import SPECIALS, WORDS, make_model, make_tokenizer, run_python
 
+# The models here are random, so no map can place their words.
+pytestmark = pytest.mark.filterwarnings("ignore:The map says little")
+
 NEW = ["zebra", "gnu"]
 TEXT = "the zebra sat on a gnu"
 CONTEXT = {"decoder_channels": [8, 12, 8], "num_context_words": 4}

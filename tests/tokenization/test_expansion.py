@@ -162,7 +162,8 @@ def test_the_quality_of_a_map_is_that_on_words_it_has_not_seen():
     # Vectors that say nothing of the table: no better than the mean row, though the map has fitted what it saw.
     model, tokenizer, vectors, _, names = make_trained()
     other = np.random.default_rng(9).standard_normal(vectors.vectors.shape).astype(np.float32)
-    useless = expand_vocabulary(model, tokenizer, WordVectors(names, other)).quality
+    with pytest.warns(UserWarning, match="the new words will be close to noise"):
+        useless = expand_vocabulary(model, tokenizer, WordVectors(names, other)).quality
     assert useless.explained_variance < 0.2
     assert useless.nearest < 0.5
     assert "60 words in both; on 6 held-out ones R^2" in str(useless)
