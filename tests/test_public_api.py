@@ -10,6 +10,7 @@ import hf_meanmax
 from hf_meanmax import evaluation
 
 PUBLIC_NAMES = {
+    "CompoundAttentionConfig", "CompoundAttentionForTranslation", "CompoundAttentionModel",
     "GatedMeanMaxAAEConfig", "GatedMeanMaxAAEForReconstruction", "GatedMeanMaxAAEModel", "MeanMaxAAEConfig",
     "MeanMaxAAEForReconstruction", "MeanMaxAAEModel", "RNNCNNConfig", "RNNCNNForContextPrediction", "RNNCNNModel",
     "__version__",

@@ -1,8 +1,8 @@
 """The autoencoders written out from their equations: one sentence, one head, one position at a time.
 
 Equation numbers are those of the mean-max autoencoder (Zhang, Wu, Li and Li 2018), and those marked G of the gated one
-(Zhang, Wu, Li and Zhang); where the former is silent, the released code's form is named. RNN-CNN's section 2 names its
-parts without numbers.
+(Zhang, Wu, Li and Zhang), T of the compound-attention thesis; where the first is silent, the released code's form is
+named. RNN-CNN's section 2 names its parts without numbers.
 """
 
 from __future__ import annotations
@@ -30,6 +30,11 @@ def tanh(x: Tensor) -> Tensor:
     return 1 - 2 / (1 + torch.exp(2 * x))
 
 
+def softmax(scores: list[Tensor]) -> Tensor:
+    powers = [torch.exp(score) for score in scores]
+    return torch.stack([power / sum(powers) for power in powers])
+
+
 @dataclass
 class Reference:
     """The whole model for one sentence at a time.
@@ -38,15 +43,19 @@ class Reference:
         weights: the parameters by their names in the checkpoint.
         heads, layers, eps: sizes and the layer normalisation's epsilon.
         encoder: "self_attention", "bilstm", "lstm", "bigru", "gru", "cnn" or "hierarchical_cnn".
-        rows: names of the latent rows in order.
-        decoder: "attention", "gates", "lstm", "lstm_attention", "lstm_gates", "gru", "causal_cnn", "words_cnn" or
-            "words_rnn".
+        rows: names of the latent rows in order; those of inner attention are "head_1" and so on. Without any, the
+            decoder reads the hidden states.
+        decoder: "attention", "gates", "lstm", "lstm_attention", "lstm_gates", "gru", "conditional_gru", "causal_cnn",
+            "words_cnn" or "words_rnn".
         relu: ReLU on queries, keys and values (released code).
         positions: "sinusoidal" (eq. 1-2), "learned" (released code) or "none".
         frozen: special tokens have a table of their own.
         tied: the output scores words by the word table.
         places: words that a decoder predicts at once.
+        context: what a conditional GRU reads: "attention", "constant" or "none".
         gates: left by `decode`: for each layer and step the gates (rows, d) on the gated rows.
+        source_weights: left by `encode`: of each head of inner attention the weights of the words (T4.5).
+        row_weights: left by `decode`: for each layer and step of a conditional GRU the weights of what it attends to.
     """
 
     weights: dict[str, Tensor]
@@ -61,7 +70,10 @@ class Reference:
     frozen: bool
     tied: bool
     places: int = 0
+    context: str = ""
     gates: list[list[Tensor]] = field(default_factory=list)
+    source_weights: list[Tensor] = field(default_factory=list)
+    row_weights: list[list[Tensor]] = field(default_factory=list)
 
     def linear(self, name: str, x: Tensor) -> Tensor:
         y = self.weights[f"{name}.weight"] @ x
@@ -141,9 +153,9 @@ class Reference:
             outputs.append(h)
         return outputs
 
-    def gru_cell(self, name: str, direction: str, x: Tensor, h: Tensor) -> Tensor:
+    def gru_cell(self, name: str, suffix: str, x: Tensor, h: Tensor) -> Tensor:
         """The next h; the rows of the weights belong to the gates r and z and the candidate n."""
-        w, u, a, b = (self.weights[f"{name}.{kind}_l0{direction}"] for kind in RECURRENT_WEIGHTS)
+        w, u, a, b = (self.weights[f"{name}.{kind}{suffix}"] for kind in RECURRENT_WEIGHTS)
         of_input, of_state = w @ x + a, u @ h + b
         size = len(h)
         r = sigmoid(of_input[:size] + of_state[:size])
@@ -156,7 +168,7 @@ class Reference:
         h = torch.zeros(self.weights[f"{name}.weight_hh_l0{direction}"].shape[1], dtype=torch.float64)
         outputs = []
         for x in xs:
-            h = self.gru_cell(name, direction, x, h)
+            h = self.gru_cell(name, f"_l0{direction}", x, h)
             outputs.append(h)
         return outputs
 
@@ -224,8 +236,22 @@ class Reference:
         if outputs:
             states = [torch.cat(of_layers) for of_layers in zip(*outputs, strict=True)]
             last = states[-1]
-        z_max = torch.stack([max(values) for values in zip(*states, strict=True)])  # (12)
-        z_mean = sum(states) / len(states)  # (13)
+        if not self.rows:
+            return states, states
+        projected, projection = states, self.weights.get("encoder.pooler.projection.weight")
+        if projection is not None:
+            projected, last = [projection @ h for h in states], None if last is None else projection @ last
+        if self.rows[0] == "head_1":
+            inner = [tanh(self.linear("encoder.pooler.hidden", h)) for h in states]
+            scores = [self.linear("encoder.pooler.scores", h) for h in inner]
+            self.source_weights = [
+                softmax([score[head] for score in scores]) for head in range(len(self.rows))
+            ]  # (T4.5)
+            return states, [
+                sum(a * h for a, h in zip(row, projected, strict=True)) for row in self.source_weights
+            ]  # (T4.4)
+        z_max = torch.stack([max(values) for values in zip(*projected, strict=True)])  # (12)
+        z_mean = sum(projected) / len(projected)  # (13)
         return states, [{"max": z_max, "mean": z_mean, "last": last}[row] for row in self.rows]  # (14)
 
     def read_gates(self, name: str, f: Tensor, latents: list[Tensor], gated: list[str]) -> tuple[Tensor, Tensor]:
@@ -252,7 +278,7 @@ class Reference:
     def first_state(self, layer: int, latents: list[Tensor]) -> tuple[Tensor, Tensor]:
         """h and c before the first word: from all rows, from the last state, or zeros."""
         rows = [row for row in self.rows if self.decoder == "lstm" or (self.decoder == "lstm_gates" and row == "last")]
-        size = len(latents[0])
+        size = self.weights[f"decoder.sequence_decoder.layers.{layer}.lstm.weight_hh_l0"].shape[1]
         if not rows:
             return torch.zeros(size, dtype=torch.float64), torch.zeros(size, dtype=torch.float64)
         read = torch.cat([latents[self.rows.index(row)] for row in rows])
@@ -274,6 +300,31 @@ class Reference:
             read, gates = self.read_gates(f"{name}.latent_gates", h, latents, gated)
             self.gates[layer].append(gates)
         return self.norm(f"{name}.latent_norm", h + read), h, c
+
+    def conditional_gru_layer(self, layer: int, ys: list[Tensor], latents: list[Tensor]) -> list[Tensor]:
+        """The outputs at ys: a block for the word, one for the context, and tanh of state, word and context."""
+        name = f"decoder.sequence_decoder.layers.{layer}"
+        if f"{name}.start" in self.weights:
+            h = self.weights[f"{name}.start"]
+        else:
+            h = tanh(self.linear(f"{name}.initial_state", torch.cat(latents)))
+        outputs = []
+        for y in ys:
+            h = self.gru_cell(f"{name}.word_block", "", y, h)
+            read = []
+            if self.context == "attention":
+                query = self.linear(f"{name}.latent_attention.query", h)
+                keys = [self.linear(f"{name}.latent_attention.key", z) for z in latents]
+                scores = [self.linear(f"{name}.latent_attention.score", tanh(query + key))[0] for key in keys]
+                weights = softmax(scores)
+                self.row_weights[layer].append(weights)
+                read = [sum(b * z for b, z in zip(weights, latents, strict=True))]  # (T4.6)
+            elif self.context == "constant":
+                read = [torch.cat(latents)]
+            if read:
+                h = self.gru_cell(f"{name}.context_block", "", read[0], h)
+            outputs.append(tanh(self.linear(f"{name}.readout", torch.cat((h, y, *read)))))
+        return outputs
 
     def scores(self, h: Tensor) -> Tensor:
         """Of the vocabulary (21)."""
@@ -312,8 +363,11 @@ class Reference:
         if self.decoder.startswith("words_"):
             return [self.scores(h) for h in self.all_words(latents)[: len(targets)]]
         states = self.embed([START, *targets[:-1]])
-        self.gates = [[] for _ in range(self.layers)]
+        self.gates, self.row_weights = ([[] for _ in range(self.layers)] for _ in range(2))
         for layer in range(self.layers):
+            if self.decoder == "conditional_gru":
+                states = self.conditional_gru_layer(layer, states, latents)
+                continue
             if self.decoder in ("attention", "gates"):
                 states = [self.attending_layer(layer, y, states[: t + 1], latents) for t, y in enumerate(states)]
                 continue

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from hf_meanmax import (
+    CompoundAttentionForTranslation,
     GatedMeanMaxAAEForReconstruction,
     MeanMaxAAEConfig,
     MeanMaxAAEForReconstruction,
@@ -51,6 +52,7 @@ class Parts:
     decoder: str
 
 
+COMPOUND = CompoundAttentionForTranslation
 GATED, MEAN_MAX, RNN_CNN = GatedMeanMaxAAEForReconstruction, MeanMaxAAEForReconstruction, RNNCNNForContextPrediction
 # One place more than the longest sentence, so that what stands beyond it is seen by the convolutions.
 WORDS = {"num_context_words": 6, "decoder_channels": [5, 7, 6]}
@@ -128,6 +130,42 @@ PARTS = {
         {**WORDS, "encoder_type": "hierarchical_cnn", "pooling": "max"},
         "hierarchical_cnn", ("max",), "words_cnn",
     ),
+    **{
+        architecture: Parts(
+            COMPOUND,
+            {"architecture": architecture, **({} if architecture == "attn" else {"latent_size": 5})},
+            "bigru", rows, "conditional_gru",
+        )
+        for architecture, rows in (
+            ("attn", ()), ("final", ("last",)), ("final-ctx", ("last",)), ("avgpool", ("mean",)), ("maxpool", ("max",)),
+            ("avgpool-ctx", ("mean",)), ("maxpool-ctx", ("max",)),
+        )
+    },
+    "attn-ctx": Parts(
+        COMPOUND,
+        {"architecture": "attn-ctx", "latent_heads": 2, "latent_size": 3, "pooling_hidden_size": 7},
+        "bigru", ("head_1", "head_2"), "conditional_gru",
+    ),
+    "attn-attn": Parts(
+        COMPOUND, {"latent_heads": 3, "latent_size": 5}, "bigru", ("head_1", "head_2", "head_3"), "conditional_gru"
+    ),
+    "trf": Parts(COMPOUND, {"architecture": "trf"}, "self_attention", (), "attention"),
+    "trf-attn-attn": Parts(
+        COMPOUND,
+        {"architecture": "trf-attn-attn", "latent_heads": 2, "latent_size": 5},
+        "self_attention", ("head_1", "head_2"), "attention",
+    ),
+    # Parts that no paper puts together.
+    "inner_attention_to_lstm": Parts(
+        MEAN_MAX,
+        {"pooling": "inner_attention", "latent_heads": 2, "latent_size": 3, "decoder_type": "lstm_attention"},
+        "self_attention", ("head_1", "head_2"), "lstm_attention",
+    ),
+    "mean_max_to_conditional_gru": Parts(
+        GATED,
+        {"encoder_type": "bilstm", "latent_size": 3, "decoder_type": "conditional_gru", "decoder_initial_state": True},
+        "bilstm", ("max", "mean"), "conditional_gru",
+    ),
 }  # fmt: skip
 RECURRENT = [name for name, parts in PARTS.items() if parts.decoder.startswith("lstm")]
 WITH_GATES = [name for name, parts in PARTS.items() if parts.decoder.endswith("gates")]
@@ -167,6 +205,7 @@ def refer(model: Any, settings: dict[str, Any], encoder: str, rows: tuple[str, .
         frozen=settings.get("freeze_word_embeddings", False),
         tied=settings.get("tie_word_embeddings", False),
         places=model.config.num_context_words,
+        context=model.config.decoder_context,
     )
 
 
@@ -208,7 +247,8 @@ def check_agreement(model: Any, reference: Reference, label_smoothing: float) ->
         states = model.encoder(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
         for row, (expected_states, expected_latents) in enumerate(expected):
             agree(states[row, real[row]], expected_states)
-            agree(output.latents[row], expected_latents)
+            if reference.rows:
+                agree(output.latents[row], expected_latents)
             agree(output.logits[row, said[row]], logits[row])
         agree(output.loss, expected_loss)
         model.zero_grad()
@@ -254,6 +294,32 @@ def test_recorded_gates_are_the_equations_own(name):
             reference.decode(reference.encode(ids)[1], ids)
             for layer, expected in zip(gates, reference.gates, strict=True):
                 agree(layer[row, batch["attention_mask"][row] == 1], expected)
+
+
+@pytest.mark.parametrize("name", ["attn", "attn-attn"])
+def test_recorded_weights_are_the_equations_own(name):
+    """A of the pooling, B of the decoder and their product, the alignment, in a padded batch; 0 at padding."""
+    model, reference = make_parts(name)
+    model.eval()
+    for side in ("right", "left"):
+        batch = padded(SENTENCES, side)
+        text = {key: batch[key] for key in ("input_ids", "attention_mask")}
+        (rows,) = model(**batch, output_attentions=True).cross_attentions
+        words = model.encoder(**text).pooling_attentions
+        for row, ids in enumerate(SENTENCES):
+            reference.decode(reference.encode(ids)[1], ids)
+            real = batch["attention_mask"][row] == 1
+            expected = torch.stack(reference.row_weights[0])
+            if name == "attn":
+                agree(rows[row, 0, real][:, real], expected)
+                assert not real.all() or rows[row, 0, :, ~real].numel() == 0
+                assert rows[row, 0, :, ~real].abs().sum() == 0
+                continue
+            agree(rows[row, 0, real], expected)
+            agree(words[row][:, real], torch.stack(reference.source_weights))
+            assert words[row][:, ~real].abs().sum() == 0
+            alignment = rows[row, 0, real] @ words[row]
+            agree(alignment[:, real], expected @ torch.stack(reference.source_weights))
 
 
 @pytest.mark.parametrize("layers", [1, 2], ids=["1layer", "2layers"])

@@ -17,7 +17,7 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_base import DECODERS_WITH_CHANNELS, LatentConfig
-from .decoders import DECODERS
+from .decoders import DECODERS, ConditionalGRULayer, LatentWeights
 from .encoders import ENCODERS
 from .generation import LEAST_OF_EMBEDDING, TextLengthCriteria, pad_ended, text_bounds
 from .layers import LatentGates, MultiHeadAttention, SequenceLayer, TextEmbeddings, WordSpaceProjection
@@ -31,11 +31,12 @@ class LatentModelOutput(ModelOutput):
 
     Args:
         last_hidden_state: hidden states `(B, N, d)`.
-        pooler_output: the sentence embedding, Z flattened, `(B, L * d)`; always raw, never normalised.
-        latents: Z `(B, L, d)`.
+        pooler_output: the sentence embedding, Z flattened, `(B, L * latent_width)`; always raw, never normalised. None
+            for `pooling="none"`, like `latents`.
+        latents: Z `(B, L, latent_width)`.
         hidden_states: on request, the input `(B, N, embedding_size)` and each layer's output.
         attentions: on request (eager attention), each layer's weights `(B, heads, N, N)`.
-        pooling_attentions: weights `(B, L, N)` of a pooling that attends; None for mean and max.
+        pooling_attentions: weights `(B, L, N)` of a pooling that attends, 0 at padding; None for mean and max.
     """
 
     last_hidden_state: torch.Tensor | None = None
@@ -48,9 +49,11 @@ class LatentModelOutput(ModelOutput):
 
 @dataclass
 class LatentSeq2SeqOutput(Seq2SeqLMOutput):
-    """A [`~transformers.modeling_outputs.Seq2SeqLMOutput`] with the latent rows Z `(B, L, d)` that were decoded.
+    """A [`~transformers.modeling_outputs.Seq2SeqLMOutput`] with the latent rows Z `(B, L, latent_width)` that were
+    decoded; None for `pooling="none"`.
 
-    `encoder_last_hidden_state` holds Z too, which is all that the decoder reads of the encoder. `latent_gates` are, on
+    `encoder_last_hidden_state` is all that the decoder reads of the encoder: Z, or the hidden states where there are no
+    rows. `latent_gates` are, on
     request (`output_latent_gates=True`), the gates `(B, T, R, d)` of each layer of a decoder that has them, on the R
     rows that `config.gated_rows` names.
     """
@@ -68,8 +71,8 @@ class LatentPreTrainedModel(PreTrainedModel):
     supports_gradient_checkpointing = True
     _no_split_modules = [
         "SelfAttentionLayer", "RecurrentLayer", "ConvolutionalLayer",
-        "WideningLayer", "LatentAttentionLayer", "LatentGateLayer", "RecurrentDecoderLayer", "ConditionalGRULayer",
-        "CausalConvolutionLayer", "AllWordsLayer",
+        "WideningLayer", "LatentAttentionLayer", "LatentGateLayer", "RecurrentDecoderLayer", "ContextGRULayer",
+        "ConditionalGRULayer", "CausalConvolutionLayer", "AllWordsLayer",
     ]  # fmt: skip
     _skip_keys_device_placement = ["past_key_values"]
     _supports_sdpa = True
@@ -77,7 +80,9 @@ class LatentPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _supports_attention_backend = True
     # The decoder of a full checkpoint is no news to the encoder that is loaded from it.
-    _keys_to_ignore_on_load_unexpected = [r"^(previous_)?decoder\.", r"^lm_head\.", r"^output_projection\."]
+    _keys_to_ignore_on_load_unexpected = [
+        r"^(previous_)?decoder\.", r"^decoder_embeddings\.", r"^lm_head\.", r"^output_projection\."
+    ]  # fmt: skip
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -88,7 +93,10 @@ class LatentPreTrainedModel(PreTrainedModel):
             init.normal_(module.weight, std=1 / (self.config.initializer_range * size**0.5))
         elif isinstance(module, nn.Linear | nn.Conv1d):
             init.xavier_uniform_(module.weight)
-        elif isinstance(module, nn.GRU):
+        elif isinstance(module, ConditionalGRULayer):
+            if module.start is not None:
+                init.zeros_(module.start)
+        elif isinstance(module, nn.GRU | nn.GRUCell):
             # transformers leaves it as it found it.
             for name, parameter in module.named_parameters():
                 (init.zeros_ if name.startswith("bias") else init.xavier_uniform_)(parameter)
@@ -116,6 +124,8 @@ class LatentPreTrainedModel(PreTrainedModel):
         Raises:
             ValueError: after a vocabulary expansion, when there is no one size to change.
         """
+        if self.config.separate_vocabularies:
+            raise ValueError("`separate_vocabularies` is True: there are two vocabularies, and no one size to change.")
         if self.config.input_vocab_size != self.config.vocab_size:
             raise ValueError(
                 f"`input_vocab_size` is {self.config.input_vocab_size} and `vocab_size` {self.config.vocab_size}: a "
@@ -130,6 +140,12 @@ class LatentPreTrainedModel(PreTrainedModel):
         if self._auto_class is not None:
             self.config.auto_map = dict(self.config.auto_classes)
         super().save_pretrained(save_directory, **kwargs)
+
+
+NO_REPRESENTATION = (
+    "`pooling` is 'none': the decoder attends over all hidden states, and the model has no fixed representation, so no "
+    "latents, pooler_output or sentence embedding. Train one with a pooling, for instance 'inner_attention'."
+)
 
 
 class LatentEncoderModel(LatentPreTrainedModel):
@@ -180,7 +196,7 @@ class LatentEncoderModel(LatentPreTrainedModel):
         latents, pooling_attentions = self.pooler(hidden_states, attention_mask)
         return LatentModelOutput(
             last_hidden_state=hidden_states,
-            pooler_output=latents.flatten(1),
+            pooler_output=None if latents is None else latents.flatten(1),
             latents=latents,
             pooling_attentions=pooling_attentions,
         )
@@ -189,7 +205,12 @@ class LatentEncoderModel(LatentPreTrainedModel):
         """The flat embedding `(B, L * d)` with each latent row at unit length, as the released code encodes.
 
         What a SentenceTransformer folder exported with `normalize="rows"` calls; such a vector cannot be decoded.
+
+        Raises:
+            ValueError: if the model has no fixed representation.
         """
+        if not self.config.has_latents:
+            raise ValueError(NO_REPRESENTATION)
         latents = self(input_ids=input_ids, attention_mask=attention_mask).latents
         return nn.functional.normalize(latents, dim=-1).flatten(1)
 
@@ -201,7 +222,10 @@ class LatentDecoderModel(LatentPreTrainedModel):
         "hidden_states": SequenceLayer,
         # transformers 5.10 looks for the name anywhere in a path; the dot keeps `latent_attention` out.
         "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name=".attention"),
-        "cross_attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="latent_attention"),
+        "cross_attentions": [
+            OutputRecorder(MultiHeadAttention, index=1, layer_name="latent_attention"),
+            OutputRecorder(LatentWeights, index=1),
+        ],
         "latent_gates": OutputRecorder(LatentGates, index=1),
     }
 
@@ -270,6 +294,10 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__(config)
         self.encoder = self.encoder_class(config)
+        self.decoder_embeddings = None
+        if config.separate_vocabularies:
+            self.decoder_embeddings = TextEmbeddings(config, config.vocab_size)
+            self._tied_weights_keys = {"lm_head.weight": "decoder_embeddings.word_embeddings.weight"}
         self.decoder = LatentDecoderModel(config)
         self.previous_decoder = LatentDecoderModel(config) if config.predict_previous else None
         width = config.decoder_output_size
@@ -302,10 +330,12 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """Z `(B, L, d)` of token ids `(B, N)`."""
-        return self.encoder(
+        """What the decoder reads of token ids `(B, N)`: Z `(B, L, latent_width)`, or the hidden states `(B, N, d)`
+        where there are no rows."""
+        encoded = self.encoder(
             input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
-        ).latents
+        )
+        return encoded.latents if self.config.has_latents else encoded.last_hidden_state
 
     def output_states(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """The vectors that the output layer scores: the decoder's states, projected where the output is tied."""
@@ -368,7 +398,8 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
             decoder_input_ids: `(B, T)`; made from `labels` (or from `input_ids`) when left out. A decoder that predicts
                 all words at once takes none.
             decoder_attention_mask: `(B, T)`, 0 for padding in the decoder's input.
-            encoder_outputs: a `BaseModelOutput` whose `last_hidden_state` is Z `(B, L, d)`, instead of an input text.
+            encoder_outputs: a `BaseModelOutput` whose `last_hidden_state` is Z `(B, L, latent_width)`, or the hidden
+                states (with their `attention_mask`) where there are no rows, instead of an input text.
             labels: `(B, T)` target ids, -100 where there is none.
             previous_labels: `(B, T')`, what the decoder of the previous sentence must say
                 (`config.predict_previous`); its loss is added.
@@ -388,6 +419,8 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
             latents = self.encode_latents(input_ids, attention_mask, inputs_embeds, **kwargs)
         else:
             latents = encoder_outputs[0]
+        if not self.config.has_latents and attention_mask is not None:
+            kwargs["latent_mask"] = attention_mask
         use_cache = use_cache if use_cache is not None else self.config.use_cache and labels is None
         past_key_values = past_key_values if use_cache else None
         if self.config.is_autoregressive:
@@ -421,7 +454,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
             cross_attentions=decoder_outputs.cross_attentions,
             latent_gates=decoder_outputs.latent_gates,
             encoder_last_hidden_state=latents,
-            latents=latents,
+            latents=latents if self.config.has_latents else None,
         )
 
     def _say(
@@ -443,7 +476,8 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
             past_length = past_key_values.get_seq_length()
             length = int(past_length) + steps
             position_ids = (torch.arange(steps, device=decoder_input_ids.device) + past_length)[None]
-        inputs = self.encoder.embeddings(decoder_input_ids, None, position_ids, length)
+        embeddings = self.encoder.embeddings if self.decoder_embeddings is None else self.decoder_embeddings
+        inputs = embeddings(decoder_input_ids, None, position_ids, length)
         return decoder(inputs, latents, attention_mask=attention_mask, past_key_values=past_key_values, **kwargs)
 
     def _predict(
@@ -491,13 +525,15 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
         return shift_right(labels, self.config.decoder_start_token_id, self.config.pad_token_id)
 
     def latents_from_embedding(self, sentence_embedding: torch.Tensor) -> torch.Tensor:
-        """Z `(B, L, d)` of raw sentence embeddings `(B, L * d)`, `(L * d,)` or `(B, L, d)`.
+        """Z `(B, L, d)` of raw sentence embeddings `(B, L * d)`, `(L * d,)` or `(B, L, d)`, with d the `latent_width`.
 
         Raises:
-            ValueError: if a vector has another size, holds NaN or infinities, was normalised, or cannot have come
-                from this kind of encoder: such a vector has no text to give back.
+            ValueError: if the model has no fixed representation; if a vector has another size, holds NaN or infinities,
+                was normalised, or cannot have come from this kind of encoder: such a vector has no text to give back.
         """
-        rows, width = self.config.num_latents, self.config.hidden_size
+        if not self.config.has_latents:
+            raise ValueError(NO_REPRESENTATION)
+        rows, width = self.config.num_latents, self.config.latent_width
         embedding = torch.as_tensor(sentence_embedding)
         expected = f"a raw vector of {rows * width} numbers ({rows} rows of {width})"
         if embedding.dim() == 3:
@@ -514,7 +550,8 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
         if not bool(torch.isfinite(latents).all()):
             raise ValueError(f"A sentence embedding holds NaN or infinite values; this model decodes {expected}.")
         slack = 1e-2
-        if self.config.encoder_type != "self_attention":
+        is_normed = self.config.encoder_type == "self_attention" and self.config.latent_width == self.config.hidden_size
+        if not is_normed or self.config.pooling == "inner_attention":
             # No layer norm keeps a raw row far from length 1 there, and some come near it by chance: what rounding
             # leaves of a normalised vector is nearer still.
             slack = max(torch.finfo(embedding.dtype).eps, 2e-6) if embedding.is_floating_point() else 0.0
@@ -525,7 +562,8 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
                 f"{int(is_unit.sum())} of {len(latents)} sentence embeddings are L2-normalised; this model decodes "
                 f"{expected}, as `pooler_output` gives it. Encode without normalisation."
             )
-        reason = self.encoder.pooler.explain_foreign(latents)
+        pooler: Any = self.encoder.pooler
+        reason = pooler.explain_foreign(latents)
         if reason is not None:
             raise ValueError(
                 f"A sentence embedding did not come from this kind of encoder ({reason}); this model decodes "
@@ -574,8 +612,10 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
                 f"generate() got {sources} inputs; give exactly one of a text (`input_ids` or `inputs_embeds`), "
                 "`sentence_embedding` and `encoder_outputs`."
             )
-        # The decoder reads only Z, so the mask of the text ends its work here.
+        # A decoder that reads only Z has no use for the mask of the text.
         attention_mask = kwargs.pop("attention_mask", None)
+        if not self.config.has_latents and attention_mask is not None:
+            kwargs["attention_mask"] = attention_mask
         if kwargs.get("encoder_outputs") is None:
             if sentence_embedding is not None:
                 latents = self.latents_from_embedding(sentence_embedding)

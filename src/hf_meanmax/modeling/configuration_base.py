@@ -32,11 +32,14 @@ POOLING_ROWS = {
     "last": ("last",),
     "mean_max_last": ("max", "mean", "last"),
 }
+EncoderType = Literal["self_attention", "bilstm", "lstm", "bigru", "gru", "cnn", "hierarchical_cnn"]
+Pooling = Literal["mean_max", "mean", "max", "last", "mean_max_last", "inner_attention", "none"]
 
 
 DecoderType = Literal[
-    "attention", "gates", "lstm", "lstm_attention", "lstm_gates", "gru", "causal_cnn", "words_cnn", "words_rnn"
-]
+    "attention", "gates", "lstm", "lstm_attention", "lstm_gates", "gru", "conditional_gru", "causal_cnn", "words_cnn",
+    "words_rnn",
+]  # fmt: skip
 DECODERS_WITH_CHANNELS = ("causal_cnn", "words_cnn", "words_rnn")
 
 
@@ -50,6 +53,9 @@ class LatentConfig(PreTrainedConfig):
         input_vocab_size (`int`, *optional*, defaults to `vocab_size`):
             Rows of the encoder's word table. Larger than `vocab_size` after a vocabulary expansion; ids below
             `vocab_size` mean the same token on both sides.
+        separate_vocabularies (`bool`, defaults to `False`):
+            Give the decoder a word table of its own: its ids are those of another tokenizer, and `input_vocab_size` may
+            be any size. The special tokens have the same ids on both sides.
         embedding_size (`int`, defaults to 300):
             Width of the word vectors.
         hidden_size (`int`, defaults to 2048):
@@ -71,20 +77,34 @@ class LatentConfig(PreTrainedConfig):
             How the tokens become hidden states. A `bilstm` or `bigru` has `hidden_size / 2` units a direction; a `cnn`
             shares `hidden_size` among filters of 3, 4 and 5 words; a `hierarchical_cnn` shares it among its layers,
             whose outputs stand side by side.
-        pooling (`"mean_max"`, `"mean"`, `"max"`, `"last"` or `"mean_max_last"`, defaults to `"mean_max"`):
+        pooling (`"mean_max"`, `"mean"`, `"max"`, `"last"`, `"mean_max_last"`, `"inner_attention"` or `"none"`, \
+            defaults to `"mean_max"`):
             The latent rows: the maximum and the mean over the tokens, and the last state (of a `bilstm` the last state
-            of each direction).
+            of each direction); weighted means, whose weights a small network gives each token (`inner_attention`); or
+            no rows, so that the decoder attends over the hidden states themselves and there is no embedding (`none`).
+        latent_heads (`int`, defaults to 1):
+            Rows of `inner_attention`.
+        latent_size (`int`, *optional*, defaults to `hidden_size`):
+            Width of a latent row: the hidden states are projected to it before they are combined.
+        pooling_hidden_size (`int`, *optional*, defaults to `hidden_size`):
+            Inner width of the network that weighs the tokens for `inner_attention`.
         mean_first (`bool`, defaults to `False`):
             Put the mean row before the max row. The decoder's attention does not depend on the order, the flat
             embedding does.
         decoder_type (`"attention"`, `"gates"`, `"lstm"`, `"lstm_attention"`, `"lstm_gates"`, `"gru"`, \
-            `"causal_cnn"`, `"words_cnn"` or `"words_rnn"`, defaults to `"attention"`):
+            `"conditional_gru"`, `"causal_cnn"`, `"words_cnn"` or `"words_rnn"`, defaults to `"attention"`):
             How the decoder reads the latent rows. Self-attention over the words said so far, then attention over the
             rows or element-wise gates on them; an LSTM that starts from all rows (`lstm`), starts from zeros and
             attends over the rows (`lstm_attention`), or starts from the last-state row, if there is one, and has
             gates on the others (`lstm_gates`); a GRU or convolutions over the words said so far that read all rows
-            beside each word (`gru`, `causal_cnn`); or a network that predicts all words at once from the rows
+            beside each word (`gru`, `causal_cnn`); two GRU blocks a step, the second of which reads what
+            `decoder_context` says (`conditional_gru`); or a network that predicts all words at once from the rows
             (`words_cnn`, `words_rnn`).
+        decoder_context (`"attention"`, `"constant"` or `"none"`, defaults to `"attention"`):
+            What a `conditional_gru` reads at each step: the rows that it attends to, all of Z, or nothing (it then has
+            one block).
+        decoder_initial_state (`bool`, defaults to `False`):
+            Start a `conditional_gru` from Z; otherwise it starts from a trained vector.
         decoder_channels (`list[int]`, *optional*):
             Widths of a `causal_cnn`, `words_cnn` or `words_rnn` from Z to what the output layer scores.
         num_context_words (`int`, defaults to 30):
@@ -125,6 +145,7 @@ class LatentConfig(PreTrainedConfig):
 
     vocab_size: int = 21583
     input_vocab_size: int | None = None
+    separate_vocabularies: bool = False
     embedding_size: int = 300
     hidden_size: int = 2048
     num_hidden_layers: int = 1
@@ -133,12 +154,15 @@ class LatentConfig(PreTrainedConfig):
     attention_bias: bool = False
     projection_activation: Literal["relu"] | None = None
     attention_dropout: float | int = 0.5
-    encoder_type: Literal["self_attention", "bilstm", "lstm", "bigru", "gru", "cnn", "hierarchical_cnn"] = (
-        "self_attention"
-    )
-    pooling: Literal["mean_max", "mean", "max", "last", "mean_max_last"] = "mean_max"
+    encoder_type: EncoderType = "self_attention"
+    pooling: Pooling = "mean_max"
+    latent_heads: int = 1
+    latent_size: int | None = None
+    pooling_hidden_size: int | None = None
     mean_first: bool = False
     decoder_type: DecoderType = "attention"
+    decoder_context: Literal["attention", "constant", "none"] = "attention"
+    decoder_initial_state: bool = False
     decoder_channels: list[int] | None = None
     num_context_words: int = 30
     predict_previous: bool = False
@@ -185,7 +209,9 @@ class LatentConfig(PreTrainedConfig):
     @property
     def pooling_rows(self) -> tuple[str, ...]:
         """Names of the latent rows, in their order."""
-        rows = POOLING_ROWS[self.pooling]
+        if self.pooling == "inner_attention":
+            return tuple(f"head_{head + 1}" for head in range(self.latent_heads))
+        rows = POOLING_ROWS.get(self.pooling, ())
         return ("mean", "max", *rows[2:]) if self.mean_first and rows[:2] == ("max", "mean") else rows
 
     @property
@@ -201,6 +227,16 @@ class LatentConfig(PreTrainedConfig):
         if self.decoder_type == "lstm":
             return self.pooling_rows
         return tuple(row for row in self.pooling_rows if row == "last") if self.decoder_type == "lstm_gates" else ()
+
+    @property
+    def has_latents(self) -> bool:
+        """Whether there are latent rows, and so an embedding; otherwise the decoder reads the hidden states."""
+        return self.pooling != "none"
+
+    @property
+    def latent_width(self) -> int:
+        """Width of what the decoder reads: of a latent row, or of a hidden state where there are no rows."""
+        return self.latent_size if self.latent_size is not None and self.has_latents else self.hidden_size
 
     @property
     def is_autoregressive(self) -> bool:
@@ -220,8 +256,8 @@ class LatentConfig(PreTrainedConfig):
 
     @property
     def sentence_embedding_size(self) -> int:
-        """Dimension L * hidden_size of the flat sentence embedding."""
-        return self.num_latents * self.hidden_size
+        """Dimension L * latent_width of the flat sentence embedding; 0 if there is none."""
+        return self.num_latents * self.latent_width
 
     @property
     def projection_dim(self) -> int:
@@ -233,27 +269,30 @@ class LatentConfig(PreTrainedConfig):
         for name in (
             "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "intermediate_size",
             "num_attention_heads", "max_position_embeddings", "num_special_tokens", "num_context_words",
+            "latent_heads", "latent_size", "pooling_hidden_size",
         ):  # fmt: skip
             value = getattr(self, name)
-            if value < 1:
+            if value is not None and value < 1:
                 raise ValueError(f"`{name}` is {value}; it must be 1 or more.")
-        if self.input_vocab_size is not None and self.input_vocab_size < self.vocab_size:
+        is_smaller = self.input_vocab_size is not None and self.input_vocab_size < self.vocab_size
+        if is_smaller and not self.separate_vocabularies:
             raise ValueError(
                 f"`input_vocab_size` is {self.input_vocab_size}, smaller than `vocab_size` {self.vocab_size}: the "
-                "encoder must know every word that the decoder says. Leave it out or make it larger."
+                "encoder must know every word that the decoder says. Leave it out, make it larger, or set "
+                "`separate_vocabularies=True`."
             )
-        if self.num_special_tokens > self.vocab_size:
-            raise ValueError(
-                f"`num_special_tokens` is {self.num_special_tokens}, more than `vocab_size` {self.vocab_size}."
-            )
+        smallest = min(self.vocab_size, self.input_vocab_size or self.vocab_size)
+        if self.num_special_tokens > smallest:
+            raise ValueError(f"`num_special_tokens` is {self.num_special_tokens}, more than `vocab_size` {smallest}.")
         for name in ("pad_token_id", "unk_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
             value = getattr(self, name)
-            if value is not None and not 0 <= value < self.vocab_size:
-                raise ValueError(f"`{name}` is {value}; it must be in 0..{self.vocab_size - 1} (`vocab_size` - 1).")
+            if value is not None and not 0 <= value < smallest:
+                raise ValueError(f"`{name}` is {value}; it must be in 0..{smallest - 1} (`vocab_size` - 1).")
 
     def validate_tables(self) -> None:
         """A tied output says the words of the input; a frozen table has a trained one for the special tokens."""
-        if self.tie_word_embeddings and self.input_vocab_size not in (None, self.vocab_size):
+        is_one = self.separate_vocabularies or self.input_vocab_size in (None, self.vocab_size)
+        if self.tie_word_embeddings and not is_one:
             raise ValueError(
                 f"`tie_word_embeddings` needs one vocabulary, but `input_vocab_size` is {self.input_vocab_size} and "
                 f"`vocab_size` {self.vocab_size}. Leave `input_vocab_size` out or set `tie_word_embeddings=False`."
@@ -301,6 +340,38 @@ class LatentConfig(PreTrainedConfig):
             raise ValueError(
                 f"`pooling` is {self.pooling!r}, which leaves the gates of `decoder_type='lstm_gates'` without rows. "
                 "Use `pooling='mean_max_last'`, or `decoder_type='lstm'`."
+            )
+
+    def validate_latents(self) -> None:
+        """The decoder can read what the pooling gives, and rows of this width."""
+        attends = self.decoder_type == "attention" or (
+            self.decoder_type == "conditional_gru" and self.decoder_context == "attention"
+        )
+        if not self.has_latents and (not attends or self.decoder_initial_state):
+            raise ValueError(
+                f"`pooling` is 'none', so there are no latent rows; `decoder_type={self.decoder_type!r}` with "
+                f"`decoder_context={self.decoder_context!r}` and `decoder_initial_state={self.decoder_initial_state}` "
+                "needs them. Use a decoder that only attends (`decoder_type='attention'`, or 'conditional_gru' with "
+                "`decoder_context='attention'` and no initial state), or another pooling."
+            )
+        if not self.has_latents and self.latent_size is not None:
+            raise ValueError(
+                f"`latent_size` is {self.latent_size} and `pooling` 'none', which has no rows. Leave it out."
+            )
+        if self.latent_heads > 1 and self.pooling != "inner_attention":
+            raise ValueError(
+                f"`latent_heads` is {self.latent_heads} and `pooling` {self.pooling!r}; only 'inner_attention' has "
+                "heads."
+            )
+        if self.latent_width != self.hidden_size and self.decoder_type in ("gates", "lstm_gates"):
+            raise ValueError(
+                f"`latent_size` is {self.latent_size} and `hidden_size` {self.hidden_size}; the gates of "
+                f"`decoder_type={self.decoder_type!r}` work on rows as wide as its states. Leave `latent_size` out."
+            )
+        if self.decoder_type == "conditional_gru" and self.decoder_context == "none" and not self.decoder_initial_state:
+            raise ValueError(
+                "`decoder_context` is 'none' and `decoder_initial_state` False: the decoder would never read Z. Set "
+                "one of them."
             )
 
     def validate_channels(self) -> None:

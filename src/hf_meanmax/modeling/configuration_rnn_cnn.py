@@ -4,7 +4,7 @@ from typing import Any, ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
 
-from .configuration_base import DecoderType, LatentConfig
+from .configuration_base import DecoderType, EncoderType, LatentConfig
 
 
 @strict
@@ -31,7 +31,7 @@ class RNNCNNConfig(LatentConfig):
 
     vocab_size: int = 20000
     hidden_size: int = 600
-    encoder_type: Literal["self_attention", "bilstm", "lstm", "bigru", "gru", "cnn", "hierarchical_cnn"] = "bigru"
+    encoder_type: EncoderType = "bigru"
     mean_first: bool = True
     decoder_type: DecoderType = "words_cnn"
     position_embedding_type: Literal["sinusoidal", "learned", "none"] = "none"

@@ -7,9 +7,17 @@ import torch
 from torch import nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.configuration_utils import PreTrainedConfig
-from transformers.masking_utils import create_causal_mask
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 
-from .layers import FeedForward, LatentGates, MultiHeadAttention, SequenceLayer, run_recurrent_on
+from .layers import (
+    AdditiveAttention,
+    FeedForward,
+    LatentGates,
+    MultiHeadAttention,
+    SequenceLayer,
+    cached_state,
+    run_recurrent_on,
+)
 
 
 class CausalLayer(SequenceLayer):
@@ -36,18 +44,21 @@ class CausalLayer(SequenceLayer):
         latents: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
+        latent_mask: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """`(B, T, input_size)` and Z `(B, L, hidden_size)` -> `(B, T, hidden_size)`."""
+        """`(B, T, input_size)` and Z `(B, L, latent_width)` -> `(B, T, hidden_size)`."""
         attended, _ = self.attention(
             hidden_states, attention_mask=attention_mask, past_key_values=past_key_values, **kwargs
         )
         if self.has_residual:
             attended = attended + hidden_states
-        return self.read(self.attention_norm(attended), latents, **kwargs)
+        return self.read(self.attention_norm(attended), latents, latent_mask, **kwargs)
 
-    def read(self, attended: torch.Tensor, latents: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-        """The output `(B, T, d)` of the attended states `(B, T, d)` and Z `(B, L, d)`."""
+    def read(
+        self, attended: torch.Tensor, latents: torch.Tensor, latent_mask: torch.Tensor | None, **kwargs: Any
+    ) -> torch.Tensor:
+        """The output `(B, T, d)` of the attended states `(B, T, d)` and Z `(B, L, latent_width)`."""
         raise NotImplementedError
 
 
@@ -56,11 +67,13 @@ class LatentAttentionLayer(CausalLayer):
 
     def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
         super().__init__(config, layer_idx)
-        self.latent_attention = MultiHeadAttention(config, config.hidden_size, config.hidden_size, layer_idx)
+        self.latent_attention = MultiHeadAttention(config, config.hidden_size, config.latent_width, layer_idx)
 
-    def read(self, attended: torch.Tensor, latents: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    def read(
+        self, attended: torch.Tensor, latents: torch.Tensor, latent_mask: torch.Tensor | None, **kwargs: Any
+    ) -> torch.Tensor:
         # The L projected rows are recomputed at each step: cheaper than a cache for them.
-        context, _ = self.latent_attention(attended, key_value_states=latents, **kwargs)
+        context, _ = self.latent_attention(attended, key_value_states=latents, attention_mask=latent_mask, **kwargs)
         context = self.latent_norm(self.latent_dropout(context) + attended)
         return self.output_norm(self.feed_forward(context) + context)
 
@@ -72,7 +85,9 @@ class LatentGateLayer(CausalLayer):
         super().__init__(config, layer_idx)
         self.latent_gates = LatentGates(config)
 
-    def read(self, attended: torch.Tensor, latents: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    def read(
+        self, attended: torch.Tensor, latents: torch.Tensor, latent_mask: torch.Tensor | None, **kwargs: Any
+    ) -> torch.Tensor:
         states = self.output_norm(self.feed_forward(attended) + attended)
         gated, _ = self.latent_gates(states, latents)
         return self.latent_norm(states + self.latent_dropout(gated))
@@ -92,10 +107,11 @@ class RecurrentDecoderLayer(SequenceLayer):
         self.lstm = nn.LSTM(config.embedding_size if layer_idx == 0 else size, size, batch_first=True)
         self.dropout = nn.Dropout(config.hidden_dropout)
         self.state_row_indices = [config.pooling_rows.index(row) for row in config.state_rows]
-        self.initial_state = nn.Linear(len(config.state_rows) * size, 2 * size) if config.state_rows else None
+        rows_size = len(config.state_rows) * config.latent_width
+        self.initial_state = nn.Linear(rows_size, 2 * size) if config.state_rows else None
         reads_by = config.decoder_type
         self.latent_attention = (
-            MultiHeadAttention(config, size, size, layer_idx) if reads_by == "lstm_attention" else None
+            MultiHeadAttention(config, size, config.latent_width, layer_idx) if reads_by == "lstm_attention" else None
         )
         self.latent_gates = LatentGates(config) if reads_by == "lstm_gates" else None
         self.latent_norm = nn.Identity() if reads_by == "lstm" else nn.LayerNorm(size, eps=config.layer_norm_eps)
@@ -104,7 +120,7 @@ class RecurrentDecoderLayer(SequenceLayer):
         """h and c `(B, d)` before the first word: a tanh and a linear map of the rows of Z that the decoder starts
         from, since a latent row is all that it gets of the encoder's last states."""
         if self.initial_state is None:
-            zeros = latents.new_zeros(latents.shape[0], latents.shape[-1])
+            zeros = latents.new_zeros(latents.shape[0], self.lstm.hidden_size)
             return zeros, zeros
         h, c = self.initial_state(latents[:, self.state_row_indices].flatten(1)).chunk(2, dim=-1)
         return h.tanh(), c
@@ -129,7 +145,7 @@ class RecurrentDecoderLayer(SequenceLayer):
         return self.latent_norm(states + self.dropout(read))
 
 
-class ConditionalGRULayer(SequenceLayer):
+class ContextGRULayer(SequenceLayer):
     """A GRU that starts from zeros and reads all of Z beside the word at each step (the decoder of skip-thought, Kiros
     et al. 2015: Z enters each of the three gates)."""
 
@@ -154,6 +170,109 @@ class ConditionalGRULayer(SequenceLayer):
         start = (hidden_states.new_zeros(len(latents), self.gru.hidden_size),)
         states = run_recurrent_on(self.gru, inputs, attention_mask, start, past_key_values, self.layer_idx)
         return self.dropout(states)
+
+
+class ConditionalGRULayer(SequenceLayer):
+    """Two GRU blocks a step (compound attention, section 4.1.2; Sennrich et al. 2017): the first reads the word before,
+    the second a context, and a tanh layer reads state, word and context for the output.
+
+    `decoder_context`: additive attention over the rows of Z with the first block's state as the query (over hidden
+    states, where there are no rows), all of Z, or nothing; then there is no second block.
+    """
+
+    def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
+        super().__init__()
+        self.layer_idx = layer_idx
+        size = config.hidden_size
+        word_size = config.embedding_size if layer_idx == 0 else size
+        context_size = {
+            "attention": config.latent_width, "constant": config.sentence_embedding_size, "none": 0,
+        }[config.decoder_context]  # fmt: skip
+        self.initial_state = nn.Linear(config.sentence_embedding_size, size) if config.decoder_initial_state else None
+        # A start that is trained lets nothing of the text pass around what the context reads.
+        self.start = None if config.decoder_initial_state else nn.Parameter(torch.zeros(size))
+        self.word_block = nn.GRUCell(word_size, size)
+        self.context_block = nn.GRUCell(context_size, size) if context_size else None
+        attends = config.decoder_context == "attention"
+        self.latent_attention = AdditiveAttention(size, config.latent_width, size) if attends else None
+        self.weights = LatentWeights()
+        self.readout = nn.Linear(size + word_size + context_size, size)
+        self.dropout = nn.Dropout(config.hidden_dropout)
+
+    def first_state(self, latents: torch.Tensor) -> torch.Tensor:
+        """h `(B, d)` before the first word."""
+        if self.start is not None:
+            return self.start.expand(len(latents), -1)
+        initial_state: Any = self.initial_state
+        return initial_state(latents.flatten(1)).tanh()
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        latents: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        latent_mask: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """`(B, T, input_size)`, Z `(B, L, latent_width)`, masks `(B, past + T)` and `(B, L)` -> `(B, T, d)`."""
+        steps, dtype = hidden_states.shape[1], hidden_states.dtype
+        (state,) = cached_state(past_key_values, self.layer_idx, (self.first_state(latents),))
+        state = state.to(dtype)
+        # What a step reads beside its state is computed for all steps at once.
+        word_gates = input_gates(self.word_block, hidden_states)
+        attention, context_gates, keys, context = self.latent_attention, None, None, None
+        if attention is not None:
+            keys = attention.key(latents)
+        elif self.context_block is not None:
+            context = latents.flatten(1).to(dtype)
+            context_gates = input_gates(self.context_block, context)
+        states, contexts, weights = [], [], []
+        for t in range(steps):
+            new = gru_step(self.word_block, word_gates[:, t], state)
+            if attention is not None:
+                context, attended = attention(new, latents, keys, latent_mask)
+                context_gates = input_gates(self.context_block, context)
+                contexts.append(context)
+                weights.append(attended)
+            if context_gates is not None:
+                new = gru_step(self.context_block, context_gates, new)
+            new = new.to(dtype)
+            if attention_mask is not None:
+                new = torch.where(attention_mask[:, t - steps].bool().unsqueeze(-1), new, state)
+            state = new
+            states.append(state)
+            if past_key_values is not None:
+                past_key_values.update(state[:, None, None], state[:, None, None], self.layer_idx)
+        read = [torch.stack(states, dim=1), hidden_states]
+        if contexts:
+            attended_rows, _ = self.weights(torch.stack(contexts, dim=1), torch.stack(weights, dim=1))
+            read.append(attended_rows.to(dtype))
+        elif context is not None:
+            read.append(context.unsqueeze(1).expand(-1, steps, -1))
+        return self.dropout(self.readout(torch.cat(read, dim=-1)).tanh())
+
+
+class LatentWeights(nn.Module):
+    """Where the weights of an attention that goes step by step pass, to be recorded like those of a head."""
+
+    def forward(self, context: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """`(B, T, d)` and weights `(B, T, L)` -> the same, with the weights as `(B, 1, T, L)`."""
+        return context, weights.unsqueeze(1)
+
+
+def input_gates(block: Any, inputs: torch.Tensor) -> torch.Tensor:
+    """The products `(..., 3 d)` of a GRU block with its inputs `(..., input_size)`."""
+    return nn.functional.linear(inputs, block.weight_ih, block.bias_ih)
+
+
+def gru_step(block: Any, gates: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+    """The next state `(B, d)` of a GRU block whose products with the input `(B, 3 d)` are at hand."""
+    reset_in, update_in, new_in = gates.chunk(3, dim=-1)
+    reset, update, new = nn.functional.linear(state, block.weight_hh, block.bias_hh).chunk(3, dim=-1)
+    update = torch.sigmoid(update_in + update)
+    new = torch.tanh(new_in + torch.sigmoid(reset_in + reset) * new)
+    return new + update * (state - new)
 
 
 class CausalConvolutionLayer(SequenceLayer):
@@ -252,7 +371,8 @@ class AutoregressiveDecoder(nn.Module):
         "lstm": RecurrentDecoderLayer,
         "lstm_attention": RecurrentDecoderLayer,
         "lstm_gates": RecurrentDecoderLayer,
-        "gru": ConditionalGRULayer,
+        "gru": ContextGRULayer,
+        "conditional_gru": ConditionalGRULayer,
         "causal_cnn": CausalConvolutionLayer,
     }
 
@@ -269,19 +389,24 @@ class AutoregressiveDecoder(nn.Module):
         latents: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
+        latent_mask: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """Vectors `(B, T, embedding_size)` of the words said so far, Z `(B, L, d)` -> `(B, T, d)`.
+        """Vectors `(B, T, embedding_size)` of the words said so far, Z `(B, L, latent_width)` -> `(B, T, d)`.
 
-        `attention_mask` `(B, past + T)` hides padding; `past_key_values` is extended in place, by keys and values or by
-        the states of the past steps.
+        `attention_mask` `(B, past + T)` hides padding, `latent_mask` `(B, L)` that of hidden states in place of rows;
+        `past_key_values` is extended in place, by keys and values or by the states of the past steps.
         """
         if isinstance(past_key_values, EncoderDecoderCache):
             past_key_values = past_key_values.self_attention_cache
         if self.config.decoder_type in self.attention_layers:
+            if latent_mask is not None:
+                latent_mask = create_bidirectional_mask(self.config, inputs, latent_mask, encoder_hidden_states=latents)
             attention_mask = create_causal_mask(
                 config=self.config, inputs_embeds=inputs, attention_mask=attention_mask, past_key_values=past_key_values
             )
+        if latent_mask is not None:
+            kwargs["latent_mask"] = latent_mask
         for layer in self.layers:
             inputs = layer(inputs, latents, attention_mask=attention_mask, past_key_values=past_key_values, **kwargs)
         return inputs

@@ -29,17 +29,18 @@ def sinusoidal_positions(length: int, width: int, device: torch.device | None = 
 
 
 class TextEmbeddings(nn.Module):
-    """Word vectors plus position codes: x_t = e_t + p_t. Encoder and decoder read the same tables.
+    """Word vectors plus position codes: x_t = e_t + p_t. Encoder and decoder read the same tables, unless their words
+    are of two vocabularies.
 
     With `config.freeze_word_embeddings` the word table never gets a gradient and the special tokens read a small
     trained table of their own.
     """
 
-    def __init__(self, config: PreTrainedConfig) -> None:
+    def __init__(self, config: PreTrainedConfig, vocab_size: int | None = None) -> None:
         super().__init__()
         self.config = config
         self.word_embeddings = nn.Embedding(
-            config.input_vocab_size, config.embedding_size, padding_idx=config.pad_token_id
+            vocab_size or config.input_vocab_size, config.embedding_size, padding_idx=config.pad_token_id
         )
         self.special_embeddings = None
         if config.freeze_word_embeddings:
@@ -137,6 +138,35 @@ def eager_attention_forward(
     weights = weights.to(query.dtype)
     dropped = nn.functional.dropout(weights, p=dropout, training=module.training)
     return torch.matmul(dropped, value).transpose(1, 2), weights
+
+
+def masked_softmax(scores: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """Softmax over the last dimension, exactly 0 where `mask` is 0, and nowhere else than 0 in a row without any 1."""
+    if mask is None:
+        return scores.float().softmax(dim=-1).to(scores.dtype) if scores.dtype.itemsize < 4 else scores.softmax(dim=-1)
+    hidden = mask == 0
+    scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
+    return masked_softmax(scores, None).masked_fill(hidden, 0.0)
+
+
+class AdditiveAttention(nn.Module):
+    """Weights softmax_j v' tanh(W q + U k_j) of a query over keys, and the mean of the keys that they give (Bahdanau et
+    al. 2015)."""
+
+    def __init__(self, query_size: int, key_size: int, inner_size: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(query_size, inner_size)
+        self.key = nn.Linear(key_size, inner_size, bias=False)
+        self.score = nn.Linear(inner_size, 1, bias=False)
+
+    def forward(
+        self, query: torch.Tensor, states: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Queries `(B, query_size)`, states `(B, L, key_size)`, `key(states)`, which is the same for all queries, and
+        mask `(B, L)` -> `(B, key_size)` and weights `(B, L)`."""
+        scores = self.score((self.query(query).unsqueeze(1) + keys).tanh()).squeeze(-1)
+        weights = masked_softmax(scores, mask)
+        return (weights.unsqueeze(1) @ states).squeeze(1), weights
 
 
 class MultiHeadAttention(nn.Module):
@@ -262,6 +292,17 @@ def run_recurrent(
     return outputs.masked_fill(~mask.unsqueeze(-1), 0.0)
 
 
+def cached_state(
+    past_key_values: Cache | None, layer_idx: int, start: tuple[torch.Tensor, ...]
+) -> tuple[torch.Tensor, ...]:
+    """The state after the last word of a cache, or `start` where there is none: h, or h and c, `(B, d)` each."""
+    past = 0 if past_key_values is None else past_key_values.get_seq_length(layer_idx)
+    if past_key_values is None or past == 0:
+        return start
+    layer = past_key_values.layers[layer_idx]
+    return tuple(kept[:, 0, past - 1] for kept in (layer.keys, layer.values)[: len(start)])
+
+
 def run_recurrent_on(
     network: nn.LSTM | nn.GRU,
     inputs: torch.Tensor,
@@ -282,11 +323,7 @@ def run_recurrent_on(
         past_key_values: the cache, extended in place.
         layer_idx: place of the layer in it.
     """
-    if past_key_values is not None:
-        past = past_key_values.get_seq_length(layer_idx)
-        if past > 0:
-            layer = past_key_values.layers[layer_idx]
-            state = tuple(kept[:, 0, past - 1] for kept in (layer.keys, layer.values)[: len(state)])
+    state = cached_state(past_key_values, layer_idx, state)
     # A GPU takes whole states of the inputs' type alone; under autocast an LSTM gives another type than it takes.
     state = tuple(part.to(inputs.dtype).contiguous() for part in state)
     if past_key_values is None:

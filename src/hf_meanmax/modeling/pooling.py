@@ -7,6 +7,8 @@ import torch
 from torch import nn
 from transformers.configuration_utils import PreTrainedConfig
 
+from .layers import masked_softmax
+
 
 def max_pooling(hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
     """z[i] = max_t h_t[i] over real tokens (mean-max autoencoder, eq. 12); zeros for a row without tokens."""
@@ -45,11 +47,19 @@ def last_pooling(hidden_states: torch.Tensor, attention_mask: torch.Tensor | Non
     return pooled
 
 
+def latent_projection(config: PreTrainedConfig) -> nn.Module:
+    """From hidden states to the width of a latent row. It has no bias, so that a row without tokens stays zero."""
+    if config.latent_width == config.hidden_size:
+        return nn.Identity()
+    return nn.Linear(config.hidden_size, config.latent_width, bias=False)
+
+
 class StatePooling(nn.Module):
     """Stacks the rows that `config.pooling_rows` names (mean-max autoencoder, eq. 14)."""
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__()
+        self.projection = latent_projection(config)
         backward_size = config.hidden_size // 2 if config.encoder_type.startswith("bi") else 0
         self.functions: dict[str, Callable[..., torch.Tensor]] = {
             "max": max_pooling,
@@ -61,8 +71,15 @@ class StatePooling(nn.Module):
     def forward(
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """`(B, N, d)` and a mask `(B, N)` -> Z `(B, L, d)` and the pooling weights (none for these rows)."""
-        rows = [self.functions[name](hidden_states, attention_mask) for name in self.rows]
+        """`(B, N, d)` and a mask `(B, N)` -> Z `(B, L, latent_width)` and the pooling weights (none for these rows)."""
+        projected = self.projection(hidden_states)
+        rows = []
+        for name in self.rows:
+            if name == "last":
+                # Its halves come from the two ends, so it is projected as a whole.
+                rows.append(self.projection(self.functions[name](hidden_states, attention_mask)))
+            else:
+                rows.append(self.functions[name](projected, attention_mask))
         return torch.stack(rows, dim=1), None
 
     def explain_foreign(self, latents: torch.Tensor) -> str | None:
@@ -78,4 +95,47 @@ class StatePooling(nn.Module):
         return None
 
 
-POOLINGS = dict.fromkeys(("mean_max", "mean", "max", "last", "mean_max_last"), StatePooling)
+class InnerAttentionPooling(nn.Module):
+    """A = softmax(U tanh(W H')), Z = A H, row by row over the real tokens (structured self-attentive embedding, eq.
+    5-6; compound attention, eq. 4.4-4.5). The weights are those of the hidden states; the rows are of projected ones.
+    """
+
+    def __init__(self, config: PreTrainedConfig) -> None:
+        super().__init__()
+        inner_size = config.pooling_hidden_size or config.hidden_size
+        self.projection = latent_projection(config)
+        self.hidden = nn.Linear(config.hidden_size, inner_size, bias=False)
+        self.scores = nn.Linear(inner_size, config.latent_heads, bias=False)
+
+    def forward(
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """`(B, N, d)` and a mask `(B, N)` -> Z `(B, L, latent_width)` and the weights `(B, L, N)`, 0 at padding; both
+        are zeros for a row without tokens."""
+        scores = self.scores(self.hidden(hidden_states).tanh()).transpose(1, 2)
+        weights = masked_softmax(scores, None if attention_mask is None else attention_mask.unsqueeze(1))
+        return weights @ self.projection(hidden_states), weights
+
+    def explain_foreign(self, latents: torch.Tensor) -> str | None:
+        """What shows that rows did not come from this pooling: nothing does."""
+        return None
+
+
+class NoPooling(nn.Module):
+    """Leaves the hidden states to the decoder: the translators without a fixed representation."""
+
+    def __init__(self, config: PreTrainedConfig) -> None:
+        super().__init__()
+
+    def forward(
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """No rows and no weights."""
+        return None, None
+
+
+POOLINGS = {
+    **dict.fromkeys(("mean_max", "mean", "max", "last", "mean_max_last"), StatePooling),
+    "inner_attention": InnerAttentionPooling,
+    "none": NoPooling,
+}

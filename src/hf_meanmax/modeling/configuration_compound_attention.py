@@ -1,0 +1,107 @@
+"""Configuration of compound attention."""
+
+import difflib
+from typing import Any, ClassVar, Literal
+
+from huggingface_hub.dataclasses import strict
+
+from .configuration_base import DecoderType, EncoderType, LatentConfig, Pooling
+
+_GRU = {"encoder_type": "bigru", "decoder_type": "conditional_gru", "position_embedding_type": "none"}
+_TRANSFORMER = {
+    "encoder_type": "self_attention", "decoder_type": "attention", "position_embedding_type": "sinusoidal",
+    "decoder_context": "attention", "decoder_initial_state": False,
+}  # fmt: skip
+_STATE = {**_GRU, "decoder_context": "none", "decoder_initial_state": True}
+_CONSTANT = {**_GRU, "decoder_context": "constant", "decoder_initial_state": True}
+_ATTENTION = {**_GRU, "decoder_context": "attention", "decoder_initial_state": False}
+
+# Table 4.1 of the thesis, and the two Transformers of its section 4.3.
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "attn": {**_ATTENTION, "pooling": "none"},
+    "final": {**_STATE, "pooling": "last"},
+    "final-ctx": {**_CONSTANT, "pooling": "last"},
+    "avgpool": {**_STATE, "pooling": "mean"},
+    "maxpool": {**_STATE, "pooling": "max"},
+    "avgpool-ctx": {**_CONSTANT, "pooling": "mean"},
+    "maxpool-ctx": {**_CONSTANT, "pooling": "max"},
+    "attn-ctx": {**_CONSTANT, "pooling": "inner_attention"},
+    "attn-attn": {**_ATTENTION, "pooling": "inner_attention"},
+    "trf": {**_TRANSFORMER, "pooling": "none"},
+    "trf-attn-attn": {**_TRANSFORMER, "pooling": "inner_attention"},
+}
+
+
+_REPRESENTATION_SIZE = 600
+_HEADS = 12
+
+
+@strict
+class CompoundAttentionConfig(LatentConfig):
+    r"""Compound attention (Cifka 2018, "Continuous Sentence Representations in Neural Machine Translation"):
+    translation through a sentence representation of fixed size, and the translators that it is compared with. The
+    default is ATTN-ATTN with 12 heads and 600-dimensional vectors.
+
+    Args:
+        architecture (`str`, *optional*, defaults to `"attn-attn"`):
+            One of the eleven of the thesis (table 4.1 and section 4.3): `"attn"`, `"final"`, `"final-ctx"`,
+            `"avgpool"`, `"maxpool"`, `"avgpool-ctx"`, `"maxpool-ctx"`, `"attn-ctx"`, `"attn-attn"`, `"trf"`,
+            `"trf-attn-attn"`. It sets `encoder_type`, `pooling`, `decoder_type`, `decoder_context`,
+            `decoder_initial_state` and `position_embedding_type`, and refuses other values of these. With `None` they
+            can be set one by one; those left out are as in `"attn-attn"`.
+        latent_heads (`int`, *optional*, defaults to 12 for `pooling="inner_attention"` and 1 for the others):
+            Rows of the representation.
+        latent_size (`int`, *optional*, defaults to 600 divided by `latent_heads`):
+            Width of a row; the size of the representation is that of all rows together. `"attn"` and `"trf"` have
+            none.
+
+    The other fields are described at [`LatentConfig`].
+    """
+
+    model_type = "compound_attention"
+    auto_classes: ClassVar[dict[str, str]] = {
+        "AutoConfig": "configuration_compound_attention.CompoundAttentionConfig",
+        "AutoModel": "modeling_compound_attention.CompoundAttentionModel",
+        "AutoModelForSeq2SeqLM": "modeling_compound_attention.CompoundAttentionForTranslation",
+    }
+
+    architecture: str | None = "attn-attn"
+    vocab_size: int = 30000
+    hidden_size: int = 512
+    intermediate_size: int = 2048
+    embedding_dropout: float | int = 0.0
+    attention_dropout: float | int = 0.0
+    # None until the architecture has set them.
+    encoder_type: EncoderType | None = None  # type: ignore[assignment]
+    pooling: Pooling | None = None  # type: ignore[assignment]
+    latent_heads: int | None = None  # type: ignore[assignment]
+    decoder_type: DecoderType | None = None  # type: ignore[assignment]
+    decoder_context: Literal["attention", "constant", "none"] | None = None  # type: ignore[assignment]
+    decoder_initial_state: bool | None = None  # type: ignore[assignment]
+    position_embedding_type: Literal["sinusoidal", "learned", "none"] | None = None  # type: ignore[assignment]
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if self.architecture is not None and self.architecture not in ARCHITECTURES:
+            near = difflib.get_close_matches(self.architecture, ARCHITECTURES, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(
+                f"`architecture` is {self.architecture!r}.{hint} Allowed: {', '.join(map(repr, ARCHITECTURES))}, or "
+                "None to set the parts one by one."
+            )
+        for name, value in ARCHITECTURES[self.architecture or "attn-attn"].items():
+            given = getattr(self, name)
+            if given is None:
+                setattr(self, name, value)
+            elif self.architecture is not None and given != value:
+                raise ValueError(
+                    f"`{name}` is {given!r}, but `architecture={self.architecture!r}` means {value!r}. Leave one of "
+                    "the two out (with `architecture=None` the parts can be set one by one)."
+                )
+        if self.latent_heads is None:
+            self.latent_heads = _HEADS if self.pooling == "inner_attention" else 1
+        if self.latent_size is None and self.has_latents:
+            self.latent_size = max(1, _REPRESENTATION_SIZE // self.num_latents)
+        super().__post_init__(**kwargs)
+
+
+__all__ = ["CompoundAttentionConfig"]

@@ -1,0 +1,27 @@
+"""Compound attention: the encoder, and the encoder with its decoder."""
+
+from .base import LatentEncoderModel, LatentForConditionalDecoding
+from .configuration_compound_attention import CompoundAttentionConfig
+
+
+class CompoundAttentionModel(LatentEncoderModel):
+    """Encoder of compound attention: tokens -> BiGRU or Transformer -> inner attention, pooling, or the last state.
+
+    `"attn"` and `"trf"` have no fixed representation: their `latents` and `pooler_output` are None.
+    """
+
+    config: CompoundAttentionConfig
+
+
+class CompoundAttentionForTranslation(LatentForConditionalDecoding):
+    """Compound attention with its decoder: translates text, or its representation alone.
+
+    Labels are the translation. `cross_attentions` are the decoder's weights B over the rows, `pooling_attentions` of
+    the encoder the weights A of the rows over the words; their product is the alignment of the two sentences.
+    """
+
+    config: CompoundAttentionConfig
+    encoder_class = CompoundAttentionModel
+
+
+__all__ = ["CompoundAttentionForTranslation", "CompoundAttentionModel"]
