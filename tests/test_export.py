@@ -13,9 +13,24 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoModelForPreTraining, AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_meanmax import GatedMeanMaxAAEForReconstruction, RNNCNNForContextPrediction, export, files
-from hf_meanmax.export import CHECKPOINT_FILES, check_checkpoint, load_checkpoint, save_checkpoint
+from hf_meanmax import (
+    CompoundAttentionForTranslation,
+    GatedMeanMaxAAEForReconstruction,
+    RNNCNNForContextPrediction,
+    export,
+    files,
+)
+from hf_meanmax.encode import load_encoder
+from hf_meanmax.export import (
+    CHECKPOINT_FILES,
+    check_checkpoint,
+    load_checkpoint,
+    load_target_tokenizer,
+    save_checkpoint,
+)
 from hf_meanmax.files import recover_folder, replacing_file, replacing_folder
+from hf_meanmax.hub import write_model_card
+from hf_meanmax.tokenization import train_tokenizer
 from tiny_model import TEXTS, WORDS, make_model, make_tokenizer, run_python
 
 
@@ -68,6 +83,13 @@ FORMS = {
         "pooling": "max",
         "decoder_channels": [12, 20, 8],
     },
+    "inner_attention": {
+        "full_class": CompoundAttentionForTranslation,
+        "architecture": "attn-attn",
+        "latent_heads": 3,
+        "latent_size": 5,
+    },
+    "maxpool": {"full_class": CompoundAttentionForTranslation, "architecture": "maxpool", "latent_size": 7},
     "skip_thought": {
         "full_class": RNNCNNForContextPrediction,
         "encoder_type": "gru",
@@ -222,6 +244,52 @@ print("done")
 """
     result = run_python("-c", code, with_package=False)
     assert result.stdout.strip().endswith("done"), result.stderr[-3000:]
+
+
+@pytest.mark.parametrize("architecture", ["attn", "trf"])
+def test_a_translator_without_a_representation_says_so(tmp_path, architecture):
+    """It loads as a translator; whoever wants vectors of it learns why there are none, and gets no mean of anything."""
+    model = make_model(full_class=CompoundAttentionForTranslation, architecture=architecture)
+    folder = save_checkpoint(model, make_tokenizer(), tmp_path / "model", training_args={"objective": "translation"})
+    loaded, tokenizer = load_checkpoint(folder)
+    batch = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    assert torch.equal(loaded.generate(**batch), model.generate(**batch))
+    with pytest.raises(ValueError, match="no fixed representation"):
+        SentenceTransformer(str(folder), device="cpu").encode(["the cat sat"])
+    with pytest.raises(ValueError, match="model: `pooling` is 'none'.*no fixed representation"):
+        load_encoder(str(folder))
+    card = write_model_card(folder, "user/translator").read_text(encoding="utf-8")
+    assert "there is no sentence\nembedding" in card
+    assert "SentenceTransformer(" not in card
+    assert "pipeline_tag: translation" in card
+
+
+def test_two_tokenizers_are_one_checkpoint(tmp_path):
+    """The target's stands in a folder of its own, is checked like the other, and goes with a push."""
+    target = train_tokenizer(["der Hund und die Katze sitzen auf der Matte"], show_progress=False)
+    settings = {"architecture": "attn-attn", "separate_vocabularies": True, "latent_size": 5}
+    source = make_tokenizer()
+    model = make_model(
+        full_class=CompoundAttentionForTranslation, vocab_size=len(target), input_vocab_size=len(source), **settings
+    )
+    with pytest.raises(ValueError, match="target_tokenizer left out"):
+        save_checkpoint(model, source, tmp_path / "model")
+    with pytest.raises(ValueError, match=r"`separate_vocabularies` is False and target_tokenizer given"):
+        save_checkpoint(make_model(), source, tmp_path / "model", target_tokenizer=target)
+    folder = save_checkpoint(model, source, tmp_path / "model", target_tokenizer=target)
+    loaded, tokenizer = load_checkpoint(folder)
+    says = load_target_tokenizer(folder, loaded.config, tokenizer)
+    assert says.get_vocab() == target.get_vocab()
+    assert tokenizer.get_vocab() == source.get_vocab()
+    assert load_target_tokenizer(folder, make_model().config, tokenizer) is tokenizer
+    said = loaded.generate(**tokenizer(["the cat sat"], return_tensors="pt"), max_new_tokens=5)
+    assert said.max() < len(target)
+    says.batch_decode(said)
+    card = write_model_card(folder, "user/two").read_text(encoding="utf-8")
+    assert 'subfolder="target_tokenizer"' in card
+    (folder / "target_tokenizer" / "tokenizer.json").unlink()
+    with pytest.raises(FileNotFoundError, match="target_tokenizer/tokenizer.json is missing"):
+        check_checkpoint(folder)
 
 
 def test_saving_leaves_no_trace_in_the_model(tmp_path):

@@ -47,6 +47,7 @@ from .embedding_files import (
     write_shard,
 )
 from .export import NO_LIMIT, check_checkpoint, is_missing_folder, is_own_checkpoint
+from .modeling.base import NO_REPRESENTATION
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "int8": np.int8}
 COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -477,12 +478,14 @@ def load_encoder(name: str, trust_remote_code: bool = False, device: Any = None)
     """A SentenceTransformer from a folder or from the Hub; a folder of this package is checked first.
 
     Raises:
-        FileNotFoundError, ValueError: no such model, or a damaged folder (see [`check_checkpoint`]).
+        FileNotFoundError, ValueError: no such model, a damaged folder (see [`check_checkpoint`]), or a model without a
+            fixed representation.
     """
     from sentence_transformers import SentenceTransformer
 
     if is_own_checkpoint(name) or is_missing_folder(name):
-        check_checkpoint(name)
+        if not check_checkpoint(name).has_latents:
+            raise ValueError(f"{name}: {NO_REPRESENTATION}")
     elif Path(name).is_dir() and not (Path(name) / "modules.json").is_file():
         raise FileNotFoundError(
             f"{name} has no modules.json, so how its tokens become one vector is not known; expected a folder of "

@@ -18,6 +18,7 @@ from .data.corpus import ENCODING_ERRORS, open_corpus
 from .export import (
     checkpoint_folder,
     load_checkpoint,
+    load_target_tokenizer,
     save_checkpoint,
     saved_normalization,
     saved_training_args,
@@ -66,6 +67,7 @@ def expand_checkpoint(
         whole,
         expansion.tokenizer,
         output,
+        target_tokenizer=load_target_tokenizer(folder, whole.config, None),
         normalize=saved_normalization(folder),
         remote_code=bool(getattr(whole.config, "auto_map", None)),
         training_args={**saved_training_args(folder), "vocabulary_expansion": told},

@@ -29,6 +29,7 @@ CHECKPOINT_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
+    "target_tokenizer",
     "modules.json",
     "sentence_bert_config.json",
     "config_sentence_transformers.json",
@@ -37,6 +38,8 @@ CHECKPOINT_FILES = (
     "training_args.json",
     "*.py",
 )
+
+TARGET_TOKENIZER = "target_tokenizer"
 
 _TRANSFORMER = "sentence_transformers.base.modules.transformer.Transformer"
 _POOLING = "sentence_transformers.sentence_transformer.modules.pooling.Pooling"
@@ -51,6 +54,7 @@ def save_checkpoint(
     tokenizer: Any,
     folder: str | os.PathLike[str],
     *,
+    target_tokenizer: Any = None,
     normalize: str | None = None,
     remote_code: bool = True,
     training_args: dict[str, Any] | None = None,
@@ -61,6 +65,8 @@ def save_checkpoint(
     The folder is written beside `folder` and renamed, so a crash or a full disk leaves an older checkpoint whole; files
     in `folder` that belong to no checkpoint (logs, a README.md) are kept. Weights are safetensors only.
 
+    A translator without a fixed representation has no embedding, and its SentenceTransformer says so when it is asked.
+
     The SentenceTransformer consists of stock modules. It cuts no text: its limit is the tokenizer's `model_max_length`
     where one was set, and otherwise none (sentence-transformers' own default would be `max_position_embeddings`).
 
@@ -68,6 +74,8 @@ def save_checkpoint(
         model: an autoencoder, with its decoder.
         tokenizer: its tokenizer, which ends every text with the end token.
         folder: where to write.
+        target_tokenizer: the tokenizer of what the decoder says, for a model with `separate_vocabularies`; it goes into
+            the sub-folder `target_tokenizer`.
         normalize: what `SentenceTransformer.encode` gives: None is the raw embedding, which `generate` decodes;
             `"rows"` scales each latent row to unit length, as the released code of the mean-max autoencoder does at
             encoding time; `"embedding"` scales the whole vector. `pooler_output` stays raw in every case.
@@ -87,7 +95,15 @@ def save_checkpoint(
         raise ValueError(f'normalize is {normalize!r}; choose None (raw), "rows" or "embedding".')
     _check_model(model)
     config = model.config
-    _check_tokenizer(tokenizer, config)
+    _check_tokenizer(tokenizer, config.input_vocab_size, config)
+    if (target_tokenizer is not None) != config.separate_vocabularies:
+        raise ValueError(
+            f"`separate_vocabularies` is {config.separate_vocabularies} and target_tokenizer "
+            f"{'given' if target_tokenizer is not None else 'left out'}; a model of two vocabularies, and no other, "
+            "has a target tokenizer."
+        )
+    if target_tokenizer is not None:
+        _check_tokenizer(target_tokenizer, config.vocab_size, config)
     args_text = None if training_args is None else json.dumps(training_args, indent=2, ensure_ascii=False) + "\n"
 
     folder = Path(folder)
@@ -96,6 +112,8 @@ def save_checkpoint(
             with _remote_code(model, remote_code):
                 model.save_pretrained(partial)
             tokenizer.save_pretrained(partial)
+            if target_tokenizer is not None:
+                target_tokenizer.save_pretrained(partial / TARGET_TOKENIZER)
             for name, content in sentence_transformer_files(config, tokenizer, normalize).items():
                 (partial / name).parent.mkdir(exist_ok=True)
                 (partial / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -111,8 +129,10 @@ def save_checkpoint(
 def sentence_transformer_files(config: Any, tokenizer: Any, normalize: str | None) -> dict[str, Any]:
     """The SentenceTransformer part of a checkpoint folder: the JSON content of each file, by its name."""
     # sentence-transformers pools a maximum and a mean itself; other rows are the model's own business.
-    is_pooled_there = normalize != "rows" and set(config.pooling_rows) <= {"max", "mean"}
-    if normalize == "rows":
+    is_plain = config.has_latents and config.latent_width == config.hidden_size
+    is_pooled_there = normalize != "rows" and is_plain and set(config.pooling_rows) <= {"max", "mean"}
+    # A model without an embedding refuses the same call, and says why.
+    if normalize == "rows" or not config.has_latents:
         output = {"method": "normalized_rows", "method_output_name": None}
     elif is_pooled_there:
         output = {"method": "forward", "method_output_name": "last_hidden_state"}
@@ -168,6 +188,14 @@ def load_checkpoint(folder: str | os.PathLike[str], **kwargs: Any) -> tuple[Any,
     config = check_checkpoint(path)
     model = _full_class(config).from_pretrained(path, **kwargs)
     return model.eval(), AutoTokenizer.from_pretrained(path)
+
+
+def load_target_tokenizer(folder: str | os.PathLike[str], config: LatentConfig, tokenizer: Any) -> Any:
+    """The tokenizer of what the decoder says: the one in the sub-folder `target_tokenizer` for a model of two
+    vocabularies, else `tokenizer` itself."""
+    if not config.separate_vocabularies:
+        return tokenizer
+    return AutoTokenizer.from_pretrained(checkpoint_folder(folder) / TARGET_TOKENIZER)
 
 
 def checkpoint_folder(name: str | os.PathLike[str]) -> Path:
@@ -231,20 +259,23 @@ def check_checkpoint(folder: str | os.PathLike[str]) -> LatentConfig:
         raise FileNotFoundError(f"No checkpoint folder {str(folder)!r}.{hint}")
     config = _read_config(folder)
     _check_weights(folder, config)
-    tokenizer_file = folder / "tokenizer.json"
-    vocabulary = _read_json(tokenizer_file).get("model", {}).get("vocab")
-    if not vocabulary or len(vocabulary) > (config.input_vocab_size or 0):
-        raise ValueError(
-            f"{tokenizer_file}: {len(vocabulary or ())} tokens, expected 1 to {config.input_vocab_size} "
-            "(`input_vocab_size` of config.json)."
-        )
-    _read_json(folder / "tokenizer_config.json")
+    _check_tokenizer_files(folder, config.input_vocab_size or 0, "input_vocab_size")
+    if config.separate_vocabularies:
+        _check_tokenizer_files(folder / TARGET_TOKENIZER, config.vocab_size, "vocab_size")
     modules_file = folder / "modules.json"
     for entry in _read_json(modules_file):
         if not isinstance(entry, dict) or not {"path", "type"} <= set(entry):
             raise ValueError(f"{modules_file}: expected a list of modules with `path` and `type`, found {entry!r}.")
         _read_json(folder / entry["path"] / ("config.json" if entry["path"] else "sentence_bert_config.json"))
     return config
+
+
+def _check_tokenizer_files(folder: Path, most: int, name: str) -> None:
+    path = folder / "tokenizer.json"
+    vocabulary = _read_json(path).get("model", {}).get("vocab")
+    if not vocabulary or len(vocabulary) > most:
+        raise ValueError(f"{path}: {len(vocabulary or ())} tokens, expected 1 to {most} (`{name}` of config.json).")
+    _read_json(folder / "tokenizer_config.json")
 
 
 def is_own_checkpoint(folder: str | os.PathLike[str]) -> bool:
@@ -350,11 +381,11 @@ def _check_model(model: Any) -> None:
         )
 
 
-def _check_tokenizer(tokenizer: Any, config: Any) -> None:
-    if len(tokenizer) > config.input_vocab_size:
+def _check_tokenizer(tokenizer: Any, most: int, config: Any) -> None:
+    if len(tokenizer) > most:
+        name = "input_vocab_size" if most == config.input_vocab_size else "vocab_size"
         raise ValueError(
-            f"The tokenizer has {len(tokenizer)} tokens, the model knows {config.input_vocab_size} "
-            "(`input_vocab_size`): they do not belong together."
+            f"The tokenizer has {len(tokenizer)} tokens, the model knows {most} (`{name}`): they do not belong together."
         )
     for name in ("pad_token_id", "eos_token_id"):
         if getattr(tokenizer, name) != getattr(config, name):

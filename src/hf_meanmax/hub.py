@@ -30,6 +30,7 @@ from .export import (
     saved_training_args,
 )
 from .files import replacing_file
+from .modeling.configuration_compound_attention import CompoundAttentionConfig
 
 # The data sets of `model_index`: these entries of a card are replaced by newer ones, any others are somebody's own.
 _OWN_DATASETS = ("senteval", "hf_meanmax")
@@ -79,8 +80,10 @@ def write_model_card(
     config = check_checkpoint(folder)
     args = saved_training_args(folder)
     remote_code = bool(getattr(config, "auto_map", None))
-    # What was trained without this package's training, or before it had objectives, is an autoencoder.
-    reconstructs = config.is_autoregressive and args.get("objective", "reconstruction") == "reconstruction"
+    # What was trained without this package's training, or before it had objectives, does what its family is for.
+    is_translator = config.model_type == CompoundAttentionConfig.model_type
+    objective = args.get("objective", "translation" if is_translator else "reconstruction")
+    reconstructs, translates = config.is_autoregressive and objective == "reconstruction", objective == "translation"
     transformer = json.loads((folder / "sentence_bert_config.json").read_text(encoding="utf-8"))
     longest = transformer["max_seq_length"]
     model_name, entries = _entries_of_card(folder / "README.md")
@@ -90,13 +93,11 @@ def write_model_card(
     card_data = ModelCardData(
         language=language,
         license=license,
-        library_name="sentence-transformers",
-        pipeline_tag="sentence-similarity",
+        library_name="sentence-transformers" if config.has_latents else "transformers",
+        pipeline_tag="sentence-similarity" if config.has_latents else "translation",
         tags=[
-            "sentence-transformers",
-            "sentence-similarity",
-            "feature-extraction",
-            *(["autoencoder"] if reconstructs else []),
+            *(["sentence-transformers", "sentence-similarity", "feature-extraction"] if config.has_latents else []),
+            *(["autoencoder"] if reconstructs else ["translation"] if translates else []),
             config.model_type,
         ],
         model_name=(model_name or repo_id.split("/")[-1]) if entries else None,
@@ -109,12 +110,16 @@ def write_model_card(
         repo_id=repo_id,
         model_type=config.model_type,
         reconstructs=reconstructs,
-        whole="autoencoder" if reconstructs else "predictor",
+        translates=translates,
+        said_by="target_tokenizer" if config.separate_vocabularies else "tokenizer",
+        whole="autoencoder" if reconstructs else "translator" if translates else "predictor",
         generates=config.is_autoregressive,
         full_auto_class=config.full_auto_class,
         rows=config.num_latents,
-        row_names=", ".join(_ROWS[row] for row in config.pooling_rows),
-        width=f"{config.hidden_size:,}",
+        row_names="weighted means over the tokens"
+        if config.pooling == "inner_attention"
+        else ", ".join(_ROWS[row] for row in config.pooling_rows),
+        width=f"{config.latent_width:,}",
         dimension=f"{config.sentence_embedding_size:,}",
         remote_code=remote_code,
         trust=", trust_remote_code=True" if remote_code else "",

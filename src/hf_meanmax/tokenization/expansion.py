@@ -158,10 +158,12 @@ def _shared_rows(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The rows of the table and of the vectors of the words that both know, without what an expansion added."""
     special = set(tokenizer.all_special_ids)
+    # With a vocabulary of its own the decoder does not tell how many words the encoder has learnt.
+    learnt = len(table.weight) if model.config.separate_vocabularies else model.config.vocab_size
     shared = [
         (token_id, vectors.index[word])
         for word, token_id in tokenizer.get_vocab().items()
-        if word in vectors.index and token_id not in special and token_id < model.config.vocab_size
+        if word in vectors.index and token_id not in special and token_id < learnt
     ]
     if not shared:
         raise ValueError(
