@@ -22,7 +22,7 @@ from tqdm.auto import tqdm
 from .cli import make_parser, one_line_errors, parse_arguments, positive_int
 from .embedding_files import read_embeddings, read_manifest
 from .encode import weights_fingerprint
-from .export import load_checkpoint
+from .export import load_checkpoint, load_target_tokenizer
 from .files import replacing_file
 
 
@@ -42,7 +42,7 @@ def decode_embeddings(
 
     Args:
         model: an autoencoder.
-        tokenizer: its tokenizer.
+        tokenizer: the tokenizer of what it says.
         sources: files, or folders of `encode` (see [`read_embeddings`]).
         batch_size: embeddings decoded at a time.
         name: the tensor or column that holds the embeddings.
@@ -118,7 +118,7 @@ def main(argv: list[str] | None = None) -> None:
         model.to(PartialState().device)
         texts = decode_embeddings(
             model,
-            tokenizer,
+            load_target_tokenizer(args.model, model.config, tokenizer),
             args.input,
             batch_size=args.batch_size,
             name=args.name,

@@ -385,7 +385,8 @@ def _check_tokenizer(tokenizer: Any, most: int, config: Any) -> None:
     if len(tokenizer) > most:
         name = "input_vocab_size" if most == config.input_vocab_size else "vocab_size"
         raise ValueError(
-            f"The tokenizer has {len(tokenizer)} tokens, the model knows {most} (`{name}`): they do not belong together."
+            f"The tokenizer has {len(tokenizer)} tokens, the model knows {most} (`{name}`): they do not belong "
+            "together."
         )
     for name in ("pad_token_id", "eos_token_id"):
         if getattr(tokenizer, name) != getattr(config, name):

@@ -630,6 +630,43 @@ print("done")
         loss.backward()
         close(loss, expected, atol=1e-6)
 
+    def test_teacher_embeddings_are_a_term_of_the_loss(self, tmp_path):
+        """alpha ||W u + b - t||^2, in the mean over sentences that have a t, for every family."""
+        model = self.full(dtype=torch.float64, teacher_size=5)
+        batch = self.batch(model.config)
+        plain = model(**batch)
+        assert plain.teacher_loss is None
+        wanted = torch.randn(len(SENTENCES), 5, dtype=torch.float64)
+        output = model(**batch, teacher_embeddings=wanted, teacher_weight=3.0)
+        head = model.teacher_head
+        mapped = plain.latents.flatten(1) @ head.weight.T + head.bias
+        close(output.teacher_loss, (mapped - wanted).square().sum(dim=1).mean())
+        close(output.loss, plain.loss + 3 * output.teacher_loss)
+        close(output.logits, plain.logits)
+        output.loss.backward()
+        assert head.weight.grad.abs().max() > 1e-7
+        assert model.encoder.embeddings.word_embeddings.weight.grad.abs().max() > 1e-7
+        # A row that has none counts nowhere, and parts of a batch add up to the whole.
+        wanted[1] = float("nan")
+        some = model(**batch, teacher_embeddings=wanted).teacher_loss
+        close(some, (mapped - wanted).square().sum(dim=1)[[0, 2, 3]].mean())
+        parts = [
+            model(
+                **{name: tensor[rows] for name, tensor in batch.items()},
+                teacher_embeddings=wanted[rows],
+                num_sentences_in_batch=torch.tensor(3),
+            ).teacher_loss
+            for rows in (slice(0, 2), slice(2, 4))
+        ]
+        close(sum(parts), some)
+        model.save_pretrained(tmp_path)
+        assert torch.equal(self.family.auto_full_class.from_pretrained(tmp_path).teacher_head.weight, head.weight)
+        with WarningRecorder("transformers") as messages:
+            AutoModel.from_pretrained(tmp_path)
+        assert messages == []
+        with pytest.raises(ValueError, match="need a model with `teacher_size`"):
+            self.full()(**make_batch(), teacher_embeddings=wanted)
+
     # Attention
 
     def test_attention_backends_agree(self, variant):

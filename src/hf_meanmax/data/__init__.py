@@ -7,6 +7,7 @@ from .corpus import Corpus, Documents, open_corpus, pick_sentences
 from .cutting import Cutting, CuttingReport, cut_corpus
 from .docstrings import Docstrings, harvest_docstrings
 from .noise import Noise
+from .parallel import PairBatches, PairedSentences, ParallelCorpus
 from .token_store import Ragged, SentenceFilter, StoreReport, TokenStore, build_token_store
 
 __all__ = [
@@ -22,6 +23,9 @@ __all__ = [
     "EpochPlan",
     "MicroBatches",
     "Noise",
+    "PairBatches",
+    "PairedSentences",
+    "ParallelCorpus",
     "Ragged",
     "SentenceFilter",
     "StoreReport",

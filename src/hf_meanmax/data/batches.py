@@ -157,6 +157,9 @@ class MicroBatches:
 
     An objective whose labels are not the sentence itself (next words, translations) overrides `targets`.
 
+    With `teacher_vectors`, each batch also has those of its sentences, `teacher_embeddings` `(B, size)` float32, and
+    the number of sentences of the whole global step, `num_sentences_in_batch`; a row without a sentence has NaN.
+
     Args:
         store: where the sentences are.
         plan: the batch plan over all sentences of the store.
@@ -164,6 +167,7 @@ class MicroBatches:
         world_size: number of processes.
         noise: denoising noise for the input; the labels stay clean.
         candidates: sampler for sampled softmax.
+        teacher_vectors: `(len(store), size)`, a vector of another encoder for each sentence of the store.
 
     Raises:
         ValueError: a plan of another number of sentences, or a rank outside the world.
@@ -177,8 +181,12 @@ class MicroBatches:
         world_size: int = 1,
         noise: Noise | None = None,
         candidates: CandidateSampler | None = None,
+        teacher_vectors: np.ndarray | None = None,
     ):
         self.store = store
+        if teacher_vectors is not None and len(teacher_vectors) != len(store):
+            raise ValueError(f"There are {len(teacher_vectors):,} teacher vectors for {len(store):,} sentences.")
+        self.teacher_vectors = teacher_vectors
         if len(plan.lengths) != self.num_sentences:
             raise ValueError(f"The plan covers {len(plan.lengths):,} sentences, there are {self.num_sentences:,}.")
         if not 0 <= rank < world_size:
@@ -194,13 +202,17 @@ class MicroBatches:
         """Sentences of an epoch, which the plan's rows number."""
         return len(self.store)
 
+    def store_rows(self, rows: np.ndarray) -> np.ndarray:
+        """Where these sentences are in the store."""
+        return rows
+
     def inputs(self, rows: np.ndarray) -> Ragged:
         """What the encoder reads for these sentences, before noise."""
-        return self.store.rows(rows)
+        return self.store.rows(self.store_rows(rows))
 
     def targets(self, rows: np.ndarray) -> Ragged:
         """What the decoder must say for these sentences: here the sentences themselves."""
-        return self.store.rows(rows)
+        return self.inputs(rows)
 
     def further_targets(self, rows: np.ndarray) -> dict[str, Ragged]:
         """What further decoders must say, by the names of the model's arguments."""
@@ -229,12 +241,16 @@ class MicroBatches:
         for rows in self.plan.sequential():
             labels = self._labels(rows)
             batch = self._divide(self.inputs(rows), labels, None)
+            self._add_teacher(batch, rows, len(rows))
             yield rows[self.rank :: self.world_size], batch, _num_targets(labels)
 
     def _steps(self, epoch: int, start_step: int) -> Iterator[tuple[int, list[MicroBatch], int]]:
         plan = self.plan.epoch(epoch)
         for step in range(start_step, len(plan)):
-            made = [self._make(rows, epoch, step, micro) for micro, rows in enumerate(plan.rows(step))]
+            rows_of_step = plan.rows(step)
+            made = [self._make(rows, epoch, step, micro) for micro, rows in enumerate(rows_of_step)]
+            for (batch, _), rows in zip(made, rows_of_step, strict=True):
+                self._add_teacher(batch, rows, sum(map(len, rows_of_step)))
             yield step, [batch for batch, _ in made], sum(num_targets for _, num_targets in made)
 
     def _make(self, rows: np.ndarray, epoch: int, step: int, micro: int) -> tuple[MicroBatch, int]:
@@ -247,6 +263,18 @@ class MicroBatches:
                 np.concatenate([targets.ids for targets in labels.values()]), epoch, step, micro
             )
         return self._divide(inputs, labels, candidates), _num_targets(labels)
+
+    def _add_teacher(self, batch: MicroBatch, rows: np.ndarray, num_sentences: int) -> None:
+        """The vectors of this process's rows of a global micro batch."""
+        if self.teacher_vectors is None:
+            return
+        mine = rows[self.rank :: self.world_size]
+        if len(mine):
+            vectors = self.teacher_vectors[self.store_rows(mine)]
+        else:
+            vectors = np.full((1, self.teacher_vectors.shape[1]), np.nan)
+        batch["teacher_embeddings"] = _tensor(np.asarray(vectors, dtype=np.float32))
+        batch["num_sentences_in_batch"] = torch.tensor(num_sentences)
 
     def _labels(self, rows: np.ndarray) -> dict[str, Ragged]:
         return {"labels": self.targets(rows), **self.further_targets(rows)}

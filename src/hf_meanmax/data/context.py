@@ -130,8 +130,8 @@ class ContextBatches(MicroBatches):
     def num_sentences(self) -> int:
         return len(self.sentences)
 
-    def inputs(self, rows: np.ndarray) -> Ragged:
-        return self.sentences.rows(rows)
+    def store_rows(self, rows: np.ndarray) -> np.ndarray:
+        return self.sentences.indices[rows]
 
     def targets(self, rows: np.ndarray) -> Ragged:
         return self.sentences.next_rows(rows)

@@ -53,12 +53,13 @@ class LatentSeq2SeqOutput(Seq2SeqLMOutput):
     decoded; None for `pooling="none"`.
 
     `encoder_last_hidden_state` is all that the decoder reads of the encoder: Z, or the hidden states where there are no
-    rows. `latent_gates` are, on
-    request (`output_latent_gates=True`), the gates `(B, T, R, d)` of each layer of a decoder that has them, on the R
+    rows. `teacher_loss` is the mean squared distance from `teacher_embeddings`, without its weight. `latent_gates` are,
+    on request (`output_latent_gates=True`), the gates `(B, T, R, d)` of each layer of a decoder that has them, on the R
     rows that `config.gated_rows` names.
     """
 
     latents: torch.Tensor | None = None
+    teacher_loss: torch.Tensor | None = None
     latent_gates: tuple[torch.Tensor, ...] | None = None
 
 
@@ -81,7 +82,8 @@ class LatentPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     # The decoder of a full checkpoint is no news to the encoder that is loaded from it.
     _keys_to_ignore_on_load_unexpected = [
-        r"^(previous_)?decoder\.", r"^decoder_embeddings\.", r"^lm_head\.", r"^output_projection\."
+        r"^(previous_)?decoder\.", r"^decoder_embeddings\.", r"^lm_head\.", r"^output_projection\.",
+        r"^teacher_head\.",
     ]  # fmt: skip
 
     @torch.no_grad()
@@ -306,6 +308,9 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
             self.output_projection = WordSpaceProjection(width, config.embedding_size)
             width = config.embedding_size
         self.lm_head = nn.Linear(width, config.vocab_size, bias=config.output_bias)
+        self.teacher_head = None
+        if config.teacher_size is not None:
+            self.teacher_head = nn.Linear(config.sentence_embedding_size, config.teacher_size)
         # The sentence's end, not a length, stops a decoding; this bounds a decoder that never ends, where there is no
         # text whose length would do so.
         self.generation_config.max_new_tokens = self.generation_config.max_new_tokens or LEAST_OF_EMBEDDING
@@ -388,6 +393,9 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
         candidate_log_prob: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         return_logits: bool = True,
+        teacher_embeddings: torch.Tensor | None = None,
+        teacher_weight: float = 1.0,
+        num_sentences_in_batch: torch.Tensor | int | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> LatentSeq2SeqOutput:
         """Encodes, decodes under teacher forcing, and scores the labels.
@@ -407,6 +415,10 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
                 ([`~losses.sampled_cross_entropy`]) and no logits are returned.
             num_items_in_batch: what the summed loss is divided by (default: the targets of this batch).
             return_logits: False computes the loss without holding all logits.
+            teacher_embeddings: `(B, teacher_size)`, NaN in rows that have none: the loss also has the squared distance
+                of a linear map of the embedding from them, times `teacher_weight`, in the mean over the sentences
+                (compound attention, eq. 4.9).
+            num_sentences_in_batch: what its sum is divided by (default: the sentences of this batch).
 
         Raises:
             ValueError: if there is nothing to say, or more than the decoder can; if arguments do not fit the decoder.
@@ -415,6 +427,8 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
             raise ValueError("`previous_labels` need a model with `predict_previous=True`.")
         if previous_labels is not None and labels is None:
             raise ValueError("`previous_labels` need `labels` beside them, of the sentence that follows.")
+        if teacher_embeddings is not None and self.teacher_head is None:
+            raise ValueError("`teacher_embeddings` need a model with `teacher_size`, the width of the vectors.")
         if encoder_outputs is None:
             latents = self.encode_latents(input_ids, attention_mask, inputs_embeds, **kwargs)
         else:
@@ -445,6 +459,10 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
         loss, logits = self.score(states, wanted, candidate_ids, candidate_log_prob, num_items_in_batch, return_logits)
         if labels is not None and logits is not None:
             logits = logits[:, : labels.shape[1]]
+        teacher_loss = None
+        if teacher_embeddings is not None:
+            teacher_loss = self._teacher_loss(latents, teacher_embeddings, num_sentences_in_batch)
+            loss = teacher_weight * teacher_loss if loss is None else loss + teacher_weight * teacher_loss
         return LatentSeq2SeqOutput(
             loss=loss,
             logits=logits,
@@ -455,7 +473,18 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
             latent_gates=decoder_outputs.latent_gates,
             encoder_last_hidden_state=latents,
             latents=latents if self.config.has_latents else None,
+            teacher_loss=teacher_loss,
         )
+
+    def _teacher_loss(
+        self, latents: torch.Tensor, teacher_embeddings: torch.Tensor, num_sentences: torch.Tensor | int | None
+    ) -> torch.Tensor:
+        """||W u + b - t||^2 summed over the rows that have a t, divided by the number of sentences."""
+        teacher_head: Any = self.teacher_head
+        is_given = teacher_embeddings.isfinite().all(dim=-1, keepdim=True)
+        wanted = torch.where(is_given, teacher_embeddings, torch.zeros_like(teacher_embeddings))
+        distances = (teacher_head(latents.flatten(1)).to(wanted.dtype) - wanted).square() * is_given
+        return distances.sum() / (is_given.sum().clamp(min=1) if num_sentences is None else num_sentences)
 
     def _say(
         self,

@@ -111,6 +111,9 @@ class LatentConfig(PreTrainedConfig):
             Words that a `words_cnn` or `words_rnn` predicts.
         predict_previous (`bool`, defaults to `False`):
             Have a second decoder of the same kind, for the previous sentence (skip-thought).
+        teacher_size (`int`, *optional*):
+            Width of the vectors of another encoder that a linear map of the embedding is trained to give as well
+            (`teacher_embeddings` of the model; compound attention, section 4.4).
         position_embedding_type (`"sinusoidal"`, `"learned"` or `"none"`, defaults to `"sinusoidal"`):
             Codes added to the word vectors; positions count from 0 in encoder and decoder alike.
         max_position_embeddings (`int`, defaults to 512):
@@ -166,6 +169,7 @@ class LatentConfig(PreTrainedConfig):
     decoder_channels: list[int] | None = None
     num_context_words: int = 30
     predict_previous: bool = False
+    teacher_size: int | None = None
     position_embedding_type: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
     max_position_embeddings: int = 512
     embedding_dropout: float | int = 0.5
@@ -269,7 +273,7 @@ class LatentConfig(PreTrainedConfig):
         for name in (
             "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "intermediate_size",
             "num_attention_heads", "max_position_embeddings", "num_special_tokens", "num_context_words",
-            "latent_heads", "latent_size", "pooling_hidden_size",
+            "latent_heads", "latent_size", "pooling_hidden_size", "teacher_size",
         ):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -353,6 +357,11 @@ class LatentConfig(PreTrainedConfig):
                 f"`decoder_context={self.decoder_context!r}` and `decoder_initial_state={self.decoder_initial_state}` "
                 "needs them. Use a decoder that only attends (`decoder_type='attention'`, or 'conditional_gru' with "
                 "`decoder_context='attention'` and no initial state), or another pooling."
+            )
+        if not self.has_latents and self.teacher_size is not None:
+            raise ValueError(
+                f"`teacher_size` is {self.teacher_size} and `pooling` 'none', so there is no embedding to map. Leave "
+                "it out, or use another pooling."
             )
         if not self.has_latents and self.latent_size is not None:
             raise ValueError(

@@ -1,0 +1,124 @@
+"""Parallel corpora: lines of two corpora that translate each other, and their batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+
+from .batches import MicroBatches
+from .corpus import Corpus
+from .token_store import Ragged, TokenStore
+
+
+class ParallelCorpus:
+    """Pairs of lines: line i of the source and line i of the target. A pair with a blank side is left out.
+
+    Args:
+        source, target: two corpora of as many lines, blank ones included.
+
+    Attributes:
+        source_side, target_side: the lines of the pairs, one corpus each, without any boundaries of documents; a line
+            has the same place in both.
+    """
+
+    def __init__(self, source: Corpus, target: Corpus):
+        self.source, self.target = source, target
+        self.source_side, self.target_side = _Side(self, 0), _Side(self, 1)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        """The pairs.
+
+        Raises:
+            ValueError: one corpus has more lines than the other.
+        """
+        lines = 0
+        for lines, (source, target) in enumerate(zip_longest(self.source, self.target), start=1):
+            # Blank lines at the end are no sentences that lack a translation.
+            if (source is None and target) or (target is None and source):
+                shorter, longer = ("source", "target") if source is None else ("target", "source")
+                raise ValueError(
+                    f"The {shorter} ends after {lines - 1:,} lines, the {longer} goes on: line by line each must be "
+                    "the translation of the other."
+                )
+            if source and target:
+                yield source, target
+        if not lines:
+            raise ValueError("The parallel corpus is empty: there is no line in either of its sides.")
+
+
+class _Side(Corpus):
+    """One side of a parallel corpus."""
+
+    def __init__(self, pairs: ParallelCorpus, side: int):
+        self.pairs, self.side = pairs, side
+        self.unit, self.size = pairs.source.unit, pairs.source.size
+
+    def __iter__(self) -> Iterator[str]:
+        for pair in self.pairs:
+            self.position = self.pairs.source.position
+            yield pair[self.side]
+
+    def identity(self) -> Any:
+        return ["side", self.side, self.pairs.source.identity(), self.pairs.target.identity()]
+
+
+class PairedSentences:
+    """The sentences of two stores that translate each other.
+
+    Args:
+        source, target: stores of the two sides of a [`ParallelCorpus`]. A sentence that a filter took out of one is
+            left out here.
+
+    Attributes:
+        source_indices, target_indices: int64, where the sentences of each pair are in their stores.
+
+    Raises:
+        ValueError: no pair is left, or the stores are not of such sides.
+    """
+
+    def __init__(self, source: TokenStore, target: TokenStore):
+        if len(source.document_starts) > 1 or len(target.document_starts) > 1:
+            raise ValueError("Pairs are made from the stores of a parallel corpus' sides, which have no documents.")
+        self.source, self.target = source, target
+        _, self.source_indices, self.target_indices = np.intersect1d(
+            source.positions, target.positions, assume_unique=True, return_indices=True
+        )
+        if not len(self.source_indices):
+            raise ValueError(
+                f"No pair of sentences is left (source: {source.report}; target: {target.report}): widen the limits."
+            )
+
+    def __len__(self) -> int:
+        return len(self.source_indices)
+
+    def costs(self) -> np.ndarray:
+        """Lengths for a batch plan: both sides together, so that pairs of like length share a batch."""
+        lengths = self.source.lengths[self.source_indices] + self.target.lengths[self.target_indices]
+        return lengths.astype(np.int64)
+
+
+class PairBatches(MicroBatches):
+    """Micro batches of a source text with its translation as labels.
+
+    Args:
+        pairs: the sentences.
+        plan: a batch plan over `pairs.costs()`.
+        others: as those of [`MicroBatches`]; candidates are words of the target.
+    """
+
+    def __init__(self, pairs: PairedSentences, plan: Any, *others: Any, **options: Any):
+        self.pairs = pairs
+        super().__init__(pairs.source, plan, *others, **options)
+
+    @property
+    def num_sentences(self) -> int:
+        return len(self.pairs)
+
+    def store_rows(self, rows: np.ndarray) -> np.ndarray:
+        return self.pairs.source_indices[rows]
+
+    def targets(self, rows: np.ndarray) -> Ragged:
+        return self.pairs.target.rows(self.pairs.target_indices[rows])
