@@ -154,7 +154,11 @@ class DatasetRows(Corpus):
 
     def __init__(self, dataset: Any, text_column: str = "text", rows_are_documents: bool = False, name: Any = None):
         columns = dataset.column_names
+        # `translation.en` is the English of a column that holds a text in each language.
+        self.column, self.part = text_column, ""
         if columns is not None and text_column not in columns:
+            self.column, _, self.part = text_column.partition(".")
+        if columns is not None and self.column not in columns:
             raise ValueError(f"The data set has no column {text_column!r}; choose one of {', '.join(columns)}.")
         self.dataset = dataset
         self.text_column = text_column
@@ -164,9 +168,11 @@ class DatasetRows(Corpus):
 
     def __iter__(self) -> Iterator[str]:
         self.position = 0
-        dataset = self.dataset if self.dataset.column_names is None else self.dataset.select_columns(self.text_column)
+        dataset = self.dataset if self.dataset.column_names is None else self.dataset.select_columns(self.column)
         for batch in dataset.iter(batch_size=1024):
-            for row, text in enumerate(batch[self.text_column], start=self.position):
+            for row, text in enumerate(batch[self.column], start=self.position):
+                if self.part and isinstance(text, dict):
+                    text = text.get(self.part)
                 if text is not None and not isinstance(text, str):
                     raise TypeError(
                         f"Row {row} of column {self.text_column!r} is {type(text).__name__}, not text; "
@@ -177,7 +183,7 @@ class DatasetRows(Corpus):
                     yield ""
                 else:
                     yield (text or "").strip()
-            self.position += len(batch[self.text_column])
+            self.position += len(batch[self.column])
 
     def identity(self) -> Any:
         source = self.name if self.size is None else getattr(self.dataset, "_fingerprint", self.name)

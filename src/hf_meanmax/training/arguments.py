@@ -14,12 +14,14 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers.configuration_utils import PreTrainedConfig
 
 from hf_meanmax.modeling.configuration_base import LatentConfig
+from hf_meanmax.modeling.configuration_compound_attention import CompoundAttentionConfig
 from hf_meanmax.modeling.configuration_gated_mean_max_aae import GatedMeanMaxAAEConfig
 from hf_meanmax.modeling.configuration_mean_max_aae import MeanMaxAAEConfig
 from hf_meanmax.modeling.configuration_rnn_cnn import RNNCNNConfig
 
 FAMILIES: dict[str, type[LatentConfig]] = {
-    config.model_type: config for config in (MeanMaxAAEConfig, GatedMeanMaxAAEConfig, RNNCNNConfig)
+    config.model_type: config
+    for config in (MeanMaxAAEConfig, GatedMeanMaxAAEConfig, RNNCNNConfig, CompoundAttentionConfig)
 }
 DEFAULT_RECIPE = "docstrings"
 
@@ -43,7 +45,16 @@ class PretrainArguments:
         default=None, metadata={"help": "like corpus; by default a part of the corpus's documents is held out"}
     )
     validation_sentences: int = field(default=2000, metadata={"help": "sentences that evaluations use"})
-    text_column: str = field(default="text", metadata={"help": "column of a data set"})
+    text_column: str = field(
+        default="text", metadata={"help": "column of a data set (`translation.en` for a part of one)"}
+    )
+    target: list[str] | None = field(
+        default=None, metadata={"help": "translation: like corpus, line by line what its lines are in another language"}
+    )
+    validation_target: list[str] | None = field(default=None, metadata={"help": "the same for validation"})
+    target_column: str = field(
+        default="", metadata={"help": "translation: column of the data set with the translations"}
+    )
     split: str = field(default="train", metadata={"help": "split of a data set"})
     encoding_errors: Literal["strict", "replace", "ignore"] = field(
         default="strict", metadata={"help": "what to do with bytes that are not UTF-8"}
@@ -53,10 +64,22 @@ class PretrainArguments:
     overwrite: bool = field(default=False, metadata={"help": "start anew in a folder that holds another run"})
 
     tokenizer: str = field(default="word", metadata={"help": "word, bpe, unigram, char, or a tokenizer's folder"})
+    target_tokenizer: str = field(
+        default="",
+        metadata={
+            "help": "translation: a tokenizer of the target's own, like tokenizer; by default one is for both languages"
+        },
+    )
+    source_vocab_size: int = field(
+        default=0, metadata={"help": "words of the source where the target has a tokenizer of its own (0: vocab_size)"}
+    )
     lowercase: bool | None = field(default=None, metadata={"help": "by default words are lower-cased, pieces are not"})
     min_frequency: int = field(default=1, metadata={"help": "rarer words are unknown"})
     min_tokens: int = field(default=4, metadata={"help": "shorter sentences are left out"})
     max_tokens: int = field(default=32, metadata={"help": "longer sentences are left out, or cut (see long_lines)"})
+    max_target_tokens: int = field(
+        default=35, metadata={"help": "translation: longer targets are left out with their pair, or cut"}
+    )
     long_lines: Literal["drop", "truncate"] = field(default="drop", metadata={"help": "what happens to longer ones"})
     max_unknown_rate: float = field(default=1.0, metadata={"help": "sentences with more unknown words are left out"})
     drop_unknown_words: bool = field(default=False, metadata={"help": "drop unknown words (the released form)"})
@@ -69,12 +92,22 @@ class PretrainArguments:
         metadata={"help": "root mean square that word vectors are scaled to, that of position codes (0: as they are)"},
     )
 
-    objective: Literal["reconstruction", "next_words", "next_sentence", "neighbours"] = field(
+    objective: Literal["reconstruction", "next_words", "next_sentence", "neighbours", "translation"] = field(
         default="reconstruction",
         metadata={
             "help": "what is to be said: the sentence itself, the next `num_context_words` words of its document, the "
-            "next sentence, or the previous and the next one"
+            "next sentence, the previous and the next one, or its translation"
         },
+    )
+    teacher: str = field(
+        default="",
+        metadata={
+            "help": "a SentenceTransformer whose vectors a linear map of the embedding is trained to give as well"
+        },
+    )
+    teacher_weight: float = field(default=100.0, metadata={"help": "weight of the squared distance from them"})
+    teacher_shuffled: bool = field(
+        default=False, metadata={"help": "give each sentence the teacher's vector of another one (the control)"}
     )
     decoder_inputs: Literal["words", "own", "random"] = field(
         default="words",
@@ -131,7 +164,7 @@ class PretrainArguments:
     recipe: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("corpus", "validation"):
+        for name in ("corpus", "validation", "target", "validation_target"):
             value = getattr(self, name)
             if isinstance(value, str):
                 setattr(self, name, [value])
@@ -145,7 +178,8 @@ class PretrainArguments:
             ("batch_tokens", 1), ("gradient_accumulation_steps", 1), ("min_tokens", 1), ("max_tokens", 1),
             ("log_steps", 1), ("eval_steps", 0), ("checkpoint_steps", 1), ("keep_checkpoints", 1), ("max_steps", 0),
             ("warmup_steps", 0), ("num_negatives", 1), ("validation_sentences", 1), ("word_vector_epochs", 1),
-            ("early_stopping_patience", 0), ("sample_sentences", 0), ("seed", 0),
+            ("early_stopping_patience", 0), ("sample_sentences", 0), ("seed", 0), ("max_target_tokens", 1),
+            ("source_vocab_size", 0),
         ):  # fmt: skip
             if getattr(self, name) < least:
                 raise ValueError(f"`{name}` is {getattr(self, name)}; it must be {least} or more.")
@@ -186,7 +220,13 @@ class PretrainArguments:
                 f"`decoder_inputs` is {self.decoder_inputs!r}, which is for one decoder; with `predict_previous` there "
                 "are two. Use 'words'."
             )
-        if self.objective != "reconstruction" and (self.long_lines != "drop" or self.max_unknown_rate < 1):
+        self._check_translation(config)
+        if self.teacher and not config.has_latents:
+            raise ValueError(
+                f"`teacher` is {self.teacher!r}, but with `pooling='none'` there is no embedding to map to its "
+                "vectors. Leave it out, or use another pooling."
+            )
+        if self.is_of_context and (self.long_lines != "drop" or self.max_unknown_rate < 1):
             raise ValueError(
                 f"`long_lines` is {self.long_lines!r} and `max_unknown_rate` {self.max_unknown_rate}; with `objective` "
                 f"{self.objective!r} every line is kept, as context. Leave them out."
@@ -196,6 +236,38 @@ class PretrainArguments:
                 f"`showcase` prints reconstructions, and a model with `objective` {self.objective!r} makes none. Use "
                 "`--showcase false`."
             )
+
+    def _check_translation(self, config: LatentConfig) -> None:
+        """A translation needs a target, and nothing else may have one."""
+        given = [
+            name
+            for name in ("target", "validation_target", "target_column", "target_tokenizer", "source_vocab_size")
+            if getattr(self, name)
+        ]
+        if self.objective != "translation":
+            if given:
+                raise ValueError(
+                    f"`{given[0]}` is {getattr(self, given[0])!r}, but `objective` is {self.objective!r}. Use "
+                    "`--objective translation`, or leave it out."
+                )
+            return
+        if bool(self.target) == bool(self.target_column):
+            raise ValueError(
+                "`objective` 'translation' needs the translations: either `target` (files, line by line) or "
+                "`target_column` (of the data set)."
+            )
+        if self.target and bool(self.validation) != bool(self.validation_target):
+            raise ValueError("`validation` and `validation_target` go together: give both, or neither.")
+        if self.source_vocab_size and not self.target_tokenizer:
+            raise ValueError(
+                f"`source_vocab_size` is {self.source_vocab_size}, but one tokenizer is for both languages. Give "
+                "`target_tokenizer`, or leave it out."
+            )
+
+    @property
+    def is_of_context(self) -> bool:
+        """Whether what is to be said stands around the sentence."""
+        return self.objective in ("next_words", "next_sentence", "neighbours")
 
     def build_config(self, **overrides: Any) -> LatentConfig:
         """The family's configuration with the run's model settings; `overrides` come from the tokenizer.
@@ -312,7 +384,8 @@ def parse_command_line(argv: list[str]) -> PretrainArguments:
 def model_fields(config: type[LatentConfig]) -> dict[str, Any]:
     """Names and types of the configuration fields that a run may set; ids and input sizes follow from the tokenizer."""
     inherited = set(PreTrainedConfig.__dataclass_fields__)
-    derived = {"input_vocab_size", "is_encoder_decoder", "decoder_start_token_id"}
+    derived = {"input_vocab_size", "separate_vocabularies", "teacher_size", "is_encoder_decoder"}
+    derived.add("decoder_start_token_id")
     ids = {"pad_token_id", "unk_token_id", "bos_token_id", "eos_token_id"}
     return {f.name: f.type for f in dataclasses.fields(config) if f.name not in inherited | derived | ids}
 

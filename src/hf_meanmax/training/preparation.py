@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,14 @@ from hf_meanmax._version import __version__
 from hf_meanmax.data import (
     Corpus,
     Documents,
+    ParallelCorpus,
     SentenceFilter,
     TokenStore,
     build_token_store,
     open_corpus,
     pick_sentences,
 )
+from hf_meanmax.data.corpus import Chain
 from hf_meanmax.tokenization import train_tokenizer
 
 from .arguments import PretrainArguments
@@ -43,12 +45,29 @@ class Prepared:
         validation: the token store of the first `validation_sentences` held-out sentences, or of as many lines for an
             objective that predicts their context.
         validation_texts: the texts of the sentences, in the store's order; none for a context.
+        train_target, validation_target: stores of the translations, where there are any.
+        references: the translations of `validation_texts`.
+        target_tokenizer: the tokenizer of the translations, where it is another.
     """
 
     tokenizer: Any
     train: TokenStore
     validation: TokenStore
     validation_texts: list[str]
+    train_target: TokenStore | None = None
+    validation_target: TokenStore | None = None
+    references: list[str] = field(default_factory=list)
+    target_tokenizer: Any = None
+
+    @property
+    def said(self) -> TokenStore:
+        """The store of what the decoder says."""
+        return self.train if self.train_target is None else self.train_target
+
+    @property
+    def said_by(self) -> Any:
+        """The tokenizer of what the decoder says."""
+        return self.tokenizer if self.target_tokenizer is None else self.target_tokenizer
 
 
 class HeldOut(Corpus):
@@ -90,8 +109,10 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
         ValueError: if nothing is left of a corpus, with what each filter dropped.
     """
     cache = cache_folder(args)
+    if args.objective == "translation":
+        return _prepare_translation(args, cache, show_progress)
     train, held_out = open_sides(args, show_progress)
-    tokenizer = load_or_train_tokenizer(args, train, cache, show_progress)
+    tokenizer = load_or_train_tokenizer(args, args.tokenizer, train, cache, show_progress)
     rule = SentenceFilter(
         min_tokens=args.min_tokens,
         max_tokens=args.max_tokens,
@@ -99,11 +120,11 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
         max_unknown_rate=args.max_unknown_rate,
         drop_unknown_words=args.drop_unknown_words,
     )
-    if args.objective != "reconstruction":
+    if args.is_of_context:
         # A sentence that is too long or short to be encoded is still part of a context.
         rule = SentenceFilter(drop_unknown_words=args.drop_unknown_words)
     store = _build_store(train, tokenizer, cache, rule, show_progress)
-    if args.objective != "reconstruction":
+    if args.is_of_context:
         lines = Documents(_first_documents(held_out, args.validation_sentences))
         validation = _build_store(lines, tokenizer, cache, rule, show_progress=False)
         return Prepared(tokenizer, store, validation, [])
@@ -117,6 +138,57 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
     held_out_rule = SentenceFilter(drop_unknown_words=args.drop_unknown_words)
     validation = _build_store(documents, tokenizer, cache, held_out_rule, show_progress=False)
     return Prepared(tokenizer, store, validation, texts)
+
+
+def _prepare_translation(args: PretrainArguments, cache: Path, show_progress: bool) -> Prepared:
+    """Tokenizers, and stores of both sides of the corpus."""
+    train, held_out = open_pairs(args)
+    target_tokenizer = None
+    if args.target_tokenizer:
+        size = args.source_vocab_size or None
+        tokenizer = load_or_train_tokenizer(args, args.tokenizer, train.source_side, cache, show_progress, size)
+        target_tokenizer = load_or_train_tokenizer(args, args.target_tokenizer, train.target_side, cache, show_progress)
+    else:
+        both = Chain([train.source_side, train.target_side])
+        tokenizer = load_or_train_tokenizer(args, args.tokenizer, both, cache, show_progress)
+    said_by = target_tokenizer or tokenizer
+    source_rule = SentenceFilter(args.min_tokens, args.max_tokens, args.long_lines, args.max_unknown_rate)
+    target_rule = SentenceFilter(1, args.max_target_tokens, args.long_lines, args.max_unknown_rate)
+    pairs = list(islice(held_out, args.validation_sentences))
+    if not pairs:
+        raise ValueError(
+            "No pair of sentences could be held out for validation; name files with `--validation` and "
+            "`--validation_target`."
+        )
+    texts, references = (list(side) for side in zip(*pairs, strict=True))
+    stores = [
+        _build_store(corpus, words, cache, rule, show_progress=show_progress and corpus.size is not None)
+        for corpus, words, rule in (
+            (train.source_side, tokenizer, source_rule),
+            (train.target_side, said_by, target_rule),
+            (Documents([texts]), tokenizer, source_rule),
+            (Documents([references]), said_by, target_rule),
+        )
+    ]
+    return Prepared(tokenizer, stores[0], stores[2], texts, stores[1], stores[3], references, target_tokenizer)
+
+
+def open_pairs(args: PretrainArguments) -> tuple[ParallelCorpus, ParallelCorpus]:
+    """The training pairs of a translation, and the held-out ones."""
+
+    def read(source: list[str], target: list[str] | None, split: str) -> ParallelCorpus:
+        sides = ((source, args.text_column), (target or source, args.target_column or args.text_column))
+        return ParallelCorpus(*(open_corpus(names, args.encoding_errors, column, split) for names, column in sides))
+
+    pairs = read(args.corpus, args.target, args.split)
+    if args.validation:
+        return pairs, read(args.validation, args.validation_target, args.split)
+    every = _share_to_hold_out(pairs.source_side)
+    train, held_out = (
+        ParallelCorpus(HeldOut(pairs.source_side, every, held), HeldOut(pairs.target_side, every, held))
+        for held in (False, True)
+    )
+    return train, held_out
 
 
 def _build_store(corpus: Corpus, tokenizer: Any, cache: Path, rule: SentenceFilter, show_progress: bool) -> TokenStore:
@@ -166,30 +238,42 @@ def open_sides(args: PretrainArguments, show_progress: bool = True) -> tuple[Cor
     corpus = read(args.corpus)
     if args.validation:
         return corpus, read(args.validation)
-    # A small corpus gives up a larger share, so that there is something to measure on.
-    for every in (100, 10, 2):
-        held_out = HeldOut(corpus, every, held_out=True)
-        if sum(1 for _ in islice(filter(None, held_out), 100)) == 100:
-            break
-    return HeldOut(corpus, every, held_out=False), held_out
+    every = _share_to_hold_out(corpus)
+    return HeldOut(corpus, every, held_out=False), HeldOut(corpus, every, held_out=True)
 
 
-def load_or_train_tokenizer(args: PretrainArguments, corpus: Corpus, cache: Path, show_progress: bool = True) -> Any:
-    """The tokenizer that `args.tokenizer` names: a kind to train on the corpus, or a folder.
+def _share_to_hold_out(corpus: Corpus) -> int:
+    """Every how many blocks one is held out: of a small corpus more, so that there is something to measure on."""
+    for every in (100, 10):
+        if sum(1 for _ in islice(filter(None, HeldOut(corpus, every, held_out=True)), 100)) == 100:
+            return every
+    return 2
+
+
+def load_or_train_tokenizer(
+    args: PretrainArguments,
+    name: str,
+    corpus: Corpus,
+    cache: Path,
+    show_progress: bool = True,
+    vocab_size: int | None = None,
+) -> Any:
+    """The tokenizer of a name: a kind to train on the corpus, or a folder.
 
     Raises:
         FileNotFoundError: if it is neither a kind nor a folder with a tokenizer.
     """
     from transformers import AutoTokenizer
 
-    if args.tokenizer not in TOKENIZER_KINDS:
-        if not (Path(args.tokenizer) / "tokenizer.json").is_file():
+    if name not in TOKENIZER_KINDS:
+        if not (Path(name) / "tokenizer.json").is_file():
             raise FileNotFoundError(
-                f"`tokenizer` is {args.tokenizer!r}: neither one of {', '.join(TOKENIZER_KINDS)} nor a folder with a "
+                f"`tokenizer` is {name!r}: neither one of {', '.join(TOKENIZER_KINDS)} nor a folder with a "
                 "tokenizer.json."
             )
-        return AutoTokenizer.from_pretrained(args.tokenizer)
-    settings = (args.tokenizer, int(args.model.get("vocab_size", 20000)), args.min_frequency, args.lowercase)
+        return AutoTokenizer.from_pretrained(name)
+    size = vocab_size or int(args.model.get("vocab_size", 20000))
+    settings = (name, size, args.min_frequency, args.lowercase)
     folder = cache / "tokenizers" / _digest(__version__, corpus.identity(), settings)
     with _one_at_a_time(folder):
         if not (folder / "tokenizer.json").is_file():
@@ -232,6 +316,37 @@ def prepare_word_vectors(args: PretrainArguments, prepared: Prepared, size: int,
         # One factor for all: what a vector's length says of its word is kept.
         matrix *= args.word_vector_scale / np.sqrt(np.mean(np.square(matrix[found])))
     return matrix
+
+
+def prepare_teacher(args: PretrainArguments, prepared: Prepared, device: Any, show_progress: bool = True) -> np.ndarray:
+    """The teacher's vectors `(len(prepared.train), size)` float32 of the stored sentences, computed once and cached.
+
+    The teacher reads what the model reads: the sentences as their tokens give them, unknown words and cuts included.
+
+    Raises:
+        FileNotFoundError, ValueError: no such encoder, or one without a fixed representation.
+    """
+    from hf_meanmax.encode import encode_texts, load_encoder, model_fingerprints
+
+    store, tokenizer = prepared.train, prepared.tokenizer
+    teacher = load_encoder(args.teacher, device=device)
+    path = cache_folder(args) / "teachers" / f"{_digest(model_fingerprints(teacher), store.fingerprint)}.npy"
+    with _one_at_a_time(path):
+        if not path.is_file():
+            size = encode_texts(teacher, ["a"], 1).shape[1]
+            partial = path.with_name(f"{path.stem}.{os.getpid()}.npy")
+            made = np.lib.format.open_memmap(partial, "w+", np.float32, (len(store), size))
+            for start in tqdm(range(0, len(store), 4096), desc="teacher", disable=not show_progress):
+                rows = store.rows(np.arange(start, min(start + 4096, len(store))))
+                sentences = np.split(rows.ids, np.cumsum(rows.lengths)[:-1])
+                texts = tokenizer.batch_decode([ids[:-1].tolist() for ids in sentences])
+                made[start : start + len(texts)] = encode_texts(teacher, texts, 64)
+            made.flush()
+            os.replace(partial, path)
+    vectors = np.load(path, mmap_mode="r")
+    if args.teacher_shuffled:
+        vectors = vectors[np.random.default_rng(args.seed).permutation(len(vectors))]
+    return vectors
 
 
 class StoredWords:

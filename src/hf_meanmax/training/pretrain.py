@@ -31,6 +31,8 @@ from hf_meanmax.data import (
     ContextSentences,
     MicroBatches,
     Noise,
+    PairBatches,
+    PairedSentences,
     TokenStore,
 )
 from hf_meanmax.files import replacing_file
@@ -41,7 +43,7 @@ from .arguments import PretrainArguments, list_recipes, parse_command_line
 from .checkpoints import Checkpoints
 from .decoder_inputs import feed_decoder
 from .machine import count_flops, is_bf16_fast, measure_matrix_rate, peak_memory_bytes, synchronize
-from .preparation import prepare, prepare_word_vectors
+from .preparation import prepare, prepare_teacher, prepare_word_vectors
 
 # Settings that say how long a run goes on and what it shows, not what each step does.
 _FREE_ON_RESUME = {
@@ -99,6 +101,9 @@ class Run:
         }  # fmt: skip
         self.agreed_seconds = 0.0
         self.stop_reason = ""
+        self.teacher_options = {"teacher_weight": args.teacher_weight} if args.teacher else {}
+        # Summed since the last log line.
+        self.teacher_loss = torch.zeros((), device=self.device)
 
     def execute(self) -> dict[str, Any]:
         """Prepares, trains, evaluates and exports."""
@@ -147,14 +152,22 @@ class Run:
     def _build(self) -> None:
         """Model, optimizer, batches."""
         args, prepared = self.args, self.prepared
-        tokenizer = prepared.tokenizer
+        tokenizer, said_by = prepared.tokenizer, prepared.said_by
         import transformers
 
         import hf_meanmax  # noqa: F401  (registers the families with the Auto classes)
 
         torch.manual_seed(args.seed)
+        teacher_vectors, derived = None, {}
+        if args.teacher:
+            with self.accelerator.main_process_first():
+                teacher_vectors = prepare_teacher(args, prepared, self.device, show_progress=self.is_main)
+            derived["teacher_size"] = teacher_vectors.shape[1]
+        if prepared.target_tokenizer is not None:
+            derived |= {"separate_vocabularies": True, "input_vocab_size": len(tokenizer)}
         config = args.build_config(
-            vocab_size=len(tokenizer),
+            **derived,
+            vocab_size=len(said_by),
             pad_token_id=tokenizer.pad_token_id,
             unk_token_id=tokenizer.unk_token_id,
             bos_token_id=tokenizer.bos_token_id,
@@ -200,24 +213,34 @@ class Run:
         noise = Noise(args.word_drop, args.word_swap) if args.word_drop or args.word_swap else None
         candidates = None
         if args.softmax == "sampled":
-            candidates = CandidateSampler(prepared.train.token_counts, args.num_negatives, args.seed)
+            candidates = CandidateSampler(prepared.said.token_counts, args.num_negatives, args.seed)
         self.batches = self._make_batches(
-            prepared.train, args.gradient_accumulation_steps, args.seed, noise=noise, candidates=candidates
-        )
+            prepared.train, prepared.train_target, args.gradient_accumulation_steps, args.seed, noise=noise,
+            candidates=candidates, teacher_vectors=teacher_vectors,
+        )  # fmt: skip
         # Held-out texts without a context are found now, not at the end of the run.
-        self.validation_batches = self._make_batches(prepared.validation)
+        self.validation_batches = self._make_batches(prepared.validation, prepared.validation_target)
         self.steps_per_epoch = self.batches.plan.num_steps
         self.total_steps = args.max_steps or max(1, math.ceil(args.epochs * self.steps_per_epoch))
 
     def _make_batches(
-        self, store: TokenStore, gradient_accumulation_steps: int = 1, seed: int = 0, **options: Any
+        self,
+        store: TokenStore,
+        target: TokenStore | None = None,
+        gradient_accumulation_steps: int = 1,
+        seed: int = 0,
+        **options: Any,
     ) -> MicroBatches:
-        """Batches of a store for the run's objective."""
+        """Batches of a store, and of its translations where there are any, for the run's objective."""
         args = self.args
         place = {"rank": self.accelerator.process_index, "world_size": self.world_size, **options}
         if args.objective == "reconstruction":
             plan = BatchPlan(store.lengths, args.batch_tokens, gradient_accumulation_steps, seed)
             return MicroBatches(store, plan, **place)
+        if target is not None:
+            pairs = PairedSentences(store, target)
+            plan = BatchPlan(pairs.costs(), args.batch_tokens, gradient_accumulation_steps, seed)
+            return PairBatches(pairs, plan, **place)
         sentences = ContextSentences(
             store, args.objective, args.min_tokens, args.max_tokens, self.model.config.num_context_words
         )
@@ -296,11 +319,14 @@ class Run:
                 synchronise = contextlib.nullcontext() if is_last else self.accelerator.no_sync(self.wrapped)
                 with synchronise:
                     output = self.wrapped(
-                        **batch, num_items_in_batch=num_targets, return_logits=args.softmax == "full", use_cache=False
-                    )
+                        **batch, **self.teacher_options, num_items_in_batch=num_targets,
+                        return_logits=args.softmax == "full", use_cache=False,
+                    )  # fmt: skip
                     # Gradients are averaged over processes; the loss is already divided by all targets.
                     (output.loss * self.world_size).backward()
                 total += output.loss.detach()
+                if output.teacher_loss is not None:
+                    self.teacher_loss += output.teacher_loss.detach()
         if args.max_grad_norm:
             self.accelerator.clip_grad_norm_(self.trained, args.max_grad_norm)
         self.optimizer.step()
@@ -355,6 +381,10 @@ class Run:
             "tokens_per_second": round(rate, 1),
             "minutes": round(self.state["seconds"] / 60, 3),
         }
+        if self.teacher_options:
+            teacher_loss = self.accelerator.reduce(self.teacher_loss, "sum").item()
+            record["teacher_loss"] = teacher_loss / len(losses)
+            self.teacher_loss.zero_()
         losses.clear()
         bar.set_postfix(loss=f"{record['loss']:.3f}", tok_s=f"{rate:,.0f}")
         self._record(record)
@@ -404,10 +434,26 @@ class Run:
             f"step {state['step']}: validation loss {scores['validation_loss']:.3f}, "
             f"accuracy {scores['validation_accuracy']:.4f}"
         )
+        if self.prepared.references:
+            scores["validation_bleu"] = self.translation_bleu()
+            self.say(f"    BLEU of greedy translations {scores['validation_bleu']:.1f}")
         for original, said in self.sample(args.sample_sentences):
             self.say(f"    {original}\n -> {said}")
         self._record({"step": state["step"], **scores})
         return is_best and args.early_stopping_patience > 0
+
+    def translation_bleu(self) -> float:
+        """Cased BLEU (sacrebleu's 13a) of the greedy translations of the held-out texts."""
+        from hf_meanmax.evaluation.reconstruction import reconstruct
+        from hf_meanmax.evaluation.text_scores import score_texts
+
+        prepared = self.prepared
+        self.model.eval()
+        with self._autocast():
+            said = reconstruct(self.model, prepared.tokenizer, prepared.validation_texts)
+        self.model.train()
+        hypotheses = prepared.said_by.batch_decode(said, skip_special_tokens=True)
+        return score_texts(hypotheses, prepared.references, "13a", rouge=False).bleu
 
     def sample(self, number: int) -> list[tuple[str, str]]:
         """The first held-out sentences and their greedy reconstructions."""
@@ -420,7 +466,7 @@ class Run:
         with self._autocast():
             said = reconstruct(self.model, self.prepared.tokenizer, texts)
         self.model.train()
-        return list(zip(texts, self.prepared.tokenizer.batch_decode(said), strict=True))
+        return list(zip(texts, self.prepared.said_by.batch_decode(said), strict=True))
 
     def _agree_to_stop(self, terminated: threading.Event) -> str:
         """Whether the run should stop after this step, and why; all processes get the same answer."""
@@ -478,7 +524,9 @@ class Run:
             summary["share_of_matrix_rate"] = rate / self.world_size * self.flops_per_token / self.matrix_rate
         summary["peak_memory_bytes"] = peak_memory_bytes(self.device)
         summary.update(self.evaluate())
-        if not self.is_sharded and prepared.validation_texts:
+        if not self.is_sharded and prepared.references:
+            summary["validation_bleu"] = self.translation_bleu()
+        elif not self.is_sharded and prepared.validation_texts:
             self.model.eval()
             with self._autocast():
                 said = reconstruct(
@@ -496,11 +544,11 @@ class Run:
                 model.load_state_dict(weights)
             model.eval()
             # A vector does not tell how long its text was, but no text of this run was longer.
-            longest = decoding_bound(int(prepared.train.lengths.max()))
+            longest = decoding_bound(int(prepared.said.lengths.max()))
             model.generation_config.max_new_tokens = max(LEAST_OF_EMBEDDING, longest)
             normalize = None if args.normalize == "none" else args.normalize
             save_checkpoint(
-                model, prepared.tokenizer, folder, normalize=normalize,
+                model, prepared.tokenizer, folder, target_tokenizer=prepared.target_tokenizer, normalize=normalize,
                 training_args={**args.to_dict(), "corpus_report": str(prepared.train.report), "results": summary},
             )  # fmt: skip
             self._print_summary(summary, folder)
@@ -521,9 +569,10 @@ class Run:
         lines.append(f"peak memory {summary['peak_memory_bytes'] / 2**30:.2f} GiB")
         lines.append(
             f"held-out: loss {summary['validation_loss']:.3f}, accuracy {summary['validation_accuracy']:.4f}"
+            + (f", greedy BLEU {summary['validation_bleu']:.1f}" if "validation_bleu" in summary else "")
             + (
-                f", greedy BLEU {summary['validation_bleu']:.1f}, word for word {summary['validation_exact_match']:.1%}"
-                if "validation_bleu" in summary
+                f", word for word {summary['validation_exact_match']:.1%}"
+                if "validation_exact_match" in summary
                 else ""
             )
         )
