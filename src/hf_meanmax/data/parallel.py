@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .batches import MicroBatches
-from .corpus import Corpus
+from .corpus import Chain, Corpus
 from .token_store import Ragged, TokenStore
 
 
@@ -17,7 +17,7 @@ class ParallelCorpus:
     """Pairs of lines: line i of the source and line i of the target. A pair with a blank side is left out.
 
     Args:
-        source, target: two corpora of as many lines, blank ones included.
+        source, target: two corpora of as many files, each of as many lines, blank ones included.
 
     Attributes:
         source_side, target_side: the lines of the pairs, one corpus each, without any boundaries of documents; a line
@@ -32,21 +32,30 @@ class ParallelCorpus:
         """The pairs.
 
         Raises:
-            ValueError: one corpus has more lines than the other.
+            ValueError: the corpora, or two of their files, are not of one length, or there is no pair.
         """
-        lines = 0
-        for lines, (source, target) in enumerate(zip_longest(self.source, self.target), start=1):
-            # Blank lines at the end are no sentences that lack a translation.
-            if (source is None and target) or (target is None and source):
-                shorter, longer = ("source", "target") if source is None else ("target", "source")
-                raise ValueError(
-                    f"The {shorter} ends after {lines - 1:,} lines, the {longer} goes on: line by line each must be "
-                    "the translation of the other."
-                )
-            if source and target:
-                yield source, target
-        if not lines:
-            raise ValueError("The parallel corpus is empty: there is no line in either of its sides.")
+        sides = [corpus.parts if isinstance(corpus, Chain) else [corpus] for corpus in (self.source, self.target)]
+        if len(sides[0]) != len(sides[1]):
+            raise ValueError(
+                f"The source has {len(sides[0])} files, the target {len(sides[1])}: file by file each must be the "
+                "translation of the other."
+            )
+        found = False
+        for number, parts in enumerate(zip(*sides, strict=True), start=1):
+            for lines, (source, target) in enumerate(zip_longest(*parts)):
+                # Blank lines at the end are no sentences that lack a translation.
+                if (source is None and target) or (target is None and source):
+                    shorter, longer = ("source", "target") if source is None else ("target", "source")
+                    raise ValueError(
+                        f"The {shorter} (file {number}) ends after {lines:,} lines, the {longer} goes on: line by line "
+                        "each must be the translation of the other."
+                    )
+                if source and target:
+                    found = True
+                    self.source.position = parts[0].position
+                    yield source, target
+        if not found:
+            raise ValueError("The parallel corpus is empty: there is no line with its translation.")
 
 
 class _Side(Corpus):
