@@ -97,13 +97,11 @@ class Run:
         self.checkpoints = Checkpoints(self.folder / "checkpoints", args.keep_checkpoints)
         self.state: dict[str, Any] = {
             "step": 0, "tokens": 0, "seconds": 0.0, "best_step": None, "best_accuracy": -1.0, "bad_evaluations": 0,
-            "unlogged_losses": [],
+            "unlogged_losses": [], "unlogged_teacher_losses": [],
         }  # fmt: skip
         self.agreed_seconds = 0.0
         self.stop_reason = ""
         self.teacher_options = {"teacher_weight": args.teacher_weight} if args.teacher else {}
-        # Summed since the last log line.
-        self.teacher_loss = torch.zeros((), device=self.device)
 
     def execute(self) -> dict[str, Any]:
         """Prepares, trains, evaluates and exports."""
@@ -302,14 +300,15 @@ class Run:
             epoch, start = epoch + 1, 0
 
     def _step(self, micro_batches: list[dict[str, torch.Tensor]], num_targets: int) -> torch.Tensor:
-        """One optimizer step; returns this process's part of the mean loss per target token."""
+        """One optimizer step; returns this process's parts of the mean loss per target token and of the mean distance
+        per sentence from a teacher's vectors."""
         args = self.args
         learning_rate = args.learning_rate * self._schedule()
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         # Dropout is a function of (seed, step, process), so a resumed run draws what it would have drawn.
         torch.manual_seed(_step_seed(args.seed, self.state["step"], self.accelerator.process_index))
-        total = torch.zeros((), device=self.device)
+        total, teacher_total = torch.zeros(2, device=self.device).unbind()
         # One autocast region for all micro batches: weights are cast once a step.
         with self._autocast():
             for index, batch in enumerate(micro_batches):
@@ -324,14 +323,14 @@ class Run:
                     )  # fmt: skip
                     # Gradients are averaged over processes; the loss is already divided by all targets.
                     (output.loss * self.world_size).backward()
-                total += output.loss.detach()
+                total = total + output.loss.detach()
                 if output.teacher_loss is not None:
-                    self.teacher_loss += output.teacher_loss.detach()
+                    teacher_total = teacher_total + output.teacher_loss.detach()
         if args.max_grad_norm:
             self.accelerator.clip_grad_norm_(self.trained, args.max_grad_norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return total
+        return torch.stack((total, teacher_total))
 
     def _autocast(self) -> contextlib.AbstractContextManager:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.use_bf16)
@@ -354,9 +353,10 @@ class Run:
     def _check_losses(self, log: _StepLog) -> None:
         """Stops at a loss that is no number, with what is needed to look into it."""
         values = log.take(self.accelerator)
-        for entry, value in values:
+        for entry, (value, teacher_loss) in values:
             if math.isfinite(value):
                 self.state["unlogged_losses"].append(value)
+                self.state["unlogged_teacher_losses"].append(teacher_loss)
                 continue
             step, epoch, step_in_epoch = entry
             rows = np.concatenate(self.batches.plan.epoch(epoch).rows(step_in_epoch))
@@ -382,10 +382,9 @@ class Run:
             "minutes": round(self.state["seconds"] / 60, 3),
         }
         if self.teacher_options:
-            teacher_loss = self.accelerator.reduce(self.teacher_loss, "sum").item()
-            record["teacher_loss"] = teacher_loss / len(losses)
-            self.teacher_loss.zero_()
+            record["teacher_loss"] = sum(self.state["unlogged_teacher_losses"]) / len(losses)
         losses.clear()
+        self.state["unlogged_teacher_losses"].clear()
         bar.set_postfix(loss=f"{record['loss']:.3f}", tok_s=f"{rate:,.0f}")
         self._record(record)
 
@@ -619,7 +618,7 @@ class Run:
 
 
 class _StepLog:
-    """Losses of steps, kept on the device until somebody must look at them."""
+    """The two losses of each step, kept on the device until somebody must look at them."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[tuple[int, int, int], torch.Tensor]] = []
@@ -627,14 +626,14 @@ class _StepLog:
     def add(self, step: int, epoch: int, step_in_epoch: int, loss: torch.Tensor) -> None:
         self.waiting.append(((step, epoch, step_in_epoch), loss))
 
-    def take(self, accelerator: Any) -> list[tuple[tuple[int, int, int], float]]:
+    def take(self, accelerator: Any) -> list[tuple[tuple[int, int, int], tuple[float, float]]]:
         """The waiting losses, summed over processes, as numbers."""
         if not self.waiting:
             return []
         entries = [entry for entry, _ in self.waiting]
         losses = accelerator.reduce(torch.stack([loss for _, loss in self.waiting]), "sum")
         self.waiting.clear()
-        return list(zip(entries, losses.tolist(), strict=True))
+        return list(zip(entries, map(tuple, losses.tolist()), strict=True))
 
 
 @contextlib.contextmanager
