@@ -59,14 +59,14 @@ def teacher(tmp_path_factory) -> str:
     return str(save_checkpoint(make_model(), make_tokenizer(), tmp_path_factory.mktemp("teacher") / "model"))
 
 
-@pytest.mark.parametrize("architecture", ["attn-attn", "final-ctx", "attn"])
-def test_it_learns_to_translate(make_arguments, options, architecture, capsys):
+@pytest.mark.parametrize(("architecture", "least"), [("attn-attn", 60), ("final-ctx", 30), ("attn", 60)])
+def test_it_learns_to_translate(make_arguments, options, architecture, least, capsys):
     representation = {} if architecture == "attn" else {"latent_size": 64}
     heads = {"latent_heads": 4, "latent_size": 16} if architecture == "attn-attn" else {}
     options = {k: v for k, v in options.items() if not k.startswith("latent")}
     args = make_arguments(**{**options, **representation, **heads, "architecture": architecture, "eval_steps": 100})
     summary = pretrain(args)
-    assert summary["validation_bleu"] > 60
+    assert summary["validation_bleu"] > least
     assert "BLEU of greedy translations" in capsys.readouterr().out
     assert any("validation_bleu" in record and "stopped_by" not in record for record in records(args.output_dir))
     folder = Path(args.output_dir) / "model"
