@@ -20,7 +20,7 @@ def folder(request, tmp_path):
     if request.param == "joint":
         model = make_model(full_class=CompoundAttentionForTranslation, architecture="attn")
         with torch.no_grad():
-            model.lm_head.bias[3] = -5.0  # or it would end before its first word
+            model.lm_head.bias[:4] = -5.0  # words, and not the special tokens
         return save_checkpoint(model, make_tokenizer(), tmp_path / "model")
     sizes = {"vocab_size": len(target), "input_vocab_size": len(make_tokenizer()), "separate_vocabularies": True}
     model = make_model(full_class=CompoundAttentionForTranslation, latent_size=5, **sizes)
