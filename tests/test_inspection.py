@@ -9,12 +9,20 @@ import numpy as np
 import pytest
 import torch
 
-from hf_meanmax import GatedMeanMaxAAEConfig, GatedMeanMaxAAEForReconstruction, inspection
+from hf_meanmax import (
+    CompoundAttentionForTranslation,
+    GatedMeanMaxAAEConfig,
+    GatedMeanMaxAAEForReconstruction,
+    inspection,
+)
 from hf_meanmax.export import save_checkpoint
 from hf_meanmax.inspection import record_decoding, write_inspection
 from hf_meanmax.tokenization import train_tokenizer
 from tiny_model import SPECIALS, WORDS, make_model, make_tokenizer
 
+COMPOUND = {
+    "full_class": CompoundAttentionForTranslation, "latent_heads": 3, "latent_size": 6, "initializer_range": 0.7,
+}  # fmt: skip
 TEXTS = ["the old cat sat on the mat", "a dog ran"]
 PLAIN = {"encoder_type": "bilstm", "pooling": "last", "decoder_type": "lstm"}
 
@@ -40,6 +48,8 @@ KINDS = {
     "gated, mean": lambda: make_gated(pooling="mean"),
     "gated, two layers": lambda: make_gated(num_hidden_layers=2),
     "gated RAE": lambda: make_gated(encoder_type="bilstm", pooling="mean_max_last", decoder_type="lstm_gates"),
+    "compound attention": lambda: make_model(seed=2, **COMPOUND),
+    "compound attention, two layers": lambda: make_model(seed=2, num_hidden_layers=2, **COMPOUND),
     "mean-max RAE": lambda: make_gated(encoder_type="bilstm", decoder_type="lstm_attention"),
 }
 
@@ -114,7 +124,7 @@ def test_files_of_an_attention(tokenizer, tmp_path):
         [],
     )
     for found, record, text in zip(content["texts"], records, TEXTS, strict=True):
-        assert set(found) == {"text", "reconstruction", "tokens", "attention"}
+        assert set(found) == {"text", "reconstruction", "tokens", "source_tokens", "attention"}
         assert (found["text"], found["tokens"]) == (text, record.tokens)
         assert np.allclose(found["attention"], record.attentions, atol=1e-6)
     prefixes = [f"text-{number}-layer-{layer}-attention" for number in (1, 2) for layer in (1, 2)]
@@ -206,3 +216,44 @@ def test_without_matplotlib_the_numbers_are_written(tokenizer, tmp_path, monkeyp
     said = 'No figures were drawn. Figures need matplotlib: pip install "hf_meanmax[plots]"\n'
     assert capsys.readouterr().err == said
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["inspection.json"]
+
+
+def test_the_alignment_of_a_translation(tokenizer, tmp_path):
+    """B A from the model's own attentions, in numbers, figures and a page; a target tokenizer names what is said."""
+    model = make_model(seed=2, **COMPOUND)
+    said_by = train_tokenizer(["eins zwei drei vier funf sechs sieben acht neun zehn elf"], show_progress=False)
+    (record, _) = write_inspection(model, tokenizer, TEXTS, tmp_path / "out", "name", said_by)
+    batch = tokenizer([TEXTS[0]], return_tensors="pt")
+    with torch.no_grad():
+        words = model.encoder(**batch).pooling_attentions[0]
+        said = model.generate(**batch)
+        (rows,) = model(**batch, decoder_input_ids=said[:, :-1], output_attentions=True).cross_attentions
+    assert record.source_tokens == [*TEXTS[0].split(), "</s>"]
+    assert record.tokens == said_by.convert_ids_to_tokens(said[0, 1:].tolist())
+    np.testing.assert_allclose(record.word_weights, words, atol=1e-6)
+    np.testing.assert_allclose(record.alignment.sum(axis=0), rows[0, 0] @ words, atol=1e-6)
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"alignments.html", "text-1-alignment.png", "text-1-heads.png", "text-2-alignment.png"} <= names
+    content = json.loads((tmp_path / "out" / "inspection.json").read_text(encoding="utf-8"))
+    np.testing.assert_allclose(content["texts"][0]["word_weights"], words, atol=1e-5)
+
+
+@pytest.mark.parametrize("architecture", ["attn", "trf"])
+def test_attention_over_the_source_itself(tokenizer, tmp_path, architecture):
+    """Where there are no rows, the decoder's attention is over the source's tokens."""
+    model = make_model(full_class=CompoundAttentionForTranslation, architecture=architecture, initializer_range=0.7)
+    (record, *_) = write_inspection(model, tokenizer, TEXTS, tmp_path / "out")
+    assert record.attentions.shape[2:] == (len(record.tokens), len(record.source_tokens))
+    assert record.word_weights is None
+    assert record.alignment is None
+    assert (tmp_path / "out" / "text-1-attention.png").is_file()
+
+
+def test_inner_attention_alone_has_its_maps(tokenizer, tmp_path):
+    model = make_model(
+        full_class=CompoundAttentionForTranslation, architecture="attn-ctx", latent_heads=2, latent_size=5
+    )
+    (record, *_) = write_inspection(model, tokenizer, TEXTS, tmp_path / "out")
+    assert record.attentions is None
+    assert record.word_weights.shape == (2, len(record.source_tokens))
+    assert (tmp_path / "out" / "text-1-heads.png").is_file()

@@ -21,13 +21,15 @@ import numpy as np
 import torch
 
 from .cli import make_parser, one_line_errors, parse_arguments
-from .export import load_checkpoint
+from .export import load_checkpoint, load_target_tokenizer
 from .files import replacing_folder
+from .plots.alignment import alignment_page, induced_alignment, plot_alignment, plot_head_maps
 from .plots.decoding import GATE_QUANTILES, plot_latent_attention, plot_latent_gates
 from .plots.figures import save_figure
 
 INSPECTION_FILE = "inspection.json"
-_OWNED = (INSPECTION_FILE, "text-*.png")
+ALIGNMENT_PAGE = "alignments.html"
+_OWNED = (INSPECTION_FILE, ALIGNMENT_PAGE, "text-*.png")
 
 
 @dataclass(frozen=True)
@@ -38,20 +40,33 @@ class DecodingRecord:
         text: what was encoded.
         reconstruction: what was said.
         tokens: the T tokens said; the last one ends the text unless it grew too long.
-        attentions: `(layers, heads, T, L)` over the rows `config.pooling_rows`; None where the decoder has none.
+        source_tokens: the N tokens that were encoded.
+        attentions: `(layers, heads, T, L)` over the rows `config.pooling_rows`, or over the source tokens where there
+            are no rows; None where the decoder has none.
         gates: `(layers, T, R, d)` on the rows `config.gated_rows`; None where the decoder has none.
+        word_weights: `(L, N)` of the tokens in each row of inner attention; None for other poolings.
     """
 
     text: str
     reconstruction: str
     tokens: list[str]
+    source_tokens: list[str]
     attentions: np.ndarray | None
     gates: np.ndarray | None
+    word_weights: np.ndarray | None = None
+
+    @property
+    def alignment(self) -> np.ndarray | None:
+        """What each head of inner attention adds to the alignment of source and said tokens, in the last layer:
+        `(L, T, N)`; None for other models."""
+        if self.word_weights is None or self.attentions is None:
+            return None
+        return induced_alignment(self.attentions[-1].mean(axis=0), self.word_weights)
 
 
 @torch.no_grad()
-def record_decoding(model: Any, tokenizer: Any, text: str) -> DecodingRecord:
-    """Encodes a text, says it again greedily, and records what the decoder reads of the latent rows.
+def record_decoding(model: Any, tokenizer: Any, text: str, target_tokenizer: Any = None) -> DecodingRecord:
+    """Encodes a text, says it again (or its translation) greedily, and records what the decoder reads of the rows.
 
     The record is that of one forward pass over what was said, which equals the steps of the generation.
 
@@ -59,6 +74,7 @@ def record_decoding(model: Any, tokenizer: Any, text: str) -> DecodingRecord:
         model: an autoencoder in evaluation mode.
         tokenizer: its tokenizer.
         text: one text.
+        target_tokenizer: of what is said, where it is another.
 
     Raises:
         ValueError: the decoder reads the latent rows before its first word alone, so there is nothing to record.
@@ -67,17 +83,21 @@ def record_decoding(model: Any, tokenizer: Any, text: str) -> DecodingRecord:
     with _written_out_attention(model):
         said = model.generate(**batch, do_sample=False, num_beams=1)
         output = model(**batch, decoder_input_ids=said[:, :-1], output_attentions=True, output_latent_gates=True)
-    if not output.cross_attentions and not output.latent_gates:
+        word_weights = model.encoder(**batch).pooling_attentions
+    says = tokenizer if target_tokenizer is None else target_tokenizer
+    if not output.cross_attentions and not output.latent_gates and word_weights is None:
         raise ValueError(
             f"decoder_type is {model.config.decoder_type!r}: this decoder reads the latent rows before its first word "
             "alone, so it has neither attention over them nor gates on them to show."
         )
     return DecodingRecord(
         text,
-        tokenizer.decode(said[0], skip_special_tokens=True),
-        _token_texts(tokenizer, said[0, 1:].tolist()),
+        says.decode(said[0], skip_special_tokens=True),
+        _token_texts(says, said[0, 1:].tolist()),
+        _token_texts(tokenizer, batch["input_ids"][0].tolist()),
         _stacked(output.cross_attentions),
         _stacked(output.latent_gates),
+        None if word_weights is None else word_weights[0].float().cpu().numpy(),
     )
 
 
@@ -105,7 +125,12 @@ def _token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
 
 
 def write_inspection(
-    model: Any, tokenizer: Any, texts: Sequence[str], folder: str | os.PathLike[str], name: str = ""
+    model: Any,
+    tokenizer: Any,
+    texts: Sequence[str],
+    folder: str | os.PathLike[str],
+    name: str = "",
+    target_tokenizer: Any = None,
 ) -> list[DecodingRecord]:
     """Records the decoding of each text; writes figures and inspection.json, all of them or none.
 
@@ -117,6 +142,7 @@ def write_inspection(
         texts: the texts.
         folder: where to write; an older inspection there is replaced.
         name: of the checkpoint, for inspection.json.
+        target_tokenizer: of what is said, where it is another.
 
     Returns:
         A record a text.
@@ -128,7 +154,8 @@ def write_inspection(
     if isinstance(texts, str) or not texts:
         raise ValueError(f"texts is {texts!r}; give a list of one text at least.")
     config = model.config
-    records = [record_decoding(model, tokenizer, text) for text in texts]
+    records = [record_decoding(model, tokenizer, text, target_tokenizer) for text in texts]
+    aligned = [record for record in records if record.alignment is not None]
     content = {
         "checkpoint": name,
         "decoder_type": config.decoder_type,
@@ -140,6 +167,12 @@ def write_inspection(
         with open(partial / INSPECTION_FILE, "w", encoding="utf-8") as file:
             json.dump(content, file, ensure_ascii=False)
             file.write("\n")
+        if aligned:
+            page = alignment_page(
+                name or config.model_type,
+                [(r.source_tokens, r.tokens, r.attentions[-1].mean(axis=0), r.word_weights) for r in aligned],  # type: ignore[index,misc]
+            )
+            (partial / ALIGNMENT_PAGE).write_text(page, encoding="utf-8")
         try:
             for number, record in enumerate(records, 1):
                 _draw(record, config, partial, f"text-{number}")
@@ -154,7 +187,10 @@ def _numbers(record: DecodingRecord, gated_rows: Sequence[str]) -> dict[str, Any
         "text": record.text,
         "reconstruction": record.reconstruction,
         "tokens": record.tokens,
+        "source_tokens": record.source_tokens,
     }
+    if record.word_weights is not None:
+        numbers["word_weights"] = _rounded(record.word_weights)
     if record.attentions is not None:
         numbers["attention"] = _rounded(record.attentions)
     if record.gates is not None:
@@ -175,13 +211,19 @@ def _rounded(values: np.ndarray) -> Any:
 
 
 def _draw(record: DecodingRecord, config: Any, folder: Path, name: str) -> None:
-    """One set of figures a layer."""
+    """One set of figures a layer, and the alignment where there is one."""
+    rows = config.pooling_rows if config.has_latents else record.source_tokens
+    if record.word_weights is not None:
+        save_figure(plot_head_maps(record.source_tokens, record.word_weights), folder / f"{name}-heads.png")
+    if record.alignment is not None:
+        figure = plot_alignment(record.source_tokens, record.tokens, record.alignment)
+        save_figure(figure, folder / f"{name}-alignment.png")
     for layer in range(config.num_hidden_layers):
         prefix = name if config.num_hidden_layers == 1 else f"{name}-layer-{layer + 1}"
         if record.attentions is not None:
             weights = record.attentions[layer]
             for per_head, suffix in ((False, "attention"), (True, "attention-by-head")):
-                figure = plot_latent_attention(record.tokens, weights, config.pooling_rows, per_head)
+                figure = plot_latent_attention(record.tokens, weights, rows, per_head)
                 save_figure(figure, folder / f"{prefix}-{suffix}.png")
         if record.gates is not None:
             figure = plot_latent_gates(record.tokens, record.gates[layer], config.gated_rows)
@@ -204,7 +246,8 @@ def main(argv: list[str] | None = None) -> None:
 
         model, tokenizer = load_checkpoint(args.checkpoint)
         model.to(PartialState().device)
-        for record in write_inspection(model, tokenizer, args.text, args.output, args.checkpoint):
+        says = load_target_tokenizer(args.checkpoint, model.config, tokenizer)
+        for record in write_inspection(model, tokenizer, args.text, args.output, args.checkpoint, says):
             print(" ".join(record.reconstruction.splitlines()))
 
 

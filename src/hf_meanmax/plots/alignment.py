@@ -1,0 +1,265 @@
+"""Figures of compound attention: the alignment of two texts that two attentions induce, and what each head reads."""
+
+from __future__ import annotations
+
+import colorsys
+import html
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .figures import new_figure
+from .labels import TokenAxis
+
+LEAST_WEIGHT = 0.01  # thinner lines are left out (compound attention, figure 5.11)
+_THICKEST = 7.0  # points, for a weight of 1
+_SHORTEST = 8  # tokens of a text that counts where positions are averaged
+
+
+def induced_alignment(row_weights: np.ndarray, word_weights: np.ndarray) -> np.ndarray:
+    """The part of each head in the alignment B A (compound attention, eq. 4.7): `(heads, T, N)`, their sum is B A.
+
+    Args:
+        row_weights: B, the decoder's weights `(T, heads)` of the rows at each of T steps.
+        word_weights: A, the weights `(heads, N)` of the N source tokens in each row.
+    """
+    rows, words = np.asarray(row_weights, dtype=np.float64), np.asarray(word_weights, dtype=np.float64)
+    if rows.ndim != 2 or words.ndim != 2 or rows.shape[1] != words.shape[0]:
+        raise ValueError(
+            f"row_weights have the shape {rows.shape} and word_weights {words.shape}; (T, heads) and (heads, N) are "
+            "needed."
+        )
+    return rows.T[:, :, None] * words[:, None, :]
+
+
+def plot_alignment(source_tokens: Sequence[str], target_tokens: Sequence[str], alignment: np.ndarray) -> Any:
+    """Source above, what was said below, and a line between each pair of tokens, as thick as their weight and in the
+    colour of the head; weights below 0.01 are left out (compound attention, figure 5.11 a, b).
+
+    Args:
+        source_tokens, target_tokens: the N and the T tokens.
+        alignment: `(heads, T, N)`, see [`induced_alignment`].
+
+    Returns:
+        A matplotlib figure.
+
+    Raises:
+        ValueError: an array of another shape, or weights outside 0..1.
+        ImportError: matplotlib is not installed.
+    """
+    weights = _checked(alignment, len(target_tokens), len(source_tokens))
+    figure = new_figure()
+    from matplotlib.collections import LineCollection
+
+    above, below = TokenAxis(source_tokens), TokenAxis(target_tokens)
+    figure.set_size_inches(max(above.width, below.width, 2.5) + 0.6, 2.2 + above.height + below.height)
+    axes = figure.subplots()
+    top = axes.twiny()
+    below.apply(axes)
+    above.apply(top)
+    axes.set_ylim(0, 1)
+    axes.set_yticks([])
+    for name in ("left", "right", "top", "bottom"):
+        axes.spines[name].set_visible(False)
+        top.spines[name].set_visible(False)
+    for head, step, place in _lines(weights):
+        # Both axes span their tokens, so places are counted in shares of the width.
+        ends = (((place + 0.5) / len(source_tokens), 1.0), ((step + 0.5) / len(target_tokens), 0.0))
+        line = LineCollection(
+            [ends], colors=[_color(head, len(weights))], linewidths=_THICKEST * weights[head, step, place], alpha=0.75,
+            transform=axes.transAxes,
+        )  # fmt: skip
+        axes.add_collection(line)
+    return figure
+
+
+def plot_head_maps(tokens: Sequence[str], word_weights: np.ndarray) -> Any:
+    """The weights that each head gives the words of a text, a row a head, and their mean (structured self-attentive
+    embedding, figure 2; compound attention, figure 5.11).
+
+    Args:
+        tokens: the N tokens.
+        word_weights: A, `(heads, N)`.
+
+    Raises:
+        ValueError: an array of another shape, or weights outside 0..1.
+        ImportError: matplotlib is not installed.
+    """
+    weights = _checked(np.asarray(word_weights)[:, None], 1, len(tokens))[:, 0]
+    names = [f"head {number}" for number in range(1, len(weights) + 1)]
+    if len(weights) > 1:
+        weights, names = np.vstack([weights, weights.mean(axis=0)]), [*names, "mean"]
+    figure, axis = new_figure(), TokenAxis(tokens)
+    figure.set_size_inches(axis.width + 1.9, 0.2 * len(names) + axis.height + 0.5)
+    axes = figure.subplots()
+    image = axes.imshow(weights, aspect="auto", cmap="Blues", vmin=0, vmax=max(0.2, weights.max()))
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axis.apply(axes)
+    figure.colorbar(image, ax=axes, label="weight", pad=0.02)
+    return figure
+
+
+def attention_by_position(word_weights: Iterable[np.ndarray], bins: int = 20, shortest: int = _SHORTEST) -> np.ndarray:
+    """Mean weight of each head by relative position in the text, `(heads, bins)`; each row sums to 1.
+
+    Args:
+        word_weights: A, `(heads, N)` of each text.
+        bins: stretches of equal length that a text is cut into; a token that lies in several is shared among them.
+        shortest: texts of fewer tokens are left out (compound attention, figure 5.11 c).
+
+    Raises:
+        ValueError: no text is long enough, or their numbers of heads differ.
+    """
+    total, count = None, 0
+    for weights in word_weights:
+        weights = np.asarray(weights, dtype=np.float64)
+        length = weights.shape[1]
+        if length < shortest:
+            continue
+        # The share of token n that lies in bin b.
+        edges = np.linspace(0, length, bins + 1)
+        places = np.arange(length)[:, None]
+        shares = np.clip(np.minimum(edges[1:], places + 1) - np.maximum(edges[:-1], places), 0, None)
+        if total is not None and len(total) != len(weights):
+            raise ValueError(f"A text has weights of {len(weights)} heads, another of {len(total)}.")
+        total = weights @ shares + (0 if total is None else total)
+        count += 1
+    if total is None:
+        raise ValueError(f"No text has {shortest} tokens or more.")
+    return total / count
+
+
+def plot_attention_by_position(profile: np.ndarray) -> Any:
+    """A panel a head of [`attention_by_position`] (compound attention, figure 5.11 c)."""
+    profile = np.asarray(profile, dtype=np.float64)
+    heads, bins = profile.shape
+    columns = min(4, heads)
+    figure = new_figure(2.0 * columns + 0.6, 1.3 * -(-heads // columns) + 0.6)
+    panels = figure.subplots(-(-heads // columns), columns, sharex=True, sharey=True, squeeze=False)
+    places = (np.arange(bins) + 0.5) / bins
+    for number, axes in enumerate(panels.ravel()):
+        if number >= heads:
+            axes.set_visible(False)
+            continue
+        axes.fill_between(places, profile[number], step="mid", color=_color(number, heads), alpha=0.7, linewidth=0)
+        axes.set_title(f"head {number + 1}", fontsize=8, pad=2)
+        axes.tick_params(labelsize=7)
+        axes.set_xlim(0, 1)
+    figure.supxlabel("relative position in the text", fontsize=8)
+    figure.supylabel("mean weight", fontsize=8)
+    return figure
+
+
+def alignment_page(title: str, texts: Sequence[tuple[Sequence[str], Sequence[str], np.ndarray, np.ndarray]]) -> str:
+    """One HTML page, with nothing loaded from elsewhere: for each text its alignment, a switch for each head, and the
+    words that each head reads.
+
+    Args:
+        title: of the page.
+        texts: source tokens (N), target tokens (T), row weights B `(T, heads)` and word weights A `(heads, N)`.
+
+    Raises:
+        ValueError: arrays of other shapes (see [`induced_alignment`]).
+    """
+    parts = [_PAGE_HEAD.format(title=html.escape(title))]
+    for number, (source, target, rows, words) in enumerate(texts, 1):
+        weights = _checked(induced_alignment(rows, words), len(target), len(source))
+        colors = [_hex(_color(head, len(weights))) for head in range(len(weights))]
+        switches = "".join(
+            f'<label style="color:{color}"><input type="checkbox" checked data-head="{head}"> head {head + 1}</label> '
+            for head, color in enumerate(colors)
+        )
+        parts.append(f"<section><h2>{number}</h2><p>{switches if len(colors) > 1 else ''}</p>")
+        parts.append(_alignment_svg(source, target, weights, colors))
+        parts.append(_head_table(source, np.asarray(words, dtype=np.float64), colors))
+        parts.append("</section>")
+    parts.append(_PAGE_END)
+    return "\n".join(parts)
+
+
+_PAGE_HEAD = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
+body {{ font: 14px system-ui, sans-serif; margin: 2em; color: #222; }}
+section {{ margin-bottom: 3em; overflow-x: auto; }}
+svg text {{ font-size: 13px; text-anchor: middle; }}
+td, th {{ padding: 2px 6px; font-size: 12px; font-weight: normal; text-align: center; }}
+.off {{ display: none; }}
+</style></head><body><h1>{title}</h1>"""
+_PAGE_END = """<script>
+document.querySelectorAll("input[data-head]").forEach(box => box.addEventListener("change", () => {
+  box.closest("section").querySelectorAll(`.head-${box.dataset.head}`).forEach(
+    part => part.classList.toggle("off", !box.checked));
+}));
+</script></body></html>"""
+_CELL, _HEIGHT = 90, 180  # pixels
+
+
+def _alignment_svg(source: Sequence[str], target: Sequence[str], weights: np.ndarray, colors: Sequence[str]) -> str:
+    width = _CELL * max(len(source), len(target))
+
+    def place(index: int, count: int) -> float:
+        return round((index + 0.5) / count * width, 1)
+
+    lines = [
+        f'<line class="head-{head}" x1="{place(n, len(source))}" y1="24" x2="{place(step, len(target))}" '
+        f'y2="{_HEIGHT - 24}" stroke="{colors[head]}" stroke-opacity="0.75" '
+        f'stroke-width="{10 * weights[head, step, n]:.2f}"><title>head {head + 1}: {weights[head, step, n]:.2f}</title>'
+        "</line>"
+        for head, step, n in _lines(weights)
+    ]
+    words = [
+        f'<text x="{place(index, len(tokens))}" y="{y}">{html.escape(token)}</text>'
+        for tokens, y in ((source, 16), (target, _HEIGHT - 8))
+        for index, token in enumerate(tokens)
+    ]
+    return f'<svg width="{width}" height="{_HEIGHT}" role="img">{"".join(lines + words)}</svg>'
+
+
+def _head_table(tokens: Sequence[str], words: np.ndarray, colors: Sequence[str]) -> str:
+    header = "<tr><th></th>" + "".join(f"<th>{html.escape(token)}</th>" for token in tokens) + "</tr>"
+    rows = [
+        f'<tr class="head-{head}"><th style="color:{colors[head]}">head {head + 1}</th>'
+        + "".join(
+            f'<td style="background:{colors[head]}{round(255 * min(1.0, weight)):02x}">{weight:.2f}</td>'
+            for weight in weights
+        )
+        + "</tr>"
+        for head, weights in enumerate(words)
+    ]
+    return f"<table>{header}{''.join(rows)}</table>"
+
+
+def _lines(weights: np.ndarray) -> list[tuple[int, int, int]]:
+    """Head, step and place of each weight that is drawn, the thick ones last."""
+    found = np.argwhere(weights >= LEAST_WEIGHT)
+    order = np.argsort(weights[tuple(found.T)], kind="stable")
+    return [tuple(map(int, entry)) for entry in found[order]]  # type: ignore[misc]
+
+
+def _color(head: int, heads: int) -> tuple[float, float, float]:
+    """Of a head: from a palette while that lasts, then round the circle of hues."""
+    if heads > len(_PALETTE):
+        return colorsys.hsv_to_rgb(head / heads, 0.75, 0.8)
+    red, green, blue = (int(_PALETTE[head][i : i + 2], 16) / 255 for i in (0, 2, 4))
+    return red, green, blue
+
+
+def _hex(color: tuple[float, float, float]) -> str:
+    return "#" + "".join(f"{round(255 * part):02x}" for part in color)
+
+
+_PALETTE = (
+    "1f77b4", "ff7f0e", "2ca02c", "d62728", "9467bd", "8c564b", "e377c2", "7f7f7f", "bcbd22", "17becf",
+)  # fmt: skip
+
+
+def _checked(weights: np.ndarray, steps: int, places: int) -> np.ndarray:
+    """The weights `(heads, steps, places)` as float64, all between 0 and 1."""
+    array = np.asarray(weights, dtype=np.float64)
+    if array.ndim != 3 or array.shape[1:] != (steps, places) or not len(array):
+        raise ValueError(f"The weights have the shape {array.shape}; expected (heads, {steps}, {places}).")
+    is_bad = ~((array >= 0) & (array <= 1 + 1e-5))
+    if is_bad.any():
+        raise ValueError(f"The weights hold {array[is_bad][0]:.3g}; every one must be between 0 and 1.")
+    return array
