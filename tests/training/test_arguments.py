@@ -19,7 +19,8 @@ from hf_meanmax.training.arguments import (
 
 @pytest.mark.parametrize("name", list_recipes())
 def test_packaged_recipes_are_whole(name):
-    args = parse_command_line([name])
+    pairs = ["--corpus", "x", "--target", "y"] if read_recipe(name).get("objective") == "translation" else []
+    args = parse_command_line([name, *pairs])
     assert args.recipe == name
     config = args.build_config()
     assert {key: getattr(config, key) for key in args.model} == args.model
@@ -194,7 +195,7 @@ def test_options_win_over_the_recipe(tmp_path):
         ),
         (["--decoder_type", "lstm_gates", "--pooling", "last"], "`pooling` is 'last', which leaves the gates"),
         (["--projection_activation", "gelu"], "`projection_activation` is 'gelu'; allowed: 'relu'"),
-        (["--family", "bert"], "`family` is 'bert'; allowed: gated_mean_max_aae, mean_max_aae"),
+        (["--family", "bert"], "`family` is 'bert'; allowed: compound_attention, gated_mean_max_aae, mean_max_aae"),
         (["one", "two"], "Give one recipe, not 2: one, two"),
         (["--batch_tokens", "0"], "`batch_tokens` is 0; it must be 1 or more"),
         (["--seed", "-1"], "`seed` is -1; it must be 0 or more"),

@@ -135,6 +135,7 @@ class PretrainArguments:
     adam_beta1: float = field(default=0.9, metadata={"help": ""})
     adam_beta2: float = field(default=0.999, metadata={"help": ""})
     adam_epsilon: float = field(default=1e-8, metadata={"help": ""})
+    weight_decay: float = field(default=0.0, metadata={"help": "weight of Adam's L2 regularisation"})
     max_grad_norm: float = field(default=5.0, metadata={"help": "gradient clipping by the global norm"})
     precision: Literal["auto", "bf16", "fp32"] = field(
         default="auto", metadata={"help": "auto: bf16 where the device computes it fast"}
@@ -189,8 +190,9 @@ class PretrainArguments:
             )
         if not self.max_steps and self.epochs <= 0:
             raise ValueError(f"`epochs` is {self.epochs}; give a positive number, or `max_steps`.")
-        if self.word_vector_scale < 0:
-            raise ValueError(f"`word_vector_scale` is {self.word_vector_scale}; it must be 0 or more.")
+        for name in ("word_vector_scale", "weight_decay", "teacher_weight"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"`{name}` is {getattr(self, name)}; it must be 0 or more.")
         for name in ("word_drop", "word_swap"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"`{name}` is {getattr(self, name)}; it must be at least 0 and less than 1.")

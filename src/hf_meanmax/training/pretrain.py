@@ -202,6 +202,7 @@ class Run:
             lr=args.learning_rate,
             betas=(args.adam_beta1, args.adam_beta2),
             eps=args.adam_epsilon,
+            weight_decay=args.weight_decay,
             fused=self.device.type in ("cpu", "cuda"),
         )
         self.wrapped = wrapped if self.is_sharded else self.accelerator.prepare_model(wrapped)
