@@ -365,7 +365,8 @@ class LatentConfig(PreTrainedConfig):
             )
         if not self.has_latents and self.latent_size is not None:
             raise ValueError(
-                f"`latent_size` is {self.latent_size} and `pooling` 'none', which has no rows. Leave it out, or set None."
+                f"`latent_size` is {self.latent_size} and `pooling` 'none', which has no rows. Leave it out, or set "
+                "None."
             )
         if self.latent_heads > 1 and self.pooling != "inner_attention":
             raise ValueError(
