@@ -793,3 +793,18 @@ class TestCompoundAttention(FamilyTests):
         )
         with pytest.raises(ValueError, match="two vocabularies"):
             loaded.resize_token_embeddings(50)
+
+    @pytest.mark.parametrize("architecture", ["attn", "trf"])
+    @pytest.mark.parametrize("side", ["left", "right"])
+    def test_a_text_without_rows_is_translated_as_alone(self, architecture, side):
+        """Its mask goes along with its hidden states, through beams and caches."""
+        model = self.full(architecture, torch.float64)
+        sentences = [[7, 5, 9, 21, 4, 3], [6, 3], [12, 13, 14, 15, 16, 17, 18, 3]]
+        batch = text_of(make_batch(sentences, side=side))
+        for strategy in ({}, {"num_beams": 3}, {"use_cache": False}, {"cache_implementation": "static"}):
+            said = model.generate(**batch, **strategy, max_new_tokens=7)
+            for row, ids in zip(said.tolist(), sentences, strict=True):
+                alone = model.generate(input_ids=torch.tensor([ids]), **strategy, max_new_tokens=7)[0].tolist()
+                assert row[: len(alone)] == alone
+                assert set(row[len(alone) :]) <= {0}
+        assert len({tuple(row) for row in said.tolist()}) == 3
