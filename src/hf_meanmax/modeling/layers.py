@@ -141,7 +141,7 @@ def eager_attention_forward(
 
 
 def masked_softmax(scores: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """Softmax over the last dimension, exactly 0 where `mask` is 0, and nowhere else than 0 in a row without any 1."""
+    """Softmax over the last dimension, exactly 0 where `mask` is 0; a row without any 1 is all 0."""
     if mask is None:
         return scores.float().softmax(dim=-1).to(scores.dtype) if scores.dtype.itemsize < 4 else scores.softmax(dim=-1)
     hidden = mask == 0

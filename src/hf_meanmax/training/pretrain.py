@@ -155,7 +155,6 @@ class Run:
 
         import hf_meanmax  # noqa: F401  (registers the families with the Auto classes)
 
-        torch.manual_seed(args.seed)
         teacher_vectors, derived = None, {}
         if args.teacher:
             with self.accelerator.main_process_first():
@@ -163,6 +162,8 @@ class Run:
             derived["teacher_size"] = teacher_vectors.shape[1]
         if prepared.target_tokenizer is not None:
             derived |= {"separate_vocabularies": True, "input_vocab_size": len(tokenizer)}
+        # After the teacher, whose loading may draw numbers of its own.
+        torch.manual_seed(args.seed)
         config = args.build_config(
             **derived,
             vocab_size=len(said_by),
