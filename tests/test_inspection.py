@@ -17,6 +17,7 @@ from hf_meanmax import (
 )
 from hf_meanmax.export import save_checkpoint
 from hf_meanmax.inspection import record_decoding, write_inspection
+from hf_meanmax.plots.alignment import attention_by_position
 from hf_meanmax.tokenization import train_tokenizer
 from tiny_model import SPECIALS, WORDS, make_model, make_tokenizer
 
@@ -257,3 +258,20 @@ def test_inner_attention_alone_has_its_maps(tokenizer, tmp_path):
     assert record.attentions is None
     assert record.word_weights.shape == (2, len(record.source_tokens))
     assert (tmp_path / "out" / "text-1-heads.png").is_file()
+
+
+def test_weights_by_position(tokenizer, tmp_path, capsys):
+    """Averaged over the lines of a file that are long enough; the same whatever is in a batch."""
+    model = make_model(seed=2, **COMPOUND)
+    folder = save_checkpoint(model, tokenizer, tmp_path / "model")
+    lines = ["the cat sat on the mat a dog ran on the old mat", "a dog", "the red dog ran on the old mat the cat sat"]
+    (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n\n", encoding="utf-8")
+    inspection.main(
+        [str(folder), TEXTS[0], "--output", str(tmp_path / "out"), "--positions", str(tmp_path / "lines.txt")]
+    )
+    content = json.loads((tmp_path / "out" / "inspection.json").read_text(encoding="utf-8"))
+    alone = [next(inspection.inner_attention_weights(model, tokenizer, [line])) for line in lines]
+    np.testing.assert_allclose(content["attention_by_position"], attention_by_position(alone), atol=1e-5)
+    assert (tmp_path / "out" / "attention-by-position.png").is_file()
+    with pytest.raises(ValueError, match="`pooling` is 'mean_max'"):
+        write_inspection(make_model(), tokenizer, TEXTS, tmp_path / "out", position_texts=lines)

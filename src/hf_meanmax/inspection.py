@@ -11,9 +11,10 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,24 @@ import numpy as np
 import torch
 
 from .cli import make_parser, one_line_errors, parse_arguments
+from .data.corpus import open_corpus
 from .export import load_checkpoint, load_target_tokenizer
 from .files import replacing_folder
-from .plots.alignment import alignment_page, induced_alignment, plot_alignment, plot_head_maps
+from .plots.alignment import (
+    alignment_page,
+    attention_by_position,
+    induced_alignment,
+    plot_alignment,
+    plot_attention_by_position,
+    plot_head_maps,
+)
 from .plots.decoding import GATE_QUANTILES, plot_latent_attention, plot_latent_gates
 from .plots.figures import save_figure
 
 INSPECTION_FILE = "inspection.json"
 ALIGNMENT_PAGE = "alignments.html"
-_OWNED = (INSPECTION_FILE, ALIGNMENT_PAGE, "text-*.png")
+POSITIONS_FIGURE = "attention-by-position.png"
+_OWNED = (INSPECTION_FILE, ALIGNMENT_PAGE, POSITIONS_FIGURE, "text-*.png")
 
 
 @dataclass(frozen=True)
@@ -101,6 +111,25 @@ def record_decoding(model: Any, tokenizer: Any, text: str, target_tokenizer: Any
     )
 
 
+@torch.no_grad()
+def inner_attention_weights(
+    model: Any, tokenizer: Any, texts: Iterable[str], batch_size: int = 64
+) -> Iterator[np.ndarray]:
+    """The weights `(L, N)` of each text's tokens in the rows of inner attention.
+
+    Raises:
+        ValueError: the model has another pooling.
+    """
+    if model.config.pooling != "inner_attention":
+        raise ValueError(f"`pooling` is {model.config.pooling!r}; only 'inner_attention' gives words weights.")
+    remaining = iter(texts)
+    while block := list(islice(remaining, batch_size)):
+        batch = tokenizer(block, padding=True, return_tensors="pt").to(model.device)
+        weights = model.encoder(**batch).pooling_attentions.float().cpu().numpy()
+        for row, mask in zip(weights, batch["attention_mask"].bool().cpu().numpy(), strict=True):
+            yield row[:, mask]
+
+
 @contextmanager
 def _written_out_attention(model: Any) -> Iterator[None]:
     """The fast implementations of attention give no weights."""
@@ -131,6 +160,7 @@ def write_inspection(
     folder: str | os.PathLike[str],
     name: str = "",
     target_tokenizer: Any = None,
+    position_texts: Iterable[str] | None = None,
 ) -> list[DecodingRecord]:
     """Records the decoding of each text; writes figures and inspection.json, all of them or none.
 
@@ -143,6 +173,7 @@ def write_inspection(
         folder: where to write; an older inspection there is replaced.
         name: of the checkpoint, for inspection.json.
         target_tokenizer: of what is said, where it is another.
+        position_texts: further texts, over which each head's weights by relative position are averaged.
 
     Returns:
         A record a text.
@@ -155,7 +186,6 @@ def write_inspection(
         raise ValueError(f"texts is {texts!r}; give a list of one text at least.")
     config = model.config
     records = [record_decoding(model, tokenizer, text, target_tokenizer) for text in texts]
-    aligned = [record for record in records if record.alignment is not None]
     content = {
         "checkpoint": name,
         "decoder_type": config.decoder_type,
@@ -163,17 +193,25 @@ def write_inspection(
         "gated_rows": list(config.gated_rows),
         "texts": [_numbers(record, config.gated_rows) for record in records],
     }
+    aligned = [
+        (record.source_tokens, record.tokens, record.alignment, record.word_weights)
+        for record in records
+        if record.alignment is not None and record.word_weights is not None
+    ]
+    profile = None
+    if position_texts is not None:
+        profile = attention_by_position(inner_attention_weights(model, tokenizer, position_texts))
+        content["attention_by_position"] = _rounded(profile)
     with replacing_folder(folder, _OWNED) as partial:
         with open(partial / INSPECTION_FILE, "w", encoding="utf-8") as file:
             json.dump(content, file, ensure_ascii=False)
             file.write("\n")
         if aligned:
-            page = alignment_page(
-                name or config.model_type,
-                [(r.source_tokens, r.tokens, r.attentions[-1].mean(axis=0), r.word_weights) for r in aligned],  # type: ignore[index,misc]
-            )
+            page = alignment_page(name or config.model_type, aligned)
             (partial / ALIGNMENT_PAGE).write_text(page, encoding="utf-8")
         try:
+            if profile is not None:
+                save_figure(plot_attention_by_position(profile), partial / POSITIONS_FIGURE)
             for number, record in enumerate(records, 1):
                 _draw(record, config, partial, f"text-{number}")
         except ImportError as error:
@@ -235,6 +273,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("checkpoint", help="a checkpoint with its decoder (folder or name on the Hub)")
     parser.add_argument("text", nargs="+", help="texts")
     parser.add_argument("--output", required=True, help="folder for inspection.json and the figures")
+    parser.add_argument("--positions", help="text file: each head's weights by position, averaged over its lines")
     return parser
 
 
@@ -247,7 +286,8 @@ def main(argv: list[str] | None = None) -> None:
         model, tokenizer = load_checkpoint(args.checkpoint)
         model.to(PartialState().device)
         says = load_target_tokenizer(args.checkpoint, model.config, tokenizer)
-        for record in write_inspection(model, tokenizer, args.text, args.output, args.checkpoint, says):
+        lines = None if args.positions is None else filter(None, open_corpus(args.positions))
+        for record in write_inspection(model, tokenizer, args.text, args.output, args.checkpoint, says, lines):
             print(" ".join(record.reconstruction.splitlines()))
 
 

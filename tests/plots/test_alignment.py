@@ -106,13 +106,15 @@ class Page(HTMLParser):
 
 def test_the_page_stands_alone():
     rows, words = weights_of()
-    text = alignment_page("A < B", [(SOURCE, TARGET, rows, words), (SOURCE[:2], TARGET[:1], rows[:1], words[:, :2])])
+    parts = induced_alignment(rows, words)
+    text = alignment_page(
+        "A < B", [(SOURCE, TARGET, parts, words), (SOURCE[:2], TARGET[:1], parts[:, :1, :2], words[:, :2])]
+    )
     page = Page(text)
     assert not [attrs for _, attrs in page.found if {"src", "href"} & set(attrs)]
     assert not re.search(r"https?://|@import|url\(", text)
     assert page.words.count("<man>") == 4  # above the lines and in the table, in both texts
     assert "A < B" in page.words
-    parts = induced_alignment(rows, words)
     lines = [attrs for tag, attrs in page.found if tag == "line"]
     expected = (parts >= LEAST_WEIGHT).sum() + (parts[:, :1, :2] >= LEAST_WEIGHT).sum()
     assert len(lines) == expected

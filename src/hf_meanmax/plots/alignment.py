@@ -157,14 +157,15 @@ def alignment_page(title: str, texts: Sequence[tuple[Sequence[str], Sequence[str
 
     Args:
         title: of the page.
-        texts: source tokens (N), target tokens (T), row weights B `(T, heads)` and word weights A `(heads, N)`.
+        texts: source tokens (N), target tokens (T), their alignment `(heads, T, N)` (see [`induced_alignment`]) and the
+            weights `(heads, N)` of the source tokens in each row.
 
     Raises:
-        ValueError: arrays of other shapes (see [`induced_alignment`]).
+        ValueError: arrays of other shapes, or weights outside 0..1.
     """
     parts = [_PAGE_HEAD.format(title=html.escape(title))]
-    for number, (source, target, rows, words) in enumerate(texts, 1):
-        weights = _checked(induced_alignment(rows, words), len(target), len(source))
+    for number, (source, target, alignment, words) in enumerate(texts, 1):
+        weights = _checked(alignment, len(target), len(source))
         colors = [_hex(_color(head, len(weights))) for head in range(len(weights))]
         switches = "".join(
             f'<label style="color:{color}"><input type="checkbox" checked data-head="{head}"> head {head + 1}</label> '

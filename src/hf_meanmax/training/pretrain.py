@@ -111,6 +111,8 @@ class Run:
         with self.accelerator.main_process_first():
             self.prepared = prepare(args, show_progress=self.is_main)
         self.say(f"training corpus: {self.prepared.train.report}")
+        if self.prepared.train_target is not None:
+            self.say(f"its translations: {self.prepared.train_target.report}")
         self._build()
         latest = self.checkpoints.latest()
         if latest is not None:
