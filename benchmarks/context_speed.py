@@ -19,7 +19,7 @@ import torch
 from training_speed import Ours, compare_loops, fast_attention, make_store
 
 from hf_meanmax import RNNCNNConfig, RNNCNNForContextPrediction
-from hf_meanmax.data import BatchPlan, CandidateSampler, ContextBatches, ContextSentences
+from hf_meanmax.data import BatchPlan, CandidateSampler, ContextSentences, MicroBatches
 from hf_meanmax.training.decoder_inputs import feed_decoder
 
 SKIP_THOUGHT = {
@@ -68,7 +68,7 @@ def main() -> None:
             # As many sentences a step for all, whatever their targets take.
             budget = round(args.sentences * float(sentences.costs().mean()))
             sampler = CandidateSampler(store.token_counts, args.negatives) if args.softmax == "sampled" else None
-            batches = ContextBatches(sentences, BatchPlan(sentences.costs(), budget, 1), candidates=sampler)
+            batches = MicroBatches(sentences, BatchPlan(sentences.costs(), budget, 1), candidates=sampler)
             feed = partial(feed_decoder, inputs=inputs)
             loops[name] = Ours(args, store, model, batches, return_logits=args.softmax == "full", feed=feed)
         print(f"{args.softmax} softmax, about {args.sentences} sentences a step")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from hf_meanmax.data import BatchPlan, CandidateSampler, ContextBatches, ContextSentences, Noise, SentenceFilter
+from hf_meanmax.data import BatchPlan, CandidateSampler, ContextSentences, MicroBatches, Noise, SentenceFilter
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa"]
 LONGEST = 7
@@ -84,13 +84,13 @@ def test_contexts_equal_a_plain_loop(store, documents, tokenizer, objective, lea
 
     assert len(sentences) == len(expected) > 2
     rows = np.arange(len(sentences))
-    assert split(sentences.rows(rows)) == ids(0)
+    assert split(sentences.inputs(rows)) == ids(0)
     assert sentences.lengths.tolist() == [len(row) for row in ids(0)]
-    assert split(sentences.next_rows(rows)) == ids(2)
+    assert split(sentences.targets(rows)) == ids(2)
     if objective == "neighbours":
-        assert split(sentences.previous_rows(rows)) == ids(1)
+        assert split(sentences.further_targets(rows)["previous_labels"]) == ids(1)
     shuffled = np.random.default_rng(0).permutation(rows)
-    assert split(sentences.next_rows(shuffled)) == [ids(2)[row] for row in shuffled]
+    assert split(sentences.targets(shuffled)) == [ids(2)[row] for row in shuffled]
     assert sentences.costs().shape == (len(sentences),)
     assert np.array_equal(np.argsort(sentences.costs(), kind="stable"), np.argsort(sentences.lengths, kind="stable"))
 
@@ -107,7 +107,7 @@ def test_a_context_by_hand(make_store, tokenizer):
         rows = np.arange(len(sentences))
         return [
             (tokenizer.decode(a, skip_special_tokens=True), tokenizer.decode(b))
-            for a, b in zip(split(sentences.rows(rows)), split(sentences.next_rows(rows)), strict=True)
+            for a, b in zip(split(sentences.inputs(rows)), split(sentences.targets(rows)), strict=True)
         ]
 
     assert said("next_words") == [
@@ -137,7 +137,7 @@ def test_what_is_refused(make_store, store):
         ContextSentences(make_store([["alpha beta", "gamma"]], name="pair"), "neighbours")
     sentences = ContextSentences(store)
     with pytest.raises(ValueError, match=rf"plan covers {len(store)} sentences, there are {len(sentences)}"):
-        ContextBatches(sentences, BatchPlan(store.lengths, 64))
+        MicroBatches(sentences, BatchPlan(store.lengths, 64))
 
 
 def make(store, objective, rank=0, world_size=1, noisy=True):
@@ -146,7 +146,7 @@ def make(store, objective, rank=0, world_size=1, noisy=True):
     options = {}
     if noisy:
         options = {"noise": Noise(0.3, 0.3), "candidates": CandidateSampler(store.token_counts, 2, seed=5)}
-    return ContextBatches(sentences, plan, rank, world_size, **options)
+    return MicroBatches(sentences, plan, rank, world_size, **options)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -157,9 +157,9 @@ def test_batches_hold_their_contexts(store, objective):
     for step, micro_batches, num_targets in batches.iterate(1):
         counted = 0
         for rows, batch in zip(plan.rows(step), micro_batches, strict=True):
-            wanted = {"input_ids": sentences.rows(rows), "labels": sentences.next_rows(rows)}
+            wanted = {"input_ids": sentences.inputs(rows), "labels": sentences.targets(rows)}
             if objective == "neighbours":
-                wanted["previous_labels"] = sentences.previous_rows(rows)
+                wanted["previous_labels"] = sentences.further_targets(rows)["previous_labels"]
             assert batch.keys() - {"attention_mask"} == wanted.keys()
             for name, ragged in wanted.items():
                 fill = 0 if name == "input_ids" else -100
@@ -218,4 +218,7 @@ def test_sequential_has_every_context_once(store):
     assert sorted(seen) == list(range(len(batches.sentences)))
     rows = np.arange(len(batches.sentences))
     sentences = batches.sentences
-    assert total == sum(int(part.lengths.sum()) for part in (sentences.next_rows(rows), sentences.previous_rows(rows)))
+    assert total == sum(
+        int(part.lengths.sum())
+        for part in (sentences.targets(rows), sentences.further_targets(rows)["previous_labels"])
+    )

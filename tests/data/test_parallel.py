@@ -10,7 +10,7 @@ import torch
 from hf_meanmax.data import (
     BatchPlan,
     Documents,
-    PairBatches,
+    MicroBatches,
     PairedSentences,
     ParallelCorpus,
     SentenceFilter,
@@ -102,7 +102,7 @@ def test_pairs_survive_filters_and_batches(tmp_path, rules):
     plan = BatchPlan(pairs.costs(), 120)
     seen = 0
     for rank in range(2):
-        batches = PairBatches(pairs, plan, rank, 2)
+        batches = MicroBatches(pairs, plan, rank, 2)
         for _, batch, _ in batches.sequential():
             for ids, labels in zip(batch["input_ids"].tolist(), batch["labels"].tolist(), strict=True):
                 if set(labels) == {IGNORE}:
@@ -125,7 +125,7 @@ def test_teacher_vectors_go_with_their_sentences(tmp_path):
     plan = BatchPlan(pairs.costs(), 60, gradient_accumulation_steps=2)
     sentences = {0: [], 1: []}
     for rank in sentences:
-        batches = PairBatches(pairs, plan, rank, 2, teacher_vectors=vectors)
+        batches = MicroBatches(pairs, plan, rank, 2, teacher_vectors=vectors)
         for step, micro_batches, _ in batches.iterate(0):
             total = sum(len(rows) for rows in plan.epoch(0).rows(step))
             for batch in micro_batches:
@@ -138,7 +138,7 @@ def test_teacher_vectors_go_with_their_sentences(tmp_path):
                 sentences[rank] += wanted[real].tolist()
     assert len(sentences[0]) + len(sentences[1]) == len(pairs)
     with pytest.raises(ValueError, match="39 teacher vectors"):
-        PairBatches(pairs, plan, teacher_vectors=np.zeros((39, 2)))
+        MicroBatches(pairs, plan, teacher_vectors=np.zeros((39, 2)))
 
 
 def test_what_cannot_be_paired(tmp_path):

@@ -1,19 +1,18 @@
 """Corpora, token stores and batches."""
 
-from .batches import BatchPlan, EpochPlan, MicroBatches
+from .batches import BatchPlan, EpochPlan, MicroBatches, Sentences
 from .candidates import CandidateSampler
-from .context import ContextBatches, ContextSentences
+from .context import ContextSentences
 from .corpus import Corpus, Documents, open_corpus, pick_sentences
 from .cutting import Cutting, CuttingReport, cut_corpus
 from .docstrings import Docstrings, harvest_docstrings
 from .noise import Noise
-from .parallel import PairBatches, PairedSentences, ParallelCorpus
+from .parallel import PairedSentences, ParallelCorpus
 from .token_store import Ragged, SentenceFilter, StoreReport, TokenStore, build_token_store
 
 __all__ = [
     "BatchPlan",
     "CandidateSampler",
-    "ContextBatches",
     "ContextSentences",
     "Corpus",
     "Cutting",
@@ -23,11 +22,11 @@ __all__ = [
     "EpochPlan",
     "MicroBatches",
     "Noise",
-    "PairBatches",
     "PairedSentences",
     "ParallelCorpus",
     "Ragged",
     "SentenceFilter",
+    "Sentences",
     "StoreReport",
     "TokenStore",
     "build_token_store",

@@ -145,8 +145,46 @@ def pad(rows: Ragged, value: int, width: int | None = None) -> np.ndarray:
     return matrix
 
 
+class Sentences:
+    """The sentences of a store that are trained on, and what is to be said of each: here all of them, and themselves.
+
+    What is to be said of a subclass is something else (next words, translations).
+
+    Args:
+        store: where the sentences are.
+        indices: int (sentences,), which of the store; all by default.
+    """
+
+    def __init__(self, store: TokenStore, indices: np.ndarray | None = None):
+        self.store = store
+        self.indices = indices
+
+    def __len__(self) -> int:
+        return len(self.store) if self.indices is None else len(self.indices)
+
+    def in_store(self, rows: np.ndarray) -> np.ndarray:
+        """Where these sentences are in the store."""
+        return rows if self.indices is None else self.indices[rows]
+
+    def inputs(self, rows: np.ndarray) -> Ragged:
+        """What the encoder reads."""
+        return self.store.rows(self.in_store(rows))
+
+    def targets(self, rows: np.ndarray) -> Ragged:
+        """What the decoder must say."""
+        return self.inputs(rows)
+
+    def further_targets(self, rows: np.ndarray) -> dict[str, Ragged]:
+        """What further decoders must say, by the names of the model's arguments."""
+        return {}
+
+    def costs(self) -> np.ndarray:
+        """Lengths for a batch plan."""
+        return self.store.lengths if self.indices is None else self.store.lengths[self.indices]
+
+
 class MicroBatches:
-    """Micro batches of a store as tensors, for one process of `world_size`.
+    """Micro batches of sentences as tensors, for one process of `world_size`.
 
     A micro batch holds `input_ids` (B, N) and `labels` (B, N'), with -100 at padding; `attention_mask` (B, N) only
     where the global micro batch has padding. Widths are those of the global micro batch, so all processes have the
@@ -155,14 +193,12 @@ class MicroBatches:
     Process r takes the rows r, r + W, ... of each micro batch; one that is left without a row gets one whose labels are
     all -100, so every process makes the same number of forward passes.
 
-    An objective whose labels are not the sentence itself (next words, translations) overrides `targets`.
-
     With `teacher_vectors`, each batch also has those of its sentences, `teacher_embeddings` `(B, size)` float32, and
     the number of sentences of the whole global step, `num_sentences_in_batch`; a row without a sentence has NaN.
 
     Args:
-        store: where the sentences are.
-        plan: the batch plan over all sentences of the store.
+        sentences: what is read and said; of a store all sentences, and themselves.
+        plan: a batch plan over `sentences.costs()`.
         rank: number of this process.
         world_size: number of processes.
         noise: denoising noise for the input; the labels stay clean.
@@ -175,7 +211,7 @@ class MicroBatches:
 
     def __init__(
         self,
-        store: TokenStore,
+        sentences: Sentences | TokenStore,
         plan: BatchPlan,
         rank: int = 0,
         world_size: int = 1,
@@ -183,12 +219,13 @@ class MicroBatches:
         candidates: CandidateSampler | None = None,
         teacher_vectors: np.ndarray | None = None,
     ):
-        self.store = store
-        if teacher_vectors is not None and len(teacher_vectors) != len(store):
-            raise ValueError(f"There are {len(teacher_vectors):,} teacher vectors for {len(store):,} sentences.")
+        self.sentences = sentences if isinstance(sentences, Sentences) else Sentences(sentences)
+        self.store = self.sentences.store
+        if teacher_vectors is not None and len(teacher_vectors) != len(self.store):
+            raise ValueError(f"There are {len(teacher_vectors):,} teacher vectors for {len(self.store):,} sentences.")
         self.teacher_vectors = teacher_vectors
-        if len(plan.lengths) != self.num_sentences:
-            raise ValueError(f"The plan covers {len(plan.lengths):,} sentences, there are {self.num_sentences:,}.")
+        if len(plan.lengths) != len(self.sentences):
+            raise ValueError(f"The plan covers {len(plan.lengths):,} sentences, there are {len(self.sentences):,}.")
         if not 0 <= rank < world_size:
             raise ValueError(f"rank is {rank}; it must be at least 0 and below world_size = {world_size}.")
         self.plan = plan
@@ -196,27 +233,6 @@ class MicroBatches:
         self.world_size = world_size
         self.noise = noise
         self.candidates = candidates
-
-    @property
-    def num_sentences(self) -> int:
-        """Sentences of an epoch, which the plan's rows number."""
-        return len(self.store)
-
-    def store_rows(self, rows: np.ndarray) -> np.ndarray:
-        """Where these sentences are in the store."""
-        return rows
-
-    def inputs(self, rows: np.ndarray) -> Ragged:
-        """What the encoder reads for these sentences, before noise."""
-        return self.store.rows(self.store_rows(rows))
-
-    def targets(self, rows: np.ndarray) -> Ragged:
-        """What the decoder must say for these sentences: here the sentences themselves."""
-        return self.inputs(rows)
-
-    def further_targets(self, rows: np.ndarray) -> dict[str, Ragged]:
-        """What further decoders must say, by the names of the model's arguments."""
-        return {}
 
     def iterate(self, epoch: int, start_step: int = 0) -> Iterator[tuple[int, list[MicroBatch], int]]:
         """The steps of an epoch from `start_step` on, made a few steps ahead on a thread.
@@ -240,7 +256,7 @@ class MicroBatches:
         """
         for rows in self.plan.sequential():
             labels = self._labels(rows)
-            batch = self._divide(self.inputs(rows), labels, None)
+            batch = self._divide(self.sentences.inputs(rows), labels, None)
             self._add_teacher(batch, rows, len(rows))
             yield rows[self.rank :: self.world_size], batch, _num_targets(labels)
 
@@ -254,7 +270,7 @@ class MicroBatches:
             yield step, [batch for batch, _ in made], sum(num_targets for _, num_targets in made)
 
     def _make(self, rows: np.ndarray, epoch: int, step: int, micro: int) -> tuple[MicroBatch, int]:
-        inputs, labels = self.inputs(rows), self._labels(rows)
+        inputs, labels = self.sentences.inputs(rows), self._labels(rows)
         if self.noise is not None:
             inputs = self.noise(inputs, stream(self.plan.seed, NOISE, epoch, step, micro))
         candidates = None
@@ -270,14 +286,14 @@ class MicroBatches:
             return
         mine = rows[self.rank :: self.world_size]
         if len(mine):
-            vectors = self.teacher_vectors[self.store_rows(mine)]
+            vectors = self.teacher_vectors[self.sentences.in_store(mine)]
         else:
             vectors = np.full((1, self.teacher_vectors.shape[1]), np.nan)
         batch["teacher_embeddings"] = _tensor(np.asarray(vectors, dtype=np.float32))
         batch["num_sentences_in_batch"] = torch.tensor(num_sentences)
 
     def _labels(self, rows: np.ndarray) -> dict[str, Ragged]:
-        return {"labels": self.targets(rows), **self.further_targets(rows)}
+        return {"labels": self.sentences.targets(rows), **self.sentences.further_targets(rows)}
 
     def _divide(self, inputs: Ragged, labels: dict[str, Ragged], candidates: Candidates | None) -> MicroBatch:
         """This process's rows of a global micro batch."""

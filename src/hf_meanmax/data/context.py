@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from .batches import MicroBatches
+from .batches import Sentences
 from .token_store import Ragged, TokenStore
 
 CONTEXTS = ("next_words", "next_sentence", "neighbours")
 
 
-class ContextSentences:
-    """The sentences of a store that have the context that an objective predicts.
+class ContextSentences(Sentences):
+    """The sentences of a store that have the context that an objective predicts, which is what is to be said.
 
     A context ends with its document, and where the store's filter has taken a sentence out. A neighbouring sentence is
     said as far as its first `max_tokens` tokens.
@@ -68,16 +66,9 @@ class ContextSentences:
             )
         self.lengths = store.lengths[self.indices]
 
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def rows(self, rows: np.ndarray) -> Ragged:
-        """The sentences themselves."""
-        return self.store.rows(self.indices[rows])
-
-    def next_rows(self, rows: np.ndarray) -> Ragged:
+    def targets(self, rows: np.ndarray) -> Ragged:
         """What follows each sentence: the next sentence, or the next `num_words` words without any `</s>`."""
-        after = self.indices[rows] + 1
+        after = self.in_store(rows) + 1
         if self.objective != "next_words":
             return self._neighbours(after)
         begins = self.store.offsets[after]
@@ -90,9 +81,9 @@ class ContextSentences:
         is_word &= np.cumsum(is_word, axis=1) <= self.num_words
         return Ragged(tokens[is_word], is_word.sum(axis=1))
 
-    def previous_rows(self, rows: np.ndarray) -> Ragged:
-        """The sentence before each."""
-        return self._neighbours(self.indices[rows] - 1)
+    def further_targets(self, rows: np.ndarray) -> dict[str, Ragged]:
+        """With `"neighbours"` the sentence before each, as `previous_labels`."""
+        return {"previous_labels": self._neighbours(self.in_store(rows) - 1)} if self.objective == "neighbours" else {}
 
     def _neighbours(self, indices: np.ndarray) -> Ragged:
         ids, lengths = self.store.rows(indices)
@@ -110,33 +101,3 @@ class ContextSentences:
         if self.objective != "next_words":
             target = round(float(self.store.lengths.mean())) * (2 if self.objective == "neighbours" else 1)
         return self.lengths + target
-
-
-class ContextBatches(MicroBatches):
-    """Micro batches of sentences with their context as targets; with `"neighbours"` the previous sentence is in
-    `previous_labels`.
-
-    Args:
-        sentences: which sentences, and what of their context.
-        plan: a batch plan over `sentences.costs()`.
-        others: as those of [`MicroBatches`].
-    """
-
-    def __init__(self, sentences: ContextSentences, plan: Any, *others: Any, **options: Any):
-        self.sentences = sentences
-        super().__init__(sentences.store, plan, *others, **options)
-
-    @property
-    def num_sentences(self) -> int:
-        return len(self.sentences)
-
-    def store_rows(self, rows: np.ndarray) -> np.ndarray:
-        return self.sentences.indices[rows]
-
-    def targets(self, rows: np.ndarray) -> Ragged:
-        return self.sentences.next_rows(rows)
-
-    def further_targets(self, rows: np.ndarray) -> dict[str, Ragged]:
-        if self.sentences.objective != "neighbours":
-            return {}
-        return {"previous_labels": self.sentences.previous_rows(rows)}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .batches import MicroBatches
+from .batches import Sentences
 from .corpus import Chain, Corpus
 from .token_store import Ragged, TokenStore
 
@@ -74,15 +74,15 @@ class _Side(Corpus):
         return ["side", self.side, self.pairs.source.identity(), self.pairs.target.identity()]
 
 
-class PairedSentences:
-    """The sentences of two stores that translate each other.
+class PairedSentences(Sentences):
+    """The sentences of two stores that translate each other: those of the source are read, those of the target said.
 
     Args:
         source, target: stores of the two sides of a [`ParallelCorpus`]. A sentence that a filter took out of one is
             left out here.
 
     Attributes:
-        source_indices, target_indices: int64, where the sentences of each pair are in their stores.
+        indices, target_indices: int64, where the sentences of each pair are in their stores.
 
     Raises:
         ValueError: no pair is left, or the stores are not of such sides.
@@ -91,43 +91,20 @@ class PairedSentences:
     def __init__(self, source: TokenStore, target: TokenStore):
         if len(source.document_starts) > 1 or len(target.document_starts) > 1:
             raise ValueError("Pairs are made from the stores of a parallel corpus' sides, which have no documents.")
-        self.source, self.target = source, target
-        _, self.source_indices, self.target_indices = np.intersect1d(
+        _, indices, self.target_indices = np.intersect1d(
             source.positions, target.positions, assume_unique=True, return_indices=True
         )
-        if not len(self.source_indices):
+        super().__init__(source, indices)
+        self.target = target
+        if not len(indices):
             raise ValueError(
                 f"No pair of sentences is left (source: {source.report}; target: {target.report}): widen the limits."
             )
 
-    def __len__(self) -> int:
-        return len(self.source_indices)
+    def targets(self, rows: np.ndarray) -> Ragged:
+        """The translations."""
+        return self.target.rows(self.target_indices[rows])
 
     def costs(self) -> np.ndarray:
         """Lengths for a batch plan: both sides together, so that pairs of like length share a batch."""
-        lengths = self.source.lengths[self.source_indices] + self.target.lengths[self.target_indices]
-        return lengths.astype(np.int64)
-
-
-class PairBatches(MicroBatches):
-    """Micro batches of a source text with its translation as labels.
-
-    Args:
-        pairs: the sentences.
-        plan: a batch plan over `pairs.costs()`.
-        others: as those of [`MicroBatches`]; candidates are words of the target.
-    """
-
-    def __init__(self, pairs: PairedSentences, plan: Any, *others: Any, **options: Any):
-        self.pairs = pairs
-        super().__init__(pairs.source, plan, *others, **options)
-
-    @property
-    def num_sentences(self) -> int:
-        return len(self.pairs)
-
-    def store_rows(self, rows: np.ndarray) -> np.ndarray:
-        return self.pairs.source_indices[rows]
-
-    def targets(self, rows: np.ndarray) -> Ragged:
-        return self.pairs.target.rows(self.pairs.target_indices[rows])
+        return super().costs() + self.target.lengths[self.target_indices]

@@ -27,12 +27,11 @@ from hf_meanmax.cli import use_all_cores
 from hf_meanmax.data import (
     BatchPlan,
     CandidateSampler,
-    ContextBatches,
     ContextSentences,
     MicroBatches,
     Noise,
-    PairBatches,
     PairedSentences,
+    Sentences,
     TokenStore,
 )
 from hf_meanmax.files import replacing_file
@@ -236,18 +235,15 @@ class Run:
         """Batches of a store, and of its translations where there are any, for the run's objective."""
         args = self.args
         place = {"rank": self.accelerator.process_index, "world_size": self.world_size, **options}
-        if args.objective == "reconstruction":
-            plan = BatchPlan(store.lengths, args.batch_tokens, gradient_accumulation_steps, seed)
-            return MicroBatches(store, plan, **place)
         if target is not None:
-            pairs = PairedSentences(store, target)
-            plan = BatchPlan(pairs.costs(), args.batch_tokens, gradient_accumulation_steps, seed)
-            return PairBatches(pairs, plan, **place)
-        sentences = ContextSentences(
-            store, args.objective, args.min_tokens, args.max_tokens, self.model.config.num_context_words
-        )
+            sentences: Sentences = PairedSentences(store, target)
+        elif args.is_of_context:
+            words = self.model.config.num_context_words
+            sentences = ContextSentences(store, args.objective, args.min_tokens, args.max_tokens, words)
+        else:
+            sentences = Sentences(store)
         plan = BatchPlan(sentences.costs(), args.batch_tokens, gradient_accumulation_steps, seed)
-        return ContextBatches(sentences, plan, **place)
+        return MicroBatches(sentences, plan, **place)
 
     def _train(self, terminated: threading.Event) -> None:
         args, state = self.args, self.state
