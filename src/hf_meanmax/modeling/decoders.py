@@ -220,7 +220,7 @@ class ConditionalGRULayer(SequenceLayer):
         (state,) = cached_state(past_key_values, self.layer_idx, (self.first_state(latents),))
         state = state.to(dtype)
         # What a step reads beside its state is computed for all steps at once.
-        word_gates = input_gates(self.word_block, hidden_states)
+        word_gates = input_gates(self.word_block, hidden_states).unbind(dim=1)
         attention, context_gates, keys, context = self.latent_attention, None, None, None
         if attention is not None:
             keys = attention.key(latents)
@@ -229,7 +229,7 @@ class ConditionalGRULayer(SequenceLayer):
             context_gates = input_gates(self.context_block, context)
         states, contexts, weights = [], [], []
         for t in range(steps):
-            new = gru_step(self.word_block, word_gates[:, t], state)
+            new = gru_step(self.word_block, word_gates[t], state)
             if attention is not None:
                 context, attended = attention(new, latents, keys, latent_mask)
                 context_gates = input_gates(self.context_block, context)
