@@ -16,6 +16,7 @@ from .layers import (
     MultiHeadAttention,
     SequenceLayer,
     cached_state,
+    convolve,
     run_recurrent_on,
 )
 
@@ -313,19 +314,17 @@ class CausalConvolutionLayer(SequenceLayer):
             states = kept[:, 0, : past + steps]
         *inner, last = self.convolutions
         for convolution in inner:
-            channels = nn.functional.pad(states.transpose(1, 2), (self.width - 1, 0))
-            states = convolution(channels).transpose(1, 2).relu()
+            states = convolve(convolution, states, before=self.width - 1).relu()
             if attention_mask is not None:
                 states = states.masked_fill(attention_mask[:, -states.shape[1] :].unsqueeze(-1) == 0, 0.0)
-        return last(states.transpose(1, 2)).transpose(1, 2)[:, -steps:]
+        return convolve(last, states[:, -steps:], before=0)
 
 
-def make_convolutions(channels: list[int], width: int, padding: int = 0) -> nn.ModuleList:
+def make_convolutions(channels: list[int], width: int) -> nn.ModuleList:
     """Convolutions over `width` words from each width of `channels` to the next, the last one over a single word."""
     pairs = list(pairwise(channels))
     return nn.ModuleList(
-        nn.Conv1d(inner, outer, width, padding=padding) if i < len(pairs) - 1 else nn.Conv1d(inner, outer, 1)
-        for i, (inner, outer) in enumerate(pairs)
+        nn.Conv1d(inner, outer, width if i < len(pairs) - 1 else 1) for i, (inner, outer) in enumerate(pairs)
     )
 
 
@@ -348,7 +347,7 @@ class AllWordsLayer(SequenceLayer):
             units = max(1, max(channels[1:]) // 3)
             self.gru = nn.GRU(channels[0], units, batch_first=True, bidirectional=True)
             channels = [2 * units, channels[-1]]
-        self.convolutions = make_convolutions(channels, self.width, padding=1)
+        self.convolutions = make_convolutions(channels, self.width)
 
     def forward(self, latents: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         """Z `(B, L, d)` -> `(B, N, last of decoder_channels)`."""
@@ -356,10 +355,9 @@ class AllWordsLayer(SequenceLayer):
         if self.gru is not None:
             states, _ = self.gru(states)
         *inner, last = self.convolutions
-        states = states.transpose(1, 2)
         for convolution in inner:
-            states = convolution(states).relu()
-        return last(states).transpose(1, 2)
+            states = convolve(convolution, states, before=1).relu()
+        return convolve(last, states, before=0)
 
 
 class AutoregressiveDecoder(nn.Module):

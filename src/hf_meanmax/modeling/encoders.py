@@ -7,7 +7,7 @@ from torch import nn
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.masking_utils import create_bidirectional_mask
 
-from .layers import FeedForward, MultiHeadAttention, SequenceLayer, run_recurrent
+from .layers import FeedForward, MultiHeadAttention, SequenceLayer, convolve, run_recurrent
 
 
 class SelfAttentionLayer(SequenceLayer):
@@ -78,13 +78,13 @@ class ConvolutionalLayer(SequenceLayer):
         if attention_mask is not None:
             # Padding then equals the zeros that a convolution sees beyond the ends of a row.
             hidden_states = hidden_states.masked_fill(attention_mask.unsqueeze(-1) == 0, 0.0)
-        channels = self.dropout(hidden_states).transpose(1, 2)
+        states = self.dropout(hidden_states)
         # Each word stands in the middle of its filter (of four words, at the second).
         outputs = [
-            convolution(nn.functional.pad(channels, ((width - 1) // 2, width // 2)))
+            convolve(convolution, states, (width - 1) // 2)
             for convolution, width in zip(self.convolutions, self.widths, strict=True)
         ]
-        return torch.cat(outputs, dim=1).tanh().transpose(1, 2)
+        return torch.cat(outputs, dim=-1).tanh()
 
 
 class WideningLayer(SequenceLayer):
@@ -95,7 +95,7 @@ class WideningLayer(SequenceLayer):
     def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
         super().__init__()
         share = config.hidden_size // config.num_hidden_layers
-        self.convolution = nn.Conv1d(config.embedding_size if layer_idx == 0 else share, share, self.width, padding=1)
+        self.convolution = nn.Conv1d(config.embedding_size if layer_idx == 0 else share, share, self.width)
         self.dropout = nn.Dropout(config.hidden_dropout if layer_idx > 0 else 0.0)
 
     def forward(
@@ -104,7 +104,7 @@ class WideningLayer(SequenceLayer):
         """`(B, N, input_size)` and mask `(B, N)` -> `(B, N, hidden_size / num_hidden_layers)`."""
         if attention_mask is not None:
             hidden_states = hidden_states.masked_fill(attention_mask.unsqueeze(-1) == 0, 0.0)
-        return self.convolution(self.dropout(hidden_states).transpose(1, 2)).relu().transpose(1, 2)
+        return convolve(self.convolution, self.dropout(hidden_states), before=1).relu()
 
 
 class LayeredEncoder(nn.Module):
