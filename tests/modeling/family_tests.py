@@ -628,7 +628,7 @@ print("done")
         torch._dynamo.reset()
         loss = torch.compile(model, backend="eager", fullgraph=True, dynamic=True)(**batch).loss
         loss.backward()
-        close(loss, expected, atol=1e-6)
+        torch.testing.assert_close(loss, expected, atol=1e-6, rtol=1e-6)
 
     def test_teacher_embeddings_are_a_term_of_the_loss(self, tmp_path):
         """alpha ||W u + b - t||^2, in the mean over sentences that have a t, for every family."""
