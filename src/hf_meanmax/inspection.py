@@ -93,7 +93,8 @@ def record_decoding(model: Any, tokenizer: Any, text: str, target_tokenizer: Any
     with _written_out_attention(model):
         said = model.generate(**batch, do_sample=False, num_beams=1)
         output = model(**batch, decoder_input_ids=said[:, :-1], output_attentions=True, output_latent_gates=True)
-        word_weights = model.encoder(**batch).pooling_attentions
+        has_weights = model.config.pooling == "inner_attention"
+        word_weights = model.encoder(**batch).pooling_attentions if has_weights else None
     says = tokenizer if target_tokenizer is None else target_tokenizer
     if not output.cross_attentions and not output.latent_gates and word_weights is None:
         raise ValueError(

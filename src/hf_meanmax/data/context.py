@@ -1,4 +1,4 @@
-"""Batches whose targets are the words around a sentence: made from the token store as they are needed."""
+"""Sentences of which the words around them are to be said: found in the token store as they are needed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ class ContextSentences(Sentences):
             raise ValueError(f"objective is {objective!r}; choose one of {', '.join(CONTEXTS)}.")
         if num_words < 1:
             raise ValueError(f"num_words is {num_words}; it must be at least 1.")
-        self.store = store
         self.objective = objective
         self.num_words = num_words
         self.max_tokens = max_tokens
@@ -57,14 +56,14 @@ class ContextSentences(Sentences):
             has_context &= ~starts[:-1]
         words = store.lengths - 1
         fits = (words >= min_tokens) & (words <= (np.inf if max_tokens is None else max_tokens))
-        self.indices = np.flatnonzero(has_context & fits)
-        if not len(self.indices):
+        super().__init__(store, np.flatnonzero(has_context & fits))
+        if not len(self):
             raise ValueError(
                 f"No sentence of {min_tokens} to {max_tokens or 'any number of'} tokens has a neighbour for the "
                 f"objective {objective!r} (of {len(store):,} sentences in {len(store.document_starts):,} documents). A "
                 "blank line ends a document: give texts of several lines."
             )
-        self.lengths = store.lengths[self.indices]
+        self.lengths = super().costs()
 
     def targets(self, rows: np.ndarray) -> Ragged:
         """What follows each sentence: the next sentence, or the next `num_words` words without any `</s>`."""

@@ -1,4 +1,4 @@
-"""Parallel corpora: lines of two corpora that translate each other, and their batches."""
+"""Parallel corpora: lines of two corpora that translate each other, and the pairs of their token stores."""
 
 from __future__ import annotations
 

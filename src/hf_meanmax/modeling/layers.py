@@ -134,8 +134,7 @@ def eager_attention_forward(
     scores = torch.matmul(query, key.transpose(2, 3)) * scaling
     if attention_mask is not None:
         scores = scores + attention_mask
-    weights = nn.functional.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
-    weights = weights.to(query.dtype)
+    weights = masked_softmax(scores, None).to(query.dtype)
     dropped = nn.functional.dropout(weights, p=dropout, training=module.training)
     return torch.matmul(dropped, value).transpose(1, 2), weights
 
@@ -143,7 +142,7 @@ def eager_attention_forward(
 def masked_softmax(scores: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
     """Softmax over the last dimension, exactly 0 where `mask` is 0; a row without any 1 is all 0."""
     if mask is None:
-        return scores.float().softmax(dim=-1).to(scores.dtype) if scores.dtype.itemsize < 4 else scores.softmax(dim=-1)
+        return scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(scores.dtype)
     hidden = mask == 0
     scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
     return masked_softmax(scores, None).masked_fill(hidden, 0.0)
