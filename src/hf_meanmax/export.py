@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoTokenizer
 
 from .files import replacing_folder
+from .modeling.base import LatentForSequenceClassification
 from .modeling.configuration_base import LatentConfig
 
 NORMALIZATIONS = (None, "rows", "embedding")
@@ -60,7 +61,8 @@ def save_checkpoint(
     training_args: dict[str, Any] | None = None,
 ) -> Path:
     """Writes the one folder that `AutoModel`, the Auto class of the whole model (`AutoModelForSeq2SeqLM`, for RNN-CNN
-    `AutoModelForPreTraining`), `AutoTokenizer` and `SentenceTransformer` load.
+    `AutoModelForPreTraining`, for a classifier `AutoModelForSequenceClassification`), `AutoTokenizer` and
+    `SentenceTransformer` load.
 
     The folder is written beside `folder` and renamed, so a crash or a full disk leaves an older checkpoint whole; files
     in `folder` that belong to no checkpoint (logs, a README.md) are kept. Weights are safetensors only.
@@ -71,11 +73,11 @@ def save_checkpoint(
     where one was set, and otherwise none (sentence-transformers' own default would be `max_position_embeddings`).
 
     Args:
-        model: an autoencoder, with its decoder.
+        model: an autoencoder with its decoder, or a classifier.
         tokenizer: its tokenizer, which ends every text with the end token.
         folder: where to write.
-        target_tokenizer: the tokenizer of what the decoder says, for a model with `separate_vocabularies`; it goes into
-            the sub-folder `target_tokenizer`.
+        target_tokenizer: the tokenizer of what the decoder says, for a model with a decoder and
+            `separate_vocabularies`; it goes into the sub-folder `target_tokenizer`.
         normalize: what `SentenceTransformer.encode` gives: None is the raw embedding, which `generate` decodes;
             `"rows"` scales each latent row to unit length, as the released code of the mean-max autoencoder does at
             encoding time; `"embedding"` scales the whole vector. `pooler_output` stays raw in every case.
@@ -87,7 +89,7 @@ def save_checkpoint(
         The folder.
 
     Raises:
-        TypeError: a model without its decoder, or `training_args` that JSON cannot hold.
+        TypeError: an encoder alone, or `training_args` that JSON cannot hold.
         ValueError: an unknown `normalize`, or a tokenizer that does not fit the model.
         OSError: no permission or no space left; an older checkpoint is untouched.
     """
@@ -96,7 +98,7 @@ def save_checkpoint(
     _check_model(model)
     config = model.config
     _check_tokenizer(tokenizer, config.input_vocab_size, config)
-    if (target_tokenizer is not None) != config.separate_vocabularies:
+    if (target_tokenizer is not None) != (config.separate_vocabularies and not _is_classifier(model)):
         raise ValueError(
             f"`separate_vocabularies` is {config.separate_vocabularies} and target_tokenizer "
             f"{'given' if target_tokenizer is not None else 'left out'}; a model of two vocabularies, and no other, "
@@ -182,11 +184,17 @@ def load_checkpoint(folder: str | os.PathLike[str], **kwargs: Any) -> tuple[Any,
         kwargs: passed to the model's `from_pretrained`, for instance `dtype`.
 
     Raises:
-        FileNotFoundError, ValueError: as [`check_checkpoint`].
+        FileNotFoundError, ValueError: as [`check_checkpoint`], and if the checkpoint is a classifier.
     """
     path = checkpoint_folder(folder)
     config = check_checkpoint(path)
-    model = _full_class(config).from_pretrained(path, **kwargs)
+    full_class = _full_class(config)
+    if _is_classifier(full_class):
+        raise ValueError(
+            f"{path} holds a {full_class.__name__}, which has no decoder. Load it with "
+            "AutoModelForSequenceClassification, or give the checkpoint that it was fine-tuned from."
+        )
+    model = full_class.from_pretrained(path, **kwargs)
     return model.eval(), AutoTokenizer.from_pretrained(path)
 
 
@@ -260,7 +268,7 @@ def check_checkpoint(folder: str | os.PathLike[str]) -> LatentConfig:
     config = _read_config(folder)
     _check_weights(folder, config)
     _check_tokenizer_files(folder, config.input_vocab_size or 0, "input_vocab_size")
-    if config.separate_vocabularies:
+    if config.separate_vocabularies and not _is_classifier(_full_class(config)):
         _check_tokenizer_files(folder / TARGET_TOKENIZER, config.vocab_size, "vocab_size")
     modules_file = folder / "modules.json"
     for entry in _read_json(modules_file):
@@ -330,14 +338,27 @@ def _read_config(folder: Path) -> LatentConfig:
         raise ValueError(f"{path}: {error.__cause__ or error}") from error
 
 
-def _decoding_classes(config: Any) -> dict[str, str]:
-    """The classes of whole models, decoder included: "module.Class" by the name of the Auto class that loads it."""
-    return {name: path for name, path in config.auto_classes.items() if name not in ("AutoConfig", "AutoModel")}
+def _whole_classes(config: Any) -> dict[str, str]:
+    """The classes of whole models, decoder or classifier included: the name of the Auto class that loads each, by
+    "module.Class"; the one with the decoder first."""
+    return {path: name for name, path in config.auto_classes.items() if name not in ("AutoConfig", "AutoModel")}
+
+
+def full_auto_class(config: Any) -> str:
+    """Name of the Auto class of the whole model that a checkpoint with this configuration holds."""
+    paths = _whole_classes(config)
+    saved = (config.architectures or [""])[0]
+    return next((name for path, name in paths.items() if path.endswith(f".{saved}")), config.full_auto_class)
 
 
 def _full_class(config: Any) -> Any:
-    module, name = next(iter(_decoding_classes(config).values())).split(".")
+    module, name = config.auto_classes[full_auto_class(config)].split(".")
     return getattr(importlib.import_module(f".modeling.{module}", __package__), name)
+
+
+def _is_classifier(model: Any) -> bool:
+    """Whether a model, or its class, has a classifier in place of a decoder."""
+    return issubclass(model if isinstance(model, type) else type(model), LatentForSequenceClassification)
 
 
 def _check_weights(folder: Path, config: LatentConfig) -> None:
@@ -359,7 +380,7 @@ def _check_weights(folder: Path, config: LatentConfig) -> None:
     with torch.device("meta"):
         model = _full_class(config)(config)
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    tied = set(model._tied_weights_keys) if config.tie_word_embeddings else set()
+    tied = set(model._tied_weights_keys or ()) if config.tie_word_embeddings else set()
     missing = sorted(set(expected) - set(found) - tied)
     if missing:
         raise ValueError(
@@ -374,10 +395,11 @@ def _check_weights(folder: Path, config: LatentConfig) -> None:
 def _check_model(model: Any) -> None:
     if not getattr(getattr(model, "config", None), "auto_classes", None):
         raise TypeError(f"save_checkpoint saves models of hf_meanmax; got {type(model).__name__}.")
-    names = [path.split(".")[1] for path in _decoding_classes(model.config).values()]
+    names = [path.split(".")[1] for path in _whole_classes(model.config)]
     if type(model).__name__ not in names:
         raise TypeError(
-            f"The decoder is part of a checkpoint; got {type(model).__name__}, expected {' or '.join(names)}."
+            f"The decoder or the classifier is part of a checkpoint; got {type(model).__name__}, expected "
+            f"{' or '.join(names)}."
         )
 
 
@@ -409,7 +431,8 @@ def _remote_code(model: Any, wanted: bool) -> Iterator[None]:
     was_registered, auto_map = cls._auto_class, getattr(config, "auto_map", None)
     try:
         if wanted:
-            cls.register_for_auto_class(next(iter(_decoding_classes(config))))
+            path = next(path for path in _whole_classes(config) if path.endswith(f".{cls.__name__}"))
+            cls.register_for_auto_class(_whole_classes(config)[path])
         else:
             cls._auto_class = None
             if auto_map is not None:

@@ -25,6 +25,7 @@ from .export import (
     CHECKPOINT_FILES,
     NO_LIMIT,
     check_checkpoint,
+    full_auto_class,
     is_own_checkpoint,
     saved_normalization,
     saved_training_args,
@@ -83,7 +84,10 @@ def write_model_card(
     # What was trained without this package's training, or before it had objectives, does what its family is for.
     is_translator = config.model_type == CompoundAttentionConfig.model_type
     objective = args.get("objective", "translation" if is_translator else "reconstruction")
-    reconstructs, translates = config.is_autoregressive and objective == "reconstruction", objective == "translation"
+    auto_class = full_auto_class(config)
+    classifies = auto_class == "AutoModelForSequenceClassification"
+    reconstructs = config.is_autoregressive and objective == "reconstruction" and not classifies
+    translates = objective == "translation" and not classifies
     transformer = json.loads((folder / "sentence_bert_config.json").read_text(encoding="utf-8"))
     longest = transformer["max_seq_length"]
     model_name, entries = _entries_of_card(folder / "README.md")
@@ -93,10 +97,15 @@ def write_model_card(
     card_data = ModelCardData(
         language=language,
         license=license,
-        library_name="sentence-transformers" if config.has_latents else "transformers",
-        pipeline_tag="sentence-similarity" if config.has_latents else "translation",
+        library_name="sentence-transformers" if config.has_latents and not classifies else "transformers",
+        pipeline_tag="text-classification"
+        if classifies
+        else "sentence-similarity"
+        if config.has_latents
+        else "translation",
         tags=[
             *(["sentence-transformers", "sentence-similarity", "feature-extraction"] if config.has_latents else []),
+            *(["text-classification"] if classifies else []),
             *(["autoencoder"] if reconstructs else ["translation"] if translates else []),
             config.model_type,
         ],
@@ -114,7 +123,10 @@ def write_model_card(
         said_by="target_tokenizer" if config.separate_vocabularies else "tokenizer",
         whole="autoencoder" if reconstructs else "translator" if translates else "predictor",
         generates=config.is_autoregressive,
-        full_auto_class=config.full_auto_class,
+        full_auto_class=auto_class,
+        classifies=classifies,
+        reads_pairs=config.pair_combination is not None,
+        labels=", ".join(f"`{label}`" for _, label in sorted(config.id2label.items())),
         rows=config.num_latents,
         row_names="weighted means over the tokens"
         if config.pooling == "inner_attention"

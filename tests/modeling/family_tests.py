@@ -104,6 +104,12 @@ def read_of(output) -> torch.Tensor:
     return output.last_hidden_state if output.latents is None else output.latents
 
 
+def words_loss(config, output) -> torch.Tensor:
+    """The loss of the words alone, without that of the pooling's heads."""
+    penalty = output.attention_penalty
+    return output.loss if penalty is None else output.loss - config.attention_penalty * penalty
+
+
 def close(actual, expected, atol=1e-9):
     torch.testing.assert_close(actual, expected, atol=atol, rtol=0)
 
@@ -447,14 +453,20 @@ print("done")
             alone.append(model(**batch))
         states = [model.encoder(input_ids=torch.tensor([ids])).last_hidden_state[0] for ids in SENTENCES]
         targets = torch.tensor([len(ids) for ids in SENTENCES], dtype=torch.float64)
-        loss = (torch.stack([output.loss for output in alone]) * targets).sum() / targets.sum()
+        losses = torch.stack([words_loss(model.config, output) for output in alone])
+        loss = (losses * targets).sum() / targets.sum()
+        penalty = None
+        if model.config.attention_penalty:
+            penalty = torch.stack([output.attention_penalty for output in alone]).mean()
         for side in ("right", "left"):
             for extra in (0, 3):
                 batch = self.batch(model.config, side=side, extra=extra)
                 real, said = batch["attention_mask"] == 1, batch["labels"] != IGNORE
                 output = model(**batch)
-                close(output.loss, loss)
-                close(model(**batch, return_logits=False).loss, loss)
+                for given in (output, model(**batch, return_logits=False)):
+                    close(words_loss(model.config, given), loss)
+                    if penalty is not None:
+                        close(given.attention_penalty, penalty)
                 # The labels come from the input, or every place has a prediction.
                 close(model(**text_of(batch)).logits[:, : said.shape[1]][said], output.logits[said])
                 hidden = model.encoder(**text_of(batch)).last_hidden_state
@@ -474,7 +486,7 @@ print("done")
         ):
             model.zero_grad()
             for batch in batches:
-                model(**batch, num_items_in_batch=10).loss.backward()
+                model(**batch, num_items_in_batch=10, num_sentences_in_batch=4).loss.backward()
             sums.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
         for other in sums[1:]:
             for a, b in zip(sums[0], other, strict=True):

@@ -24,6 +24,9 @@ from hf_meanmax import (
     RNNCNNConfig,
     RNNCNNForContextPrediction,
     RNNCNNModel,
+    StructuredSelfAttentionConfig,
+    StructuredSelfAttentionForReconstruction,
+    StructuredSelfAttentionModel,
 )
 from hf_meanmax.modeling.layers import sinusoidal_positions
 
@@ -78,6 +81,14 @@ OTHER_VALUES = {
     "num_context_words": {"num_context_words": 10},
     "predict_previous": {"predict_previous": True},
     "teacher_size": {"teacher_size": 7},
+    "attention_penalty": {"attention_penalty": 0.5, "pooling": "inner_attention"},
+    "pair_combination": {"pair_combination": "multiplicative"},
+    "pair_size": {"pair_size": 17},
+    "classifier_type": {"classifier_type": "pruned"},
+    "classifier_hidden_size": {"classifier_hidden_size": 21},
+    "classifier_row_size": {"classifier_row_size": 6},
+    "classifier_column_size": {"classifier_column_size": 3},
+    "classifier_dropout": {"classifier_dropout": 0.3},
     "position_embedding_type": {"position_embedding_type": "learned"},
     "max_position_embeddings": {"max_position_embeddings": 34},
     "embedding_dropout": {"embedding_dropout": 0},
@@ -114,6 +125,18 @@ BAD_SETTINGS = [
         ("`teacher_size` is 7", "no embedding to map"),
     ),
     ({"latent_heads": 0}, ("`latent_heads` is 0", "1 or more")),
+    ({"attention_penalty": -1.0}, ("`attention_penalty` is -1.0", "0 or a positive number")),
+    (
+        {"attention_penalty": 1.0, "pooling": "max", "latent_heads": 1},
+        ("`attention_penalty` is 1.0", "`pooling` 'max'", "'inner_attention'", "Set 0"),
+    ),
+    ({"pair_combination": "sum"}, ("pair_combination", "sum", "concatenation", "multiplicative")),
+    ({"pair_size": 0}, ("`pair_size` is 0", "1 or more")),
+    ({"classifier_type": "tree"}, ("classifier_type", "tree", "mlp", "pruned")),
+    ({"classifier_hidden_size": 0}, ("`classifier_hidden_size` is 0", "1 or more")),
+    ({"classifier_row_size": 0}, ("`classifier_row_size` is 0", "1 or more")),
+    ({"classifier_column_size": -1}, ("`classifier_column_size` is -1", "1 or more")),
+    ({"classifier_dropout": 1}, ("`classifier_dropout` is 1", "at least 0 and less than 1")),
     ({"latent_size": 0, "decoder_type": "attention"}, ("`latent_size` is 0", "1 or more")),
     ({"latent_heads": 2, "pooling": "mean"}, ("`latent_heads` is 2", "`pooling` 'mean'", "'inner_attention'")),
     (
@@ -442,6 +465,53 @@ COMPOUND_ATTENTION = Family(
 )
 
 
+STRUCTURED_SELF_ATTENTION = Family(
+    config_class=StructuredSelfAttentionConfig,
+    model_class=StructuredSelfAttentionModel,
+    full_class=StructuredSelfAttentionForReconstruction,
+    auto_full_class=AutoModelForSeq2SeqLM,
+    tiny={**TINY, "latent_heads": 3, "pooling_hidden_size": 14},
+    variants={
+        "paper": {},
+        "no_penalty": {"attention_penalty": 0.0, "tie_word_embeddings": True},
+        "one_head": {"latent_heads": 1, "attention_penalty": 0.3, "freeze_word_embeddings": True},
+        "deep": {"num_hidden_layers": 2, "hidden_dropout": 0.1, "latent_size": 20},
+        "max": {"pooling": "max", "latent_heads": None},
+        "mean_max": {"pooling": "mean_max", "latent_heads": None},
+        "self_attention": {
+            "encoder_type": "self_attention",
+            "position_embedding_type": "sinusoidal",
+            "decoder_type": "attention",
+        },
+        # What the paper does not put together.
+        "translator": {
+            "decoder_type": "conditional_gru",
+            "separate_vocabularies": True,
+            "input_vocab_size": 45,
+        },
+    },
+    other_values={
+        **OTHER_VALUES,
+        "encoder_type": {"encoder_type": "bigru"},
+        "pooling": {"pooling": "max"},
+        "latent_heads": {"latent_heads": 3},
+        "latent_size": {"latent_size": 20},
+        "pooling_hidden_size": {"pooling_hidden_size": 20},
+        "attention_penalty": {"attention_penalty": 0.3},
+        "embedding_dropout": {"embedding_dropout": 0.25},
+        "vocab_size": {"vocab_size": 40},
+        "input_vocab_size": {"input_vocab_size": 30000},
+    },
+    bad_settings=[
+        ({**AS_MEAN_MAX, "pooling": "mean_max", "latent_heads": None, **settings}, words)
+        for settings, words in BAD_SETTINGS
+    ],
+    compiled_variants=("self_attention",),
+    end_bias=6.0,
+    gets_no_gradient=without_gradient,
+)
+
+
 class TestMeanMaxAAE(FamilyTests):
     family = MEAN_MAX_AAE
 
@@ -619,6 +689,41 @@ class TestRNNCNN(FamilyTests):
             self.full()(**batch, previous_labels=batch["labels"])
         with pytest.raises(ValueError, match="`previous_labels` need `labels`"):
             self.full("skip_thought")(**text_of(batch), previous_labels=batch["labels"])
+
+
+class TestStructuredSelfAttention(FamilyTests):
+    family = STRUCTURED_SELF_ATTENTION
+
+    def test_the_paper_by_default(self):
+        config = StructuredSelfAttentionConfig()
+        assert (config.latent_heads, config.attention_penalty, config.sentence_embedding_size) == (30, 1.0, 18000)
+        with torch.device("meta"):
+            shapes = {name: tuple(p.shape) for name, p in StructuredSelfAttentionModel(config).named_parameters()}
+        assert shapes["sequence_encoder.layers.0.network.weight_hh_l0_reverse"] == (1200, 300)
+        assert [shape for name, shape in shapes.items() if name.startswith("pooler")] == [(350, 600), (30, 350)]
+        baseline = StructuredSelfAttentionConfig(pooling="mean_max")
+        assert (baseline.latent_heads, baseline.attention_penalty, baseline.num_latents) == (1, 0.0, 2)
+
+    def test_the_penalty_is_a_term_of_the_loss(self):
+        """In the mean over the sentences; parts of a batch add up to the whole, and rows without a target count not."""
+        model, without = self.full(dtype=torch.float64), self.full("paper", torch.float64, attention_penalty=0.0)
+        batch = make_batch()
+        output = model(**batch)
+        plain = without(**batch)
+        assert plain.attention_penalty is None
+        close = torch.testing.assert_close
+        weights = model.encoder(**text_of(batch)).pooling_attentions
+        by_hand = torch.stack([((row @ row.T - torch.eye(3)) ** 2).sum() for row in weights])
+        close(output.attention_penalty, by_hand.mean())
+        close(output.loss, plain.loss + output.attention_penalty)
+        close(model(**batch, return_logits=False).loss, output.loss)
+        parts = [
+            model(**{k: v[rows] for k, v in batch.items()}, num_sentences_in_batch=torch.tensor(4)).attention_penalty
+            for rows in (slice(0, 1), slice(1, 4))
+        ]
+        close(sum(parts), output.attention_penalty)
+        batch["labels"][1] = -100
+        close(model(**batch).attention_penalty, by_hand[[0, 2, 3]].mean())
 
 
 @pytest.mark.parametrize(

@@ -193,8 +193,8 @@ class MicroBatches:
     Process r takes the rows r, r + W, ... of each micro batch; one that is left without a row gets one whose labels are
     all -100, so every process makes the same number of forward passes.
 
-    With `teacher_vectors`, each batch also has those of its sentences, `teacher_embeddings` `(B, size)` float32, and
-    the number of sentences of the whole global step, `num_sentences_in_batch`; a row without a sentence has NaN.
+    Each batch has the number of sentences of the whole global step, `num_sentences_in_batch`. With `teacher_vectors` it
+    also has those of its sentences, `teacher_embeddings` `(B, size)` float32; a row without a sentence has NaN.
 
     Args:
         sentences: what is read and said; of a store all sentences, and themselves.
@@ -257,7 +257,7 @@ class MicroBatches:
         for rows in self.plan.sequential():
             labels = self._labels(rows)
             batch = self._divide(self.sentences.inputs(rows), labels, None)
-            self._add_teacher(batch, rows, len(rows))
+            self._complete(batch, rows, len(rows))
             yield rows[self.rank :: self.world_size], batch, _num_targets(labels)
 
     def _steps(self, epoch: int, start_step: int) -> Iterator[tuple[int, list[MicroBatch], int]]:
@@ -266,7 +266,7 @@ class MicroBatches:
             rows_of_step = plan.rows(step)
             made = [self._make(rows, epoch, step, micro) for micro, rows in enumerate(rows_of_step)]
             for (batch, _), rows in zip(made, rows_of_step, strict=True):
-                self._add_teacher(batch, rows, sum(map(len, rows_of_step)))
+                self._complete(batch, rows, sum(map(len, rows_of_step)))
             yield step, [batch for batch, _ in made], sum(num_targets for _, num_targets in made)
 
     def _make(self, rows: np.ndarray, epoch: int, step: int, micro: int) -> tuple[MicroBatch, int]:
@@ -280,8 +280,9 @@ class MicroBatches:
             )
         return self._divide(inputs, labels, candidates), _num_targets(labels)
 
-    def _add_teacher(self, batch: MicroBatch, rows: np.ndarray, num_sentences: int) -> None:
-        """The vectors of this process's rows of a global micro batch."""
+    def _complete(self, batch: MicroBatch, rows: np.ndarray, num_sentences: int) -> None:
+        """Adds the number of sentences, and the teacher's vectors of this process's rows of a global micro batch."""
+        batch["num_sentences_in_batch"] = torch.tensor(num_sentences)
         if self.teacher_vectors is None:
             return
         mine = rows[self.rank :: self.world_size]
@@ -290,7 +291,6 @@ class MicroBatches:
         else:
             vectors = np.full((1, self.teacher_vectors.shape[1]), np.nan)
         batch["teacher_embeddings"] = _tensor(np.asarray(vectors, dtype=np.float32))
-        batch["num_sentences_in_batch"] = torch.tensor(num_sentences)
 
     def _labels(self, rows: np.ndarray) -> dict[str, Ragged]:
         return {"labels": self.sentences.targets(rows), **self.sentences.further_targets(rows)}

@@ -10,19 +10,20 @@ from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList,
 from transformers import initialization as init
 from transformers.cache_utils import Cache
 from transformers.configuration_utils import PreTrainedConfig
-from transformers.modeling_outputs import BaseModelOutput, ModelOutput, Seq2SeqLMOutput
+from transformers.modeling_outputs import BaseModelOutput, ModelOutput, Seq2SeqLMOutput, SequenceClassifierOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
+from .classifiers import LatentClassifier, RowwiseLinear, split_pairs
 from .configuration_base import DECODERS_WITH_CHANNELS, LatentConfig
 from .decoders import DECODERS, ConditionalGRULayer, LatentWeights
 from .encoders import ENCODERS
 from .generation import LEAST_OF_EMBEDDING, TextLengthCriteria, pad_ended, text_bounds
 from .layers import LatentGates, MultiHeadAttention, SequenceLayer, TextEmbeddings, WordSpaceProjection
 from .losses import IGNORE_INDEX, chunked_cross_entropy, full_cross_entropy, sampled_cross_entropy
-from .pooling import POOLINGS
+from .pooling import POOLINGS, attention_penalty
 
 
 @dataclass
@@ -53,14 +54,26 @@ class LatentSeq2SeqOutput(Seq2SeqLMOutput):
     decoded; None for `pooling="none"`.
 
     `encoder_last_hidden_state` is all that the decoder reads of the encoder: Z, or the hidden states where there are no
-    rows. `teacher_loss` is the mean squared distance from `teacher_embeddings`, without its weight. `latent_gates` are,
-    on request (`output_latent_gates=True`), the gates `(B, T, R, d)` of each layer of a decoder that has them, on the R
-    rows that `config.gated_rows` names.
+    rows. `teacher_loss` is the mean squared distance from `teacher_embeddings` and `attention_penalty` the mean overlap
+    of the heads of `inner_attention`, both without their weight. `latent_gates` are, on request
+    (`output_latent_gates=True`), the gates `(B, T, R, d)` of each layer of a decoder that has them, on the R rows that
+    `config.gated_rows` names.
     """
 
     latents: torch.Tensor | None = None
     teacher_loss: torch.Tensor | None = None
+    attention_penalty: torch.Tensor | None = None
     latent_gates: tuple[torch.Tensor, ...] | None = None
+
+
+@dataclass
+class LatentClassifierOutput(SequenceClassifierOutput):
+    """A [`~transformers.modeling_outputs.SequenceClassifierOutput`] with the weights `(B, L, N)` of a pooling that
+    attends (of pairs: first `(2 B, L, N)` with all first texts before all second ones), and the penalty on them,
+    without its weight, where the configuration has one."""
+
+    attention_penalty: torch.Tensor | None = None
+    pooling_attentions: torch.Tensor | None = None
 
 
 class LatentPreTrainedModel(PreTrainedModel):
@@ -83,7 +96,7 @@ class LatentPreTrainedModel(PreTrainedModel):
     # The decoder of a full checkpoint is no news to the encoder that is loaded from it.
     _keys_to_ignore_on_load_unexpected = [
         r"^(previous_)?decoder\.", r"^decoder_embeddings\.", r"^lm_head\.", r"^output_projection\.",
-        r"^teacher_head\.",
+        r"^teacher_head\.", r"^classifier\.",
     ]  # fmt: skip
 
     @torch.no_grad()
@@ -95,6 +108,10 @@ class LatentPreTrainedModel(PreTrainedModel):
             init.normal_(module.weight, std=1 / (self.config.initializer_range * size**0.5))
         elif isinstance(module, nn.Linear | nn.Conv1d):
             init.xavier_uniform_(module.weight)
+        elif isinstance(module, RowwiseLinear):
+            # As one row's map alone would start.
+            bound = (6 / sum(module.weight.shape[1:])) ** 0.5
+            init.uniform_(module.weight, -bound, bound)
         elif isinstance(module, ConditionalGRULayer):
             if module.start is not None:
                 init.zeros_(module.start)
@@ -340,6 +357,9 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
         encoded = self.encoder(
             input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
         )
+        return self._read_of(encoded)
+
+    def _read_of(self, encoded: LatentModelOutput) -> Any:
         return encoded.latents if self.config.has_latents else encoded.last_hidden_state
 
     def output_states(self, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -429,8 +449,12 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
             raise ValueError("`previous_labels` need `labels` beside them, of the sentence that follows.")
         if teacher_embeddings is not None and self.teacher_head is None:
             raise ValueError("`teacher_embeddings` need a model with `teacher_size`, the width of the vectors.")
+        weights: Any = None
         if encoder_outputs is None:
-            latents = self.encode_latents(input_ids, attention_mask, inputs_embeds, **kwargs)
+            encoded = self.encoder(
+                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
+            )
+            latents, weights = self._read_of(encoded), encoded.pooling_attentions
         else:
             latents = encoder_outputs[0]
         if not self.config.has_latents and attention_mask is not None:
@@ -463,6 +487,14 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
         if teacher_embeddings is not None:
             teacher_loss = self._teacher_loss(latents, teacher_embeddings, num_sentences_in_batch)
             loss = teacher_weight * teacher_loss if loss is None else loss + teacher_weight * teacher_loss
+        penalty = None
+        if self.config.attention_penalty and labels is not None and weights is not None:
+            # A process without a sentence of its own has a row without targets.
+            is_sentence = (labels != IGNORE_INDEX).any(dim=1)
+            total = (attention_penalty(weights) * is_sentence).sum()
+            divisor = is_sentence.sum().clamp(min=1) if num_sentences_in_batch is None else num_sentences_in_batch
+            penalty = total / divisor
+            loss = loss + self.config.attention_penalty * penalty
         return LatentSeq2SeqOutput(
             loss=loss,
             logits=logits,
@@ -474,6 +506,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
             encoder_last_hidden_state=latents,
             latents=latents if self.config.has_latents else None,
             teacher_loss=teacher_loss,
+            attention_penalty=penalty,
         )
 
     def _teacher_loss(
@@ -708,3 +741,104 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
         logits = self(encoder_outputs=BaseModelOutput(last_hidden_state=latents)).logits
         likeliest = logits.float().log_softmax(dim=-1).topk(top_k, dim=-1)
         return likeliest.indices, likeliest.values
+
+
+class LatentForSequenceClassification(LatentPreTrainedModel):
+    """An encoder with a supervised head, over one text or, with `config.pair_combination`, over two.
+
+    The labels are those of [`~transformers.AutoModelForSequenceClassification`]: classes, several of them at once, or
+    numbers, as `config.problem_type` says or `num_labels` and the labels' type tell. With `config.attention_penalty`
+    the loss has the penalty on the weights of `inner_attention`, which is also reported apart.
+
+    Raises:
+        ValueError: for a configuration without a fixed representation.
+    """
+
+    encoder_class: type[LatentEncoderModel] = LatentEncoderModel
+    # Trainer divides the loss itself: parts of it are means over sentences, and no count would fit them all.
+    accepts_loss_kwargs = False
+
+    def __init__(self, config: PreTrainedConfig) -> None:
+        super().__init__(config)
+        if not config.has_latents:
+            raise ValueError(NO_REPRESENTATION)
+        self.encoder = self.encoder_class(config)
+        self.classifier = LatentClassifier(config)
+        self._encoder_is_frozen = False
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.encoder.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.encoder.set_input_embeddings(value)
+
+    def freeze_encoder(self) -> None:
+        """Trains the head alone, on embeddings as they are: the encoder has no dropout from now on."""
+        self.encoder.requires_grad_(False)
+        self._encoder_is_frozen = True
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> "LatentForSequenceClassification":
+        super().train(mode)
+        if self._encoder_is_frozen:
+            self.encoder.eval()
+        return self
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> LatentClassifierOutput:
+        """Encodes, combines two texts if there are two, and classifies.
+
+        Args:
+            input_ids: `(B, N)` token ids of a text or, one after the other, of two (as `tokenizer(first, second)` gives
+                them), or `inputs_embeds` `(B, N, embedding_size)` instead.
+            attention_mask: `(B, N)`, 0 for padding on either side; None means no padding.
+            token_type_ids: `(B, N)`, 0 for tokens of the first text and 1 for those of the second
+                (`tokenizer(first, second, return_token_type_ids=True)`).
+            labels: `(B,)` classes or numbers, or `(B, num_labels)`.
+
+        Raises:
+            ValueError: if a pair has no `token_type_ids`, or a single text has a second one.
+        """
+        if self.config.pair_combination is not None:
+            if token_type_ids is None:
+                raise ValueError(
+                    f"`pair_combination` is {self.config.pair_combination!r}, so the model reads two texts, and "
+                    "`token_type_ids` must tell them apart: tokenizer(first, second, return_token_type_ids=True)."
+                )
+            if input_ids is not None:
+                input_ids, attention_mask = split_pairs(input_ids, attention_mask, token_type_ids)
+            elif inputs_embeds is not None:
+                inputs_embeds, attention_mask = split_pairs(inputs_embeds, attention_mask, token_type_ids)
+        elif token_type_ids is not None and bool(token_type_ids.any()):
+            raise ValueError(
+                "`token_type_ids` tell of a second text, but `pair_combination` is None and the model reads one. Use "
+                "`pair_combination='concatenation'` or 'multiplicative'."
+            )
+        encoded = self.encoder(
+            input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
+        )
+        logits = self.classifier(encoded.latents)
+        loss = penalty = None
+        if self.config.attention_penalty:
+            penalty = attention_penalty(encoded.pooling_attentions).mean()
+        if labels is not None:
+            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
+            if penalty is not None:
+                loss = loss + self.config.attention_penalty * penalty
+        return LatentClassifierOutput(
+            loss=loss,
+            logits=logits,
+            hidden_states=encoded.hidden_states,
+            attentions=encoded.attentions,
+            attention_penalty=penalty,
+            pooling_attentions=encoded.pooling_attentions,
+        )

@@ -111,9 +111,29 @@ class LatentConfig(PreTrainedConfig):
             Words that a `words_cnn` or `words_rnn` predicts.
         predict_previous (`bool`, defaults to `False`):
             Have a second decoder of the same kind, for the previous sentence (skip-thought).
+        attention_penalty (`float`, defaults to 0.0):
+            Weight of ||A A' - I||^2, by which the training loss keeps the heads of `inner_attention` from reading the
+            same words (structured self-attentive embedding, eq. 8), in the mean over the sentences.
         teacher_size (`int`, *optional*):
             Width of the vectors of another encoder that a linear map of the embedding is trained to give as well
             (`teacher_embeddings` of the model; compound attention, section 4.4).
+        pair_combination (`"concatenation"` or `"multiplicative"`, *optional*):
+            A classifier reads two texts instead of one: their embeddings u and v as [u; v; |u - v|; u * v], or the
+            products of their latent rows, each row of each text through a map of its own (structured self-attentive
+            embedding, appendix B).
+        pair_size (`int`, *optional*, defaults to the width of a latent row):
+            Width of the products of a `multiplicative` combination.
+        classifier_type (`"mlp"` or `"pruned"`, defaults to `"mlp"`):
+            What a classifier does with the embedding: a layer over all of it, or hidden units that each see one latent
+            row or one column of the rows (structured self-attentive embedding, appendix A).
+        classifier_hidden_size (`int`, *optional*):
+            Width of the hidden layer (ReLU) of an `mlp` classifier; with None it is a linear map.
+        classifier_row_size (`int`, defaults to 150):
+            Hidden units of each row in a `pruned` classifier; the rows share their weights.
+        classifier_column_size (`int`, defaults to 10):
+            Hidden units of each column in a `pruned` classifier; the columns share their weights.
+        classifier_dropout (`float`, defaults to 0.1):
+            Dropout on the input and on the hidden layer of a classifier.
         position_embedding_type (`"sinusoidal"`, `"learned"` or `"none"`, defaults to `"sinusoidal"`):
             Codes added to the word vectors; positions count from 0 in encoder and decoder alike.
         max_position_embeddings (`int`, defaults to 512):
@@ -144,7 +164,7 @@ class LatentConfig(PreTrainedConfig):
 
     # Every Auto class that loads a checkpoint of the family, as "module.Class" (see save_pretrained in base.py).
     auto_classes: ClassVar[dict[str, str]] = {}
-    keys_to_ignore_at_inference = ["past_key_values"]
+    keys_to_ignore_at_inference = ["past_key_values", "attention_penalty", "pooling_attentions"]
 
     vocab_size: int = 21583
     input_vocab_size: int | None = None
@@ -169,7 +189,15 @@ class LatentConfig(PreTrainedConfig):
     decoder_channels: list[int] | None = None
     num_context_words: int = 30
     predict_previous: bool = False
+    attention_penalty: float | int = 0.0
     teacher_size: int | None = None
+    pair_combination: Literal["concatenation", "multiplicative"] | None = None
+    pair_size: int | None = None
+    classifier_type: Literal["mlp", "pruned"] = "mlp"
+    classifier_hidden_size: int | None = None
+    classifier_row_size: int = 150
+    classifier_column_size: int = 10
+    classifier_dropout: float | int = 0.1
     position_embedding_type: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
     max_position_embeddings: int = 512
     embedding_dropout: float | int = 0.5
@@ -273,7 +301,8 @@ class LatentConfig(PreTrainedConfig):
         for name in (
             "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "intermediate_size",
             "num_attention_heads", "max_position_embeddings", "num_special_tokens", "num_context_words",
-            "latent_heads", "latent_size", "pooling_hidden_size", "teacher_size",
+            "latent_heads", "latent_size", "pooling_hidden_size", "teacher_size", "pair_size",
+            "classifier_hidden_size", "classifier_row_size", "classifier_column_size",
         ):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -309,10 +338,14 @@ class LatentConfig(PreTrainedConfig):
 
     def validate_rates(self) -> None:
         """Checks every probability and scale."""
-        for name in ("embedding_dropout", "hidden_dropout", "attention_dropout", "label_smoothing"):
+        for name in (
+            "embedding_dropout", "hidden_dropout", "attention_dropout", "label_smoothing", "classifier_dropout",
+        ):  # fmt: skip
             value = getattr(self, name)
             if not 0 <= value < 1:
                 raise ValueError(f"`{name}` is {value}; it must be at least 0 and less than 1.")
+        if not (self.attention_penalty >= 0 and math.isfinite(self.attention_penalty)):
+            raise ValueError(f"`attention_penalty` is {self.attention_penalty}; it must be 0 or a positive number.")
         for name in ("layer_norm_eps", "initializer_range"):
             value = getattr(self, name)
             if not (value > 0 and math.isfinite(value)):
@@ -372,6 +405,11 @@ class LatentConfig(PreTrainedConfig):
             raise ValueError(
                 f"`latent_heads` is {self.latent_heads} and `pooling` {self.pooling!r}; only 'inner_attention' has "
                 "heads."
+            )
+        if self.attention_penalty > 0 and self.pooling != "inner_attention":
+            raise ValueError(
+                f"`attention_penalty` is {self.attention_penalty} and `pooling` {self.pooling!r}; only "
+                "'inner_attention' has heads. Set 0."
             )
         if self.latent_width != self.hidden_size and self.decoder_type in ("gates", "lstm_gates"):
             raise ValueError(

@@ -63,6 +63,7 @@ class CompoundAttentionConfig(LatentConfig):
         "AutoConfig": "configuration_compound_attention.CompoundAttentionConfig",
         "AutoModel": "modeling_compound_attention.CompoundAttentionModel",
         "AutoModelForSeq2SeqLM": "modeling_compound_attention.CompoundAttentionForTranslation",
+        "AutoModelForSequenceClassification": "modeling_compound_attention.CompoundAttentionForSequenceClassification",
     }
 
     architecture: str | None = "attn-attn"

@@ -27,6 +27,7 @@ class GatedMeanMaxAAEConfig(LatentConfig):
         "AutoConfig": "configuration_gated_mean_max_aae.GatedMeanMaxAAEConfig",
         "AutoModel": "modeling_gated_mean_max_aae.GatedMeanMaxAAEModel",
         "AutoModelForSeq2SeqLM": "modeling_gated_mean_max_aae.GatedMeanMaxAAEForReconstruction",
+        "AutoModelForSequenceClassification": "modeling_gated_mean_max_aae.GatedMeanMaxAAEForSequenceClassification",
     }
 
     vocab_size: int = 25000

@@ -29,6 +29,7 @@ class MeanMaxAAEConfig(LatentConfig):
         "AutoConfig": "configuration_mean_max_aae.MeanMaxAAEConfig",
         "AutoModel": "modeling_mean_max_aae.MeanMaxAAEModel",
         "AutoModelForSeq2SeqLM": "modeling_mean_max_aae.MeanMaxAAEForReconstruction",
+        "AutoModelForSequenceClassification": "modeling_mean_max_aae.MeanMaxAAEForSequenceClassification",
     }
 
 

@@ -27,6 +27,7 @@ class RNNCNNConfig(LatentConfig):
         "AutoConfig": "configuration_rnn_cnn.RNNCNNConfig",
         "AutoModel": "modeling_rnn_cnn.RNNCNNModel",
         "AutoModelForPreTraining": "modeling_rnn_cnn.RNNCNNForContextPrediction",
+        "AutoModelForSequenceClassification": "modeling_rnn_cnn.RNNCNNForSequenceClassification",
     }
 
     vocab_size: int = 20000

@@ -1,6 +1,6 @@
 """Compound attention: the encoder, and the encoder with its decoder."""
 
-from .base import LatentEncoderModel, LatentForConditionalDecoding
+from .base import LatentEncoderModel, LatentForConditionalDecoding, LatentForSequenceClassification
 from .configuration_compound_attention import CompoundAttentionConfig
 
 
@@ -24,4 +24,11 @@ class CompoundAttentionForTranslation(LatentForConditionalDecoding):
     encoder_class = CompoundAttentionModel
 
 
-__all__ = ["CompoundAttentionForTranslation", "CompoundAttentionModel"]
+class CompoundAttentionForSequenceClassification(LatentForSequenceClassification):
+    """The encoder with a supervised head, over one text or two."""
+
+    config: CompoundAttentionConfig
+    encoder_class = CompoundAttentionModel
+
+
+__all__ = ["CompoundAttentionForTranslation", "CompoundAttentionForSequenceClassification", "CompoundAttentionModel"]

@@ -1,6 +1,6 @@
 """The gated mean-max attention autoencoder for paragraphs (Zhang, Wu, Li and Zhang)."""
 
-from .base import LatentEncoderModel, LatentForConditionalDecoding
+from .base import LatentEncoderModel, LatentForConditionalDecoding, LatentForSequenceClassification
 from .configuration_gated_mean_max_aae import GatedMeanMaxAAEConfig
 
 
@@ -23,4 +23,11 @@ class GatedMeanMaxAAEForReconstruction(LatentForConditionalDecoding):
     encoder_class = GatedMeanMaxAAEModel
 
 
-__all__ = ["GatedMeanMaxAAEForReconstruction", "GatedMeanMaxAAEModel"]
+class GatedMeanMaxAAEForSequenceClassification(LatentForSequenceClassification):
+    """The encoder with a supervised head, over one text or two."""
+
+    config: GatedMeanMaxAAEConfig
+    encoder_class = GatedMeanMaxAAEModel
+
+
+__all__ = ["GatedMeanMaxAAEForReconstruction", "GatedMeanMaxAAEForSequenceClassification", "GatedMeanMaxAAEModel"]

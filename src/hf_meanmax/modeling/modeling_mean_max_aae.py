@@ -1,6 +1,6 @@
 """The mean-max attention autoencoder (Zhang, Wu, Li and Li, EMNLP 2018)."""
 
-from .base import LatentEncoderModel, LatentForConditionalDecoding
+from .base import LatentEncoderModel, LatentForConditionalDecoding, LatentForSequenceClassification
 from .configuration_mean_max_aae import MeanMaxAAEConfig
 
 
@@ -31,4 +31,11 @@ class MeanMaxAAEForReconstruction(LatentForConditionalDecoding):
     encoder_class = MeanMaxAAEModel
 
 
-__all__ = ["MeanMaxAAEForReconstruction", "MeanMaxAAEModel"]
+class MeanMaxAAEForSequenceClassification(LatentForSequenceClassification):
+    """The encoder with a supervised head, over one text or two."""
+
+    config: MeanMaxAAEConfig
+    encoder_class = MeanMaxAAEModel
+
+
+__all__ = ["MeanMaxAAEForReconstruction", "MeanMaxAAEForSequenceClassification", "MeanMaxAAEModel"]

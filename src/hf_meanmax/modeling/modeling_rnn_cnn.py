@@ -1,7 +1,7 @@
 """RNN-CNN: sentence vectors learnt by predicting the words that follow ("Exploring Asymmetric Encoder-Decoder Structure
 for Context-based Sentence Representation Learning")."""
 
-from .base import LatentEncoderModel, LatentForConditionalDecoding
+from .base import LatentEncoderModel, LatentForConditionalDecoding, LatentForSequenceClassification
 from .configuration_rnn_cnn import RNNCNNConfig
 
 
@@ -24,4 +24,11 @@ class RNNCNNForContextPrediction(LatentForConditionalDecoding):
     encoder_class = RNNCNNModel
 
 
-__all__ = ["RNNCNNForContextPrediction", "RNNCNNModel"]
+class RNNCNNForSequenceClassification(LatentForSequenceClassification):
+    """The encoder with a supervised head, over one text or two."""
+
+    config: RNNCNNConfig
+    encoder_class = RNNCNNModel
+
+
+__all__ = ["RNNCNNForContextPrediction", "RNNCNNForSequenceClassification", "RNNCNNModel"]

@@ -121,6 +121,14 @@ class InnerAttentionPooling(nn.Module):
         return None
 
 
+def attention_penalty(weights: torch.Tensor) -> torch.Tensor:
+    """||A A' - I||_F^2 of each text `(B,)`, float32 or wider, from the weights A `(B, r, N)` (structured self-attentive
+    embedding, eq. 8): 0 if each head reads one word of its own."""
+    weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
+    overlap = weights @ weights.transpose(1, 2)
+    return (overlap - torch.eye(weights.shape[1], dtype=overlap.dtype, device=overlap.device)).square().sum(dim=(1, 2))
+
+
 class NoPooling(nn.Module):
     """Leaves the hidden states to the decoder: the translators without a fixed representation."""
 

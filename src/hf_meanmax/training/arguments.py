@@ -18,10 +18,17 @@ from hf_meanmax.modeling.configuration_compound_attention import CompoundAttenti
 from hf_meanmax.modeling.configuration_gated_mean_max_aae import GatedMeanMaxAAEConfig
 from hf_meanmax.modeling.configuration_mean_max_aae import MeanMaxAAEConfig
 from hf_meanmax.modeling.configuration_rnn_cnn import RNNCNNConfig
+from hf_meanmax.modeling.configuration_structured_self_attention import StructuredSelfAttentionConfig
 
 FAMILIES: dict[str, type[LatentConfig]] = {
     config.model_type: config
-    for config in (MeanMaxAAEConfig, GatedMeanMaxAAEConfig, RNNCNNConfig, CompoundAttentionConfig)
+    for config in (
+        MeanMaxAAEConfig,
+        GatedMeanMaxAAEConfig,
+        RNNCNNConfig,
+        CompoundAttentionConfig,
+        StructuredSelfAttentionConfig,
+    )
 }
 DEFAULT_RECIPE = "docstrings"
 

@@ -96,10 +96,11 @@ class Run:
         self.checkpoints = Checkpoints(self.folder / "checkpoints", args.keep_checkpoints)
         self.state: dict[str, Any] = {
             "step": 0, "tokens": 0, "seconds": 0.0, "best_step": None, "best_accuracy": -1.0, "bad_evaluations": 0,
-            "unlogged_losses": [], "unlogged_teacher_losses": [],
+            "unlogged_losses": [],
         }  # fmt: skip
         self.agreed_seconds = 0.0
         self.stop_reason = ""
+        self.side_losses: tuple[str, ...] = ()
         self.teacher_options = {"teacher_weight": args.teacher_weight} if args.teacher else {}
 
     def execute(self) -> dict[str, Any]:
@@ -173,6 +174,12 @@ class Run:
             bos_token_id=tokenizer.bos_token_id,
             eos_token_id=tokenizer.eos_token_id,
             decoder_start_token_id=tokenizer.bos_token_id,
+        )
+        # What the loss holds beside the words, reported apart.
+        self.side_losses = tuple(
+            name
+            for name, has in (("teacher_loss", args.teacher), ("attention_penalty", config.attention_penalty))
+            if has
         )
         with self.accelerator.main_process_first():
             vectors = prepare_word_vectors(args, prepared, config.embedding_size, show_progress=self.is_main)
@@ -300,15 +307,15 @@ class Run:
             epoch, start = epoch + 1, 0
 
     def _step(self, micro_batches: list[dict[str, torch.Tensor]], num_targets: int) -> torch.Tensor:
-        """One optimizer step; returns this process's parts of the mean loss per target token and of the mean distance
-        per sentence from a teacher's vectors."""
+        """One optimizer step; returns this process's parts of the mean loss per target token and of the means per
+        sentence that `self.side_losses` names."""
         args = self.args
         learning_rate = args.learning_rate * self._schedule()
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         # Dropout is a function of (seed, step, process), so a resumed run draws what it would have drawn.
         torch.manual_seed(_step_seed(args.seed, self.state["step"], self.accelerator.process_index))
-        total, teacher_total = torch.zeros(2, device=self.device).unbind()
+        totals = torch.zeros(1 + len(self.side_losses), device=self.device)
         # One autocast region for all micro batches: weights are cast once a step.
         with self._autocast():
             for index, batch in enumerate(micro_batches):
@@ -323,14 +330,13 @@ class Run:
                     )  # fmt: skip
                     # Gradients are averaged over processes; the loss is already divided by all targets.
                     (output.loss * self.world_size).backward()
-                total = total + output.loss.detach()
-                if output.teacher_loss is not None:
-                    teacher_total = teacher_total + output.teacher_loss.detach()
+                parts = [output.loss, *(output[name] for name in self.side_losses)]
+                totals += torch.stack([part.detach() for part in parts])
         if args.max_grad_norm:
             self.accelerator.clip_grad_norm_(self.trained, args.max_grad_norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return torch.stack((total, teacher_total))
+        return totals
 
     def _autocast(self) -> contextlib.AbstractContextManager:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.use_bf16)
@@ -353,10 +359,10 @@ class Run:
     def _check_losses(self, log: _StepLog) -> None:
         """Stops at a loss that is no number, with what is needed to look into it."""
         values = log.take(self.accelerator)
-        for entry, (value, teacher_loss) in values:
+        for entry, losses in values:
+            value = losses[0]
             if math.isfinite(value):
-                self.state["unlogged_losses"].append(value)
-                self.state["unlogged_teacher_losses"].append(teacher_loss)
+                self.state["unlogged_losses"].append(losses)
                 continue
             step, epoch, step_in_epoch = entry
             rows = np.concatenate(self.batches.plan.epoch(epoch).rows(step_in_epoch))
@@ -375,16 +381,13 @@ class Run:
         rate = self.step_tokens / max(self.step_seconds, 1e-9)
         record = {
             "step": self.state["step"],
-            "loss": sum(losses) / len(losses),
+            **dict(zip(("loss", *self.side_losses), np.mean(losses, axis=0).tolist(), strict=True)),
             "learning_rate": self.optimizer.param_groups[0]["lr"],
             "tokens": self.state["tokens"],
             "tokens_per_second": round(rate, 1),
             "minutes": round(self.state["seconds"] / 60, 3),
         }
-        if self.teacher_options:
-            record["teacher_loss"] = sum(self.state["unlogged_teacher_losses"]) / len(losses)
         losses.clear()
-        self.state["unlogged_teacher_losses"].clear()
         bar.set_postfix(loss=f"{record['loss']:.3f}", tok_s=f"{rate:,.0f}")
         self._record(record)
 
@@ -618,7 +621,7 @@ class Run:
 
 
 class _StepLog:
-    """The two losses of each step, kept on the device until somebody must look at them."""
+    """The losses of each step, kept on the device until somebody must look at them."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[tuple[int, int, int], torch.Tensor]] = []
@@ -626,14 +629,14 @@ class _StepLog:
     def add(self, step: int, epoch: int, step_in_epoch: int, loss: torch.Tensor) -> None:
         self.waiting.append(((step, epoch, step_in_epoch), loss))
 
-    def take(self, accelerator: Any) -> list[tuple[tuple[int, int, int], tuple[float, float]]]:
+    def take(self, accelerator: Any) -> list[tuple[tuple[int, int, int], list[float]]]:
         """The waiting losses, summed over processes, as numbers."""
         if not self.waiting:
             return []
         entries = [entry for entry, _ in self.waiting]
         losses = accelerator.reduce(torch.stack([loss for _, loss in self.waiting]), "sum")
         self.waiting.clear()
-        return list(zip(entries, map(tuple, losses.tolist()), strict=True))
+        return list(zip(entries, losses.tolist(), strict=True))
 
 
 @contextlib.contextmanager

@@ -1,0 +1,37 @@
+"""The structured self-attentive sentence embedding (Lin et al., ICLR 2017)."""
+
+from .base import LatentEncoderModel, LatentForConditionalDecoding, LatentForSequenceClassification
+from .configuration_structured_self_attention import StructuredSelfAttentionConfig
+
+
+class StructuredSelfAttentionModel(LatentEncoderModel):
+    """Encoder: a BiLSTM, then as many weighted means of its states as there are heads (eq. 2-7).
+
+    `latents` are M `(B, r, hidden_size)`, `pooling_attentions` A `(B, r, N)`; `pooler_output` is M flattened, raw.
+    """
+
+    config: StructuredSelfAttentionConfig
+
+
+class StructuredSelfAttentionForReconstruction(LatentForConditionalDecoding):
+    """The encoder with a decoder that attends over the rows of M to say the input again; the loss has the penalty.
+
+    The paper's models learn from labels ([`StructuredSelfAttentionForSequenceClassification`]); this one needs none.
+    """
+
+    config: StructuredSelfAttentionConfig
+    encoder_class = StructuredSelfAttentionModel
+
+
+class StructuredSelfAttentionForSequenceClassification(LatentForSequenceClassification):
+    """The encoder with a supervised head, over one text (section 2) or two (appendix B); the loss has the penalty."""
+
+    config: StructuredSelfAttentionConfig
+    encoder_class = StructuredSelfAttentionModel
+
+
+__all__ = [
+    "StructuredSelfAttentionForReconstruction",
+    "StructuredSelfAttentionForSequenceClassification",
+    "StructuredSelfAttentionModel",
+]
