@@ -6,6 +6,7 @@ from .context import ContextSentences
 from .corpus import Corpus, Documents, open_corpus, pick_sentences
 from .cutting import Cutting, CuttingReport, cut_corpus
 from .docstrings import Docstrings, harvest_docstrings
+from .labelled import LabelledTexts, read_labelled
 from .noise import Noise
 from .parallel import PairedSentences, ParallelCorpus
 from .token_store import Ragged, SentenceFilter, StoreReport, TokenStore, build_token_store
@@ -20,6 +21,7 @@ __all__ = [
     "Docstrings",
     "Documents",
     "EpochPlan",
+    "LabelledTexts",
     "MicroBatches",
     "Noise",
     "PairedSentences",
@@ -34,4 +36,5 @@ __all__ = [
     "harvest_docstrings",
     "open_corpus",
     "pick_sentences",
+    "read_labelled",
 ]

@@ -286,7 +286,7 @@ def open_corpus(
     if path.is_file():
         return TextFile(path, encoding_errors)
     if path.is_dir():
-        return DatasetRows(_load_from_disk(path, split), text_column, rows_are_documents)
+        return DatasetRows(load_from_disk(path, split), text_column, rows_are_documents)
     if glob.has_magic(source):
         files = sorted(file for file in glob.glob(str(path), recursive=True) if os.path.isfile(file))
         if not files:
@@ -296,23 +296,23 @@ def open_corpus(
     in_a_folder = path.parent != Path(".") and path.parent.is_dir()
     if looks_local or in_a_folder or not _HUB_NAME.fullmatch(source):
         raise FileNotFoundError(f"No such file, folder or data set: {source!r}.")
-    dataset = _load_from_hub(source, split, config_name)
+    dataset = load_from_hub(source, split, config_name)
     return DatasetRows(dataset, text_column, rows_are_documents, name=[source, config_name, split, repr(dataset.info)])
 
 
-def _load_from_disk(path: Path, split: str) -> Any:
+def load_from_disk(path: Path, split: str) -> Any:
     if not (path / "dataset_info.json").is_file() and not (path / "dataset_dict.json").is_file():
         raise ValueError(
             f"{path} is a folder but no data set written by save_to_disk; "
             f"for text files give a glob such as {path}/*.txt."
         )
-    loaded = _datasets().load_from_disk(str(path))
+    loaded = datasets_package().load_from_disk(str(path))
     return _choose_split(loaded, split, str(path)) if isinstance(loaded, dict) else loaded
 
 
-def _load_from_hub(name: str, split: str, config_name: str | None) -> Any:
+def load_from_hub(name: str, split: str, config_name: str | None) -> Any:
     try:
-        return _datasets().load_dataset(name, config_name, split=split, streaming=True)
+        return datasets_package().load_dataset(name, config_name, split=split, streaming=True)
     except OSError as error:
         raise FileNotFoundError(
             f"{name!r} is no file here, and no data set of this name could be opened on the Hub "
@@ -326,7 +326,7 @@ def _choose_split(loaded: Any, split: str, name: str) -> Any:
     return loaded[split]
 
 
-def _datasets() -> Any:
+def datasets_package() -> Any:
     try:
         import datasets
     except ImportError:

@@ -1,4 +1,4 @@
-"""What a pretraining run is told: a recipe (YAML) and `--key value` options, checked together."""
+"""What a run is told: a recipe (YAML) and `--key value` options, checked together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import difflib
 import importlib.resources
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 import yaml
 from huggingface_hub.errors import StrictDataclassError
@@ -31,17 +31,104 @@ FAMILIES: dict[str, type[LatentConfig]] = {
     )
 }
 DEFAULT_RECIPE = "docstrings"
+Arguments = TypeVar("Arguments", bound="RunArguments")
 
 
 @dataclass
-class PretrainArguments:
-    """The settings of a run. What changes the model's function stands in `model`, the rest changes only the training.
+class RunArguments:
+    """The settings that pretraining and fine-tuning share.
 
-    On the command line and in a recipe all of them, and the fields of the family's configuration, are flat keys:
-    `--hidden_size 512 --batch_tokens 8192`.
+    What changes the model's function stands in `model`, the rest changes only the training. On the command line and in
+    a recipe all of them, and the fields of the family's configuration, are flat keys: `--hidden_size 512 --epochs 8`.
     """
 
     family: str = field(default="mean_max_aae", metadata={"help": "the kind of model to train"})
+    output_dir: str = field(default="", metadata={"help": "folder of the result; by default runs/<recipe>"})
+    cache_dir: str = field(default="", metadata={"help": "tokenised corpora; by default ~/.cache/hf_meanmax"})
+    overwrite: bool = field(default=False, metadata={"help": "start anew in a folder that holds another run"})
+    encoding_errors: Literal["strict", "replace", "ignore"] = field(
+        default="strict", metadata={"help": "what to do with bytes that are not UTF-8"}
+    )
+    text_column: str = field(
+        default="text", metadata={"help": "column of a data set (`translation.en` for a part of one)"}
+    )
+    tokenizer: str = field(default="word", metadata={"help": "word, bpe, unigram, char, or a tokenizer's folder"})
+    lowercase: bool | None = field(default=None, metadata={"help": "by default words are lower-cased, pieces are not"})
+    min_frequency: int = field(default=1, metadata={"help": "rarer words are unknown"})
+    word_vectors: str = field(
+        default="", metadata={"help": "`train` skip-gram vectors on the corpus first, or a word2vec / GloVe file"}
+    )
+    word_vector_epochs: int = field(default=2, metadata={"help": "epochs of the skip-gram training"})
+    word_vector_scale: float = field(
+        default=0.7,
+        metadata={"help": "root mean square that word vectors are scaled to, that of position codes (0: as they are)"},
+    )
+    gradient_accumulation_steps: int = field(default=1, metadata={"help": "forward passes per optimizer step"})
+    epochs: float = field(default=1.0, metadata={"help": "passes over the corpus, where max_steps is 0"})
+    learning_rate: float = field(default=2e-4, metadata={"help": "peak learning rate of Adam"})
+    lr_schedule: Literal["constant", "linear", "cosine"] = field(
+        default="constant", metadata={"help": "decay after the warm-up"}
+    )
+    warmup_steps: int = field(default=0, metadata={"help": "steps of linear warm-up"})
+    weight_decay: float = field(default=0.0, metadata={"help": "weight of Adam's L2 regularisation"})
+    max_grad_norm: float = field(default=5.0, metadata={"help": "gradient clipping by the global norm"})
+    precision: Literal["auto", "bf16", "fp32"] = field(
+        default="auto", metadata={"help": "auto: bf16 where the device computes it fast"}
+    )
+    attention: Literal["auto", "eager", "sdpa", "flash_attention_2", "flex_attention"] = field(
+        default="auto", metadata={"help": "auto: eager on a CPU, where it is faster for sentences, sdpa on a GPU"}
+    )
+    freeze_encoder: bool = field(default=False, metadata={"help": "train only the decoder (the random control)"})
+    seed: int = field(default=0, metadata={"help": "seed of weights, order, noise and dropout"})
+    normalize: Literal["none", "rows", "embedding"] = field(
+        default="none", metadata={"help": "L2 normalisation in the SentenceTransformer export"}
+    )
+    report_to: str = field(default="", metadata={"help": "trackers of Accelerate: tensorboard, wandb"})
+
+    model: dict[str, Any] = field(default_factory=dict, metadata={"help": "fields of the family's configuration"})
+    recipe: str = ""
+
+    def __post_init__(self) -> None:
+        for name, kind in get_type_hints(type(self)).items():
+            if getattr(kind, "__origin__", None) is list or list[str] in get_args(kind):
+                value = getattr(self, name)
+                setattr(self, name, [value] if isinstance(value, str) else value)
+            allowed = get_args(kind)
+            if getattr(kind, "__origin__", None) is Literal and getattr(self, name) not in allowed:
+                raise ValueError(f"`{name}` is {getattr(self, name)!r}; allowed: {', '.join(map(repr, allowed))}.")
+        if self.family not in FAMILIES:
+            raise ValueError(f"`family` is {self.family!r}; allowed: {', '.join(sorted(FAMILIES))}.")
+        self.check_least(
+            min_frequency=1, word_vector_epochs=1, gradient_accumulation_steps=1, warmup_steps=0, seed=0,
+            word_vector_scale=0, weight_decay=0,
+        )  # fmt: skip
+
+    def check_least(self, **least: float) -> None:
+        """Raises ValueError for a setting that is smaller than it may be."""
+        for name, smallest in least.items():
+            if getattr(self, name) < smallest:
+                raise ValueError(f"`{name}` is {getattr(self, name)}; it must be {smallest} or more.")
+
+    def build_config(self, **overrides: Any) -> LatentConfig:
+        """The family's configuration with the run's model settings; `overrides` come from the tokenizer.
+
+        Raises:
+            ValueError: for model settings that do not fit together.
+        """
+        try:
+            return FAMILIES[self.family](**{**self.model, **overrides})
+        except StrictDataclassError as error:
+            raise ValueError(str(error.__cause__ or error)) from error
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings as plain values, as `training_args.json` holds them."""
+        return dataclasses.asdict(self)
+
+
+@dataclass
+class PretrainArguments(RunArguments):
+    """The settings of a pretraining run."""
+
     corpus: list[str] = field(
         default_factory=lambda: ["docstrings"],
         metadata={
@@ -52,9 +139,6 @@ class PretrainArguments:
         default=None, metadata={"help": "like corpus; by default a part of the corpus's documents is held out"}
     )
     validation_sentences: int = field(default=2000, metadata={"help": "sentences that evaluations use"})
-    text_column: str = field(
-        default="text", metadata={"help": "column of a data set (`translation.en` for a part of one)"}
-    )
     target: list[str] | None = field(
         default=None, metadata={"help": "translation: like corpus, line by line what its lines are in another language"}
     )
@@ -63,14 +147,6 @@ class PretrainArguments:
         default="", metadata={"help": "translation: column of the data set with the translations"}
     )
     split: str = field(default="train", metadata={"help": "split of a data set"})
-    encoding_errors: Literal["strict", "replace", "ignore"] = field(
-        default="strict", metadata={"help": "what to do with bytes that are not UTF-8"}
-    )
-    output_dir: str = field(default="", metadata={"help": "folder of the result; by default runs/<recipe>"})
-    cache_dir: str = field(default="", metadata={"help": "tokenised corpora; by default ~/.cache/hf_meanmax"})
-    overwrite: bool = field(default=False, metadata={"help": "start anew in a folder that holds another run"})
-
-    tokenizer: str = field(default="word", metadata={"help": "word, bpe, unigram, char, or a tokenizer's folder"})
     target_tokenizer: str = field(
         default="",
         metadata={
@@ -80,8 +156,6 @@ class PretrainArguments:
     source_vocab_size: int = field(
         default=0, metadata={"help": "words of the source where the target has a tokenizer of its own (0: vocab_size)"}
     )
-    lowercase: bool | None = field(default=None, metadata={"help": "by default words are lower-cased, pieces are not"})
-    min_frequency: int = field(default=1, metadata={"help": "rarer words are unknown"})
     min_tokens: int = field(default=4, metadata={"help": "shorter sentences are left out"})
     max_tokens: int = field(default=32, metadata={"help": "longer sentences are left out, or cut (see long_lines)"})
     max_target_tokens: int = field(
@@ -90,15 +164,6 @@ class PretrainArguments:
     long_lines: Literal["drop", "truncate"] = field(default="drop", metadata={"help": "what happens to longer ones"})
     max_unknown_rate: float = field(default=1.0, metadata={"help": "sentences with more unknown words are left out"})
     drop_unknown_words: bool = field(default=False, metadata={"help": "drop unknown words (the released form)"})
-    word_vectors: str = field(
-        default="", metadata={"help": "`train` skip-gram vectors on the corpus first, or a word2vec / GloVe file"}
-    )
-    word_vector_epochs: int = field(default=2, metadata={"help": "epochs of the skip-gram training"})
-    word_vector_scale: float = field(
-        default=0.7,
-        metadata={"help": "root mean square that word vectors are scaled to, that of position codes (0: as they are)"},
-    )
-
     objective: Literal["reconstruction", "next_words", "next_sentence", "neighbours", "translation"] = field(
         default="reconstruction",
         metadata={
@@ -126,34 +191,16 @@ class PretrainArguments:
     word_drop: float = field(default=0.0, metadata={"help": "denoising: share of input words dropped"})
     word_swap: float = field(default=0.0, metadata={"help": "denoising: share of neighbouring input words swapped"})
     batch_tokens: int = field(default=4096, metadata={"help": "tokens of one forward pass, over all processes"})
-    gradient_accumulation_steps: int = field(default=1, metadata={"help": "forward passes per optimizer step"})
     max_steps: int = field(default=0, metadata={"help": "stop after so many optimizer steps (0: see epochs)"})
-    epochs: float = field(default=1.0, metadata={"help": "passes over the corpus, where max_steps is 0"})
     max_minutes: float = field(default=0.0, metadata={"help": "stop after so many minutes of training (0: no limit)"})
     softmax: Literal["full", "chunked", "sampled"] = field(
         default="full", metadata={"help": "how the training loss is computed; evaluation always uses the full one"}
     )
     num_negatives: int = field(default=4000, metadata={"help": "sampled words per forward pass"})
-    learning_rate: float = field(default=2e-4, metadata={"help": "peak learning rate of Adam"})
-    lr_schedule: Literal["constant", "linear", "cosine"] = field(
-        default="constant", metadata={"help": "decay after the warm-up"}
-    )
-    warmup_steps: int = field(default=0, metadata={"help": "steps of linear warm-up"})
     adam_beta1: float = field(default=0.9, metadata={"help": ""})
     adam_beta2: float = field(default=0.999, metadata={"help": ""})
     adam_epsilon: float = field(default=1e-8, metadata={"help": ""})
-    weight_decay: float = field(default=0.0, metadata={"help": "weight of Adam's L2 regularisation"})
-    max_grad_norm: float = field(default=5.0, metadata={"help": "gradient clipping by the global norm"})
-    precision: Literal["auto", "bf16", "fp32"] = field(
-        default="auto", metadata={"help": "auto: bf16 where the device computes it fast"}
-    )
-    attention: Literal["auto", "eager", "sdpa", "flash_attention_2", "flex_attention"] = field(
-        default="auto", metadata={"help": "auto: eager on a CPU, where it is faster for sentences, sdpa on a GPU"}
-    )
     compile: bool = field(default=False, metadata={"help": "torch.compile the model, on a GPU"})
-    freeze_encoder: bool = field(default=False, metadata={"help": "train only the decoder (the random control)"})
-    seed: int = field(default=0, metadata={"help": "seed of weights, order, noise and dropout"})
-
     log_steps: int = field(default=50, metadata={"help": "steps between log lines"})
     eval_steps: int = field(default=1000, metadata={"help": "steps between evaluations (0: only at the end)"})
     sample_sentences: int = field(default=3, metadata={"help": "sentences that an evaluation reconstructs and prints"})
@@ -162,44 +209,21 @@ class PretrainArguments:
     )
     checkpoint_steps: int = field(default=1000, metadata={"help": "steps between checkpoints"})
     keep_checkpoints: int = field(default=2, metadata={"help": "latest checkpoints kept beside the best"})
-    normalize: Literal["none", "rows", "embedding"] = field(
-        default="none", metadata={"help": "L2 normalisation in the SentenceTransformer export"}
-    )
-    report_to: str = field(default="", metadata={"help": "trackers of Accelerate: tensorboard, wandb"})
     showcase: bool = field(default=False, metadata={"help": "end by printing neighbours and reconstructions"})
 
-    model: dict[str, Any] = field(default_factory=dict, metadata={"help": "fields of the family's configuration"})
-    recipe: str = ""
-
     def __post_init__(self) -> None:
-        for name in ("corpus", "validation", "target", "validation_target"):
-            value = getattr(self, name)
-            if isinstance(value, str):
-                setattr(self, name, [value])
-        for name, kind in get_type_hints(PretrainArguments).items():
-            allowed = get_args(kind)
-            if getattr(kind, "__origin__", None) is Literal and getattr(self, name) not in allowed:
-                raise ValueError(f"`{name}` is {getattr(self, name)!r}; allowed: {', '.join(map(repr, allowed))}.")
-        if self.family not in FAMILIES:
-            raise ValueError(f"`family` is {self.family!r}; allowed: {', '.join(sorted(FAMILIES))}.")
-        for name, least in (
-            ("batch_tokens", 1), ("gradient_accumulation_steps", 1), ("min_tokens", 1), ("max_tokens", 1),
-            ("log_steps", 1), ("eval_steps", 0), ("checkpoint_steps", 1), ("keep_checkpoints", 1), ("max_steps", 0),
-            ("warmup_steps", 0), ("num_negatives", 1), ("validation_sentences", 1), ("word_vector_epochs", 1),
-            ("early_stopping_patience", 0), ("sample_sentences", 0), ("seed", 0), ("max_target_tokens", 1),
-            ("source_vocab_size", 0),
-        ):  # fmt: skip
-            if getattr(self, name) < least:
-                raise ValueError(f"`{name}` is {getattr(self, name)}; it must be {least} or more.")
+        super().__post_init__()
+        self.check_least(
+            batch_tokens=1, min_tokens=1, max_tokens=1, log_steps=1, eval_steps=0, checkpoint_steps=1,
+            keep_checkpoints=1, max_steps=0, num_negatives=1, validation_sentences=1, early_stopping_patience=0,
+            sample_sentences=0, max_target_tokens=1, source_vocab_size=0, teacher_weight=0,
+        )  # fmt: skip
         if self.max_tokens < self.min_tokens:
             raise ValueError(
                 f"`max_tokens` is {self.max_tokens}, less than `min_tokens` {self.min_tokens}: nothing would be left."
             )
         if not self.max_steps and self.epochs <= 0:
             raise ValueError(f"`epochs` is {self.epochs}; give a positive number, or `max_steps`.")
-        for name in ("word_vector_scale", "weight_decay", "teacher_weight"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"`{name}` is {getattr(self, name)}; it must be 0 or more.")
         for name in ("word_drop", "word_swap"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"`{name}` is {getattr(self, name)}; it must be at least 0 and less than 1.")
@@ -278,20 +302,74 @@ class PretrainArguments:
         """Whether what is to be said stands around the sentence."""
         return self.objective in ("next_words", "next_sentence", "neighbours")
 
-    def build_config(self, **overrides: Any) -> LatentConfig:
-        """The family's configuration with the run's model settings; `overrides` come from the tokenizer.
 
-        Raises:
-            ValueError: for model settings that do not fit together.
-        """
-        try:
-            return FAMILIES[self.family](**{**self.model, **overrides})
-        except StrictDataclassError as error:
-            raise ValueError(str(error.__cause__ or error)) from error
+@dataclass
+class FinetuneArguments(RunArguments):
+    """The settings of a fine-tuning run."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """All settings as plain values, as `training_args.json` holds them."""
-        return dataclasses.asdict(self)
+    family: str = field(default="structured_self_attention", metadata={"help": "the kind of model to train"})
+    checkpoint: str = field(
+        default="",
+        metadata={"help": "start from this checkpoint's encoder and tokenizer (a folder, or one on the Hub)"},
+    )
+    start: Literal["encoder", "word_embeddings", "nothing"] = field(
+        default="encoder",
+        metadata={"help": "what of the checkpoint's weights is kept; its architecture and tokenizer are in every case"},
+    )
+    train: str = field(
+        default="", metadata={"help": "lines `text TAB label` or `text TAB text TAB label`, a table, or a data set"}
+    )
+    validation: str = field(default="", metadata={"help": "like train; by default a tenth of it is held out"})
+    test: str = field(default="", metadata={"help": "like train; scored once, at the end"})
+    pair_column: str = field(default="", metadata={"help": "column of the second texts, in a table or a data set"})
+    label_column: str = field(default="label", metadata={"help": "column of the labels, in a table or a data set"})
+    train_split: str = field(default="train", metadata={"help": "split of a data set"})
+    validation_split: str = field(default="validation", metadata={"help": "the same for validation"})
+    test_split: str = field(default="test", metadata={"help": "the same for test"})
+    problem: Literal["classification", "regression"] = field(
+        default="classification", metadata={"help": "whether labels are names or numbers"}
+    )
+    max_examples: int = field(default=0, metadata={"help": "train on so many examples, drawn by the seed (0: all)"})
+    max_tokens: int = field(default=256, metadata={"help": "longer texts are cut, and counted"})
+    epochs: float = field(default=5.0, metadata={"help": "passes over the examples"})
+    batch_size: int = field(default=32, metadata={"help": "examples of one forward pass of a process"})
+    learning_rate: float = field(default=1e-3, metadata={"help": "peak learning rate of AdamW"})
+    lr_schedule: Literal["constant", "linear", "cosine"] = field(
+        default="linear", metadata={"help": "decay after the warm-up"}
+    )
+    early_stopping_patience: int = field(
+        default=0, metadata={"help": "stop after so many epochs without a better validation score (0: never)"}
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_least(max_examples=0, max_tokens=1, batch_size=1, early_stopping_patience=0)
+        if self.epochs <= 0:
+            raise ValueError(f"`epochs` is {self.epochs}; give a positive number.")
+        if not self.train:
+            raise ValueError("`train` is missing: name a file of labelled texts, or a data set.")
+        if self.start != "encoder" and not self.checkpoint:
+            raise ValueError(
+                f"`start` is {self.start!r}, which is of a checkpoint; give `checkpoint`, or leave it out."
+            )
+        if self.checkpoint:
+            given = [name for name in self.model if not _is_of_head(name)]
+            if given:
+                raise ValueError(
+                    f"`{given[0]}` is {self.model[given[0]]!r}, but it is the checkpoint's to say. With `checkpoint` "
+                    "only dropouts, `attention_penalty`, and what begins with `classifier_` or `pair_` can be set."
+                )
+            if self.word_vectors:
+                raise ValueError("`word_vectors` and `checkpoint` exclude each other: the checkpoint has a word table.")
+        else:
+            self.build_config()
+        if not self.output_dir:
+            self.output_dir = str(Path("runs") / "finetune")
+
+
+def _is_of_head(name: str) -> bool:
+    """Whether a configuration field can be set anew for a checkpoint's encoder."""
+    return name.startswith(("classifier_", "pair_")) or name.endswith("_dropout") or name == "attention_penalty"
 
 
 def list_recipes() -> list[str]:
@@ -327,17 +405,22 @@ def read_recipe(name: str) -> dict[str, Any]:
     return settings
 
 
-def arguments_from_settings(settings: dict[str, Any], recipe: str = "") -> PretrainArguments:
+def arguments_from_settings(
+    settings: dict[str, Any],
+    recipe: str = "",
+    arguments: type[Arguments] = PretrainArguments,  # type: ignore[assignment]
+) -> Arguments:
     """Sorts flat settings into the run's own and those of the family's configuration.
 
     Raises:
         ValueError: if a key is unknown (with the nearest known name) or a value is of the wrong kind.
     """
-    family = settings.get("family", "mean_max_aae")
+    run_types = get_type_hints(arguments)
+    run_fields = {item.name: item for item in dataclasses.fields(arguments)}
+    family = settings.get("family", run_fields["family"].default)
     if family not in list(FAMILIES):
         raise ValueError(f"`family` is {family!r}; allowed: {', '.join(sorted(FAMILIES))}.")
-    run_types = get_type_hints(PretrainArguments)
-    run_names = [f.name for f in dataclasses.fields(PretrainArguments) if f.name not in ("model", "recipe")]
+    run_names = [name for name in run_fields if name not in ("model", "recipe")]
     config_types = model_fields(FAMILIES[family])
     run: dict[str, Any] = {}
     model: dict[str, Any] = {}
@@ -351,7 +434,7 @@ def arguments_from_settings(settings: dict[str, Any], recipe: str = "") -> Pretr
             nearest = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
             hint = f" Did you mean `{nearest[0]}`?" if nearest else ""
             raise ValueError(f"Unknown setting `{key}`.{hint} Known: {', '.join(known)}.")
-    return PretrainArguments(**run, model=model, recipe=recipe)
+    return arguments(**run, model=model, recipe=recipe)
 
 
 def parse_command_line(argv: list[str]) -> PretrainArguments:
@@ -359,6 +442,18 @@ def parse_command_line(argv: list[str]) -> PretrainArguments:
 
     Raises:
         ValueError: if an option is unknown, lacks its value, or has a bad one.
+    """
+    name, options = read_options(argv)
+    if not name and "corpus" not in options:
+        name = DEFAULT_RECIPE
+    return arguments_from_settings({**(read_recipe(name) if name else {}), **options}, Path(name).stem)
+
+
+def read_options(argv: list[str]) -> tuple[str, dict[str, Any]]:
+    """The recipe of a command line, if there is one, and its options by name, as strings and lists of strings.
+
+    Raises:
+        ValueError: if there are two recipes.
     """
     positional: list[str] = []
     options: dict[str, Any] = {}
@@ -380,14 +475,17 @@ def parse_command_line(argv: list[str]) -> PretrainArguments:
         raise ValueError(
             f"Give one recipe, not {len(positional)}: {', '.join(positional)}. Settings are `--key value`."
         )
-    if positional:
-        name = positional[0]
-    elif "corpus" in options:
-        name = ""
-    else:
-        name = DEFAULT_RECIPE
-    settings = read_recipe(name) if name else {}
-    return arguments_from_settings({**settings, **options}, recipe=Path(name).stem if name else "")
+    return (positional[0] if positional else ""), options
+
+
+def describe_settings(arguments: type[RunArguments]) -> str:
+    """What `--help` prints of the settings."""
+    lines = ["settings (beside the fields of the family's configuration, such as --hidden_size):"]
+    for item in dataclasses.fields(arguments):
+        if item.metadata.get("help"):
+            default = item.default if item.default is not dataclasses.MISSING else item.default_factory()  # type: ignore
+            lines.append(f"  --{item.name}  {item.metadata['help']} (default: {default!r})")
+    return "\n".join(lines)
 
 
 def model_fields(config: type[LatentConfig]) -> dict[str, Any]:

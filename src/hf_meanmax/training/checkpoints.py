@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-from hf_meanmax.files import replacing_folder
+from hf_meanmax.files import replacing_file, replacing_folder
 
 _FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
@@ -149,3 +149,25 @@ def _read_state(path: Path) -> dict[str, Any]:
     if not isinstance(state, dict) or not isinstance(state.get("param_groups"), list):
         raise ValueError("it holds no state of a run")
     return state
+
+
+def claim_folder(folder: Path, settings: dict[str, Any], is_begun: bool) -> None:
+    """Writes a run's settings into its folder, which is made, or recognises the run that was begun there.
+
+    Raises:
+        FileExistsError: the folder holds a run with other settings.
+    """
+    path = folder / "settings.json"
+    if not (is_begun and path.is_file()):
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing_file(path) as file:
+            json.dump(settings, file, indent=1)
+        return
+    theirs = json.loads(path.read_text(encoding="utf-8"))
+    changed = sorted(name for name in settings if theirs.get(name) != settings[name])
+    if changed:
+        told = "; ".join(f"{name}: {theirs.get(name)!r} there, {settings[name]!r} now" for name in changed)
+        raise FileExistsError(
+            f"{folder} holds a run with other settings ({told}). Give another --output_dir, or --overwrite to start "
+            "anew."
+        )

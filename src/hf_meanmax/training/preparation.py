@@ -29,7 +29,7 @@ from hf_meanmax.data import (
 from hf_meanmax.data.corpus import Chain
 from hf_meanmax.tokenization import train_tokenizer
 
-from .arguments import PretrainArguments
+from .arguments import PretrainArguments, RunArguments
 
 TOKENIZER_KINDS = ("word", "bpe", "unigram", "char")
 _BLOCK_LINES = 20
@@ -123,10 +123,10 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
     if args.is_of_context:
         # A sentence that is too long or short to be encoded is still part of a context.
         rule = SentenceFilter(drop_unknown_words=args.drop_unknown_words)
-    store = _build_store(train, tokenizer, cache, rule, show_progress)
+    store = cached_store(train, tokenizer, cache, rule, show_progress)
     if args.is_of_context:
         lines = Documents(_first_documents(held_out, args.validation_sentences))
-        validation = _build_store(lines, tokenizer, cache, rule, show_progress=False)
+        validation = cached_store(lines, tokenizer, cache, rule, show_progress=False)
         return Prepared(tokenizer, store, validation, [])
     texts = pick_sentences(held_out, tokenizer, args.validation_sentences, args.min_tokens, args.max_tokens)
     if not texts:
@@ -136,7 +136,7 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
         )
     documents = Documents([texts])
     held_out_rule = SentenceFilter(drop_unknown_words=args.drop_unknown_words)
-    validation = _build_store(documents, tokenizer, cache, held_out_rule, show_progress=False)
+    validation = cached_store(documents, tokenizer, cache, held_out_rule, show_progress=False)
     return Prepared(tokenizer, store, validation, texts)
 
 
@@ -162,7 +162,7 @@ def _prepare_translation(args: PretrainArguments, cache: Path, show_progress: bo
         )
     texts, references = (list(side) for side in zip(*pairs, strict=True))
     stores = [
-        _build_store(corpus, words, cache, rule, show_progress=show_progress and corpus.size is not None)
+        cached_store(corpus, words, cache, rule, show_progress=show_progress and corpus.size is not None)
         for corpus, words, rule in (
             (train.source_side, tokenizer, source_rule),
             (train.target_side, said_by, target_rule),
@@ -191,7 +191,7 @@ def open_pairs(args: PretrainArguments) -> tuple[ParallelCorpus, ParallelCorpus]
     return train, held_out
 
 
-def _build_store(corpus: Corpus, tokenizer: Any, cache: Path, rule: SentenceFilter, show_progress: bool) -> TokenStore:
+def cached_store(corpus: Corpus, tokenizer: Any, cache: Path, rule: SentenceFilter, show_progress: bool) -> TokenStore:
     """The token store of a corpus in the cache."""
     folder = cache / "stores" / _digest(corpus.identity(), _tokenizer_key(tokenizer), asdict(rule))
     with _one_at_a_time(folder):
@@ -218,7 +218,7 @@ def _first_documents(corpus: Corpus, number: int) -> list[list[str]]:
     return [document for document in documents if document]
 
 
-def cache_folder(args: PretrainArguments) -> Path:
+def cache_folder(args: RunArguments) -> Path:
     """Where tokenised corpora are kept: `cache_dir`, else $HF_MEANMAX_CACHE, else ~/.cache/hf_meanmax."""
     named = args.cache_dir or os.environ.get("HF_MEANMAX_CACHE") or Path.home() / ".cache" / "hf_meanmax"
     return Path(named).expanduser()
@@ -251,7 +251,7 @@ def _share_to_hold_out(corpus: Corpus) -> int:
 
 
 def load_or_train_tokenizer(
-    args: PretrainArguments,
+    args: RunArguments,
     name: str,
     corpus: Corpus,
     cache: Path,
@@ -284,8 +284,12 @@ def load_or_train_tokenizer(
     return AutoTokenizer.from_pretrained(folder)
 
 
-def prepare_word_vectors(args: PretrainArguments, prepared: Prepared, size: int, show_progress: bool = True) -> Any:
+def prepare_word_vectors(
+    args: RunArguments, tokenizer: Any, store: TokenStore, size: int, show_progress: bool = True
+) -> Any:
     """The start of the word table `(V, size)` as a float32 array, or None where none is asked for.
+
+    With `word_vectors` "train" the vectors are learnt from the sentences of `store`.
 
     Raises:
         ValueError: if a file's vectors are of another dimension than `embedding_size`.
@@ -294,14 +298,13 @@ def prepare_word_vectors(args: PretrainArguments, prepared: Prepared, size: int,
         return None
     from hf_meanmax.tokenization import embedding_matrix, load_word_vectors, train_word_vectors
 
-    tokenizer = prepared.tokenizer
     if args.word_vectors == "train":
         epochs, seed = args.word_vector_epochs, args.seed
-        path = cache_folder(args) / "vectors" / _digest(prepared.train.fingerprint, size, epochs, seed)
+        path = cache_folder(args) / "vectors" / _digest(store.fingerprint, size, epochs, seed)
         with _one_at_a_time(path):
             vectors = train_word_vectors(
-                StoredWords(prepared.train, tokenizer), size, epochs, seed=seed, cache_path=path,
-                corpus_key=prepared.train.fingerprint, show_progress=show_progress,
+                StoredWords(store, tokenizer), size, epochs, seed=seed, cache_path=path, corpus_key=store.fingerprint,
+                show_progress=show_progress,
             )  # fmt: skip
     else:
         vectors = load_word_vectors(args.word_vectors, vocabulary=set(tokenizer.get_vocab()))

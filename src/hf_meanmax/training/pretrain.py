@@ -38,8 +38,8 @@ from hf_meanmax.files import replacing_file
 from hf_meanmax.modeling.generation import LEAST_OF_EMBEDDING, decoding_bound
 from hf_meanmax.modeling.losses import IGNORE_INDEX
 
-from .arguments import PretrainArguments, list_recipes, parse_command_line
-from .checkpoints import Checkpoints
+from .arguments import PretrainArguments, describe_settings, list_recipes, parse_command_line
+from .checkpoints import Checkpoints, claim_folder
 from .decoder_inputs import feed_decoder
 from .machine import count_flops, is_bf16_fast, measure_matrix_rate, peak_memory_bytes, synchronize
 from .preparation import prepare, prepare_teacher, prepare_word_vectors
@@ -182,7 +182,9 @@ class Run:
             if has
         )
         with self.accelerator.main_process_first():
-            vectors = prepare_word_vectors(args, prepared, config.embedding_size, show_progress=self.is_main)
+            vectors = prepare_word_vectors(
+                args, tokenizer, prepared.train, config.embedding_size, show_progress=self.is_main
+            )
         attention = args.attention
         if attention == "auto":
             attention = "eager" if self.device.type == "cpu" else "sdpa"
@@ -594,19 +596,7 @@ class Run:
                 for name in ("metrics.jsonl", path.name):
                     (self.folder / name).unlink(missing_ok=True)
             # A run that failed before its first checkpoint binds nobody to its settings.
-            if path.is_file() and self.checkpoints.latest() is not None:
-                theirs = json.loads(path.read_text(encoding="utf-8"))
-                changed = sorted(k for k in ours if theirs.get(k) != ours[k])
-                if changed:
-                    told = "; ".join(f"{k}: {theirs.get(k)!r} there, {ours[k]!r} now" for k in changed)
-                    raise FileExistsError(
-                        f"{self.folder} holds a run with other settings ({told}). Give another --output_dir, or "
-                        "--overwrite to start anew."
-                    )
-            else:
-                self.folder.mkdir(parents=True, exist_ok=True)
-                with replacing_file(path) as file:
-                    json.dump(ours, file, indent=1)
+            claim_folder(self.folder, ours, is_begun=self.checkpoints.latest() is not None)
         self.accelerator.wait_for_everyone()
 
     def _end(self) -> None:
@@ -677,7 +667,7 @@ def main(argv: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
     argv = sys.argv[1:] if argv is None else argv
     if any(word in ("-h", "--help") for word in argv):
-        print(f"{__doc__}\npackaged recipes: {', '.join(list_recipes())}\n\n{_describe_settings()}")
+        print(f"{__doc__}\npackaged recipes: {', '.join(list_recipes())}\n\n{describe_settings(PretrainArguments)}")
         return 0
     try:
         pretrain(parse_command_line(argv))
@@ -685,17 +675,6 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def _describe_settings() -> str:
-    import dataclasses
-
-    lines = ["settings (beside the fields of the family's configuration, such as --hidden_size):"]
-    for item in dataclasses.fields(PretrainArguments):
-        if item.metadata.get("help"):
-            default = item.default if item.default is not dataclasses.MISSING else item.default_factory()  # type: ignore
-            lines.append(f"  --{item.name}  {item.metadata['help']} (default: {default!r})")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

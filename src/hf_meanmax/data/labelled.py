@@ -1,0 +1,119 @@
+"""Texts, or pairs of texts, with their labels."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .corpus import TextFile, datasets_package, load_from_disk, load_from_hub
+
+_COMPRESSED = (".gz", ".xz", ".zst")
+_TABLES = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+
+
+@dataclass
+class LabelledTexts:
+    """Texts, or pairs of texts, with their labels.
+
+    Attributes:
+        texts: the texts, or the first of each pair.
+        pairs: the second of each pair; None for single texts.
+        labels: their labels, as they stand in the file or data set.
+        unlabelled: rows that were left out because a data set marks them as having no label (-1).
+    """
+
+    texts: list[str]
+    pairs: list[str] | None
+    labels: list[str]
+    unlabelled: int = 0
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def select(self, rows: Any) -> LabelledTexts:
+        """Some of them, by their numbers."""
+        pairs = None if self.pairs is None else [self.pairs[row] for row in rows]
+        return LabelledTexts([self.texts[row] for row in rows], pairs, [self.labels[row] for row in rows])
+
+
+def read_labelled(
+    source: str | os.PathLike[str],
+    text_column: str = "text",
+    pair_column: str = "",
+    label_column: str = "label",
+    split: str = "train",
+    encoding_errors: str = "strict",
+) -> LabelledTexts:
+    """Labelled texts of a file or a data set.
+
+    Args:
+        source: a file without a header, of lines `text TAB label` or `text TAB second text TAB label` (`.tsv`, `.txt`,
+            plain or `.gz`, `.xz`, `.zst`); a `.csv`, `.json`, `.jsonl` or `.parquet` file with named columns; the
+            folder of a data set written by `save_to_disk`, or the name of one on the Hub.
+        text_column, pair_column, label_column: the columns of the latter; without a `pair_column` texts are single.
+        split: the split of a data set.
+        encoding_errors: what to do with bytes that are not UTF-8: "strict" (an error), "replace" or "ignore".
+
+    Raises:
+        FileNotFoundError: there is no such file or data set.
+        ValueError: nothing in it, no such column or split, a damaged file, or a line or row without its text or label;
+            with its number.
+    """
+    path = Path(source).expanduser()
+    if path.is_dir():
+        rows: Iterator[tuple[str, str | None, str | None]] = _from_dataset(
+            load_from_disk(path, split), text_column, pair_column, label_column, str(path)
+        )
+    elif path.is_file():
+        kind = Path(path.stem).suffix if path.suffix in _COMPRESSED else path.suffix
+        if kind in _TABLES:
+            table = datasets_package().load_dataset(_TABLES[kind], data_files=str(path), split="train")
+            rows = _from_dataset(table, text_column, pair_column, label_column, str(path))
+        else:
+            rows = _from_lines(TextFile(path, encoding_errors))
+    elif str(source).startswith((".", "/", "~")) or path.suffix in (*_COMPRESSED, *_TABLES, ".tsv", ".txt"):
+        raise FileNotFoundError(f"No such file or data set: {str(source)!r}.")
+    else:
+        loaded = load_from_hub(os.fspath(source), split, None)
+        rows = _from_dataset(loaded, text_column, pair_column, label_column, str(source))
+    read = list(rows)
+    found = [row for row in read if row[2] is not None]
+    if not found:
+        raise ValueError(f"{source}: empty, expected texts with labels.")
+    texts, pairs, labels = (list(column) for column in zip(*found, strict=True))
+    return LabelledTexts(texts, None if None in pairs else pairs, labels, len(read) - len(found))
+
+
+def _from_lines(file: TextFile) -> Iterator[tuple[str, str | None, str]]:
+    width = 0
+    for number, line in enumerate(file, start=1):
+        parts = [part.strip() for part in line.split("\t")]
+        width = width or len(parts)
+        if len(parts) not in (2, 3) or len(parts) != width or not all(parts):
+            expected = "'text TAB second text TAB label'" if width == 3 else "'text TAB label'"
+            shown = line if len(line) <= 60 else line[:57] + "..."
+            raise ValueError(f"{file.path}, line {number}: expected {expected}, found {shown!r}.")
+        yield parts[0], (parts[1] if width == 3 else None), parts[-1]
+
+
+def _from_dataset(
+    dataset: Any, text_column: str, pair_column: str, label_column: str, name: str
+) -> Iterator[tuple[str, str | None, str | None]]:
+    columns = dataset.column_names
+    for wanted in filter(None, (text_column, pair_column, label_column)):
+        if columns is not None and wanted not in columns:
+            raise ValueError(f"{name} has no column {wanted!r}; choose one of {', '.join(columns)}.")
+    features = getattr(dataset, "features", None) or {}
+    names = getattr(features.get(label_column), "names", None)
+    for number, row in enumerate(dataset):
+        text, pair, label = row[text_column], row[pair_column] if pair_column else None, row[label_column]
+        is_text = isinstance(text, str) and (not pair_column or isinstance(pair, str))
+        if not is_text or label is None or isinstance(label, (list, dict)):
+            raise ValueError(f"{name}, row {number}: expected text and one label, found {text!r}, {pair!r}, {label!r}.")
+        if not names:
+            yield text, pair, str(label)
+        else:
+            yield text, pair, names[label] if label >= 0 else None

@@ -1,0 +1,352 @@
+"""Fine-tuning on labels: a classifier or a regression over one text or two, by transformers' Trainer.
+
+accelerate launch scripts/finetune.py --checkpoint runs/mine/model --train train.tsv --test test.tsv
+accelerate launch scripts/finetune.py --train reviews.tsv --word_vectors vectors.safetensors --epochs 8
+accelerate launch scripts/finetune.py --checkpoint runs/mine/model --train pairs.tsv --pair_combination concatenation
+
+Without a checkpoint a model of `--family` starts from random weights (by default the structured self-attentive one).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hf_meanmax.cli import use_all_cores
+from hf_meanmax.data import Documents, LabelledTexts, SentenceFilter, read_labelled
+from hf_meanmax.files import replacing_file
+
+from .arguments import FinetuneArguments, arguments_from_settings, describe_settings, read_options, read_recipe
+from .checkpoints import claim_folder
+from .machine import is_bf16_fast, peak_memory_bytes
+from .preparation import cache_folder, cached_store, load_or_train_tokenizer, prepare_word_vectors
+
+_HELD_OUT_SHARE = 10
+
+
+def finetune(args: FinetuneArguments) -> dict[str, Any]:
+    """Trains as `args` say and writes `<output_dir>/model` and `<output_dir>/results.json`; resumes a run that was
+    interrupted. With a validation set the best epoch's weights are kept.
+
+    Returns:
+        The scores of the validation set and the test set, parameters, minutes, and the score of each epoch.
+
+    Raises:
+        FileNotFoundError, ValueError: for settings, data or a checkpoint that cannot be trained on.
+        FileExistsError: if `output_dir` holds a run with other settings.
+    """
+    from transformers import DataCollatorWithPadding, EarlyStoppingCallback, TrainingArguments, set_seed
+
+    folder = Path(args.output_dir)
+    if "ACCELERATE_MIXED_PRECISION" in os.environ:
+        use_all_cores(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    train, validation, test = read_sets(args)
+    is_begun = any((folder / "checkpoints").glob("checkpoint-*"))
+    if args.overwrite and is_begun:
+        shutil.rmtree(folder / "checkpoints")
+        is_begun = False
+    free = ("overwrite", "report_to", "cache_dir")
+    claim_folder(folder, {name: value for name, value in args.to_dict().items() if name not in free}, is_begun)
+    labels = label_names(train, args.problem)
+    # Trainer sets it too, but only after the model's new weights were drawn.
+    set_seed(args.seed)
+    model, tokenizer = build_classifier(args, train, labels)
+    sets = [encode_examples(texts, tokenizer, labels, args.max_tokens) for texts in (train, validation, test)]
+    cut = sum(example["is_cut"] for examples in sets for example in examples)
+    for example in (example for examples in sets for example in examples):
+        del example["is_cut"]
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    use_bf16 = args.precision == "bf16" or (args.precision == "auto" and is_bf16_fast(device))
+    metric = "accuracy" if args.problem == "classification" else "pearson"
+    options = TrainingArguments(
+        output_dir=str(folder / "checkpoints"),
+        num_train_epochs=args.epochs,
+        per_device_train_batch_size=args.batch_size,
+        per_device_eval_batch_size=args.batch_size,
+        gradient_accumulation_steps=args.gradient_accumulation_steps,
+        learning_rate=args.learning_rate,
+        lr_scheduler_type=args.lr_schedule if not args.warmup_steps or args.lr_schedule != "constant"
+        else "constant_with_warmup",
+        warmup_steps=args.warmup_steps,
+        weight_decay=args.weight_decay,
+        max_grad_norm=args.max_grad_norm,
+        bf16=use_bf16,
+        seed=args.seed,
+        train_sampling_strategy="group_by_length",
+        eval_strategy="epoch",
+        save_strategy="epoch",
+        save_total_limit=1,
+        load_best_model_at_end=True,
+        metric_for_best_model=metric,
+        greater_is_better=True,
+        logging_strategy="epoch",
+        report_to=args.report_to.split(",") if args.report_to else [],
+    )  # fmt: skip
+    patience = args.early_stopping_patience
+    trainer = _penalty_trainer_class()(
+        model=model,
+        args=options,
+        train_dataset=sets[0],
+        eval_dataset=sets[1],
+        processing_class=tokenizer,
+        data_collator=DataCollatorWithPadding(tokenizer),
+        compute_metrics=_score_classes if args.problem == "classification" else _score_numbers,
+        callbacks=[EarlyStoppingCallback(patience)] if patience else [],
+    )
+    started = time.perf_counter()
+    trainer.train(resume_from_checkpoint=is_begun or None)
+    minutes = (time.perf_counter() - started) / 60
+    results: dict[str, Any] = {
+        "examples": {"train": len(train), "validation": len(validation), "test": len(test)},
+        "labels": labels,
+        "cut_texts": cut,
+        "encoder_parameters": sum(weights.numel() for weights in model.encoder.parameters()),
+        "classifier_parameters": sum(weights.numel() for weights in model.classifier.parameters()),
+        "minutes": round(minutes, 2),
+        "peak_memory_bytes": peak_memory_bytes(trainer.args.device),
+    }
+    for name, examples in (("validation", sets[1]), ("test", sets[2])):
+        if examples:
+            scores = trainer.evaluate(examples, metric_key_prefix=name)
+            wanted = ("loss", metric, "attention_penalty")
+            results[name] = {key: scores[f"{name}_{key}"] for key in wanted if f"{name}_{key}" in scores}
+    results["epochs"] = [entry for entry in trainer.state.log_history if f"eval_{metric}" in entry or "loss" in entry]
+    if trainer.is_world_process_zero():
+        _save(args, model, tokenizer, folder, results)
+    return results
+
+
+def read_sets(args: FinetuneArguments) -> tuple[LabelledTexts, LabelledTexts, LabelledTexts]:
+    """The labelled texts to train, to choose the best epoch, and to test on (perhaps none).
+
+    Raises:
+        FileNotFoundError, ValueError: as [`read_labelled`]; if there are too few examples, or the sets do not agree in
+            having one text or two.
+    """
+
+    def read(source: str, split: str) -> LabelledTexts:
+        columns = (args.text_column, args.pair_column, args.label_column)
+        return read_labelled(source, *columns, split, args.encoding_errors)
+
+    train = read(args.train, args.train_split)
+    rows = np.random.default_rng(args.seed).permutation(len(train))
+    if args.validation:
+        validation = read(args.validation, args.validation_split)
+    else:
+        held_out = max(1, len(train) // _HELD_OUT_SHARE)
+        validation, rows = train.select(rows[:held_out]), rows[held_out:]
+    if args.max_examples:
+        rows = rows[: args.max_examples]
+    if len(rows) < 2:
+        raise ValueError(f"{args.train}: {len(rows)} example(s) to train on, expected 2 or more.")
+    train = train.select(sorted(rows))
+    test = read(args.test, args.test_split) if args.test else LabelledTexts([], train.pairs and [], [])
+    for texts, name in ((validation, args.validation), (test, args.test)):
+        if (texts.pairs is None) != (train.pairs is None):
+            kinds = ["single texts" if each.pairs is None else "pairs" for each in (train, texts)]
+            raise ValueError(f"{args.train} holds {kinds[0]} and {name} {kinds[1]}; they must be alike.")
+    return train, validation, test
+
+
+def label_names(train: LabelledTexts, problem: str) -> list[str]:
+    """The labels by their numbers: in the order of numbers if all are, else of the alphabet; none for a regression.
+
+    Raises:
+        ValueError: if there is but one label, or a label of a regression is no number.
+    """
+    if problem == "regression":
+        for label in train.labels:
+            _number(label)
+        return []
+    names = sorted(set(train.labels))
+    if len(names) < 2:
+        raise ValueError(f"All examples have the label {names[0]!r}; a classifier needs two or more.")
+    try:
+        return sorted(names, key=float)
+    except ValueError:
+        return names
+
+
+def build_classifier(args: FinetuneArguments, train: LabelledTexts, labels: list[str]) -> tuple[Any, Any]:
+    """The model to train, and its tokenizer: from a checkpoint, or new.
+
+    Raises:
+        FileNotFoundError, ValueError: no such checkpoint or tokenizer, a checkpoint of another package, or settings
+            that do not fit the texts.
+    """
+    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+
+    from hf_meanmax.export import check_checkpoint, checkpoint_folder
+
+    head: dict[str, Any] = {"num_labels": len(labels) or 1, "problem_type": "single_label_classification"}
+    if labels:
+        head |= {"id2label": dict(enumerate(labels)), "label2id": {name: i for i, name in enumerate(labels)}}
+    else:
+        head["problem_type"] = "regression"
+    attention = args.attention
+    if attention == "auto":
+        attention = "sdpa" if torch.cuda.is_available() else "eager"
+    if args.checkpoint:
+        path = checkpoint_folder(args.checkpoint)
+        check_checkpoint(path)
+        config = AutoConfig.from_pretrained(path, **head, **args.model)
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    else:
+        texts = Documents([train.texts + (train.pairs or [])])
+        cache = cache_folder(args)
+        tokenizer = load_or_train_tokenizer(args, args.tokenizer, texts, cache, show_progress=False)
+        config = args.build_config(
+            **head,
+            vocab_size=len(tokenizer),
+            pad_token_id=tokenizer.pad_token_id,
+            unk_token_id=tokenizer.unk_token_id,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            decoder_start_token_id=tokenizer.bos_token_id,
+        )
+    if (config.pair_combination is not None) != (train.pairs is not None):
+        kind = "single texts" if train.pairs is None else "pairs"
+        remedy = "leave it out" if train.pairs is None else "use 'concatenation' or 'multiplicative'"
+        raise ValueError(f"{args.train} holds {kind}, but `pair_combination` is {config.pair_combination!r}; {remedy}.")
+    if train.pairs is not None:
+        tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    if args.checkpoint and args.start == "encoder":
+        model = AutoModelForSequenceClassification.from_pretrained(path, config=config, attn_implementation=attention)
+    else:
+        model = AutoModelForSequenceClassification.from_config(config, attn_implementation=attention)
+    if args.checkpoint and args.start == "word_embeddings":
+        learned = AutoModelForSequenceClassification.from_pretrained(path, config=config)
+        model.encoder.embeddings.load_state_dict(learned.encoder.embeddings.state_dict())
+    if args.word_vectors:
+        store = cached_store(texts, tokenizer, cache, SentenceFilter(), show_progress=False)
+        vectors = prepare_word_vectors(args, tokenizer, store, config.embedding_size, show_progress=False)
+        with torch.no_grad():
+            model.get_input_embeddings().weight.copy_(torch.from_numpy(np.asarray(vectors)))
+    if args.freeze_encoder:
+        model.freeze_encoder()
+    return model, tokenizer
+
+
+def encode_examples(texts: LabelledTexts, tokenizer: Any, labels: list[str], max_tokens: int) -> list[dict[str, Any]]:
+    """Token ids, types for pairs, and the label's number of each example; `is_cut` tells whether a text was cut.
+
+    Raises:
+        ValueError: a label that the training examples do not have, or of a regression that is no number.
+    """
+    sides = [texts.texts] if texts.pairs is None else [texts.texts, texts.pairs]
+    encoded = [tokenizer(side)["input_ids"] if side else [] for side in sides]
+    numbers = {name: number for number, name in enumerate(labels)}
+    examples = []
+    for row, label in enumerate(texts.labels):
+        if labels and label not in numbers:
+            raise ValueError(f"The label {label!r} is none of the training examples': {', '.join(labels)}.")
+        # The end token, which closes every text, stays.
+        parts = [
+            ids[row] if len(ids[row]) <= max_tokens + 1 else [*ids[row][:max_tokens], ids[row][-1]] for ids in encoded
+        ]
+        example: dict[str, Any] = {
+            "input_ids": [token for part in parts for token in part],
+            "labels": numbers[label] if labels else _number(label),
+            "is_cut": any(len(ids[row]) > max_tokens + 1 for ids in encoded),
+        }
+        if len(parts) == 2:
+            example["token_type_ids"] = [0] * len(parts[0]) + [1] * len(parts[1])
+        examples.append(example)
+    return examples
+
+
+def _number(label: str) -> float:
+    try:
+        number = float(label)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"The label {label!r} is no number, which `problem` 'regression' needs.")
+    return number
+
+
+def _score_classes(prediction: Any) -> dict[str, float]:
+    return {"accuracy": float((prediction.predictions.argmax(axis=-1) == prediction.label_ids).mean())}
+
+
+def _score_numbers(prediction: Any) -> dict[str, float]:
+    said = prediction.predictions.reshape(-1)
+    # A model that says the same of all texts has no correlation.
+    pearson = float(np.corrcoef(said, prediction.label_ids)[0, 1]) if said.std() and len(said) > 1 else 0.0
+    return {"pearson": pearson}
+
+
+def _penalty_trainer_class() -> Any:
+    """transformers' Trainer, with the penalty on the attention logged beside the loss that holds it."""
+    from transformers import Trainer
+
+    class PenaltyTrainer(Trainer):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.penalties: list[torch.Tensor] = []
+
+        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+            loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
+            if outputs.get("attention_penalty") is not None:
+                self.penalties.append(outputs["attention_penalty"].detach())
+            return (loss, outputs) if return_outputs else loss
+
+        def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+            prefix = next((name.removesuffix("loss") for name in logs if name.endswith("loss")), None)
+            # The last record of a training has `train_loss`, of all its steps.
+            if self.penalties and prefix not in (None, "train_"):
+                logs[f"{prefix}attention_penalty"] = torch.stack(self.penalties).mean().item()
+                self.penalties.clear()
+            super().log(logs, *args, **kwargs)
+
+    return PenaltyTrainer
+
+
+def _save(args: FinetuneArguments, model: Any, tokenizer: Any, folder: Path, results: dict[str, Any]) -> None:
+    from hf_meanmax.export import save_checkpoint
+
+    with replacing_file(folder / "results.json") as file:
+        json.dump(results, file, indent=1)
+    shown = {name: results[name] for name in ("validation", "test", "minutes") if name in results}
+    normalize = None if args.normalize == "none" else args.normalize
+    save_checkpoint(
+        model.eval(), tokenizer, folder / "model", normalize=normalize,
+        training_args={**args.to_dict(), "results": shown},
+    )  # fmt: skip
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    if any(word in ("-h", "--help") for word in argv):
+        print(f"{__doc__}\n{describe_settings(FinetuneArguments)}")
+        return 0
+    try:
+        recipe, options = read_options(argv)
+        settings = {**(read_recipe(recipe) if recipe else {}), **options}
+        results = finetune(arguments_from_settings(settings, Path(recipe).stem, FinetuneArguments))
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    for name in ("validation", "test"):
+        if name in results:
+            print(f"{name}: " + ", ".join(f"{key} {value:.4f}" for key, value in results[name].items()))
+    print(
+        f"{results['classifier_parameters']:,} parameters of the classifier, {results['encoder_parameters']:,} of the "
+        f"encoder; {results['minutes']:.1f} minutes; {results['cut_texts']} texts were cut"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

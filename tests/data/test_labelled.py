@@ -1,0 +1,79 @@
+"""Labelled texts: files, tables and data sets, and what is wrong with them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+
+import pytest
+from datasets import ClassLabel, Dataset, Features, Value
+
+from hf_meanmax.data import read_labelled
+
+ROWS = [('it was "good", really', "5"), ("bad", "1"), ("so, so", "3")]
+PAIRS = [("a man sleeps", "he is awake", "contradiction"), ("a dog ran", "an animal ran", "entailment")]
+
+
+def lines(rows) -> str:
+    return "".join("\t".join(row) + "\n" for row in rows)
+
+
+def test_lines_of_two_and_of_three(tmp_path):
+    single, pair = tmp_path / "single.tsv", tmp_path / "pair.tsv.xz"
+    single.write_text(lines(ROWS))
+    with lzma.open(pair, "wt") as file:
+        file.write(lines(PAIRS))
+    texts = read_labelled(single)
+    assert (texts.texts, texts.pairs, texts.labels) == ([t for t, _ in ROWS], None, ["5", "1", "3"])
+    pairs = read_labelled(pair)
+    assert list(zip(pairs.texts, pairs.pairs, pairs.labels, strict=True)) == PAIRS
+    chosen = pairs.select([1])
+    assert (chosen.texts, chosen.pairs, chosen.labels) == (["a dog ran"], ["an animal ran"], ["entailment"])
+    assert len(texts.select([2, 0])) == 2
+
+
+def test_tables_and_data_sets(tmp_path):
+    (tmp_path / "a.csv").write_text('review,stars\n"it was ""good"", really",5\nbad,1\n"so, so",3\n')
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"review": t, "stars": int(s)}) + "\n" for t, s in ROWS))
+    with gzip.open(tmp_path / "a.jsonl.gz", "wt") as file:
+        file.write((tmp_path / "a.jsonl").read_text())
+    Dataset.from_list([{"review": t, "stars": s} for t, s in ROWS]).save_to_disk(str(tmp_path / "a"))
+    for name in ("a.csv", "a.jsonl", "a.jsonl.gz", "a"):
+        texts = read_labelled(tmp_path / name, text_column="review", label_column="stars")
+        assert (texts.texts, texts.labels) == ([t for t, _ in ROWS], ["5", "1", "3"]), name
+    with pytest.raises(ValueError, match="no column 'text'; choose one of review, stars"):
+        read_labelled(tmp_path / "a.csv")
+
+
+def test_names_of_classes_and_rows_without_one(tmp_path):
+    features = Features({"a": Value("string"), "b": Value("string"), "label": ClassLabel(names=["no", "yes"])})
+    rows = [{"a": "x", "b": "y", "label": 1}, {"a": "z", "b": "w", "label": -1}, {"a": "u", "b": "v", "label": 0}]
+    Dataset.from_list(rows, features=features).save_to_disk(str(tmp_path / "set"))
+    pairs = read_labelled(tmp_path / "set", text_column="a", pair_column="b")
+    assert (pairs.texts, pairs.pairs, pairs.labels, pairs.unlabelled) == (["x", "u"], ["y", "v"], ["yes", "no"], 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "empty, expected texts with labels"),
+        ("good\t5\nbad\n", "line 2: expected 'text TAB label', found 'bad'"),
+        ("good\t5\n\t1\n", "line 2: expected 'text TAB label'"),
+        ("a\tb\t1\na\tb\n", "line 2: expected 'text TAB second text TAB label', found"),
+        ("a\tb\tc\td\n", "line 1: expected 'text TAB label'"),
+    ],
+)
+def test_damaged_lines_are_located(tmp_path, content, reason):
+    (tmp_path / "x.tsv").write_text(content)
+    with pytest.raises(ValueError, match=reason):
+        read_labelled(tmp_path / "x.tsv")
+
+
+def test_damaged_rows_are_located(tmp_path):
+    (tmp_path / "x.jsonl").write_text('{"text": "a", "label": 1}\n{"text": null, "label": 2}\n')
+    with pytest.raises(ValueError, match=r"x.jsonl, row 1: expected text and one label, found None"):
+        read_labelled(tmp_path / "x.jsonl")
+    for name in ("missing.tsv", "./missing", "missing.csv"):
+        with pytest.raises(FileNotFoundError, match="No such file or data set"):
+            read_labelled(name)

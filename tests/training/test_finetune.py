@@ -1,0 +1,291 @@
+"""Fine-tuning runs of a second, on transformers' Trainer and on that of sentence-transformers."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+import torch
+from datasets import Dataset
+from sentence_transformers import (
+    SentenceTransformer,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+)
+from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer, pipeline
+
+from hf_meanmax.export import check_checkpoint, load_checkpoint, save_checkpoint
+from hf_meanmax.hub import write_model_card
+from hf_meanmax.training.arguments import FinetuneArguments, arguments_from_settings
+from hf_meanmax.training.finetune import finetune, main
+from tiny_model import WORDS, make_model, make_tokenizer
+
+TINY = {
+    "vocab_size": 60, "embedding_size": 12, "hidden_size": 16, "latent_heads": 3, "pooling_hidden_size": 8,
+    "num_attention_heads": 2, "classifier_hidden_size": 12, "classifier_dropout": 0.1, "epochs": 6, "batch_size": 16,
+    "learning_rate": 0.02, "precision": "fp32",
+}  # fmt: skip
+
+
+def write(path, rows) -> str:
+    path.write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def reviews(number: int, seed: int) -> list[tuple[str, str]]:
+    """Words around one of two that tell the label."""
+    draw = random.Random(seed)
+    rows = []
+    for _ in range(number):
+        label = draw.choice(["old", "red"])
+        words = [*draw.choices([word for word in WORDS if word not in ("old", "red")], k=5), label]
+        draw.shuffle(words)
+        rows.append((" ".join(words), label))
+    return rows
+
+
+def pairs(number: int, seed: int) -> list[tuple[str, str, str]]:
+    """Whether the second text has the first one's word."""
+    draw = random.Random(seed)
+    rows = []
+    for _ in range(number):
+        first, second = draw.choice(["old", "red"]), draw.choice(["old", "red"])
+        rows.append((f"the {first} cat", f"a {second} dog ran", "same" if first == second else "other"))
+    return rows
+
+
+@pytest.fixture
+def sets(tmp_path):
+    return {name: write(tmp_path / f"{name}.tsv", reviews(number, seed)) for seed, (name, number) in enumerate(
+        [("train", 160), ("validation", 40), ("test", 40)]
+    )}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory) -> str:
+    """An unsupervised one."""
+    return str(save_checkpoint(make_model(seed=5), make_tokenizer(), tmp_path_factory.mktemp("unsupervised") / "model"))
+
+
+def run(settings, output_dir, **more):
+    merged = {**settings, "output_dir": str(output_dir), "cache_dir": str(output_dir / "cache"), **more}
+    return finetune(arguments_from_settings(merged, "", FinetuneArguments))
+
+
+def test_from_random_weights(sets, tmp_path):
+    """It learns, and the folder loads as classifier, as encoder and as SentenceTransformer."""
+    results = run({**TINY, **sets, "max_tokens": 5}, tmp_path / "run")
+    assert results["labels"] == ["old", "red"]
+    assert results["examples"] == {"train": 160, "validation": 40, "test": 40}
+    assert results["cut_texts"] == 240
+    assert results["validation"]["accuracy"] > 0.75  # the word that tells stands last in a sixth of the texts
+    folder = tmp_path / "run" / "model"
+    assert json.loads((tmp_path / "run" / "results.json").read_text()) == results
+    classify = pipeline("text-classification", model=str(folder), device="cpu")
+    texts = [text for text, _ in reviews(40, seed=2)]
+    said = [answer["label"] for answer in classify(texts)]
+    assert set(said) == {"old", "red"}
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    batch = tokenizer(texts, padding=True, return_tensors="pt")
+    assert said == [model.config.id2label[i] for i in model(**batch).logits.argmax(-1).tolist()]
+    wanted = AutoModel.from_pretrained(folder)(**batch).pooler_output.detach()
+    vectors = SentenceTransformer(str(folder), device="cpu").encode(texts, convert_to_tensor=True)
+    torch.testing.assert_close(vectors, wanted)
+    # The penalty is reported beside the loss that holds it.
+    assert {"loss", "attention_penalty"} <= set(results["epochs"][0])
+    assert {"eval_loss", "eval_accuracy", "eval_attention_penalty"} <= set(results["epochs"][1])
+    assert 0 < results["test"]["attention_penalty"] < 6
+
+
+def test_pairs(tmp_path):
+    train = write(tmp_path / "train.tsv", pairs(240, seed=0))
+    test = write(tmp_path / "test.tsv", pairs(40, seed=1))
+    settings = {**TINY, "train": train, "test": test, "epochs": 10, "initializer_range": 1.0, "classifier_dropout": 0.0}
+    for combination in ("concatenation", "multiplicative"):
+        folder = tmp_path / combination
+        results = run(settings, folder, pair_combination=combination, attention_penalty=0.1)
+        assert results["test"]["accuracy"] > 0.9
+        # The pipeline of transformers reads pairs as they are, for the tokenizer knows what the model needs.
+        classify = pipeline("text-classification", model=str(folder / "model"), device="cpu")
+        said = classify([{"text": "the old cat", "text_pair": f"a {word} dog ran"} for word in ("old", "red")])
+        assert [answer["label"] for answer in said] == ["same", "other"]
+        assert SentenceTransformer(str(folder / "model"), device="cpu").encode(["the old cat"]).shape == (1, 48)
+    for given, reason in (
+        ({**settings}, "holds pairs, but `pair_combination` is None; use 'concatenation' or 'multiplicative'"),
+        ({**settings, "test": write(tmp_path / "single.tsv", reviews(9, 0))}, "holds pairs and .* single texts"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            run(given, tmp_path / "bad")
+
+
+def test_regression(tmp_path):
+    rows = [(text, "1.5" if label == "old" else "-0.5") for text, label in reviews(160, seed=0)]
+    results = run({**TINY, "train": write(tmp_path / "train.tsv", rows), "problem": "regression"}, tmp_path / "run")
+    assert results["validation"]["pearson"] > 0.8
+    config = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run" / "model").config
+    assert (config.num_labels, config.problem_type) == (1, "regression")
+
+
+def test_from_a_checkpoint(sets, checkpoint, tmp_path):
+    """What is kept of its weights, frozen or not; a classifier that was fine-tuned can be the start of another."""
+    settings = {**sets, "checkpoint": checkpoint, "epochs": 1, "learning_rate": 1e-4, "batch_size": 32}
+    learned = AutoModel.from_pretrained(checkpoint).state_dict()
+    words = "embeddings.word_embeddings.weight"
+    inner = next(name for name in learned if name.startswith("sequence_encoder") and learned[name].dim() == 2)
+    for start, near_words, near_inner in (("encoder", 1, 1), ("word_embeddings", 1, 0), ("nothing", 0, 0)):
+        run(settings, tmp_path / start, start=start)
+        now = AutoModel.from_pretrained(tmp_path / start / "model").state_dict()
+        for name, near in ((words, near_words), (inner, near_inner)):
+            assert bool((now[name] - learned[name]).abs().max() < 0.05) == bool(near), (start, name)
+    run(settings, tmp_path / "frozen", freeze_encoder=True, classifier_hidden_size=8)
+    now = AutoModel.from_pretrained(tmp_path / "frozen" / "model").state_dict()
+    assert all(torch.equal(value, learned[name]) for name, value in now.items())
+    again = run({**settings, "checkpoint": str(tmp_path / "frozen" / "model"), "epochs": 4}, tmp_path / "again")
+    assert again["test"]["accuracy"] >= 0
+
+
+def test_fewer_examples_and_a_held_out_share(sets, tmp_path):
+    settings = {**TINY, "train": sets["train"], "epochs": 1}
+    assert run(settings, tmp_path / "a")["examples"] == {"train": 144, "validation": 16, "test": 0}
+    few = run(settings, tmp_path / "b", max_examples=20)
+    assert few["examples"] == {"train": 20, "validation": 16, "test": 0}
+    assert "test" not in few
+
+
+def test_an_interrupted_run_goes_on(sets, tmp_path, monkeypatch):
+    """After a kill the same command ends where an uninterrupted run does; other settings are refused."""
+    from transformers import Trainer
+
+    settings = {**TINY, **sets, "epochs": 3}
+    whole = run(settings, tmp_path / "whole")
+    stop = Trainer._save_checkpoint
+
+    def killed(self, *args, **kwargs):
+        stop(self, *args, **kwargs)
+        if self.state.epoch == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Trainer, "_save_checkpoint", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(settings, tmp_path / "run")
+    monkeypatch.undo()
+    with pytest.raises(FileExistsError, match=r"learning_rate: 0\.02 there, 0\.01 now"):
+        run(settings, tmp_path / "run", learning_rate=0.01)
+    again = run(settings, tmp_path / "run")
+    assert again["test"] == whole["test"]
+    assert again["epochs"][-1]["eval_loss"] == whole["epochs"][-1]["eval_loss"]
+    assert run(settings, tmp_path / "run", learning_rate=0.01, overwrite=True)["test"] != whole["test"]
+
+
+def test_other_families(sets, tmp_path):
+    for family, more in (
+        ("mean_max_aae", {}),
+        ("rnn_cnn", {"decoder_channels": [8, 12]}),
+        ("compound_attention", {"latent_size": 6}),
+    ):
+        sizes = {name: value for name, value in TINY.items() if name not in ("latent_heads", "pooling_hidden_size")}
+        quiet = {"embedding_dropout": 0.0, "attention_dropout": 0.0, "learning_rate": 0.005}
+        results = run({**sizes, **sets, **more, **quiet, "family": family, "epochs": 12}, tmp_path / family)
+        assert results["test"]["accuracy"] > 0.7, family
+
+
+def test_word_vectors_start_the_table(sets, tmp_path):
+    vectors = tmp_path / "vectors.txt"
+    vectors.write_text("".join(f"{word} " + " ".join(["0.5"] * 12) + "\n" for word in WORDS))
+    settings = {**TINY, **sets, "word_vectors": str(vectors), "word_vector_scale": 0, "epochs": 1}
+    run(settings, tmp_path / "run", learning_rate=1e-6)
+    folder = tmp_path / "run" / "model"
+    table = AutoModel.from_pretrained(folder).get_input_embeddings().weight
+    word = AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids("cat")
+    torch.testing.assert_close(table[word], torch.full((12,), 0.5), atol=1e-3, rtol=0)
+
+
+def test_classifiers_have_no_decoder(sets, checkpoint, tmp_path):
+    run({**sets, "checkpoint": checkpoint, "epochs": 1}, tmp_path / "run")
+    folder = tmp_path / "run" / "model"
+    check_checkpoint(folder)
+    with pytest.raises(ValueError, match="MeanMaxAAEForSequenceClassification, which has no decoder"):
+        load_checkpoint(folder)
+    card = write_model_card(folder, "me/classifier").read_text()
+    assert "pipeline_tag: text-classification" in card
+    assert "which kind of text it is: `old`, `red`." in card
+    assert "AutoModelForSequenceClassification.from_pretrained" in card
+    assert "generate(" not in card
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"train": ""}, "`train` is missing"),
+        ({"start": "nothing"}, "`start` is 'nothing', which is of a checkpoint"),
+        ({"checkpoint": "x", "hidden_size": 9, "family": "mean_max_aae"}, "`hidden_size` is 9, .*checkpoint's to say"),
+        ({"checkpoint": "x", "word_vectors": "train"}, "`word_vectors` and `checkpoint` exclude each other"),
+        ({"epochs": 0}, "`epochs` is 0.0; give a positive number"),
+        ({"batch_size": 0}, "`batch_size` is 0; it must be 1 or more"),
+        ({"problem": "ranking"}, "`problem` is 'ranking'; allowed"),
+        ({"lerning_rate": 1}, "Unknown setting `lerning_rate`. Did you mean `learning_rate`"),
+        ({"hidden_size": 33, "num_attention_heads": 3}, "`hidden_size` is 33; the two directions"),
+    ],
+)
+def test_bad_settings_are_refused_before_anything_is_done(settings, reason):
+    with pytest.raises(ValueError, match=reason):
+        arguments_from_settings({"train": "train.tsv", **settings}, "", FinetuneArguments)
+
+
+def test_bad_labels_are_refused(sets, tmp_path):
+    settings = {**TINY, **sets}
+    other = write(tmp_path / "other.tsv", [("the cat", "blue")])
+    one = write(tmp_path / "one.tsv", [("the cat", "red")] * 30)
+    for given, reason in (
+        ({"test": other}, "The label 'blue' is none of the training examples': old, red"),
+        ({"train": one}, "All examples have the label 'red'; a classifier needs two"),
+        ({"problem": "regression"}, "The label 'old' is no number|The label 'red' is no number"),
+        ({"train": other}, "0 example.s. to train on, expected 2"),
+    ):
+        given = {**settings, **given}
+        if given["train"] == other:
+            del given["validation"]
+        with pytest.raises(ValueError, match=reason):
+            run(given, tmp_path / "run")
+
+
+def test_command_line(sets, tmp_path, capsys):
+    options = [f"--{name}={value}" for name, value in {**TINY, **sets, "epochs": 2}.items()]
+    folders = [f"--output_dir={tmp_path / 'run'}", f"--cache_dir={tmp_path / 'cache'}"]
+    assert main([*options, *folders]) == 0
+    said = capsys.readouterr().out
+    assert "test: " in said
+    assert "parameters of the classifier" in said
+    assert main(["--train", str(tmp_path / "missing.tsv")]) == 1
+    assert "error: No such file or data set" in capsys.readouterr().err
+    assert main(["--help"]) == 0
+    assert "--classifier" not in capsys.readouterr().err
+
+
+def test_sentence_transformers_trainer(checkpoint, tmp_path):
+    """The encoder learns by a loss of sentence-transformers, is saved and loaded."""
+    draw = random.Random(0)
+    rows = [
+        (f"the {word} {thing}", f"a {word} {thing} sat") for word in ("old", "red") for thing in ("cat", "dog", "mat")
+    ]
+    draw.shuffle(rows)
+    data = Dataset.from_dict({"anchor": [a for a, _ in rows] * 8, "positive": [b for _, b in rows] * 8})
+    model = SentenceTransformer(checkpoint, device="cpu")
+    loss = MultipleNegativesRankingLoss(model)
+    before = model.encode([a for a, _ in rows], convert_to_tensor=True)
+    options = SentenceTransformerTrainingArguments(
+        output_dir=str(tmp_path / "run"), max_steps=20, per_device_train_batch_size=6, learning_rate=0.01, use_cpu=True,
+        report_to=[], save_strategy="no", logging_steps=5, disable_tqdm=True, batch_sampler="no_duplicates",
+    )  # fmt: skip
+    trainer = SentenceTransformerTrainer(model, options, train_dataset=data, loss=loss)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses[-1] < 0.95 * losses[0]
+    after = model.encode([a for a, _ in rows], convert_to_tensor=True)
+    assert not torch.allclose(before, after)
+    model.save_pretrained(str(tmp_path / "saved"))
+    again = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    torch.testing.assert_close(again.encode([a for a, _ in rows], convert_to_tensor=True), after)
