@@ -270,7 +270,7 @@ def test_weights_by_position(tokenizer, tmp_path, capsys):
         [str(folder), TEXTS[0], "--output", str(tmp_path / "out"), "--positions", str(tmp_path / "lines.txt")]
     )
     content = json.loads((tmp_path / "out" / "inspection.json").read_text(encoding="utf-8"))
-    alone = [next(inspection.inner_attention_weights(model, tokenizer, [line])) for line in lines]
+    alone = [next(inspection.inner_attention_weights(model.encoder, tokenizer, [line])) for line in lines]
     np.testing.assert_allclose(content["attention_by_position"], attention_by_position(alone), atol=1e-5)
     assert (tmp_path / "out" / "attention-by-position.png").is_file()
     with pytest.raises(ValueError, match="`pooling` is 'mean_max'"):

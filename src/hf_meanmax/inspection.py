@@ -31,8 +31,8 @@ from .plots.alignment import (
     induced_alignment,
     plot_alignment,
     plot_attention_by_position,
-    plot_head_maps,
 )
+from .plots.attention import plot_head_maps
 from .plots.decoding import GATE_QUANTILES, plot_latent_attention, plot_latent_gates
 from .plots.figures import save_figure
 
@@ -104,8 +104,8 @@ def record_decoding(model: Any, tokenizer: Any, text: str, target_tokenizer: Any
     return DecodingRecord(
         text,
         says.decode(said[0], skip_special_tokens=True),
-        _token_texts(says, said[0, 1:].tolist()),
-        _token_texts(tokenizer, batch["input_ids"][0].tolist()),
+        token_texts(says, said[0, 1:].tolist()),
+        token_texts(tokenizer, batch["input_ids"][0].tolist()),
         _stacked(output.cross_attentions),
         _stacked(output.latent_gates),
         None if word_weights is None else word_weights[0].float().cpu().numpy(),
@@ -114,19 +114,19 @@ def record_decoding(model: Any, tokenizer: Any, text: str, target_tokenizer: Any
 
 @torch.no_grad()
 def inner_attention_weights(
-    model: Any, tokenizer: Any, texts: Iterable[str], batch_size: int = 64
+    encoder: Any, tokenizer: Any, texts: Iterable[str], batch_size: int = 64
 ) -> Iterator[np.ndarray]:
-    """The weights `(L, N)` of each text's tokens in the rows of inner attention.
+    """The weights `(L, N)` of each text's tokens in the rows of an encoder's inner attention.
 
     Raises:
-        ValueError: the model has another pooling.
+        ValueError: the encoder has another pooling.
     """
-    if model.config.pooling != "inner_attention":
-        raise ValueError(f"`pooling` is {model.config.pooling!r}; only 'inner_attention' gives words weights.")
+    if encoder.config.pooling != "inner_attention":
+        raise ValueError(f"`pooling` is {encoder.config.pooling!r}; only 'inner_attention' gives words weights.")
     remaining = iter(texts)
     while block := list(islice(remaining, batch_size)):
-        batch = tokenizer(block, padding=True, return_tensors="pt").to(model.device)
-        weights = model.encoder(**batch).pooling_attentions.float().cpu().numpy()
+        batch = tokenizer(block, padding=True, return_tensors="pt").to(encoder.device)
+        weights = encoder(**batch).pooling_attentions.float().cpu().numpy()
         for row, mask in zip(weights, batch["attention_mask"].bool().cpu().numpy(), strict=True):
             yield row[:, mask]
 
@@ -147,7 +147,8 @@ def _stacked(layers: Sequence[torch.Tensor] | None) -> np.ndarray | None:
     return np.stack([layer[0].float().cpu().numpy() for layer in layers]) if layers else None
 
 
-def _token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
+def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
+    """Each token as it reads."""
     if type(tokenizer.backend_tokenizer.model).__name__ == "WordLevel":
         return tokenizer.convert_ids_to_tokens(ids)
     # Pieces stand for bytes, and look like text only when decoded.
@@ -201,7 +202,7 @@ def write_inspection(
     ]
     profile = None
     if position_texts is not None:
-        profile = attention_by_position(inner_attention_weights(model, tokenizer, position_texts))
+        profile = attention_by_position(inner_attention_weights(model.encoder, tokenizer, position_texts))
         content["attention_by_position"] = _rounded(profile)
     with replacing_folder(folder, _OWNED) as partial:
         with open(partial / INSPECTION_FILE, "w", encoding="utf-8") as file:

@@ -15,7 +15,6 @@ from hf_meanmax.plots.alignment import (
     induced_alignment,
     plot_alignment,
     plot_attention_by_position,
-    plot_head_maps,
 )
 
 pytest.importorskip("matplotlib")
@@ -58,14 +57,6 @@ def test_a_line_for_each_weight(heads):
         assert top[0] * len(SOURCE) % 1 == pytest.approx(0.5)
         assert bottom[0] * len(TARGET) % 1 == pytest.approx(0.5)
     figure.savefig("/dev/null", format="png")
-
-
-def test_head_maps_show_the_weights():
-    _, words = weights_of()
-    image = plot_head_maps(SOURCE, words).axes[0].images[0].get_array()
-    np.testing.assert_allclose(image[:3], words)
-    np.testing.assert_allclose(image[3], words.mean(axis=0))
-    assert plot_head_maps(SOURCE, words[:1]).axes[0].images[0].get_array().shape == (1, 4)
 
 
 def test_attention_by_relative_position():

@@ -1,4 +1,4 @@
-"""Figures of compound attention: the alignment of two texts that two attentions induce, and what each head reads."""
+"""Figures of compound attention: the alignment of two texts that two attentions induce, and where each head reads."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def plot_alignment(source_tokens: Sequence[str], target_tokens: Sequence[str], a
         ValueError: an array of another shape, or weights outside 0..1.
         ImportError: matplotlib is not installed.
     """
-    weights = _checked(alignment, len(target_tokens), len(source_tokens))
+    weights = checked_weights(alignment, len(target_tokens), len(source_tokens))
     figure = new_figure()
     from matplotlib.collections import LineCollection
 
@@ -71,32 +71,6 @@ def plot_alignment(source_tokens: Sequence[str], target_tokens: Sequence[str], a
             transform=axes.transAxes,
         )  # fmt: skip
         axes.add_collection(line)
-    return figure
-
-
-def plot_head_maps(tokens: Sequence[str], word_weights: np.ndarray) -> Any:
-    """The weights that each head gives the words of a text, a row a head, and their mean (structured self-attentive
-    embedding, figure 2; compound attention, figure 5.11).
-
-    Args:
-        tokens: the N tokens.
-        word_weights: A, `(heads, N)`.
-
-    Raises:
-        ValueError: an array of another shape, or weights outside 0..1.
-        ImportError: matplotlib is not installed.
-    """
-    weights = _checked(np.asarray(word_weights)[:, None], 1, len(tokens))[:, 0]
-    names = [f"head {number}" for number in range(1, len(weights) + 1)]
-    if len(weights) > 1:
-        weights, names = np.vstack([weights, weights.mean(axis=0)]), [*names, "mean"]
-    figure, axis = new_figure(), TokenAxis(tokens)
-    figure.set_size_inches(axis.width + 1.9, 0.2 * len(names) + axis.height + 0.5)
-    axes = figure.subplots()
-    image = axes.imshow(weights, aspect="auto", cmap="Blues", vmin=0, vmax=max(0.2, weights.max()))
-    axes.set_yticks(range(len(names)), names, fontsize=8)
-    axis.apply(axes)
-    figure.colorbar(image, ax=axes, label="weight", pad=0.02)
     return figure
 
 
@@ -165,7 +139,7 @@ def alignment_page(title: str, texts: Sequence[tuple[Sequence[str], Sequence[str
     """
     parts = [_PAGE_HEAD.format(title=html.escape(title))]
     for number, (source, target, alignment, words) in enumerate(texts, 1):
-        weights = _checked(alignment, len(target), len(source))
+        weights = checked_weights(alignment, len(target), len(source))
         colors = [_hex(_color(head, len(weights))) for head in range(len(weights))]
         switches = "".join(
             f'<label style="color:{color}"><input type="checkbox" checked data-head="{head}"> head {head + 1}</label> '
@@ -255,7 +229,7 @@ _PALETTE = (
 )  # fmt: skip
 
 
-def _checked(weights: np.ndarray, steps: int, places: int) -> np.ndarray:
+def checked_weights(weights: np.ndarray, steps: int, places: int) -> np.ndarray:
     """The weights `(heads, steps, places)` as float64, all between 0 and 1."""
     array = np.asarray(weights, dtype=np.float64)
     if array.ndim != 3 or array.shape[1:] != (steps, places) or not len(array):
