@@ -1,0 +1,9 @@
+"""One table of several translators: BLEU beside the scores that evaluate.py gave their representations.
+
+python scripts/compare_translations.py runs/attn/model runs/final/model --pairs test=test.en,test.de --results results
+"""
+
+from hf_meanmax.evaluation.translation_table import main
+
+if __name__ == "__main__":
+    main()
