@@ -69,8 +69,8 @@ class LatentSeq2SeqOutput(Seq2SeqLMOutput):
 @dataclass
 class LatentClassifierOutput(SequenceClassifierOutput):
     """A [`~transformers.modeling_outputs.SequenceClassifierOutput`] with the weights `(B, L, N)` of a pooling that
-    attends (of pairs: first `(2 B, L, N)` with all first texts before all second ones), and the penalty on them,
-    without its weight, where the configuration has one."""
+    attends (of pairs `(2 B, L, N)`, all first texts before all second ones), and the mean overlap of its heads, which
+    the loss has times `config.attention_penalty`."""
 
     attention_penalty: torch.Tensor | None = None
     pooling_attentions: torch.Tensor | None = None
@@ -828,11 +828,11 @@ class LatentForSequenceClassification(LatentPreTrainedModel):
         )
         logits = self.classifier(encoded.latents)
         loss = penalty = None
-        if self.config.attention_penalty:
+        if encoded.pooling_attentions is not None:
             penalty = attention_penalty(encoded.pooling_attentions).mean()
         if labels is not None:
             loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
-            if penalty is not None:
+            if self.config.attention_penalty:
                 loss = loss + self.config.attention_penalty * penalty
         return LatentClassifierOutput(
             loss=loss,

@@ -1,0 +1,125 @@
+"""Classifiers side by side on one set of labelled texts: mean and standard deviation of the accuracy over seeds.
+
+    python benchmarks/supervised.py heads --train yelp.train.tsv --validation yelp.validation.tsv --test yelp.test.tsv \
+        --word_vectors vectors.safetensors --output results/yelp
+    python benchmarks/supervised.py labels --checkpoint runs/books/model --train ... --output results/curve
+
+`heads`: one head and many, with and without the penalty, against maximum and mean-max pooling on the same BiLSTM.
+`labels`: 100, 1,000 and all examples, from a checkpoint's encoder, from its word vectors alone, and from random
+weights. Both beside logistic regression on TF-IDF. Other settings of scripts/finetune.py can follow. A run that is in
+the output folder is not repeated.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hf_meanmax.files import replacing_file
+from hf_meanmax.markdown import markdown_table
+from hf_meanmax.training.arguments import FinetuneArguments, arguments_from_settings, read_options
+from hf_meanmax.training.finetune import finetune, read_sets
+
+HEADS: dict[str, dict[str, Any]] = {
+    "30 heads, penalty": {"latent_heads": 30},
+    "30 heads": {"latent_heads": 30, "attention_penalty": 0},
+    "1 head": {"latent_heads": 1, "attention_penalty": 0},
+    "maximum": {"pooling": "max"},
+    "mean and maximum": {"pooling": "mean_max"},
+}
+LABELS: dict[str, dict[str, Any]] = {
+    f"{start}, {number or 'all'} examples": {"start": kept, "max_examples": number}
+    for number in (100, 1000, 0)
+    for start, kept in (("pretrained", "encoder"), ("its word vectors", "word_embeddings"), ("random", "nothing"))
+}
+GRIDS = {"heads": HEADS, "labels": LABELS}
+
+
+def tfidf_accuracy(args: FinetuneArguments) -> dict[str, float]:
+    """Logistic regression on TF-IDF of words and pairs of words, its strength chosen on the validation set."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    train, validation, test = read_sets(args)
+    started = time.perf_counter()
+    vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, min_df=2)
+    features = vectorizer.fit_transform(train.texts)
+    best: tuple[float, Any] = (-1.0, None)
+    for strength in (1.0, 10.0, 100.0):
+        model = LogisticRegression(C=strength, max_iter=1000).fit(features, train.labels)
+        best = max(
+            best, (model.score(vectorizer.transform(validation.texts), validation.labels), model), key=lambda x: x[0]
+        )
+    accuracy = best[1].score(vectorizer.transform(test.texts), test.labels)
+    return {"validation": best[0], "test": accuracy, "minutes": (time.perf_counter() - started) / 60}
+
+
+def run(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The results of a fine-tuning run, made now or before; its checkpoints are not kept."""
+    path = folder / "results.json"
+    if not path.is_file():
+        finetune(arguments_from_settings({**settings, "output_dir": str(folder)}, "", FinetuneArguments))
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def main(argv: list[str]) -> None:
+    grid, options = read_options(argv)
+    if grid not in GRIDS:
+        raise SystemExit(f"{__doc__}\ngive one of {', '.join(GRIDS)}")
+    seeds = [int(seed) for seed in np.atleast_1d(options.pop("seeds", [0, 1, 2]))]
+    systems = np.atleast_1d(options.pop("systems", list(GRIDS[grid]))).tolist()
+    keep = options.pop("keep_models", None) is not None
+    output = Path(options.pop("output"))
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for seed in seeds:
+        for name in systems:
+            folder = output / f"{name.replace(', ', '-').replace(' ', '-')}-{seed}"
+            found = run({**options, **GRIDS[grid][name], "seed": seed}, folder)
+            if not keep and seed != seeds[0]:
+                shutil.rmtree(folder / "model", ignore_errors=True)
+            rows.setdefault(name, []).append(found)
+            print(f"{name}, seed {seed}: test {found['test']['accuracy']:.4f}", flush=True)
+            write(output, rows)
+    for number in sorted({GRIDS[grid][name].get("max_examples", 0) for name in systems}):
+        settings = {key: value for key, value in options.items() if key in FinetuneArguments.__dataclass_fields__}
+        found = []
+        for seed in seeds if number else seeds[:1]:
+            told = {**settings, "max_examples": number, "seed": seed, "output_dir": str(output)}
+            scores = tfidf_accuracy(arguments_from_settings(told, "", FinetuneArguments))
+            found.append({"test": {"accuracy": scores["test"]}, "validation": {"accuracy": scores["validation"]},
+                          "minutes": scores["minutes"]})  # fmt: skip
+        rows[f"TF-IDF, {number or 'all'} examples" if grid == "labels" else "TF-IDF"] = found
+    write(output, rows)
+    print((output / "table.md").read_text(encoding="utf-8"))
+
+
+def write(output: Path, rows: dict[str, list[dict[str, Any]]]) -> None:
+    """The table and the numbers of what is done."""
+    lines = []
+    for name, found in rows.items():
+        line = [name]
+        for part in ("validation", "test"):
+            values = [100 * one[part]["accuracy"] for one in found]
+            line.append(f"{np.mean(values):.1f}" + (f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""))
+        penalties = [one["test"]["attention_penalty"] for one in found if "attention_penalty" in one["test"]]
+        line.append(f"{np.mean(penalties):.1f}" if penalties else "")
+        parameters = found[0].get("classifier_parameters")
+        line.append("" if parameters is None else f"{parameters / 1e6:.1f}")
+        line.append(f"{np.mean([one['minutes'] for one in found]):.1f}")
+        lines.append([*line, str(len(found))])
+    header = ["system", "validation", "test", "overlap of heads", "head, M parameters", "minutes", "seeds"]
+    with replacing_file(output / "table.md") as file:
+        file.write(markdown_table(header, lines, "lrrrrrr") + "\n")
+    with replacing_file(output / "numbers.json") as file:
+        json.dump(rows, file, indent=1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
