@@ -10,9 +10,26 @@ import hf_meanmax
 from hf_meanmax import evaluation
 
 PUBLIC_NAMES = {
-    "CompoundAttentionConfig", "CompoundAttentionForTranslation", "CompoundAttentionModel",
-    "GatedMeanMaxAAEConfig", "GatedMeanMaxAAEForReconstruction", "GatedMeanMaxAAEModel", "MeanMaxAAEConfig",
-    "MeanMaxAAEForReconstruction", "MeanMaxAAEModel", "RNNCNNConfig", "RNNCNNForContextPrediction", "RNNCNNModel",
+    "CompoundAttentionConfig",
+    "CompoundAttentionForSequenceClassification",
+    "CompoundAttentionForTranslation",
+    "CompoundAttentionModel",
+    "GatedMeanMaxAAEConfig",
+    "GatedMeanMaxAAEForReconstruction",
+    "GatedMeanMaxAAEForSequenceClassification",
+    "GatedMeanMaxAAEModel",
+    "MeanMaxAAEConfig",
+    "MeanMaxAAEForReconstruction",
+    "MeanMaxAAEForSequenceClassification",
+    "MeanMaxAAEModel",
+    "RNNCNNConfig",
+    "RNNCNNForContextPrediction",
+    "RNNCNNForSequenceClassification",
+    "RNNCNNModel",
+    "StructuredSelfAttentionConfig",
+    "StructuredSelfAttentionForReconstruction",
+    "StructuredSelfAttentionForSequenceClassification",
+    "StructuredSelfAttentionModel",
     "__version__",
 }  # fmt: skip
 
