@@ -832,7 +832,7 @@ class LatentForSequenceClassification(LatentPreTrainedModel):
             penalty = attention_penalty(encoded.pooling_attentions).mean()
         if labels is not None:
             loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
-            if self.config.attention_penalty:
+            if self.config.attention_penalty and penalty is not None:
                 loss = loss + self.config.attention_penalty * penalty
         return LatentClassifierOutput(
             loss=loss,

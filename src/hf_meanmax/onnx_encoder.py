@@ -1,0 +1,116 @@
+"""Encodes texts with an exported encoder; needs numpy, onnxruntime and tokenizers, and nothing else.
+
+    python onnx/encoder.py texts.txt --output vectors.npy
+
+A copy of this file lies beside each exported model. From Python: `OnnxEncoder("FOLDER/onnx").encode(["a text"])`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from tokenizers import Tokenizer
+
+MODEL, INT8_MODEL, TOKENIZER, SETTINGS = "model.onnx", "model_int8.onnx", "tokenizer.json", "encoder.json"
+
+
+class OnnxEncoder:
+    """An exported encoder: what `SentenceTransformer.encode` of its checkpoint gives, without torch.
+
+    Args:
+        folder: of the export.
+        int8: use the quantised model.
+        threads: of one operation; by default all cores.
+        providers: of onnxruntime, for instance `["CUDAExecutionProvider"]`; by default the CPU.
+
+    Attributes:
+        dimension: of the vectors.
+
+    Raises:
+        FileNotFoundError: the folder or one of its files is missing.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        int8: bool = False,
+        threads: int | None = None,
+        providers: Sequence[str] = ("CPUExecutionProvider",),
+    ):
+        folder = Path(folder)
+        for name in (SETTINGS, TOKENIZER, INT8_MODEL if int8 else MODEL):
+            if not (folder / name).is_file():
+                raise FileNotFoundError(f"{folder / name} is missing: the folder is no whole export.")
+        settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        self.dimension: int = settings["dimension"]
+        self.pad_token_id: int = settings["pad_token_id"]
+        self.tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+        # What a text that holds "</s>" means must not depend on who reads it.
+        self.tokenizer.encode_special_tokens = settings["split_special_tokens"]
+        self.tokenizer.no_padding()
+        self.tokenizer.no_truncation()
+        if settings["max_tokens"] is not None:
+            self.tokenizer.enable_truncation(settings["max_tokens"])
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        if threads is not None:
+            options.intra_op_num_threads = threads
+        path = str(folder / (INT8_MODEL if int8 else MODEL))
+        self.session = onnxruntime.InferenceSession(path, options, providers=list(providers))
+
+    def encode(self, texts: str | Sequence[str], batch_size: int = 32) -> np.ndarray:
+        """Vectors `(n, dimension)` float32 of n texts in their order, or `(dimension,)` of a single string.
+
+        Texts of like length are encoded together, so that there is little padding.
+
+        Raises:
+            ValueError: `batch_size` is less than 1.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}; it must be 1 or more.")
+        if isinstance(texts, str):
+            return self.encode([texts])[0]
+        ids = [encoding.ids for encoding in self.tokenizer.encode_batch_fast(list(texts))]
+        order = np.argsort([-len(row) for row in ids], kind="stable")
+        vectors = np.empty((len(ids), self.dimension), dtype=np.float32)
+        for start in range(0, len(ids), batch_size):
+            rows = order[start : start + batch_size]
+            width = max(1, *(len(ids[row]) for row in rows))
+            inputs = np.full((len(rows), width), self.pad_token_id, dtype=np.int64)
+            mask = np.zeros((len(rows), width), dtype=np.int64)
+            for place, row in enumerate(rows):
+                inputs[place, : len(ids[row])] = ids[row]
+                mask[place, : len(ids[row])] = 1
+            (vectors[rows],) = self.session.run(None, {"input_ids": inputs, "attention_mask": mask})
+        return vectors
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command line; see `--help`."""
+    parser = argparse.ArgumentParser(description="Encode the lines of a text file with an exported encoder.")
+    parser.add_argument("texts", help="UTF-8 file, one text a line")
+    parser.add_argument("--output", required=True, help=".npy file for the vectors")
+    parser.add_argument("--model", default=Path(__file__).parent, help="folder of the export")
+    parser.add_argument("--int8", action="store_true", help="use the quantised model")
+    parser.add_argument("--batch-size", type=int, default=32, help="texts encoded together")
+    args = parser.parse_args(argv)
+    try:
+        encoder = OnnxEncoder(args.model, int8=args.int8)
+        texts = Path(args.texts).read_text(encoding="utf-8").splitlines()
+        vectors: Any = encoder.encode(texts, args.batch_size)
+        np.save(args.output, vectors)
+    except (OSError, ValueError) as error:
+        sys.exit(f"encoder: {error}")
+    print(f"{vectors.shape[0]:,} x {vectors.shape[1]:,}: {args.output}")
+
+
+if __name__ == "__main__":
+    main()

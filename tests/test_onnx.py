@@ -1,0 +1,114 @@
+"""Encoders as ONNX: what torch gives, for every kind of encoder, and without torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from hf_meanmax import (
+    CompoundAttentionForTranslation,
+    MeanMaxAAEForReconstruction,
+    RNNCNNForContextPrediction,
+)
+from hf_meanmax.export import save_checkpoint
+from tiny_model import make_model, make_tokenizer, python_environment, random_lines
+
+pytest.importorskip("onnxscript")
+pytest.importorskip("onnxruntime")
+from hf_meanmax.onnx_encoder import OnnxEncoder
+from hf_meanmax.onnx_export import export_onnx, main
+
+TEXTS = random_lines(40, seed=1) + ["", "unheard words </s> cat", "the"]
+SYSTEMS = {
+    "mean_max": (MeanMaxAAEForReconstruction, {}, None),
+    "released": (
+        MeanMaxAAEForReconstruction,
+        {"position_embedding_type": "learned", "freeze_word_embeddings": True, "projection_activation": "relu"},
+        "rows",
+    ),
+    "bilstm": (MeanMaxAAEForReconstruction, {"encoder_type": "bilstm", "num_hidden_layers": 2}, None),
+    "last_state": (
+        MeanMaxAAEForReconstruction, {"encoder_type": "lstm", "pooling": "last", "decoder_type": "lstm"}, "embedding",
+    ),
+    "rnn_cnn": (RNNCNNForContextPrediction, {"decoder_channels": [8, 8]}, None),
+    "hierarchical_cnn": (
+        RNNCNNForContextPrediction,
+        {"encoder_type": "hierarchical_cnn", "num_hidden_layers": 2, "pooling": "max", "decoder_channels": [8, 8]},
+        None,
+    ),
+    "compound": (CompoundAttentionForTranslation, {"latent_heads": 3, "latent_size": 5}, None),
+}  # fmt: skip
+
+
+def save(name: str, folder) -> str:
+    full_class, settings, normalize = SYSTEMS[name]
+    model = make_model(full_class=full_class, initializer_range=0.7, **settings)
+    return str(save_checkpoint(model, make_tokenizer(), folder / "model", normalize=normalize))
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_vectors_are_those_of_torch(name, tmp_path):
+    """Whatever the length, the batch and the normalisation; int8 is near."""
+    folder = save(name, tmp_path)
+    report = export_onnx(folder)
+    wanted = SentenceTransformer(folder, device="cpu").encode(TEXTS)
+    encoder = OnnxEncoder(f"{folder}/onnx")
+    for batch_size in (1, 7, 64):
+        np.testing.assert_allclose(encoder.encode(TEXTS, batch_size), wanted, atol=2e-5)
+    np.testing.assert_allclose(encoder.encode(TEXTS[3]), wanted[3], atol=2e-5)
+    assert encoder.encode([]).shape == (0, wanted.shape[1])
+    near = OnnxEncoder(f"{folder}/onnx", int8=True, threads=1).encode(TEXTS)
+    cosines = (near * wanted).sum(1) / np.linalg.norm(near, axis=1) / np.linalg.norm(wanted, axis=1)
+    assert cosines.min() > 0.98
+    assert not np.array_equal(near, wanted)
+    assert report["model.onnx"]["largest_difference"] < 2e-5
+    assert report["model_int8.onnx"]["least_cosine"] > 0.98
+    assert json.loads((tmp_path / "model" / "onnx" / "report.json").read_text()) == report
+
+
+def test_needs_neither_torch_nor_this_package(tmp_path):
+    """The folder is enough, where torch, transformers and hf_meanmax cannot be imported."""
+    folder = save("rnn_cnn", tmp_path)
+    export_onnx(folder, tmp_path / "alone", int8=False)
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
+    blocked = "sys.modules.update(dict.fromkeys(['torch', 'transformers', 'hf_meanmax']))"
+    run = f"import sys, runpy; {blocked}; sys.argv = ['encoder.py', 'texts.txt', '--output', 'vectors.npy']; "
+    run += "runpy.run_path('alone/encoder.py', run_name='__main__')"
+    result = subprocess.run(
+        [sys.executable, "-c", run], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env=python_environment(with_package=False),
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert "43 x 32: vectors.npy" in result.stdout
+    wanted = SentenceTransformer(folder, device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(np.load(tmp_path / "vectors.npy"), wanted, atol=2e-5)
+
+
+def test_texts_are_cut_where_the_checkpoint_cuts_them(tmp_path):
+    tokenizer = make_tokenizer()
+    tokenizer.model_max_length = 4
+    folder = save_checkpoint(make_model(), tokenizer, tmp_path / "model")
+    export_onnx(folder, int8=False)
+    wanted = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(OnnxEncoder(folder / "onnx").encode(TEXTS), wanted, atol=2e-5)
+
+
+def test_command_line_and_refusals(tmp_path, capsys):
+    folder = save("mean_max", tmp_path)
+    (tmp_path / "texts.txt").write_text("the cat\n\na dog\n")
+    main([folder, "--no-int8", "--texts", str(tmp_path / "texts.txt")])
+    assert "model.onnx: " in capsys.readouterr().out
+    assert not (tmp_path / "model" / "onnx" / "model_int8.onnx").exists()
+    with pytest.raises(FileNotFoundError, match=r"model_int8\.onnx is missing: the folder is no whole export"):
+        OnnxEncoder(tmp_path / "model" / "onnx", int8=True)
+    with pytest.raises(ValueError, match="batch_size is 0"):
+        OnnxEncoder(tmp_path / "model" / "onnx").encode(["a"], batch_size=0)
+    translator = make_model(full_class=CompoundAttentionForTranslation, architecture="attn")
+    save_checkpoint(translator, make_tokenizer(), tmp_path / "translator")
+    with pytest.raises(SystemExit, match="no fixed representation"):
+        main([str(tmp_path / "translator")])
