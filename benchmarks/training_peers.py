@@ -1,0 +1,163 @@
+"""Training speed against TSDAE of sentence-transformers, on the same sentences.
+
+    python benchmarks/training_peers.py books.txt
+
+TSDAE has the architecture of all-MiniLM-L6-v2 by its sizes alone (random weights, a WordPiece tokenizer of 30,522
+pieces that is trained on the same text), its published noise (0.6 of the words deleted) and tied weights; its batches
+are made as its trainer makes them, tokenisation included. Both have the fast precision of the machine. They run in
+turn, so a machine that slows down slows both. Prints target tokens/s, each by its own tokenizer, words/s, which do not
+depend on one, the ratios of the same round, and the memory that each takes, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import random
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from training_speed import Ours, fast_attention, make_model, make_store
+
+from hf_meanmax.training.machine import is_bf16_fast, peak_memory_bytes
+
+_KEPT = 0.4
+
+
+class Tsdae:
+    """A step of TSDAE as sentence-transformers trains it."""
+
+    def __init__(self, args: Any, lines: list[str], folder: Path, device: torch.device) -> None:
+        from sentence_transformers import SentenceTransformer
+        from sentence_transformers.sentence_transformer.losses import DenoisingAutoEncoderLoss
+        from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+        from tokenizers import BertWordPieceTokenizer
+        from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
+
+        pieces = BertWordPieceTokenizer()
+        pieces.train_from_iterator(lines, vocab_size=30522, show_progress=False)
+        pieces.save(str(folder / "pieces.json"))
+        BertTokenizerFast(tokenizer_file=str(folder / "pieces.json")).save_pretrained(folder / "bert")
+        config = BertConfig(
+            vocab_size=30522, hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536
+        )
+        torch.manual_seed(0)
+        BertForMaskedLM(config).save_pretrained(folder / "bert")
+        transformer = Transformer(str(folder / "bert"))
+        self.model = SentenceTransformer(modules=[transformer, Pooling(384, "cls")], device=str(device)).train()
+        self.loss = DenoisingAutoEncoderLoss(self.model, tie_encoder_decoder=True).to(device).train()
+        self.optimizer = torch.optim.AdamW(self.loss.parameters(), lr=3e-5, fused=True)
+        self.lines, self.device, self.batch_size = lines, device, args.tsdae_sentences
+        self.use_bf16 = is_bf16_fast(device)
+        self.random = random.Random(0)
+
+    def run(self, steps: int) -> tuple[int, int, float]:
+        """Target tokens, words and seconds."""
+        tokens, words, seconds = 0, 0, 0.0
+        for _ in range(steps):
+            texts = self.random.sample(self.lines, self.batch_size)
+            start = time.perf_counter()
+            features = [self.model.preprocess(side) for side in ([self._noisy(text) for text in texts], texts)]
+            features = [{name: value.to(self.device) for name, value in side.items()
+                         if isinstance(value, torch.Tensor)} for side in features]  # fmt: skip
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.use_bf16):
+                self.loss(features, None).backward()
+            torch.nn.utils.clip_grad_norm_(self.loss.parameters(), 1.0)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            if self.device.type == "cuda":
+                torch.cuda.synchronize()
+            seconds += time.perf_counter() - start
+            # Every token but the first is a target.
+            tokens += int(features[1]["attention_mask"].sum()) - len(texts)
+            words += sum(len(text.split()) for text in texts)
+        return tokens, words, seconds
+
+    def _noisy(self, text: str) -> str:
+        words = text.split()
+        kept = [word for word in words if self.random.random() < _KEPT]
+        return " ".join(kept or [self.random.choice(words)])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("corpus", nargs="+")
+    parser.add_argument("--vocab-size", type=int, default=20000)
+    parser.add_argument("--hidden-size", type=int, default=1024)
+    parser.add_argument("--intermediate-size", type=int, default=2048)
+    parser.add_argument("--batch-tokens", type=int, default=2048)
+    parser.add_argument("--accumulation", type=int, default=2)
+    parser.add_argument("--negatives", type=int, default=4000)
+    parser.add_argument("--tsdae-sentences", type=int, default=64, help="sentences of a step of TSDAE")
+    parser.add_argument("--rounds", type=int, default=5, help="measurements of each")
+    parser.add_argument("--steps", type=int, default=8, help="steps of ours in a measurement; TSDAE takes half of them")
+    parser.add_argument("--lines", type=int, default=100_000, help="lines of the corpus that are used")
+    parser.add_argument("--min-tokens", type=int, default=4, help="shorter lines are left out")
+    parser.add_argument("--max-tokens", type=int, default=32, help="longer lines are left out")
+    args = parser.parse_args()
+
+    # Peak memory is that of a process, so each has one; only the speeds are compared in one.
+    for name in ("ours", "tsdae"):
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            print(
+                f"{name:6s} alone: peak memory {pool.apply(measure_memory, (args, name)) / 2**30:.2f} GiB", flush=True
+            )
+    rates: dict[str, list[float]] = {name: [] for name in ("ours", "ours words", "tsdae", "tsdae words")}
+    with tempfile.TemporaryDirectory() as folder:
+        ours, words_per_token, tsdae = make_both(args, Path(folder))
+        ours.run(2)
+        tsdae.run(2)
+        for number in range(args.rounds):
+            tokens, seconds, _ = ours.run(args.steps)
+            rates["ours"].append(tokens / seconds)
+            rates["ours words"].append(tokens * words_per_token / seconds)
+            tokens, words, seconds = tsdae.run(max(1, args.steps // 2))
+            rates["tsdae"].append(tokens / seconds)
+            rates["tsdae words"].append(words / seconds)
+            print(
+                f"round {number + 1}  ours {rates['ours'][-1]:8,.0f} target tokens/s  "
+                f"TSDAE {rates['tsdae'][-1]:8,.0f}  ratio {rates['ours'][-1] / rates['tsdae'][-1]:.1f}  in words "
+                f"{rates['ours words'][-1] / rates['tsdae words'][-1]:.1f}",
+                flush=True,
+            )
+    ratios = [a / b for a, b in zip(rates["ours"], rates["tsdae"], strict=True)]
+    in_words = [a / b for a, b in zip(rates["ours words"], rates["tsdae words"], strict=True)]
+    print(
+        f"medians: ours {statistics.median(rates['ours']):,.0f} target tokens/s, TSDAE "
+        f"{statistics.median(rates['tsdae']):,.0f}; ratio {statistics.median(ratios):.1f} "
+        f"({min(ratios):.1f}-{max(ratios):.1f}), in words {statistics.median(in_words):.1f} "
+        f"({min(in_words):.1f}-{max(in_words):.1f}); {torch.get_num_threads()} threads, "
+        f"{'bf16' if ours.use_bf16 else 'fp32'}"
+    )
+
+
+def make_both(args: Any, folder: Path, which: str = "") -> tuple[Any, float, Any]:
+    """Our loop, words per token of the corpus, and TSDAE's loop; or one of the loops alone."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    store, tokenizer = make_store(args, folder)
+    lines = [line for line in (folder / "corpus.txt").read_text(encoding="utf-8").split("\n") if line]
+    lengths = map(len, tokenizer(lines, add_special_tokens=False)["input_ids"])
+    lines = [line for line, n in zip(lines, lengths, strict=True) if args.min_tokens <= n <= args.max_tokens]
+    words = sum(len(line.split()) for line in lines) / int(store.lengths.sum())
+    ours = tsdae = None
+    if which in ("", "ours"):
+        ours = Ours(args, store, make_model(args, len(tokenizer), device, fast_attention(device)))
+    if which in ("", "tsdae"):
+        tsdae = Tsdae(args, lines, folder, device)
+    return ours, words, tsdae
+
+
+def measure_memory(args: Any, which: str) -> int:
+    """Bytes that one loop needs, measured in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        ours, _, tsdae = make_both(args, Path(folder), which)
+        (ours or tsdae).run(3)
+        return peak_memory_bytes(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+if __name__ == "__main__":
+    main()
