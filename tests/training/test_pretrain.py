@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import itertools
 import json
 import math
 import os
@@ -520,6 +521,17 @@ def test_time_limit(make_arguments):
     summary = pretrain(make_arguments(max_steps=3, max_minutes=5))
     assert (summary["steps"], summary["stopped_by"]) == (3, "steps")
     assert sorted(losses(args.output_dir)) == [1, 2, 3]
+
+
+def test_token_limit(make_arguments):
+    """The step that reaches it is the last; the learning rate falls with the tokens."""
+    args = make_arguments(max_steps=1000, max_training_tokens=500, lr_schedule="linear", learning_rate=0.01)
+    summary = pretrain(args)
+    assert summary["stopped_by"] == "tokens"
+    seen = [record for record in records(args.output_dir) if "loss" in record]
+    assert seen[-2]["tokens"] < 500 <= seen[-1]["tokens"] == summary["tokens"]
+    for before, record in itertools.pairwise(seen):
+        assert record["learning_rate"] == pytest.approx(0.01 * (1 - before["tokens"] / 500))
 
 
 def assert_saved_weights_are_finite(folder: str | Path) -> None:

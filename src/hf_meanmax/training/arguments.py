@@ -193,6 +193,7 @@ class PretrainArguments(RunArguments):
     batch_tokens: int = field(default=4096, metadata={"help": "tokens of one forward pass, over all processes"})
     max_steps: int = field(default=0, metadata={"help": "stop after so many optimizer steps (0: see epochs)"})
     max_minutes: float = field(default=0.0, metadata={"help": "stop after so many minutes of training (0: no limit)"})
+    max_training_tokens: int = field(default=0, metadata={"help": "stop after so many target tokens (0: no limit)"})
     softmax: Literal["full", "chunked", "sampled"] = field(
         default="full", metadata={"help": "how the training loss is computed; evaluation always uses the full one"}
     )
@@ -216,7 +217,7 @@ class PretrainArguments(RunArguments):
         self.check_least(
             batch_tokens=1, min_tokens=1, max_tokens=1, log_steps=1, eval_steps=0, checkpoint_steps=1,
             keep_checkpoints=1, max_steps=0, num_negatives=1, validation_sentences=1, early_stopping_patience=0,
-            sample_sentences=0, max_target_tokens=1, source_vocab_size=0, teacher_weight=0,
+            sample_sentences=0, max_target_tokens=1, source_vocab_size=0, teacher_weight=0, max_training_tokens=0,
         )  # fmt: skip
         if self.max_tokens < self.min_tokens:
             raise ValueError(

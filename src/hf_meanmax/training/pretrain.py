@@ -46,7 +46,8 @@ from .preparation import prepare, prepare_teacher, prepare_word_vectors
 
 # Settings that say how long a run goes on and what it shows, not what each step does.
 _FREE_ON_RESUME = {
-    "max_steps", "epochs", "max_minutes", "early_stopping_patience", "log_steps", "eval_steps", "sample_sentences",
+    "max_steps", "epochs", "max_minutes", "max_training_tokens", "early_stopping_patience", "log_steps", "eval_steps",
+    "sample_sentences",
     "checkpoint_steps", "keep_checkpoints", "overwrite", "report_to", "showcase", "normalize", "cache_dir",
     "output_dir", "recipe", "attention",
 }  # fmt: skip
@@ -351,6 +352,8 @@ class Run:
         progress = (step - args.warmup_steps) / max(1, self.total_steps - args.warmup_steps)
         if args.max_minutes:
             progress = max(progress, self.agreed_seconds / (60 * args.max_minutes))
+        if args.max_training_tokens:
+            progress = max(progress, self.state["tokens"] / args.max_training_tokens)
         progress = min(1.0, progress)
         if args.lr_schedule == "linear":
             return 1.0 - progress
@@ -482,6 +485,8 @@ class Run:
             reason = 2
         elif args.early_stopping_patience and state["bad_evaluations"] >= args.early_stopping_patience:
             reason = 3
+        elif args.max_training_tokens and state["tokens"] >= args.max_training_tokens:
+            reason = 4
         if self.world_size > 1:
             own = torch.tensor([[reason, state["seconds"]]], dtype=torch.float32, device=self.device)
             reasons, seconds = self.accelerator.gather(own).T.tolist()
@@ -490,7 +495,7 @@ class Run:
             self.agreed_seconds = max(seconds)
         else:
             self.agreed_seconds = state["seconds"]
-        return ("", "terminated", "time", "no better accuracy")[reason]
+        return ("", "terminated", "time", "no better accuracy", "tokens")[reason]
 
     def _save(self) -> None:
         self.checkpoints.save(self.stateful_model, self.optimizer, self.state, self.is_main)

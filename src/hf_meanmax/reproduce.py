@@ -1,0 +1,288 @@
+"""A list of systems, trained one after the other, evaluated alike, and put into one table.
+
+    hf-meanmax-reproduce books.yaml --data data --output results/books
+
+The list is YAML; `{data}`, `{output}` and `{run}` (the system's own folder) stand for folders in every text:
+
+    prepare:  # commands, each run once, before all systems
+      - command: "hf-meanmax-vectors {data}/books/*.txt --output {output}/vectors.safetensors"
+        makes: "{output}/vectors.safetensors"
+    common: {corpus: "{data}/books/*.txt", max_training_tokens: 10000000}
+    systems:
+      mean-max AAE: {recipe: mean-max-aae-small}  # and settings of pretrain.py, which win over `common`
+      mean AAE: {recipe: mean-max-aae-small, pooling: mean}
+      TSDAE: {command: "python tsdae.py {run}/model", model: "{run}/model"}  # anything that makes an encoder
+      MiniLM: {model: sentence-transformers/all-MiniLM-L6-v2}  # or is one
+    evaluate: {tasks: ten, controls: all, seeds: 3}
+    reconstruct: {source: "{data}/books/test.txt", limit: 2000}
+
+A system that is finished is not run again, one that was interrupted goes on; one that fails is told at the end, after
+the others.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .cli import make_parser, one_line_errors, parse_arguments
+from .evaluation.report import Results, write_report
+from .evaluation.runner import package_versions, shown_score
+from .export import saved_training_args
+from .files import replacing_file
+from .markdown import markdown_table, markdown_text
+
+ROWS, TABLE, RUNS = "rows.json", "table.md", "runs"
+_PARTS = {"prepare", "common", "systems", "evaluate", "reconstruct"}
+_EVALUATE = {"tasks": "ten", "controls": "all", "seeds": 3, "any_size": False}
+
+
+@dataclass
+class Plan:
+    """What is to be trained and evaluated.
+
+    Attributes:
+        systems: by name, settings of pretraining with `recipe`, or `command` and `model`.
+        common: settings of every pretraining.
+        prepare: `command` and `makes` of what all systems need.
+        evaluate: `tasks`, `controls` and `seeds` as for `evaluate.py`.
+        reconstruct: arguments of [`score_checkpoint`]; none, and nothing is decoded.
+    """
+
+    systems: dict[str, dict[str, Any]]
+    common: dict[str, Any] = field(default_factory=dict)
+    prepare: list[dict[str, str]] = field(default_factory=list)
+    evaluate: dict[str, Any] = field(default_factory=lambda: dict(_EVALUATE))
+    reconstruct: dict[str, Any] = field(default_factory=dict)
+
+
+def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
+    """Reads a plan and puts in the folders.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is no plan: an unknown part, no system, or a system that is neither trained nor named.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"No such file: {str(path)!r}.")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not valid YAML: {error}") from error
+    if not isinstance(content, dict) or not content.get("systems"):
+        raise ValueError(f"{path}: expected `systems:` with one system or more.")
+    for name in content:
+        if name not in _PARTS:
+            near = difflib.get_close_matches(str(name), _PARTS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"{path}: unknown part {name!r}.{hint} Known: {', '.join(sorted(_PARTS))}.")
+    folders = {"{data}": str(data), "{output}": str(output)}
+    content = _put_in(content, folders)
+    content["evaluate"] = {**_EVALUATE, **content.get("evaluate", {})}
+    systems = {}
+    for name, system in content["systems"].items():
+        if not isinstance(system, dict) or ("recipe" in system) == ("model" in system):
+            raise ValueError(f"{path}: the system {name!r} needs either `recipe` or `model` (and perhaps `command`).")
+        systems[str(name)] = _put_in(system, {"{run}": str(Path(output) / RUNS / folder_name(str(name)))})
+    return Plan(**{**content, "systems": systems})
+
+
+def folder_name(name: str) -> str:
+    """A system's name as that of a folder."""
+    return "-".join("".join(letter if letter.isalnum() else " " for letter in name.lower()).split())
+
+
+def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[str] = ()) -> dict[str, str]:
+    """Trains and evaluates the systems that are not finished, and writes the table after each.
+
+    Args:
+        plan: what to do.
+        data: the folder with `senteval/`.
+        output: where to write: a row a system in rows.json, table.md, report.md with all controls and the published
+            rows, and each system's results.json; runs and checkpoints are in its sub-folder `runs`.
+        only: names of systems; by default all.
+
+    Returns:
+        What went wrong, by the name of the system.
+
+    Raises:
+        ValueError: an unknown name in `only`, or a preparation that failed.
+    """
+    output = Path(output)
+    output.mkdir(parents=True, exist_ok=True)
+    for name in only:
+        if name not in plan.systems:
+            raise ValueError(f"There is no system {name!r}; choose among {', '.join(plan.systems)}.")
+    for step in plan.prepare:
+        if not Path(step["makes"]).exists():
+            _run(shlex.split(step["command"]))
+            if not Path(step["makes"]).exists():
+                raise ValueError(f"{step['command']!r} did not make {step['makes']}.")
+    failures = {}
+    for name in only or plan.systems:
+        rows = _read_rows(output)
+        wanted = _wanted(plan, name)
+        if rows.get(name, {}).get("plan") == wanted:
+            continue
+        try:
+            rows[name] = {"plan": wanted, **_make_row(plan, name, Path(data), output)}
+        except (OSError, ValueError, RuntimeError) as error:
+            failures[name] = str(error)
+            continue
+        with replacing_file(output / ROWS) as file:
+            json.dump({known: rows[known] for known in plan.systems if known in rows}, file, indent=1)
+        write_tables(plan, output)
+    write_tables(plan, output)
+    return failures
+
+
+def _wanted(plan: Plan, name: str) -> dict[str, Any]:
+    """What a finished row depends on."""
+    system = plan.systems[name]
+    common = plan.common if "recipe" in system else {}
+    return {"system": {**common, **system}, "evaluate": plan.evaluate, "reconstruct": plan.reconstruct}
+
+
+def _make_row(plan: Plan, name: str, data: Path, output: Path) -> dict[str, Any]:
+    system, run = plan.systems[name], output / RUNS / folder_name(name)
+    row: dict[str, Any] = {"versions": package_versions(), "commands": []}
+    if "recipe" in system:
+        model = str(run / "model")
+        settings = {**plan.common, **system, "output_dir": str(run)}
+        command = [sys.executable, "-m", "hf_meanmax.training.pretrain", str(settings.pop("recipe"))]
+        for key, value in settings.items():
+            command += [f"--{key}", *(map(_as_text, value) if isinstance(value, list) else [_as_text(value)])]
+    else:
+        model, command = system["model"], shlex.split(system.get("command", ""))
+    if command and not (Path(model) / "modules.json").is_file():
+        _run(command)
+    if command:
+        row["commands"].append(shlex.join(["python" if part == sys.executable else part for part in command]))
+    trained = saved_training_args(model) if Path(model).is_dir() else {}
+    row["seed"] = trained.get("seed")
+    kept = ("steps", "tokens", "minutes", "tokens_per_second", "share_of_matrix_rate", "validation_loss")
+    row["training"] = {key: trained.get("results", {}).get(key) for key in kept}
+    _run(_evaluation_command(plan, name, model, data, output))
+    results = Results.load(output / folder_name(name))
+    row["sentences_per_second"] = results.model.get("sentences_per_second")
+    row["averages"] = results.averages
+    row["scores"] = {task: found["metrics"] for task, found in results.scores.items()}
+    if plan.reconstruct and _says_again(model, trained):
+        from .evaluation.reconstruction import score_checkpoint
+
+        folder = output / folder_name(name) / "reconstruction"
+        scores = score_checkpoint(model, **plan.reconstruct, output=folder, show_progress=False)
+        row["reconstruction"] = {key: scores[key] for key in ("bleu", "exact_match", "accuracy", "sentences")}
+    return row
+
+
+def _evaluation_command(plan: Plan, name: str, model: str, data: Path, output: Path) -> list[str]:
+    """In a process of its own, whose memory is free again afterwards."""
+    options = plan.evaluate
+    command = [
+        sys.executable, "-m", "hf_meanmax.evaluation.command_line", model, "--data", str(data),
+        "--tasks", options["tasks"], "--controls", options["controls"], "--seeds", str(options["seeds"]),
+        "--output", str(output / folder_name(name)), "--cache", str(output / RUNS / "cache"),
+    ]  # fmt: skip
+    return [*command, "--any-size"] if options["any_size"] else command
+
+
+def _says_again(model: str, trained: Mapping[str, Any]) -> bool:
+    from .export import check_checkpoint, is_own_checkpoint
+
+    if not is_own_checkpoint(model):
+        return False
+    config = check_checkpoint(model)
+    return config.is_autoregressive and config.has_latents and trained.get("objective") == "reconstruction"
+
+
+def write_tables(plan: Plan, output: Path) -> None:
+    """Writes table.md and report.md of the finished rows."""
+    rows = {name: row for name, row in _read_rows(output).items() if name in plan.systems}
+    if not rows:
+        return
+    tasks = list(dict.fromkeys(task for row in rows.values() for task in row["scores"]))
+    averages = list(dict.fromkeys(name for row in rows.values() for name in row["averages"]))
+    sts = [task for task in tasks if task.startswith("STS")]
+    header = ["system", *tasks, *(name.replace("_", " ") for name in averages)]
+    header += ["mean STS", "BLEU", "word for word", "training tokens", "tokens/s", "sentences/s"]
+    results = {name: Results.load(output / folder_name(name)) for name in rows}
+    lines = []
+    for name, row in rows.items():
+        line = [markdown_text(name)]
+        for task in tasks:
+            main = results[name].tasks.get(task, {}).get("main")
+            line.append(shown_score(row["scores"][task][main], main) if main else "")
+        line += [_number(row["averages"].get(key), 1) for key in averages]
+        correlations = [row["scores"][task]["pearson"] for task in sts if task in row["scores"]]
+        line.append(_number(sum(correlations) / len(correlations) if correlations else None, 3))
+        said = row.get("reconstruction", {})
+        exact = said.get("exact_match")
+        line += [_number(said.get("bleu"), 1), _number(None if exact is None else 100 * exact, 1)]
+        line += [_number(row["training"].get(key), 0) for key in ("tokens", "tokens_per_second")]
+        line.append(_number(row.get("sentences_per_second"), 0))
+        lines.append(line)
+    with replacing_file(output / TABLE) as file:
+        file.write(markdown_table(header, lines, "l" + "r" * (len(header) - 1)) + "\n")
+    write_report(list(results.values()), output)
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:,.{digits}f}"
+
+
+def _read_rows(output: Path) -> dict[str, Any]:
+    path = output / ROWS
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def _run(command: Sequence[str]) -> None:
+    print("$ " + shlex.join(command), flush=True)
+    code = subprocess.run(command, check=False).returncode
+    if code:
+        raise RuntimeError(f"{shlex.join(command)} ended with exit code {code}.")
+
+
+def _as_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _put_in(value: Any, folders: Mapping[str, str]) -> Any:
+    """`value` with the folders in the places of their names, at any depth."""
+    if isinstance(value, str):
+        for name, folder in folders.items():
+            value = value.replace(name, folder)
+        return value
+    if isinstance(value, dict):
+        return {key: _put_in(part, folders) for key, part in value.items()}
+    return [_put_in(part, folders) for part in value] if isinstance(value, list) else value
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command line; see `--help`."""
+    parser = make_parser("hf-meanmax-reproduce", "Train and evaluate a list of systems, and put them into one table.")
+    parser.add_argument("plan", help="YAML file, see the documentation of hf_meanmax.reproduce")
+    parser.add_argument("--data", required=True, help="folder that holds senteval/ and what the plan names")
+    parser.add_argument("--output", required=True, help="folder for the table, the results and the runs")
+    parser.add_argument("--only", nargs="+", default=[], help="names of systems")
+    args = parse_arguments(parser, argv)
+    with one_line_errors("reproduce"):
+        plan = read_plan(args.plan, args.data, args.output)
+        failures = reproduce(plan, args.data, args.output, args.only)
+        print((Path(args.output) / TABLE).read_text(encoding="utf-8") if (Path(args.output) / TABLE).is_file() else "")
+        if failures:
+            raise ValueError("failed: " + "; ".join(f"{name}: {error}" for name, error in failures.items()))
+
+
+if __name__ == "__main__":
+    main()

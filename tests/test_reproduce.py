@@ -1,0 +1,115 @@
+"""A list of systems becomes a table; what is finished is not done again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from evaluation.senteval_folder import write_senteval_folder
+from hf_meanmax import reproduce as module
+from hf_meanmax.export import save_checkpoint
+from hf_meanmax.reproduce import folder_name, main, read_plan
+from tiny_model import make_model, make_tokenizer, random_lines
+
+TINY = {
+    "vocab_size": 40, "embedding_size": 8, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2,
+    "batch_tokens": 200, "max_training_tokens": 400, "eval_steps": 0, "min_tokens": 1, "precision": "fp32",
+    "validation_sentences": 20, "max_steps": 1000, "sample_sentences": 0,
+}  # fmt: skip
+
+
+@pytest.fixture
+def data(tmp_path):
+    write_senteval_folder(tmp_path / "data" / "senteval")
+    (tmp_path / "data" / "text.txt").write_text("\n".join(filter(None, random_lines(300))) + "\n")
+    save_checkpoint(make_model(), make_tokenizer(), tmp_path / "data" / "other")
+    return tmp_path / "data"
+
+
+def write_plan(path, **changes):
+    (path.parent / "tiny.yaml").write_text(yaml.safe_dump(TINY))
+    plan = {
+        "prepare": [{"command": "cp {data}/text.txt {output}/corpus.txt", "makes": "{output}/corpus.txt"}],
+        "common": {"corpus": "{output}/corpus.txt", "cache_dir": "{output}/cache"},
+        "systems": {
+            "mean-max AAE (tiny)": {"recipe": str(path.parent / "tiny.yaml"), "seed": 3},
+            "another": {"model": "{data}/other"},
+        },
+        "evaluate": {"tasks": "TREC,STS12", "controls": "bag", "any_size": True},
+        "reconstruct": {"source": "{output}/corpus.txt", "limit": 20, "min_tokens": 1},
+        **changes,
+    }
+    path.write_text(yaml.safe_dump(plan, sort_keys=False))
+    return str(path)
+
+
+def test_systems_become_a_table(data, tmp_path, capsys, monkeypatch):
+    plan, output = write_plan(tmp_path / "plan.yaml"), tmp_path / "results"
+    main([plan, "--data", str(data), "--output", str(output)])
+    table = (output / "table.md").read_text()
+    assert capsys.readouterr().out.rstrip().endswith(table.rstrip())
+    header, _, *lines = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
+    assert header == [
+        "system", "TREC", "STS12", "mean STS", "BLEU", "word for word", "training tokens", "tokens/s", "sentences/s",
+    ]  # fmt: skip
+    assert [line[0] for line in lines] == ["mean-max AAE (tiny)", "another"]
+    trained, other = (dict(zip(header, line, strict=True)) for line in lines)
+    assert 400 <= int(trained["training tokens"]) < 700
+    assert float(trained["BLEU"]) >= 0
+    assert (other["training tokens"], other["BLEU"]) == ("", "")
+    rows = json.loads((output / "rows.json").read_text())
+    row = rows["mean-max AAE (tiny)"]
+    assert row["seed"] == 3
+    assert row["commands"][0].startswith("python -m hf_meanmax.training.pretrain")
+    assert float(trained["mean STS"]) == pytest.approx(row["scores"]["STS12"]["pearson"], abs=6e-4)
+    assert {"hf_meanmax", "torch"} <= set(row["versions"])
+    assert (output / "report.md").exists()
+    # What is finished is not done again; another setting of one system is another row.
+    commands = []
+    run = module._run
+    monkeypatch.setattr(module, "_run", lambda command: commands.append(command) or run(command))
+    main([plan, "--data", str(data), "--output", str(output)])
+    assert commands == []
+    write_plan(tmp_path / "plan.yaml", evaluate={"tasks": "TREC", "controls": "none", "any_size": True})
+    main([plan, "--data", str(data), "--output", str(output), "--only", "another"])
+    assert len(commands) == 1
+    assert "evaluation.command_line" in commands[0][2]
+
+
+def test_one_failure_does_not_stop_the_others(data, tmp_path):
+    systems = {"broken": {"model": "{run}/model", "command": "false"}, "another": {"model": "{data}/other"}}
+    plan = write_plan(tmp_path / "plan.yaml", systems=systems, evaluate={"tasks": "TREC", "controls": "none",
+                                                                          "any_size": True})  # fmt: skip
+    with pytest.raises(SystemExit, match="failed: broken: false ended with exit code 1"):
+        main([plan, "--data", str(data), "--output", str(tmp_path / "results")])
+    assert list(json.loads((tmp_path / "results" / "rows.json").read_text())) == ["another"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"systems": {}}, "expected `systems:`"),
+        ({"systems": {"x": {"seed": 1}}}, "the system 'x' needs either `recipe` or `model`"),
+        ({"evaluat": {}}, "unknown part 'evaluat'. Did you mean 'evaluate'"),
+    ],
+)
+def test_bad_plans_are_refused(changes, reason, tmp_path):
+    path = write_plan(tmp_path / "plan.yaml", **changes)
+    with pytest.raises(ValueError, match=reason):
+        read_plan(path, tmp_path, tmp_path)
+
+
+def test_other_refusals(data, tmp_path):
+    plan = write_plan(tmp_path / "plan.yaml")
+    for arguments, reason in (
+        ([str(tmp_path / "missing.yaml")], "No such file"),
+        ([plan, "--only", "mean"], "There is no system 'mean'; choose among"),
+    ):
+        with pytest.raises(SystemExit, match=reason):
+            main([*arguments, "--data", str(data), "--output", str(tmp_path / "results")])
+    plan = write_plan(tmp_path / "plan.yaml", prepare=[{"command": "true", "makes": "{output}/nothing"}])
+    with pytest.raises(SystemExit, match="'true' did not make"):
+        main([plan, "--data", str(data), "--output", str(tmp_path / "results")])
+    assert folder_name("mean-max AAE (paper), d = 512") == "mean-max-aae-paper-d-512"
