@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from training_speed import Ours, fast_attention, make_model, make_store
+from training_speed import Ours, add_options, fast_attention, make_model, make_store
 
 from hf_meanmax.training.machine import is_bf16_fast, peak_memory_bytes
 
@@ -85,19 +85,10 @@ class Tsdae:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("corpus", nargs="+")
-    parser.add_argument("--vocab-size", type=int, default=20000)
-    parser.add_argument("--hidden-size", type=int, default=1024)
-    parser.add_argument("--intermediate-size", type=int, default=2048)
-    parser.add_argument("--batch-tokens", type=int, default=2048)
-    parser.add_argument("--accumulation", type=int, default=2)
-    parser.add_argument("--negatives", type=int, default=4000)
+    add_options(parser)
     parser.add_argument("--tsdae-sentences", type=int, default=64, help="sentences of a step of TSDAE")
     parser.add_argument("--rounds", type=int, default=5, help="measurements of each")
     parser.add_argument("--steps", type=int, default=8, help="steps of ours in a measurement; TSDAE takes half of them")
-    parser.add_argument("--lines", type=int, default=100_000, help="lines of the corpus that are used")
-    parser.add_argument("--min-tokens", type=int, default=4, help="shorter lines are left out")
-    parser.add_argument("--max-tokens", type=int, default=32, help="longer lines are left out")
     args = parser.parse_args()
 
     # Peak memory is that of a process, so each has one; only the speeds are compared in one.

@@ -27,20 +27,11 @@ from hf_meanmax.training.machine import count_flops, is_bf16_fast, measure_matri
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("corpus", nargs="+")
-    parser.add_argument("--vocab-size", type=int, default=20000)
-    parser.add_argument("--hidden-size", type=int, default=1024)
-    parser.add_argument("--intermediate-size", type=int, default=2048)
-    parser.add_argument("--batch-tokens", type=int, default=2048)
-    parser.add_argument("--accumulation", type=int, default=2)
-    parser.add_argument("--negatives", type=int, default=4000)
+    add_options(parser)
     parser.add_argument("--rounds", type=int, default=5, help="measurements of each loop")
     parser.add_argument(
         "--steps", type=int, default=12, help="steps of our loop in a measurement; the plain one takes 2"
     )
-    parser.add_argument("--lines", type=int, default=200_000, help="lines of the corpus that are used")
-    parser.add_argument("--min-tokens", type=int, default=4, help="shorter lines are left out")
-    parser.add_argument("--max-tokens", type=int, default=32, help="longer lines are left out")
     args = parser.parse_args()
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -75,6 +66,20 @@ def main() -> None:
             f"rate on the model's own products {statistics.median(product_shares):.2f}; "
             f"peak memory of both together {peak_memory_bytes(device) / 2**30:.2f} GiB"
         )
+
+
+def add_options(parser):
+    """The corpus, and the sizes of model and step."""
+    parser.add_argument("corpus", nargs="+")
+    parser.add_argument("--vocab-size", type=int, default=20000)
+    parser.add_argument("--hidden-size", type=int, default=1024)
+    parser.add_argument("--intermediate-size", type=int, default=2048)
+    parser.add_argument("--batch-tokens", type=int, default=2048)
+    parser.add_argument("--accumulation", type=int, default=2)
+    parser.add_argument("--negatives", type=int, default=4000)
+    parser.add_argument("--lines", type=int, default=200_000, help="lines of the corpus that are used")
+    parser.add_argument("--min-tokens", type=int, default=4, help="shorter lines are left out")
+    parser.add_argument("--max-tokens", type=int, default=32, help="longer lines are left out")
 
 
 def make_store(args, folder):

@@ -28,7 +28,7 @@ from hf_meanmax.files import replacing_file
 from .arguments import FinetuneArguments, arguments_from_settings, describe_settings, read_options, read_recipe
 from .checkpoints import claim_folder
 from .machine import is_bf16_fast, peak_memory_bytes
-from .preparation import cache_folder, cached_store, load_or_train_tokenizer, prepare_word_vectors
+from .preparation import cache_folder, cached_store, load_or_train_tokenizer, prepare_word_vectors, token_ids
 
 _HELD_OUT_SHARE = 10
 
@@ -208,11 +208,7 @@ def build_classifier(args: FinetuneArguments, train: LabelledTexts, labels: list
         config = args.build_config(
             **head,
             vocab_size=len(tokenizer),
-            pad_token_id=tokenizer.pad_token_id,
-            unk_token_id=tokenizer.unk_token_id,
-            bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-            decoder_start_token_id=tokenizer.bos_token_id,
+            **token_ids(tokenizer),
         )
     if (config.pair_combination is not None) != (train.pairs is not None):
         kind = "single texts" if train.pairs is None else "pairs"

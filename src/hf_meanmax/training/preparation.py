@@ -284,6 +284,17 @@ def load_or_train_tokenizer(
     return AutoTokenizer.from_pretrained(folder)
 
 
+def token_ids(tokenizer: Any) -> dict[str, int]:
+    """The special tokens' fields of a configuration."""
+    return {
+        "pad_token_id": tokenizer.pad_token_id,
+        "unk_token_id": tokenizer.unk_token_id,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "decoder_start_token_id": tokenizer.bos_token_id,
+    }
+
+
 def prepare_word_vectors(
     args: RunArguments, tokenizer: Any, store: TokenStore, size: int, show_progress: bool = True
 ) -> Any:

@@ -42,7 +42,7 @@ from .arguments import PretrainArguments, describe_settings, list_recipes, parse
 from .checkpoints import Checkpoints, claim_folder
 from .decoder_inputs import feed_decoder
 from .machine import count_flops, is_bf16_fast, measure_matrix_rate, peak_memory_bytes, synchronize
-from .preparation import prepare, prepare_teacher, prepare_word_vectors
+from .preparation import prepare, prepare_teacher, prepare_word_vectors, token_ids
 
 # Settings that say how long a run goes on and what it shows, not what each step does.
 _FREE_ON_RESUME = {
@@ -170,11 +170,7 @@ class Run:
         config = args.build_config(
             **derived,
             vocab_size=len(said_by),
-            pad_token_id=tokenizer.pad_token_id,
-            unk_token_id=tokenizer.unk_token_id,
-            bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-            decoder_start_token_id=tokenizer.bos_token_id,
+            **token_ids(tokenizer),
         )
         # What the loss holds beside the words, reported apart.
         self.side_losses = tuple(
