@@ -143,8 +143,12 @@ def test_from_a_checkpoint(sets, checkpoint, tmp_path):
     run(settings, tmp_path / "frozen", freeze_encoder=True, classifier_hidden_size=8)
     now = AutoModel.from_pretrained(tmp_path / "frozen" / "model").state_dict()
     assert all(torch.equal(value, learned[name]) for name, value in now.items())
-    again = run({**settings, "checkpoint": str(tmp_path / "frozen" / "model"), "epochs": 4}, tmp_path / "again")
-    assert again["test"]["accuracy"] >= 0
+    three = [(text, {"old": "1", "red": "2"}[label]) for text, label in reviews(60, seed=4)] + [("a mat", "10")] * 9
+    other = {"train": write(tmp_path / "three.tsv", three), "validation": "", "test": ""}
+    again = run({**settings, **other, "checkpoint": str(tmp_path / "frozen" / "model")}, tmp_path / "again")
+    assert again["labels"] == ["1", "2", "10"]
+    head = AutoModelForSequenceClassification.from_pretrained(tmp_path / "again" / "model").classifier.head
+    assert (head.hidden.out_features, head.output.out_features) == (8, 3)
 
 
 def test_fewer_examples_and_a_held_out_share(sets, tmp_path):

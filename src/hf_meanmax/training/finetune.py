@@ -44,18 +44,15 @@ def finetune(args: FinetuneArguments) -> dict[str, Any]:
         FileNotFoundError, ValueError: for settings, data or a checkpoint that cannot be trained on.
         FileExistsError: if `output_dir` holds a run with other settings.
     """
-    from transformers import DataCollatorWithPadding, EarlyStoppingCallback, TrainingArguments, set_seed
+    from accelerate import PartialState
+    from transformers import DataCollatorWithPadding, EarlyStoppingCallback, set_seed
 
     folder = Path(args.output_dir)
-    if "ACCELERATE_MIXED_PRECISION" in os.environ:
-        use_all_cores(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    use_all_cores(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     train, validation, test = read_sets(args)
-    is_begun = any((folder / "checkpoints").glob("checkpoint-*"))
-    if args.overwrite and is_begun:
-        shutil.rmtree(folder / "checkpoints")
-        is_begun = False
-    free = ("overwrite", "report_to", "cache_dir")
-    claim_folder(folder, {name: value for name, value in args.to_dict().items() if name not in free}, is_begun)
+    # The other processes look into the folder when the main one has claimed it.
+    with PartialState().main_process_first():
+        is_begun = _claim(args, folder) if PartialState().is_main_process else _is_begun(folder)
     labels = label_names(train, args.problem)
     # Trainer sets it too, but only after the model's new weights were drawn.
     set_seed(args.seed)
@@ -65,37 +62,11 @@ def finetune(args: FinetuneArguments) -> dict[str, Any]:
     for example in (example for examples in sets for example in examples):
         del example["is_cut"]
 
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    use_bf16 = args.precision == "bf16" or (args.precision == "auto" and is_bf16_fast(device))
     metric = "accuracy" if args.problem == "classification" else "pearson"
-    options = TrainingArguments(
-        output_dir=str(folder / "checkpoints"),
-        num_train_epochs=args.epochs,
-        per_device_train_batch_size=args.batch_size,
-        per_device_eval_batch_size=args.batch_size,
-        gradient_accumulation_steps=args.gradient_accumulation_steps,
-        learning_rate=args.learning_rate,
-        lr_scheduler_type=args.lr_schedule if not args.warmup_steps or args.lr_schedule != "constant"
-        else "constant_with_warmup",
-        warmup_steps=args.warmup_steps,
-        weight_decay=args.weight_decay,
-        max_grad_norm=args.max_grad_norm,
-        bf16=use_bf16,
-        seed=args.seed,
-        train_sampling_strategy="group_by_length",
-        eval_strategy="epoch",
-        save_strategy="epoch",
-        save_total_limit=1,
-        load_best_model_at_end=True,
-        metric_for_best_model=metric,
-        greater_is_better=True,
-        logging_strategy="epoch",
-        report_to=args.report_to.split(",") if args.report_to else [],
-    )  # fmt: skip
     patience = args.early_stopping_patience
     trainer = _penalty_trainer_class()(
         model=model,
-        args=options,
+        args=_training_arguments(args, folder, metric),
         train_dataset=sets[0],
         eval_dataset=sets[1],
         processing_class=tokenizer,
@@ -109,6 +80,7 @@ def finetune(args: FinetuneArguments) -> dict[str, Any]:
     results: dict[str, Any] = {
         "examples": {"train": len(train), "validation": len(validation), "test": len(test)},
         "labels": labels,
+        "unlabelled": train.unlabelled + validation.unlabelled + test.unlabelled,
         "cut_texts": cut,
         "encoder_parameters": sum(weights.numel() for weights in model.encoder.parameters()),
         "classifier_parameters": sum(weights.numel() for weights in model.classifier.parameters()),
@@ -124,6 +96,53 @@ def finetune(args: FinetuneArguments) -> dict[str, Any]:
     if trainer.is_world_process_zero():
         _save(args, model, tokenizer, folder, results)
     return results
+
+
+def _training_arguments(args: FinetuneArguments, folder: Path, metric: str) -> Any:
+    """What transformers' Trainer is told."""
+    from transformers import TrainingArguments
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    schedule: str = args.lr_schedule
+    if args.warmup_steps and schedule == "constant":
+        schedule = "constant_with_warmup"
+    return TrainingArguments(
+        output_dir=str(folder / "checkpoints"),
+        num_train_epochs=args.epochs,
+        per_device_train_batch_size=args.batch_size,
+        per_device_eval_batch_size=args.batch_size,
+        gradient_accumulation_steps=args.gradient_accumulation_steps,
+        learning_rate=args.learning_rate,
+        lr_scheduler_type=schedule,
+        warmup_steps=args.warmup_steps,
+        weight_decay=args.weight_decay,
+        max_grad_norm=args.max_grad_norm,
+        bf16=args.precision == "bf16" or (args.precision == "auto" and is_bf16_fast(device)),
+        seed=args.seed,
+        train_sampling_strategy="group_by_length",
+        eval_strategy="epoch",
+        save_strategy="epoch",
+        save_total_limit=1,
+        load_best_model_at_end=True,
+        metric_for_best_model=metric,
+        greater_is_better=True,
+        logging_strategy="epoch",
+        report_to=args.report_to.split(",") if args.report_to else [],
+    )
+
+
+def _claim(args: FinetuneArguments, folder: Path) -> bool:
+    """Makes the output folder, or recognises the run in it; whether one was begun there."""
+    if args.overwrite:
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    free = ("overwrite", "report_to", "cache_dir")
+    settings = {name: value for name, value in args.to_dict().items() if name not in free}
+    claim_folder(folder, settings, _is_begun(folder))
+    return _is_begun(folder)
+
+
+def _is_begun(folder: Path) -> bool:
+    return any((folder / "checkpoints").glob("checkpoint-*"))
 
 
 def read_sets(args: FinetuneArguments) -> tuple[LabelledTexts, LabelledTexts, LabelledTexts]:
@@ -217,7 +236,10 @@ def build_classifier(args: FinetuneArguments, train: LabelledTexts, labels: list
     if train.pairs is not None:
         tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
     if args.checkpoint and args.start == "encoder":
-        model = AutoModelForSequenceClassification.from_pretrained(path, config=config, attn_implementation=attention)
+        # The head of a classifier with other labels is made anew.
+        model = AutoModelForSequenceClassification.from_pretrained(
+            path, config=config, attn_implementation=attention, ignore_mismatched_sizes=True
+        )
     else:
         model = AutoModelForSequenceClassification.from_config(config, attn_implementation=attention)
     if args.checkpoint and args.start == "word_embeddings":
@@ -339,7 +361,8 @@ def main(argv: list[str] | None = None) -> int:
             print(f"{name}: " + ", ".join(f"{key} {value:.4f}" for key, value in results[name].items()))
     print(
         f"{results['classifier_parameters']:,} parameters of the classifier, {results['encoder_parameters']:,} of the "
-        f"encoder; {results['minutes']:.1f} minutes; {results['cut_texts']} texts were cut"
+        f"encoder; {results['minutes']:.1f} minutes; {results['cut_texts']} texts were cut, {results['unlabelled']} "
+        "had no label and were left out"
     )
     return 0
 
