@@ -21,38 +21,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from train_peer import Peer
 from training_speed import Ours, add_options, fast_attention, make_model, make_store
 
-from hf_meanmax.training.machine import is_bf16_fast, peak_memory_bytes
-
-_KEPT = 0.4
+from hf_meanmax.training.machine import peak_memory_bytes
 
 
 class Tsdae:
     """A step of TSDAE as sentence-transformers trains it."""
 
     def __init__(self, args: Any, lines: list[str], folder: Path, device: torch.device) -> None:
-        from sentence_transformers import SentenceTransformer
-        from sentence_transformers.sentence_transformer.losses import DenoisingAutoEncoderLoss
-        from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-        from tokenizers import BertWordPieceTokenizer
-        from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
-
-        pieces = BertWordPieceTokenizer()
-        pieces.train_from_iterator(lines, vocab_size=30522, show_progress=False)
-        pieces.save(str(folder / "pieces.json"))
-        BertTokenizerFast(tokenizer_file=str(folder / "pieces.json")).save_pretrained(folder / "bert")
-        config = BertConfig(
-            vocab_size=30522, hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536
-        )
         torch.manual_seed(0)
-        BertForMaskedLM(config).save_pretrained(folder / "bert")
-        transformer = Transformer(str(folder / "bert"))
-        self.model = SentenceTransformer(modules=[transformer, Pooling(384, "cls")], device=str(device)).train()
-        self.loss = DenoisingAutoEncoderLoss(self.model, tie_encoder_decoder=True).to(device).train()
-        self.optimizer = torch.optim.AdamW(self.loss.parameters(), lr=3e-5, fused=True)
-        self.lines, self.device, self.batch_size = lines, device, args.tsdae_sentences
-        self.use_bf16 = is_bf16_fast(device)
+        self.peer = Peer("tsdae", lines, folder, device, learning_rate=3e-5)
+        self.lines, self.batch_size = lines, args.tsdae_sentences
         self.random = random.Random(0)
 
     def run(self, steps: int) -> tuple[int, int, float]:
@@ -61,26 +42,10 @@ class Tsdae:
         for _ in range(steps):
             texts = self.random.sample(self.lines, self.batch_size)
             start = time.perf_counter()
-            features = [self.model.preprocess(side) for side in ([self._noisy(text) for text in texts], texts)]
-            features = [{name: value.to(self.device) for name, value in side.items()
-                         if isinstance(value, torch.Tensor)} for side in features]  # fmt: skip
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.use_bf16):
-                self.loss(features, None).backward()
-            torch.nn.utils.clip_grad_norm_(self.loss.parameters(), 1.0)
-            self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
-            if self.device.type == "cuda":
-                torch.cuda.synchronize()
+            tokens += self.peer.step(texts)
             seconds += time.perf_counter() - start
-            # Every token but the first is a target.
-            tokens += int(features[1]["attention_mask"].sum()) - len(texts)
             words += sum(len(text.split()) for text in texts)
         return tokens, words, seconds
-
-    def _noisy(self, text: str) -> str:
-        words = text.split()
-        kept = [word for word in words if self.random.random() < _KEPT]
-        return " ".join(kept or [self.random.choice(words)])
 
 
 def main() -> None:

@@ -1,0 +1,142 @@
+"""Trains a peer from random weights on a corpus within a budget: TSDAE or unsupervised SimCSE (sentence-transformers).
+
+    python benchmarks/train_peer.py tsdae 'books/*.txt' --output runs/tsdae --max-tokens 10000000
+    python benchmarks/train_peer.py simcse 'books/*.txt' --output runs/simcse --max-minutes 45
+
+Both have the architecture of all-MiniLM-L6-v2 by its sizes alone and a WordPiece tokenizer that is trained on the same
+corpus. Tokens are those of the sentences (with TSDAE, the targets). The result is a SentenceTransformer; training.json
+beside it says how long it took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from hf_meanmax.data import open_corpus
+from hf_meanmax.training.machine import is_bf16_fast, peak_memory_bytes, synchronize
+
+VOCABULARY = 30522
+KEPT = 0.4  # of the words, as TSDAE's paper deletes them
+
+
+def make_model(lines: list[str], folder: Path, device: torch.device, pooling: str) -> Any:
+    """The architecture of MiniLM-L6 with random weights, and a tokenizer trained on `lines`."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+    from tokenizers import BertWordPieceTokenizer
+    from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
+
+    pieces = BertWordPieceTokenizer()
+    pieces.train_from_iterator(lines, vocab_size=VOCABULARY, show_progress=False)
+    pieces.save(str(folder / "pieces.json"))
+    BertTokenizerFast(tokenizer_file=str(folder / "pieces.json")).save_pretrained(folder / "bert")
+    config = BertConfig(
+        vocab_size=VOCABULARY, hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536
+    )
+    BertForMaskedLM(config).save_pretrained(folder / "bert")
+    modules = [Transformer(str(folder / "bert")), Pooling(384, pooling)]
+    return SentenceTransformer(modules=modules, device=str(device)).train()
+
+
+class Peer:
+    """A step of TSDAE or SimCSE, as sentence-transformers' trainer makes one."""
+
+    def __init__(self, kind: str, lines: list[str], folder: Path, device: torch.device, learning_rate: float) -> None:
+        from sentence_transformers.sentence_transformer.losses import (
+            DenoisingAutoEncoderLoss,
+            MultipleNegativesRankingLoss,
+        )
+
+        self.kind, self.device = kind, device
+        self.model = make_model(lines, folder, device, "cls" if kind == "tsdae" else "mean")
+        if kind == "tsdae":
+            loss: Any = DenoisingAutoEncoderLoss(self.model, tie_encoder_decoder=True)
+        else:
+            loss = MultipleNegativesRankingLoss(self.model)
+        self.loss = loss.to(device).train()
+        self.optimizer = torch.optim.AdamW(self.loss.parameters(), lr=learning_rate, fused=True)
+        self.use_bf16 = is_bf16_fast(device)
+        self.random = random.Random(0)
+
+    def step(self, texts: list[str], learning_rate: float | None = None) -> int:
+        """Trains on texts; returns the number of tokens."""
+        others = [self._noisy(text) for text in texts] if self.kind == "tsdae" else texts
+        features = [self.model.preprocess(side) for side in (others, texts)]
+        features = [
+            {name: value.to(self.device) for name, value in side.items() if isinstance(value, torch.Tensor)}
+            for side in features
+        ]
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate or group["lr"]
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.use_bf16):
+            self.loss(features, None).backward()
+        torch.nn.utils.clip_grad_norm_(self.loss.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        synchronize(self.device)
+        # The first token of a text is no target.
+        return int(features[1]["attention_mask"].sum()) - len(texts)
+
+    def _noisy(self, text: str) -> str:
+        words = text.split()
+        kept = [word for word in words if self.random.random() < KEPT]
+        return " ".join(kept or [self.random.choice(words)])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("kind", choices=("tsdae", "simcse"))
+    parser.add_argument("corpus", nargs="+")
+    parser.add_argument("--output", required=True, help="folder of the SentenceTransformer")
+    parser.add_argument("--max-tokens", type=int, default=0, help="stop after so many (0: no limit)")
+    parser.add_argument("--max-minutes", type=float, default=0.0, help="stop after so many (0: no limit)")
+    parser.add_argument("--sentences", type=int, default=64, help="of a step")
+    parser.add_argument("--learning-rate", type=float, default=3e-4, help="peak, after 500 steps; it falls to 0")
+    parser.add_argument("--lines", type=int, default=2_000_000, help="lines of the corpus that are read")
+    parser.add_argument("--min-words", type=int, default=4, help="shorter lines are left out")
+    parser.add_argument("--max-words", type=int, default=32, help="longer lines are left out")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    if not (args.max_tokens or args.max_minutes):
+        parser.error("give --max-tokens or --max-minutes")
+
+    lines = [
+        line
+        for line in islice(filter(None, open_corpus(args.corpus)), args.lines)
+        if args.min_words <= len(line.split()) <= args.max_words
+    ]
+    torch.manual_seed(args.seed)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with tempfile.TemporaryDirectory() as folder:
+        peer = Peer(args.kind, lines, Path(folder), device, args.learning_rate)
+        order = random.Random(args.seed)
+        steps, tokens, progress, start = 0, 0, 0.0, time.perf_counter()
+        with tqdm(total=100, unit="%") as bar:
+            while progress < 1:
+                rate = args.learning_rate * min((steps + 1) / 500, 1 - progress)
+                tokens += peer.step(order.sample(lines, args.sentences), rate)
+                steps += 1
+                minutes = (time.perf_counter() - start) / 60
+                progress = max(
+                    tokens / args.max_tokens if args.max_tokens else 0.0,
+                    minutes / args.max_minutes if args.max_minutes else 0.0,
+                )
+                bar.update(min(100, round(100 * progress, 1)) - bar.n)
+        peer.model.eval().save_pretrained(args.output)
+    told = {"steps": steps, "tokens": tokens, "minutes": minutes, "tokens_per_second": tokens / minutes / 60,
+            "peak_memory_bytes": peak_memory_bytes(device), **vars(args)}  # fmt: skip
+    (Path(args.output) / "training.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
