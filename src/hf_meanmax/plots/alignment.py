@@ -116,7 +116,7 @@ def plot_attention_by_position(profile: np.ndarray) -> Any:
         if number >= heads:
             axes.set_visible(False)
             continue
-        axes.fill_between(places, profile[number], step="mid", color=_color(number, heads), alpha=0.7, linewidth=0)
+        axes.bar(places, profile[number], width=1 / bins, color=_color(number, heads), alpha=0.7, linewidth=0)
         axes.set_title(f"head {number + 1}", fontsize=8, pad=2)
         axes.tick_params(labelsize=7)
         axes.set_xlim(0, 1)
