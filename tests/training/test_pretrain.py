@@ -58,6 +58,7 @@ OTHER_MODELS = {
     "gated_rae": GATED_RAE,
     "lstm_sdae": {"encoder_type": "lstm", "pooling": "last", "decoder_type": "lstm", **NOISE},
     "cnn_lstm": {"encoder_type": "cnn", "pooling": "max", "decoder_type": "lstm", **NOISE},
+    "structured": {"family": "structured_self_attention", "latent_heads": 3, "pooling_hidden_size": 8},
 }
 RNN_CNN = {"family": "rnn_cnn", "objective": "next_words", "decoder_channels": [12, 16, 8], "num_context_words": 9}
 GRU = {**RNN_CNN, "decoder_type": "gru"}
@@ -370,10 +371,35 @@ def test_gradient_of_a_step_is_that_of_one_batch(make_arguments, monkeypatch, so
 
     gradients = []
     monkeypatch.setattr(run.optimizer, "step", lambda: gradients.extend(p.grad.clone() for p in run.trained))
-    loss, _ = run._step(micro_batches, num_targets)
+    (loss,) = run._step(micro_batches, num_targets)
     torch.testing.assert_close(loss.double(), total, atol=1e-5, rtol=1e-5)
     for ours, theirs in zip(gradients, reference.parameters(), strict=True):
         torch.testing.assert_close(ours.double(), theirs.grad, atol=1e-6, rtol=1e-4)
+
+
+def test_penalty_is_a_mean_over_the_sentences_of_a_step(make_arguments, monkeypatch):
+    """Micro batches of unlike numbers of sentences; the penalty is logged beside the loss that holds it."""
+    structured = {**OTHER_MODELS["structured"], "attention_penalty": 0.3}
+    run = built(make_arguments(gradient_accumulation_steps=3, batch_tokens=75, **structured))
+    _, micro_batches, num_targets = next(run.batches.iterate(0))
+    assert len({len(batch["labels"]) for batch in micro_batches}) > 1
+    penalties, words = [], 0.0
+    with torch.no_grad():
+        for batch in micro_batches:
+            del batch["num_sentences_in_batch"]
+            for row in range(len(batch["labels"])):
+                ids = batch["labels"][row][batch["labels"][row] != -100][None]
+                output = run.model(input_ids=ids, labels=ids)
+                penalties.append(output.attention_penalty)
+                words += (output.loss - 0.3 * output.attention_penalty) * ids.numel() / num_targets
+    _, micro_batches, num_targets = next(run.batches.iterate(0))
+    monkeypatch.setattr(run.optimizer, "step", lambda: None)
+    loss, penalty = run._step(micro_batches, num_targets)
+    torch.testing.assert_close(penalty, torch.stack(penalties).mean(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(loss, words + 0.3 * penalty, atol=1e-5, rtol=1e-5)
+    args = make_arguments(max_steps=3, **structured)
+    pretrain(args)
+    assert all(0 < record["attention_penalty"] < 9 for record in records(args.output_dir) if "loss" in record)
 
 
 def test_gradients_are_clipped(make_arguments, monkeypatch):

@@ -193,8 +193,9 @@ class MicroBatches:
     Process r takes the rows r, r + W, ... of each micro batch; one that is left without a row gets one whose labels are
     all -100, so every process makes the same number of forward passes.
 
-    Each batch has the number of sentences of the whole global step, `num_sentences_in_batch`. With `teacher_vectors` it
-    also has those of its sentences, `teacher_embeddings` `(B, size)` float32; a row without a sentence has NaN.
+    With `counts_sentences`, each batch also has the number of sentences of the whole global step,
+    `num_sentences_in_batch`; with `teacher_vectors` that number and the vectors of its sentences, `teacher_embeddings`
+    `(B, size)` float32, NaN in a row without a sentence.
 
     Args:
         sentences: what is read and said; of a store all sentences, and themselves.
@@ -204,6 +205,7 @@ class MicroBatches:
         noise: denoising noise for the input; the labels stay clean.
         candidates: sampler for sampled softmax.
         teacher_vectors: `(len(store), size)`, a vector of another encoder for each sentence of the store.
+        counts_sentences: for a loss with a mean over sentences.
 
     Raises:
         ValueError: a plan of another number of sentences, or a rank outside the world.
@@ -218,12 +220,14 @@ class MicroBatches:
         noise: Noise | None = None,
         candidates: CandidateSampler | None = None,
         teacher_vectors: np.ndarray | None = None,
+        counts_sentences: bool = False,
     ):
         self.sentences = sentences if isinstance(sentences, Sentences) else Sentences(sentences)
         self.store = self.sentences.store
         if teacher_vectors is not None and len(teacher_vectors) != len(self.store):
             raise ValueError(f"There are {len(teacher_vectors):,} teacher vectors for {len(self.store):,} sentences.")
         self.teacher_vectors = teacher_vectors
+        self.counts_sentences = counts_sentences or teacher_vectors is not None
         if len(plan.lengths) != len(self.sentences):
             raise ValueError(f"The plan covers {len(plan.lengths):,} sentences, there are {len(self.sentences):,}.")
         if not 0 <= rank < world_size:
@@ -282,7 +286,8 @@ class MicroBatches:
 
     def _complete(self, batch: MicroBatch, rows: np.ndarray, num_sentences: int) -> None:
         """Adds the number of sentences, and the teacher's vectors of this process's rows of a global micro batch."""
-        batch["num_sentences_in_batch"] = torch.tensor(num_sentences)
+        if self.counts_sentences:
+            batch["num_sentences_in_batch"] = torch.tensor(num_sentences)
         if self.teacher_vectors is None:
             return
         mine = rows[self.rank :: self.world_size]

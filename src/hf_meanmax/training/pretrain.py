@@ -223,7 +223,7 @@ class Run:
             candidates = CandidateSampler(prepared.said.token_counts, args.num_negatives, args.seed)
         self.batches = self._make_batches(
             prepared.train, prepared.train_target, args.gradient_accumulation_steps, args.seed, noise=noise,
-            candidates=candidates, teacher_vectors=teacher_vectors,
+            candidates=candidates, teacher_vectors=teacher_vectors, counts_sentences=bool(config.attention_penalty),
         )  # fmt: skip
         # Held-out texts without a context are found now, not at the end of the run.
         self.validation_batches = self._make_batches(prepared.validation, prepared.validation_target)
