@@ -35,6 +35,7 @@ def test_terminal_text():
     assert re.sub(r"\x1b\[[0-9;]*m", "", shaded).splitlines()[0] == " ".join(TOKENS)
     assert len(re.findall(r"48;5;196m", shaded)) == 1
     assert attention_text(["a"], np.array([[1.0]]), color=False) == "a/9"
+    assert attention_text([" a", "b"], np.array([[0.5, 0.5]]), color=False) == "a/9 b/9"
 
 
 def test_page_is_one_file_that_says_it_all():

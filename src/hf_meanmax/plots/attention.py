@@ -81,6 +81,8 @@ def attention_text(tokens: Sequence[str], weights: np.ndarray, color: bool = Tru
         ValueError: an array of another shape, or weights outside 0..1.
     """
     shown, names = _with_mean(tokens, weights)
+    # A piece of a word may have the space before it.
+    tokens = [token.strip() or token for token in tokens]
     shares = shown[-1] / max(shown[-1].max(), 1e-12)
     if color:
         words = [
