@@ -92,6 +92,7 @@ def test_one_failure_does_not_stop_the_others(data, tmp_path):
     [
         ({"systems": {}}, "expected `systems:`"),
         ({"systems": {"x": {"seed": 1}}}, "the system 'x' needs either `recipe` or `model`"),
+        ({"evaluate": {"task": "ten"}}, "unknown setting 'task' of `evaluate`"),
         ({"evaluat": {}}, "unknown part 'evaluat'. Did you mean 'evaluate'"),
     ],
 )

@@ -339,16 +339,16 @@ def _read_config(folder: Path) -> LatentConfig:
 
 
 def _whole_classes(config: Any) -> dict[str, str]:
-    """The classes of whole models, decoder or classifier included: the name of the Auto class that loads each, by
-    "module.Class"; the one with the decoder first."""
-    return {path: name for name, path in config.auto_classes.items() if name not in ("AutoConfig", "AutoModel")}
+    """The Auto class of each whole model, decoder or classifier included, by the name of its class; the one with the
+    decoder first."""
+    others = ("AutoConfig", "AutoModel")
+    return {path.split(".")[1]: name for name, path in config.auto_classes.items() if name not in others}
 
 
 def full_auto_class(config: Any) -> str:
     """Name of the Auto class of the whole model that a checkpoint with this configuration holds."""
-    paths = _whole_classes(config)
     saved = (config.architectures or [""])[0]
-    return next((name for path, name in paths.items() if path.endswith(f".{saved}")), config.full_auto_class)
+    return _whole_classes(config).get(saved, config.full_auto_class)
 
 
 def _full_class(config: Any) -> Any:
@@ -395,7 +395,7 @@ def _check_weights(folder: Path, config: LatentConfig) -> None:
 def _check_model(model: Any) -> None:
     if not getattr(getattr(model, "config", None), "auto_classes", None):
         raise TypeError(f"save_checkpoint saves models of hf_meanmax; got {type(model).__name__}.")
-    names = [path.split(".")[1] for path in _whole_classes(model.config)]
+    names = list(_whole_classes(model.config))
     if type(model).__name__ not in names:
         raise TypeError(
             f"The decoder or the classifier is part of a checkpoint; got {type(model).__name__}, expected "
@@ -431,8 +431,7 @@ def _remote_code(model: Any, wanted: bool) -> Iterator[None]:
     was_registered, auto_map = cls._auto_class, getattr(config, "auto_map", None)
     try:
         if wanted:
-            path = next(path for path in _whole_classes(config) if path.endswith(f".{cls.__name__}"))
-            cls.register_for_auto_class(_whole_classes(config)[path])
+            cls.register_for_auto_class(_whole_classes(config)[cls.__name__])
         else:
             cls._auto_class = None
             if auto_map is not None:

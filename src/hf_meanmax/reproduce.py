@@ -88,6 +88,9 @@ def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
             raise ValueError(f"{path}: unknown part {name!r}.{hint} Known: {', '.join(sorted(_PARTS))}.")
     folders = {"{data}": str(data), "{output}": str(output)}
     content = _put_in(content, folders)
+    for name in content.get("evaluate", {}):
+        if name not in _EVALUATE:
+            raise ValueError(f"{path}: unknown setting {name!r} of `evaluate`. Known: {', '.join(_EVALUATE)}.")
     content["evaluate"] = {**_EVALUATE, **content.get("evaluate", {})}
     systems = {}
     for name, system in content["systems"].items():

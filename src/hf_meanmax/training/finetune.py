@@ -15,6 +15,7 @@ import os
 import shutil
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from hf_meanmax.files import replacing_file
 
 from .arguments import FinetuneArguments, arguments_from_settings, describe_settings, read_options, read_recipe
 from .checkpoints import claim_folder
-from .machine import is_bf16_fast, peak_memory_bytes
+from .machine import attention_for, peak_memory_bytes, uses_bf16
 from .preparation import cache_folder, cached_store, load_or_train_tokenizer, prepare_word_vectors, token_ids
 
 _HELD_OUT_SHARE = 10
@@ -102,7 +103,6 @@ def _training_arguments(args: FinetuneArguments, folder: Path, metric: str) -> A
     """What transformers' Trainer is told."""
     from transformers import TrainingArguments
 
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     schedule: str = args.lr_schedule
     if args.warmup_steps and schedule == "constant":
         schedule = "constant_with_warmup"
@@ -117,7 +117,7 @@ def _training_arguments(args: FinetuneArguments, folder: Path, metric: str) -> A
         warmup_steps=args.warmup_steps,
         weight_decay=args.weight_decay,
         max_grad_norm=args.max_grad_norm,
-        bf16=args.precision == "bf16" or (args.precision == "auto" and is_bf16_fast(device)),
+        bf16=uses_bf16(args.precision, _device()),
         seed=args.seed,
         train_sampling_strategy="group_by_length",
         eval_strategy="epoch",
@@ -129,6 +129,12 @@ def _training_arguments(args: FinetuneArguments, folder: Path, metric: str) -> A
         logging_strategy="epoch",
         report_to=args.report_to.split(",") if args.report_to else [],
     )
+
+
+def _device() -> torch.device:
+    from accelerate import PartialState
+
+    return PartialState().device
 
 
 def _claim(args: FinetuneArguments, folder: Path) -> bool:
@@ -168,7 +174,7 @@ def read_sets(args: FinetuneArguments) -> tuple[LabelledTexts, LabelledTexts, La
         rows = rows[: args.max_examples]
     if len(rows) < 2:
         raise ValueError(f"{args.train}: {len(rows)} example(s) to train on, expected 2 or more.")
-    train = train.select(sorted(rows))
+    train = replace(train.select(sorted(rows)), unlabelled=train.unlabelled)
     test = read(args.test, args.test_split) if args.test else LabelledTexts([], train.pairs and [], [])
     for texts, name in ((validation, args.validation), (test, args.test)):
         if (texts.pairs is None) != (train.pairs is None):
@@ -212,9 +218,7 @@ def build_classifier(args: FinetuneArguments, train: LabelledTexts, labels: list
         head |= {"id2label": dict(enumerate(labels)), "label2id": {name: i for i, name in enumerate(labels)}}
     else:
         head["problem_type"] = "regression"
-    attention = args.attention
-    if attention == "auto":
-        attention = "sdpa" if torch.cuda.is_available() else "eager"
+    attention = attention_for(args.attention, _device())
     if args.checkpoint:
         path = checkpoint_folder(args.checkpoint)
         check_checkpoint(path)

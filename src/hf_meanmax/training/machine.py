@@ -22,6 +22,18 @@ def is_bf16_fast(device: torch.device) -> bool:
     return False
 
 
+def uses_bf16(precision: str, device: torch.device) -> bool:
+    """Whether a run of this `precision` computes in bf16."""
+    return precision == "bf16" or (precision == "auto" and is_bf16_fast(device))
+
+
+def attention_for(attention: str, device: torch.device) -> str:
+    """The implementation that a run takes: on a CPU the one written out is faster for sentences."""
+    if attention != "auto":
+        return attention
+    return "eager" if device.type == "cpu" else "sdpa"
+
+
 def measure_matrix_rate(device: torch.device, dtype: torch.dtype, seconds: float = 1.0) -> float:
     """FLOP/s of products of two 2048 x 2048 matrices: the median over `seconds` of repetitions."""
     left, right = (torch.randn(2048, 2048, device=device).to(dtype) for _ in range(2))

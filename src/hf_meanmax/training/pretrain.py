@@ -41,7 +41,7 @@ from hf_meanmax.modeling.losses import IGNORE_INDEX
 from .arguments import PretrainArguments, describe_settings, list_recipes, parse_command_line
 from .checkpoints import Checkpoints, claim_folder
 from .decoder_inputs import feed_decoder
-from .machine import count_flops, is_bf16_fast, measure_matrix_rate, peak_memory_bytes, synchronize
+from .machine import attention_for, count_flops, measure_matrix_rate, peak_memory_bytes, synchronize, uses_bf16
 from .preparation import prepare, prepare_teacher, prepare_word_vectors, token_ids
 
 # Settings that say how long a run goes on and what it shows, not what each step does.
@@ -93,7 +93,7 @@ class Run:
                 raise ValueError("`compile` is for GPUs: on a CPU the compiled step gives NaN gradients. Leave it out.")
             use_all_cores(int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size)))
         self.is_sharded = self.accelerator.distributed_type == DistributedType.FSDP
-        self.use_bf16 = args.precision == "bf16" or (args.precision == "auto" and is_bf16_fast(self.device))
+        self.use_bf16 = uses_bf16(args.precision, self.device)
         self.checkpoints = Checkpoints(self.folder / "checkpoints", args.keep_checkpoints)
         self.state: dict[str, Any] = {
             "step": 0, "tokens": 0, "seconds": 0.0, "best_step": None, "best_accuracy": -1.0, "bad_evaluations": 0,
@@ -182,9 +182,7 @@ class Run:
             vectors = prepare_word_vectors(
                 args, tokenizer, prepared.train, config.embedding_size, show_progress=self.is_main
             )
-        attention = args.attention
-        if attention == "auto":
-            attention = "eager" if self.device.type == "cpu" else "sdpa"
+        attention = attention_for(args.attention, self.device)
         self.model = getattr(transformers, config.full_auto_class).from_config(config, attn_implementation=attention)
         if vectors is None and config.freeze_word_embeddings:
             self.say("warning: the frozen word table is random; give --word_vectors, or do not freeze it")
