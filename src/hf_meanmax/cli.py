@@ -44,6 +44,21 @@ def one_line_errors(program: str) -> Iterator[None]:
         raise SystemExit(f"{program}: {' '.join(str(error).split())}") from error
 
 
+def named_folders(words: Sequence[str]) -> dict[str, str]:
+    """Folders by name, from arguments `NAME=FOLDER` or `FOLDER`, whose name is then the folder's own.
+
+    Raises:
+        ValueError: two of them have the same name.
+    """
+    folders: dict[str, str] = {}
+    for word in words:
+        name, equals, folder = word.partition("=")
+        folders[name if equals else os.path.basename(os.path.abspath(word))] = folder if equals else word
+    if len(folders) < len(words):
+        raise ValueError(f"The folders need different names, got {', '.join(words)}; give NAME=FOLDER.")
+    return folders
+
+
 def positive_int(text: str) -> int:
     """The `type` of an option that takes a number of 1 or more."""
     number = int(text)

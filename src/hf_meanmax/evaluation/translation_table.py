@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_meanmax.cli import make_parser, one_line_errors, parse_arguments, positive_int
+from hf_meanmax.cli import make_parser, named_folders, one_line_errors, parse_arguments, positive_int
 from hf_meanmax.data import open_corpus
 from hf_meanmax.evaluation.correlations import MIN_MODELS, correlation_matrix
 from hf_meanmax.evaluation.report import RESULTS, Results
@@ -164,12 +164,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch-size", type=positive_int, default=64, help="texts translated together")
     args = parse_arguments(parser, argv)
     with one_line_errors("compare_translations.py"):
-        folders: dict[str, str] = {}
-        for model in args.models:
-            name, equals, folder = model.partition("=")
-            folders[name if equals else Path(os.path.abspath(model)).name] = folder if equals else model
-        if len(folders) < len(args.models):
-            raise ValueError(f"The systems need different names, got {', '.join(args.models)}; give NAME=FOLDER.")
+        folders = named_folders(args.models)
         pairs = dict(map(_read_pair, args.pairs))
         compare_translators(folders, pairs, args.output, args.results, args.batch_size)
         print((Path(args.output) / TABLE).read_text(encoding="utf-8"), end="")

@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 from hf_meanmax.files import replacing_file, replacing_folder
 
+METRICS_FILE = "metrics.jsonl"
 _FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 

@@ -39,7 +39,7 @@ from hf_meanmax.modeling.generation import LEAST_OF_EMBEDDING, decoding_bound
 from hf_meanmax.modeling.losses import IGNORE_INDEX
 
 from .arguments import PretrainArguments, describe_settings, list_recipes, parse_command_line
-from .checkpoints import Checkpoints, claim_folder
+from .checkpoints import METRICS_FILE, Checkpoints, claim_folder
 from .decoder_inputs import feed_decoder
 from .machine import attention_for, count_flops, measure_matrix_rate, peak_memory_bytes, synchronize, uses_bf16
 from .preparation import prepare, prepare_teacher, prepare_word_vectors, token_ids
@@ -393,14 +393,14 @@ class Run:
     def _record(self, record: dict[str, Any]) -> None:
         """Appends to metrics.jsonl and to the trackers."""
         if self.is_main:
-            with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
+            with open(self.folder / METRICS_FILE, "a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
         if self.args.report_to:
             self.accelerator.log({k: v for k, v in record.items() if k != "step"}, step=self.state["step"])
 
     def _trim_metrics(self) -> None:
         """Drops the records of steps that a resumed run will do again."""
-        path = self.folder / "metrics.jsonl"
+        path = self.folder / METRICS_FILE
         if self.is_main and path.is_file():
             lines = path.read_text(encoding="utf-8").splitlines()
             # A summary is of the end of a run, which is still to come.
@@ -592,7 +592,7 @@ class Run:
             if self.args.overwrite and path.is_file():
                 for name in ("checkpoints", "model"):
                     shutil.rmtree(self.folder / name, ignore_errors=True)
-                for name in ("metrics.jsonl", path.name):
+                for name in (METRICS_FILE, path.name):
                     (self.folder / name).unlink(missing_ok=True)
             # A run that failed before its first checkpoint binds nobody to its settings.
             claim_folder(self.folder, ours, is_begun=self.checkpoints.latest() is not None)
