@@ -16,11 +16,12 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from training_speed import Ours, compare_loops, fast_attention, make_store
+from training_speed import Ours, compare_loops, make_store
 
 from hf_meanmax import RNNCNNConfig, RNNCNNForContextPrediction
 from hf_meanmax.data import BatchPlan, CandidateSampler, ContextSentences, MicroBatches
 from hf_meanmax.training.decoder_inputs import feed_decoder
+from hf_meanmax.training.machine import attention_for
 
 SKIP_THOUGHT = {
     "encoder_type": "gru", "pooling": "last", "decoder_type": "gru", "predict_previous": True,
@@ -61,7 +62,7 @@ def main() -> None:
             settings, inputs = SYSTEMS[name]
             torch.manual_seed(0)
             config = RNNCNNConfig(**{"vocab_size": len(tokenizer), "hidden_size": args.hidden_size, **settings})
-            config._attn_implementation = fast_attention(device)
+            config._attn_implementation = attention_for("auto", device)
             model = RNNCNNForContextPrediction(config).to(device).train()
             objective = "neighbours" if config.predict_previous else "next_words"
             sentences = ContextSentences(store, objective, 4, limit, config.num_context_words)

@@ -13,9 +13,10 @@ import tempfile
 from pathlib import Path
 
 import torch
-from training_speed import Ours, compare_loops, fast_attention, make_store
+from training_speed import Ours, compare_loops, make_store
 
 from hf_meanmax import GatedMeanMaxAAEConfig, GatedMeanMaxAAEForReconstruction
+from hf_meanmax.training.machine import attention_for
 
 RECURRENT = {"encoder_type": "bilstm", "position_embedding_type": "none"}
 SYSTEMS = {
@@ -53,7 +54,7 @@ def main() -> None:
                 vocab_size=len(tokenizer), embedding_size=args.embedding_size, hidden_size=args.hidden_size,
                 intermediate_size=2 * args.hidden_size, embedding_dropout=0.0, attention_dropout=0.0, **settings,
             )  # fmt: skip
-            config._attn_implementation = fast_attention(device)
+            config._attn_implementation = attention_for("auto", device)
             loops[name] = Ours(args, store, GatedMeanMaxAAEForReconstruction(config).to(device).train())
         compare_loops(loops, args.rounds, args.steps)
 

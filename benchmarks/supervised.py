@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from hf_meanmax.data.labelled import LabelledTexts
 from hf_meanmax.files import replacing_file
 from hf_meanmax.markdown import markdown_table
 from hf_meanmax.training.arguments import FinetuneArguments, arguments_from_settings, read_options
@@ -42,21 +43,29 @@ GRIDS = {"heads": HEADS, "labels": LABELS}
 
 
 def tfidf_accuracy(args: FinetuneArguments) -> dict[str, float]:
-    """Logistic regression on TF-IDF of words and pairs of words, its strength chosen on the validation set."""
+    """Logistic regression on TF-IDF of words and pairs of words, its strength chosen on the validation set.
+
+    Two texts have their features side by side.
+    """
+    import scipy.sparse
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
 
     train, validation, test = read_sets(args)
     started = time.perf_counter()
     vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, min_df=2)
-    features = vectorizer.fit_transform(train.texts)
+    vectorizer.fit([*train.texts, *(train.pairs or [])])
+
+    def features_of(examples: LabelledTexts) -> Any:
+        parts = [examples.texts] if examples.pairs is None else [examples.texts, examples.pairs]
+        return scipy.sparse.hstack([vectorizer.transform(part) for part in parts], format="csr")
+
+    features = features_of(train)
     best: tuple[float, Any] = (-1.0, None)
     for strength in (1.0, 10.0, 100.0):
         model = LogisticRegression(C=strength, max_iter=1000).fit(features, train.labels)
-        best = max(
-            best, (model.score(vectorizer.transform(validation.texts), validation.labels), model), key=lambda x: x[0]
-        )
-    accuracy = best[1].score(vectorizer.transform(test.texts), test.labels)
+        best = max(best, (model.score(features_of(validation), validation.labels), model), key=lambda x: x[0])
+    accuracy = best[1].score(features_of(test), test.labels)
     return {"validation": best[0], "test": accuracy, "minutes": (time.perf_counter() - started) / 60}
 
 

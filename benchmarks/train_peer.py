@@ -4,8 +4,8 @@
     python benchmarks/train_peer.py simcse 'books/*.txt' --output runs/simcse --max-minutes 45
 
 Both have the architecture of all-MiniLM-L6-v2 by its sizes alone and a WordPiece tokenizer that is trained on the same
-corpus. Tokens are those of the sentences (with TSDAE, the targets). The result is a SentenceTransformer; training.json
-beside it says how long it took.
+corpus. Tokens are those of the sentences (with TSDAE, the targets). The result is a SentenceTransformer;
+training_args.json in it says how long it took.
 """
 
 from __future__ import annotations
@@ -133,9 +133,10 @@ def main() -> None:
                 )
                 bar.update(min(100, round(100 * progress, 1)) - bar.n)
         peer.model.eval().save_pretrained(args.output)
-    told = {"steps": steps, "tokens": tokens, "minutes": minutes, "tokens_per_second": tokens / minutes / 60,
-            "peak_memory_bytes": peak_memory_bytes(device), **vars(args)}  # fmt: skip
-    (Path(args.output) / "training.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    results = {"steps": steps, "tokens": tokens, "minutes": minutes, "tokens_per_second": tokens / minutes / 60,
+               "peak_memory_bytes": peak_memory_bytes(device)}  # fmt: skip
+    told = {**vars(args), "results": results}
+    (Path(args.output) / "training_args.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

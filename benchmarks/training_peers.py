@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 from train_peer import Peer
-from training_speed import Ours, add_options, fast_attention, make_model, make_store
+from training_speed import Ours, add_options, make_model, make_store
 
-from hf_meanmax.training.machine import peak_memory_bytes
+from hf_meanmax.training.machine import attention_for, peak_memory_bytes
 
 
 class Tsdae:
@@ -101,7 +101,7 @@ def make_both(args: Any, folder: Path, which: str = "") -> tuple[Any, float, Any
     words = sum(len(line.split()) for line in lines) / int(store.lengths.sum())
     ours = tsdae = None
     if which in ("", "ours"):
-        ours = Ours(args, store, make_model(args, len(tokenizer), device, fast_attention(device)))
+        ours = Ours(args, store, make_model(args, len(tokenizer), device, attention_for("auto", device)))
     if which in ("", "tsdae"):
         tsdae = Tsdae(args, lines, folder, device)
     return ours, words, tsdae

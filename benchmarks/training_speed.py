@@ -22,7 +22,7 @@ import torch
 from hf_meanmax import MeanMaxAAEConfig, MeanMaxAAEForReconstruction
 from hf_meanmax.data import BatchPlan, CandidateSampler, MicroBatches, SentenceFilter, build_token_store, open_corpus
 from hf_meanmax.tokenization import train_tokenizer
-from hf_meanmax.training.machine import count_flops, is_bf16_fast, measure_matrix_rate, peak_memory_bytes
+from hf_meanmax.training.machine import attention_for, count_flops, is_bf16_fast, measure_matrix_rate, peak_memory_bytes
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with tempfile.TemporaryDirectory() as folder:
         store, tokenizer = make_store(args, Path(folder))
-        ours = Ours(args, store, make_model(args, len(tokenizer), device, fast_attention(device)))
+        ours = Ours(args, store, make_model(args, len(tokenizer), device, attention_for("auto", device)))
         plain = Plain(args, store, len(tokenizer), device)
         for loop in (ours, plain):
             loop.run(2)
@@ -93,11 +93,6 @@ def make_store(args, folder):
     rule = SentenceFilter(args.min_tokens, args.max_tokens, "drop")
     store = build_token_store(open_corpus(str(folder / "corpus.txt")), tokenizer, folder / "store", rule, False)
     return store, tokenizer
-
-
-def fast_attention(device):
-    """The implementation that the training loop takes."""
-    return "eager" if device.type == "cpu" else "sdpa"
 
 
 def make_model(args, vocab_size, device, attention):

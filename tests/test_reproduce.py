@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import statistics
+from pathlib import Path
 
 import pytest
 import yaml
@@ -11,6 +13,7 @@ from evaluation.senteval_folder import write_senteval_folder
 from hf_meanmax import reproduce as module
 from hf_meanmax.export import save_checkpoint
 from hf_meanmax.reproduce import folder_name, main, read_plan
+from hf_meanmax.training.arguments import arguments_from_settings, read_recipe
 from tiny_model import make_model, make_tokenizer, random_lines
 
 TINY = {
@@ -34,7 +37,7 @@ def write_plan(path, **changes):
         "prepare": [{"command": "cp {data}/text.txt {output}/corpus.txt", "makes": "{output}/corpus.txt"}],
         "common": {"corpus": "{output}/corpus.txt", "cache_dir": "{output}/cache"},
         "systems": {
-            "mean-max AAE (tiny)": {"recipe": str(path.parent / "tiny.yaml"), "seed": 3},
+            "mean-max AAE (tiny)": {"recipe": str(path.parent / "tiny.yaml"), "seeds": [3, 4]},
             "another": {"model": "{data}/other"},
         },
         "evaluate": {"tasks": "TREC,STS12", "controls": "bag", "any_size": True},
@@ -53,17 +56,27 @@ def test_systems_become_a_table(data, tmp_path, capsys, monkeypatch):
     header, _, *lines = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
     assert header == [
         "system", "TREC", "STS12", "mean STS", "BLEU", "word for word", "training tokens", "tokens/s", "sentences/s",
+        "runs",
     ]  # fmt: skip
     assert [line[0] for line in lines] == ["mean-max AAE (tiny)", "another"]
     trained, other = (dict(zip(header, line, strict=True)) for line in lines)
-    assert 400 <= int(trained["training tokens"]) < 700
-    assert float(trained["BLEU"]) >= 0
+    assert (trained["runs"], other["runs"]) == ("2", "1")
+    mean, deviation = map(float, trained["training tokens"].split(" \u00b1 "))
+    assert 400 <= mean < 700
     assert (other["training tokens"], other["BLEU"]) == ("", "")
     rows = json.loads((output / "rows.json").read_text())
-    row = rows["mean-max AAE (tiny)"]
+    assert list(rows) == ["mean-max AAE (tiny), seed 3", "mean-max AAE (tiny), seed 4", "another"]
+    row, second = rows["mean-max AAE (tiny), seed 3"], rows["mean-max AAE (tiny), seed 4"]
     assert row["seed"] == 3
     assert row["commands"][0].startswith("python -m hf_meanmax.training.pretrain")
-    assert float(trained["mean STS"]) == pytest.approx(row["scores"]["STS12"]["pearson"], abs=6e-4)
+    assert second["seed"] == 4
+    correlations = [one["scores"]["STS12"]["pearson"] for one in (row, second)]
+    assert [float(text) for text in trained["mean STS"].split(" \u00b1 ")] == pytest.approx(
+        [statistics.fmean(correlations), statistics.stdev(correlations)], abs=6e-4
+    )
+    counts = [one["training"]["tokens"] for one in (row, second)]
+    assert (mean, deviation) == pytest.approx((statistics.fmean(counts), statistics.stdev(counts)), abs=0.6)
+    assert float(trained["BLEU"].split()[0]) >= 0
     assert {"hf_meanmax", "torch"} <= set(row["versions"])
     assert (output / "report.md").exists()
     # What is finished is not done again; another setting of one system is another row.
@@ -92,6 +105,7 @@ def test_one_failure_does_not_stop_the_others(data, tmp_path):
     [
         ({"systems": {}}, "expected `systems:`"),
         ({"systems": {"x": {"seed": 1}}}, "the system 'x' needs either `recipe` or `model`"),
+        ({"systems": {"x": {"model": "y", "seeds": [1]}}}, "`seeds` of the system 'x' is"),
         ({"evaluate": {"task": "ten"}}, "unknown setting 'task' of `evaluate`"),
         ({"evaluat": {}}, "unknown part 'evaluat'. Did you mean 'evaluate'"),
     ],
@@ -100,6 +114,18 @@ def test_bad_plans_are_refused(changes, reason, tmp_path):
     path = write_plan(tmp_path / "plan.yaml", **changes)
     with pytest.raises(ValueError, match=reason):
         read_plan(path, tmp_path, tmp_path)
+
+
+def test_the_plan_for_books_has_settings_that_fit(tmp_path):
+    plan = read_plan(Path(__file__).parents[1] / "scripts" / "books.yaml", tmp_path, tmp_path)
+    sizes = {}
+    for name, system in plan.systems.items():
+        if "recipe" in system:
+            settings = {**read_recipe(system["recipe"]), **plan.common, **system}
+            config = arguments_from_settings(settings, settings.pop("recipe")).build_config()
+            sizes[plan.groups[name]] = config.sentence_embedding_size
+    assert len(sizes) == 14
+    assert set(sizes.values()) == {1024}
 
 
 def test_other_refusals(data, tmp_path):

@@ -10,7 +10,7 @@ The list is YAML; `{data}`, `{output}` and `{run}` (the system's own folder) sta
     common: {corpus: "{data}/books/*.txt", max_training_tokens: 10000000}
     systems:
       mean-max AAE: {recipe: mean-max-aae-small}  # and settings of pretrain.py, which win over `common`
-      mean AAE: {recipe: mean-max-aae-small, pooling: mean}
+      mean AAE: {recipe: mean-max-aae-small, pooling: mean, seeds: [0, 1, 2]}  # three runs, one line of the table
       TSDAE: {command: "python tsdae.py {run}/model", model: "{run}/model"}  # anything that makes an encoder
       MiniLM: {model: sentence-transformers/all-MiniLM-L6-v2}  # or is one
     evaluate: {tasks: ten, controls: all, seeds: 3}
@@ -25,6 +25,7 @@ from __future__ import annotations
 import difflib
 import json
 import shlex
+import statistics
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -36,7 +37,7 @@ import yaml
 
 from .cli import make_parser, one_line_errors, parse_arguments
 from .evaluation.report import Results, write_report
-from .evaluation.runner import package_versions, shown_score
+from .evaluation.runner import is_percentage, package_versions
 from .export import saved_training_args
 from .files import replacing_file
 from .markdown import markdown_table, markdown_text
@@ -51,7 +52,9 @@ class Plan:
     """What is to be trained and evaluated.
 
     Attributes:
-        systems: by name, settings of pretraining with `recipe`, or `command` and `model`.
+        systems: by name, settings of pretraining with `recipe`, or `command` and `model`; one with several `seeds` is
+            a system for each.
+        groups: by system, the name that it has in the table, as the mean with the others of that name.
         common: settings of every pretraining.
         prepare: `command` and `makes` of what all systems need.
         evaluate: `tasks`, `controls` and `seeds` as for `evaluate.py`.
@@ -60,6 +63,7 @@ class Plan:
 
     systems: dict[str, dict[str, Any]]
     common: dict[str, Any] = field(default_factory=dict)
+    groups: dict[str, str] = field(default_factory=dict)
     prepare: list[dict[str, str]] = field(default_factory=list)
     evaluate: dict[str, Any] = field(default_factory=lambda: dict(_EVALUATE))
     reconstruct: dict[str, Any] = field(default_factory=dict)
@@ -70,7 +74,8 @@ def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is no plan: an unknown part, no system, or a system that is neither trained nor named.
+        ValueError: it is no plan: an unknown part, no system, a system that is neither trained nor named, or `seeds`
+            of one that is not trained here.
     """
     path = Path(path)
     if not path.is_file():
@@ -92,12 +97,26 @@ def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
         if name not in _EVALUATE:
             raise ValueError(f"{path}: unknown setting {name!r} of `evaluate`. Known: {', '.join(_EVALUATE)}.")
     content["evaluate"] = {**_EVALUATE, **content.get("evaluate", {})}
-    systems = {}
+    systems: dict[str, dict[str, Any]] = {}
+    groups = {}
     for name, system in content["systems"].items():
         if not isinstance(system, dict) or ("recipe" in system) == ("model" in system):
             raise ValueError(f"{path}: the system {name!r} needs either `recipe` or `model` (and perhaps `command`).")
-        systems[str(name)] = _put_in(system, {"{run}": str(Path(output) / RUNS / folder_name(str(name)))})
-    return Plan(**{**content, "systems": systems})
+        for one, settings in _with_seeds(str(name), system, path).items():
+            systems[one] = _put_in(settings, {"{run}": str(Path(output) / RUNS / folder_name(one))})
+            groups[one] = str(name)
+    return Plan(**{**content, "systems": systems, "groups": groups})
+
+
+def _with_seeds(name: str, system: Mapping[str, Any], path: Path) -> dict[str, dict[str, Any]]:
+    """The system, or one for each of its `seeds`."""
+    settings = {key: value for key, value in system.items() if key != "seeds"}
+    seeds = system.get("seeds")
+    if seeds is None:
+        return {name: settings}
+    if "recipe" not in system or not isinstance(seeds, list) or not all(isinstance(seed, int) for seed in seeds):
+        raise ValueError(f"{path}: `seeds` of the system {name!r} is {seeds!r}; a `recipe` takes a list of numbers.")
+    return {f"{name}, seed {seed}": {**settings, "seed": seed} for seed in seeds}
 
 
 def folder_name(name: str) -> str:
@@ -113,7 +132,7 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
         data: the folder with `senteval/`.
         output: where to write: a row a system in rows.json, table.md, report.md with all controls and the published
             rows, and each system's results.json; runs and checkpoints are in its sub-folder `runs`.
-        only: names of systems; by default all.
+        only: names of systems, with or without their seed; by default all.
 
     Returns:
         What went wrong, by the name of the system.
@@ -123,16 +142,18 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
     """
     output = Path(output)
     output.mkdir(parents=True, exist_ok=True)
+    names = {name: plan.groups.get(name, name) for name in plan.systems}
     for name in only:
-        if name not in plan.systems:
-            raise ValueError(f"There is no system {name!r}; choose among {', '.join(plan.systems)}.")
+        if name not in names and name not in names.values():
+            raise ValueError(f"There is no system {name!r}; choose among {', '.join(names)}.")
+    chosen = [name for name, group in names.items() if not only or name in only or group in only]
     for step in plan.prepare:
         if not Path(step["makes"]).exists():
             _run(shlex.split(step["command"]))
             if not Path(step["makes"]).exists():
                 raise ValueError(f"{step['command']!r} did not make {step['makes']}.")
     failures = {}
-    for name in only or plan.systems:
+    for name in chosen:
         rows = _read_rows(output)
         wanted = _wanted(plan, name)
         if rows.get(name, {}).get("plan") == wanted:
@@ -210,38 +231,61 @@ def _says_again(model: str, trained: Mapping[str, Any]) -> bool:
 
 
 def write_tables(plan: Plan, output: Path) -> None:
-    """Writes table.md and report.md of the finished rows."""
+    """Writes table.md and report.md of the finished rows; of a system with several seeds, the mean and the standard
+    deviation of those that are finished."""
     rows = {name: row for name, row in _read_rows(output).items() if name in plan.systems}
     if not rows:
         return
+    groups: dict[str, list[str]] = {}
+    for name in rows:
+        groups.setdefault(plan.groups.get(name, name), []).append(name)
     tasks = list(dict.fromkeys(task for row in rows.values() for task in row["scores"]))
     averages = list(dict.fromkeys(name for row in rows.values() for name in row["averages"]))
     sts = [task for task in tasks if task.startswith("STS")]
-    header = ["system", *tasks, *(name.replace("_", " ") for name in averages)]
-    header += ["mean STS", "BLEU", "word for word", "training tokens", "tokens/s", "sentences/s"]
     results = {name: Results.load(output / folder_name(name)) for name in rows}
+    gains = list(dict.fromkeys(name for one in results.values() for name in one.average_gains))
+    header = ["system", *tasks, *(name.replace("_", " ") for name in averages)]
+    header += [f"gain, {name.replace('_', ' ')}" for name in gains]
+    header += ["mean STS", "BLEU", "word for word", "training tokens", "tokens/s", "sentences/s", "runs"]
     lines = []
-    for name, row in rows.items():
-        line = [markdown_text(name)]
+    for group, names in groups.items():
+        line = [markdown_text(group)]
         for task in tasks:
-            main = results[name].tasks.get(task, {}).get("main")
-            line.append(shown_score(row["scores"][task][main], main) if main else "")
-        line += [_number(row["averages"].get(key), 1) for key in averages]
-        correlations = [row["scores"][task]["pearson"] for task in sts if task in row["scores"]]
-        line.append(_number(sum(correlations) / len(correlations) if correlations else None, 3))
-        said = row.get("reconstruction", {})
-        exact = said.get("exact_match")
-        line += [_number(said.get("bleu"), 1), _number(None if exact is None else 100 * exact, 1)]
-        line += [_number(row["training"].get(key), 0) for key in ("tokens", "tokens_per_second")]
-        line.append(_number(row.get("sentences_per_second"), 0))
-        lines.append(line)
+            mains = {results[name].tasks[task]["main"] for name in names if task in results[name].tasks}
+            values = [rows[name]["scores"].get(task, {}).get(main) for name in names for main in mains]
+            line.append(_number(values, 1 if all(map(is_percentage, mains)) else 3))
+        line += [_number([rows[name]["averages"].get(key) for name in names], 1) for key in averages]
+        line += [
+            _number([results[name].average_gains.get(key, {}).get("difference") for name in names], 1) for key in gains
+        ]
+        line.append(_number([_mean_of(rows[name]["scores"], sts) for name in names], 3))
+        said = [rows[name].get("reconstruction", {}) for name in names]
+        line += [
+            _number([one.get("bleu") for one in said], 1),
+            _number([one.get("exact_match") for one in said], 1, 100),
+        ]
+        line += [
+            _number([rows[name]["training"].get(key) for name in names], 0) for key in ("tokens", "tokens_per_second")
+        ]
+        line.append(_number([rows[name].get("sentences_per_second") for name in names], 0))
+        lines.append([*line, str(len(names))])
     with replacing_file(output / TABLE) as file:
         file.write(markdown_table(header, lines, "l" + "r" * (len(header) - 1)) + "\n")
     write_report(list(results.values()), output)
 
 
-def _number(value: float | None, digits: int) -> str:
-    return "" if value is None else f"{value:,.{digits}f}"
+def _mean_of(scores: Mapping[str, Mapping[str, float]], tasks: Sequence[str]) -> float | None:
+    found = [scores[task]["pearson"] for task in tasks if task in scores]
+    return statistics.fmean(found) if found else None
+
+
+def _number(values: Sequence[float | None], digits: int, scale: float = 1) -> str:
+    """The mean, and the standard deviation of several; empty where nothing is known."""
+    known = [scale * value for value in values if value is not None]
+    if not known:
+        return ""
+    shown = f"{statistics.fmean(known):,.{digits}f}"
+    return shown if len(known) == 1 else f"{shown} \u00b1 {statistics.stdev(known):,.{digits}f}"
 
 
 def _read_rows(output: Path) -> dict[str, Any]:

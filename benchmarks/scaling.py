@@ -1,0 +1,276 @@
+"""What training and encoding cost as sentences, width, vocabulary, corpus and the number of processes grow.
+
+    python benchmarks/scaling.py books.txt --output results/scaling
+    python benchmarks/scaling.py books.txt --output results/scaling --parts lengths widths
+
+Each point is measured in a process of its own, so that its peak memory is its own; several rounds in turn, medians.
+Sentences are random words, all of one length: the cost depends on sizes alone. `vocabulary` trains where four tables of
+each kind (weights, gradients, two moments) fit into the memory that is free, and encodes to two million words.
+`corpus` measures the tokenised store at three sizes and draws the line to 100 million sentences. `processes` is one
+process on one core against two on one core each. `gpus` is arithmetic with its assumptions, not a measurement.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+from kill_resume import Processes
+
+from hf_meanmax import MeanMaxAAEConfig, MeanMaxAAEForReconstruction
+from hf_meanmax.data import BatchPlan, SentenceFilter, build_token_store, open_corpus
+from hf_meanmax.files import replacing_file
+from hf_meanmax.markdown import markdown_table
+from hf_meanmax.tokenization import train_tokenizer
+from hf_meanmax.training.machine import (
+    attention_for,
+    count_flops,
+    is_bf16_fast,
+    measure_matrix_rate,
+    peak_memory_bytes,
+    synchronize,
+)
+
+LENGTHS = (8, 16, 32, 64, 128, 256)
+WIDTHS = (256, 512, 1024, 2048)
+VOCABULARIES = (20_000, 80_000, 200_000, 500_000, 2_000_000)
+TARGET_SENTENCES = 100_000_000
+GIB = 2**30
+
+
+def measure(task: dict[str, Any]) -> dict[str, float]:
+    """Medians of one point: tokens/s of training and of encoding, their shares of the matrix rate, peak memory."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    use_bf16 = is_bf16_fast(device)
+    torch.manual_seed(0)
+    size, length = task["hidden_size"], task["length"]
+    config = MeanMaxAAEConfig(
+        vocab_size=task["vocab_size"], hidden_size=size, intermediate_size=2 * size, max_position_embeddings=512,
+        embedding_dropout=0.0, attention_dropout=0.0,
+    )  # fmt: skip
+    config._attn_implementation = attention_for("auto", device)
+    model = MeanMaxAAEForReconstruction(config).to(device)
+    rows = max(1, task["batch_tokens"] // length)
+    ids = torch.randint(5, task["vocab_size"], (rows, length), device=device)
+    candidates = torch.unique(torch.cat([ids.flatten(), torch.arange(task["negatives"], device=device)]))
+    batch = {
+        "input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids, "candidate_ids": candidates,
+        "candidate_log_prob": torch.zeros(len(candidates), device=device),
+    }  # fmt: skip
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
+
+    def train() -> None:
+        with torch.autocast(device.type, torch.bfloat16, enabled=use_bf16):
+            model(**batch, num_items_in_batch=ids.numel(), use_cache=False, return_logits=False).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    @torch.inference_mode()
+    def encode() -> None:
+        with torch.autocast(device.type, torch.bfloat16, enabled=use_bf16):
+            model.base_model(input_ids=ids, attention_mask=batch["attention_mask"])
+
+    found: dict[str, float] = {}
+    rate = measure_matrix_rate(device, torch.bfloat16 if use_bf16 else torch.float32)
+    if task["trains"]:
+        found["training tokens/s"] = ids.numel() / median_seconds(train, task["rounds"], device)
+        found["training share"] = count_flops(model, batch) / ids.numel() * found["training tokens/s"] / rate
+    model.eval()
+    found["encoding tokens/s"] = ids.numel() / median_seconds(encode, task["rounds"], device)
+    found["peak memory, GiB"] = peak_memory_bytes(device) / GIB
+    found["weights, GiB"] = sum(weights.numel() * weights.element_size() for weights in model.parameters()) / GIB
+    return found
+
+
+def median_seconds(step: Callable[[], None], rounds: int, device: torch.device) -> float:
+    step()
+    times = []
+    for _ in range(rounds):
+        synchronize(device)
+        start = time.perf_counter()
+        step()
+        synchronize(device)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def alone(function: Callable[..., Any], *arguments: Any) -> Any:
+    """The result of a function in a process of its own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, arguments)
+
+
+def scale_model(args: Any, part: str) -> list[dict[str, Any]]:
+    """The points of lengths, widths or vocabularies."""
+    base = {"length": 16, "hidden_size": args.hidden_size, "vocab_size": 20_000, "batch_tokens": args.batch_tokens,
+            "negatives": args.negatives, "rounds": args.rounds, "trains": True}  # fmt: skip
+    if part == "lengths":
+        tasks = [{**base, "length": length} for length in LENGTHS]
+    elif part == "widths":
+        tasks = [{**base, "hidden_size": width} for width in WIDTHS]
+    else:
+        free = psutil.virtual_memory().available
+        tables = {size: 4 * size * (300 + args.hidden_size) for size in VOCABULARIES}
+        # The encoder's model alone has a table of word vectors and one of outputs.
+        tasks = [{**base, "vocab_size": size, "trains": 4 * tables[size] < 0.8 * free} for size in VOCABULARIES]
+        for task in [task for task in tasks if tables[task["vocab_size"]] > 0.8 * free]:
+            print(f"{task['vocab_size']:,} words do not fit into {free / GIB:.0f} GiB and are left out", flush=True)
+            tasks.remove(task)
+    shown = {"lengths": "length", "widths": "hidden_size", "vocabulary": "vocab_size"}[part]
+    rows = []
+    for task in tasks:
+        rows.append({shown: task[shown], **alone(measure, task)})
+        print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def measure_store(args: Any, lines: int, folder: str) -> dict[str, float]:
+    """Seconds, bytes and peak memory of tokenising so many lines, and of making the batches of an epoch."""
+    texts = list(islice(filter(None, open_corpus(args.corpus)), lines))
+    path = Path(folder) / "corpus.txt"
+    path.write_text("\n".join(texts), encoding="utf-8")
+    tokenizer = train_tokenizer(texts[:50_000], "word", 20_000, show_progress=False)
+    number = len(texts)
+    del texts
+    before = psutil.Process().memory_info().rss
+    start = time.perf_counter()
+    rule = SentenceFilter(4, 32, "drop")
+    store = build_token_store(open_corpus(str(path)), tokenizer, Path(folder) / "store", rule, False)
+    tokenising = time.perf_counter() - start
+    start = time.perf_counter()
+    plan = BatchPlan(store.lengths, args.batch_tokens)
+    plan.epoch(0)
+    planning = time.perf_counter() - start
+    size = sum(file.stat().st_size for file in (Path(folder) / "store").rglob("*") if file.is_file())
+    return {"sentences": number, "tokenising, s": tokenising, "planning, s": planning, "disk, MiB": size / 2**20,
+            "memory growth, MiB": (psutil.Process().memory_info().rss - before) / 2**20}  # fmt: skip
+
+
+def scale_corpus(args: Any) -> list[dict[str, Any]]:
+    """Three sizes, and the straight line through them at 100 million sentences."""
+    rows = []
+    for lines in (args.lines // 4, args.lines // 2, args.lines):
+        with tempfile.TemporaryDirectory() as folder:
+            rows.append(alone(measure_store, args, lines, folder))
+        print(json.dumps(rows[-1]), flush=True)
+    sizes = [row["sentences"] for row in rows]
+    drawn: dict[str, Any] = {"sentences": TARGET_SENTENCES}
+    for name in list(rows[0])[1:]:
+        slope, start = np.polyfit(sizes, [row[name] for row in rows], 1)
+        drawn[name] = float(slope * TARGET_SENTENCES + start)
+    drawn["extrapolated"] = True
+    return [*rows, drawn]
+
+
+def scale_processes(args: Any) -> list[dict[str, Any]]:
+    """Tokens/s of a training run on one process and on two, a core each, and on one process with both cores."""
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        lines = list(islice(filter(None, open_corpus(args.corpus)), 100_000))
+        (folder / "corpus.txt").write_text("\n".join(lines), encoding="utf-8")
+        for processes, threads in ((1, 1), (1, 2), (2, 1)):
+            output = folder / f"{processes}-{threads}"
+            words = [
+                "mean-max-aae-small", "--corpus", str(folder / "corpus.txt"), "--cache_dir", str(folder / "cache"),
+                "--output_dir", str(output), "--hidden_size", str(args.hidden_size), "--intermediate_size",
+                str(2 * args.hidden_size), "--batch_tokens", str(args.batch_tokens), "--max_steps", str(args.steps),
+                "--log_steps", str(max(1, args.steps // 4)), "--eval_steps", "0", "--sample_sentences", "0",
+            ]  # fmt: skip
+            os.environ["OMP_NUM_THREADS"] = str(threads)
+            run = Processes(processes, words, folder / "log", fork=False)
+            run.wait()
+            records = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+            # The first quarter warms up.
+            rates = [record["tokens_per_second"] for record in records if "loss" in record][1:]
+            rows.append({"processes": processes, "threads of each": threads, "tokens/s": statistics.median(rates)})
+            print(json.dumps(rows[-1]), flush=True)
+    for row in rows:
+        row["efficiency"] = row["tokens/s"] / rows[0]["tokens/s"] / (row["processes"] * row["threads of each"])
+    return rows
+
+
+def estimate_gpus(args: Any) -> list[dict[str, Any]]:
+    """Efficiency of eight GPUs, where a step's gradients are summed while nothing else happens: a lower bound."""
+    with torch.device("meta"):
+        config = MeanMaxAAEConfig(vocab_size=21_000, hidden_size=2048, intermediate_size=4096)
+        model = MeanMaxAAEForReconstruction(config)
+    weights = sum(weight.numel() for weight in model.parameters())
+    rows = []
+    for tokens in (4096, 16384, 65536):
+        ids = torch.zeros(tokens // 16, 16, dtype=torch.long, device="meta")
+        flops = count_flops(model, {"input_ids": ids, "labels": ids})
+        compute = flops / (args.gpu_rate * 1e12 * args.gpu_share)
+        # A ring all-reduce sends and receives each gradient (fp32) almost twice.
+        exchange = 2 * 7 / 8 * 4 * weights / (args.gpu_bandwidth * 1e9)
+        rows.append({
+            "tokens a step and GPU": tokens, "compute, ms": 1e3 * compute, "exchange, ms": 1e3 * exchange,
+            "efficiency": compute / (compute + exchange), "million tokens/s": 8 * tokens / (compute + exchange) / 1e6,
+        })  # fmt: skip
+    return rows
+
+
+PARTS: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
+    "lengths": lambda args: scale_model(args, "lengths"),
+    "widths": lambda args: scale_model(args, "widths"),
+    "vocabulary": lambda args: scale_model(args, "vocabulary"),
+    "corpus": scale_corpus,
+    "processes": scale_processes,
+    "gpus": estimate_gpus,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("corpus", nargs="+")
+    parser.add_argument("--output", required=True, help="folder of scaling.md and scaling.json")
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--hidden-size", type=int, default=512)
+    parser.add_argument("--batch-tokens", type=int, default=2048)
+    parser.add_argument("--negatives", type=int, default=4000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--lines", type=int, default=400_000, help="of the largest corpus that is measured")
+    parser.add_argument("--steps", type=int, default=60, help="of a training run on one process and on two")
+    parser.add_argument("--gpu-rate", type=float, default=700.0, help="assumed TFLOP/s of large bf16 products")
+    parser.add_argument("--gpu-share", type=float, default=0.45, help="assumed share of it that training reaches")
+    parser.add_argument("--gpu-bandwidth", type=float, default=200.0, help="assumed GB/s of each GPU in an all-reduce")
+    args = parser.parse_args()
+    output = Path(args.output)
+    output.mkdir(parents=True, exist_ok=True)
+    path = output / "scaling.json"
+    found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    for part in args.parts:
+        found[part] = PARTS[part](args)
+        with replacing_file(path) as file:
+            json.dump({**found, "settings": vars(args)}, file, indent=1)
+    tables = []
+    for part in filter(found.__contains__, PARTS):
+        header = list(dict.fromkeys(name for row in found[part] for name in row))
+        lines = [[shown(row.get(name, "")) for name in header] for row in found[part]]
+        tables.append(f"## {part}\n\n{markdown_table(header, lines, 'r' * len(header))}\n")
+    with replacing_file(output / "scaling.md") as file:
+        file.write("\n".join(tables))
+    print("\n".join(tables))
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else ""
+    return f"{value:,}" if isinstance(value, int) else value if isinstance(value, str) else f"{value:,.4g}"
+
+
+if __name__ == "__main__":
+    main()
