@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from hf_meanmax.data import BatchPlan, CandidateSampler, ContextSentences, MicroBatches, Noise, SentenceFilter
+from hf_meanmax.data import (
+    BatchPlan,
+    CandidateSampler,
+    ContextSentences,
+    MicroBatches,
+    Noise,
+    SentenceFilter,
+    SentencesAndContext,
+)
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa"]
 LONGEST = 7
@@ -119,6 +127,20 @@ def test_a_context_by_hand(make_store, tokenizer):
     assert said("next_words", num_words=2)[0] == ("alpha", "beta gamma")
     assert said("next_sentence", max_tokens=1)[0] == ("alpha", "beta")
     assert said("neighbours") == [("beta gamma", "delta </s>")]
+
+
+def test_sentences_and_their_context(store):
+    """The sentence is to be said, and the words after it are a second target that counts for nothing else."""
+    both, context = SentencesAndContext(store, 2, 6, 4), ContextSentences(store, "next_words", 2, 6, 4)
+    rows = np.arange(len(both))
+    assert np.array_equal(both.indices, context.indices)
+    assert split(both.targets(rows)) == split(both.inputs(rows)) == split(context.inputs(rows))
+    assert split(both.further_targets(rows)["context_labels"]) == split(context.targets(rows))
+    assert np.array_equal(both.costs(), both.lengths)
+    batches = MicroBatches(both, BatchPlan(both.costs(), 60))
+    for _, micro_batches, num_targets in batches.iterate(0):
+        assert num_targets == sum((batch["labels"] != -100).sum() for batch in micro_batches)
+        assert all((batch["context_labels"] != -100).any(dim=1).all() for batch in micro_batches)
 
 
 def test_what_is_refused(make_store, store):

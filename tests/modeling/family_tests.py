@@ -202,6 +202,8 @@ class FamilyTests:
             batch["labels"] = pad(sentences, "right", extra, IGNORE)
         if config.predict_previous:
             batch["previous_labels"] = pad([ids[-2::-1] + ids[-1:] for ids in sentences], side, extra, IGNORE)
+        if config.context_channels is not None:
+            batch["context_labels"] = pad([ids[::-1] for ids in sentences], "right", extra, IGNORE)
         return batch
 
     # Loading and saving

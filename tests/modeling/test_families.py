@@ -80,6 +80,7 @@ OTHER_VALUES = {
     "decoder_channels": {"decoder_channels": [60, 300]},
     "num_context_words": {"num_context_words": 10},
     "predict_previous": {"predict_previous": True},
+    "context_channels": {"context_channels": [20, 16]},
     "teacher_size": {"teacher_size": 7},
     "attention_penalty": {"attention_penalty": 0.5, "pooling": "inner_attention"},
     "pair_combination": {"pair_combination": "multiplicative"},
@@ -226,6 +227,11 @@ BAD_SETTINGS = [
         {"decoder_type": "words_cnn", "decoder_channels": [20, 12], "predict_previous": True},
         ("`predict_previous`", "one word after the other", "'words_cnn'"),
     ),
+    ({"context_channels": [20, 14]}, ("`context_channels` is [20, 14]", "two widths or more", "output layer")),
+    (
+        {"context_channels": [20, 16], "decoder_type": "words_cnn", "decoder_channels": [20, 16]},
+        ("`context_channels`", "'words_cnn'", "one that says words one after the other"),
+    ),
     ({"decoder_channels": [20.5, 12]}, ("decoder_channels", "20.5")),
     ({"encoder_type": "rnn"}, ("encoder_type", "rnn", "self_attention", "bilstm", "bigru", "hierarchical_cnn")),
     ({"decoder_type": "rnn"}, ("decoder_type", "rnn", "attention", "gates", "lstm_gates", "gru", "words_cnn")),
@@ -254,6 +260,7 @@ MEAN_MAX_AAE = Family(
         "max": {"pooling": "max", "attention_bias": True},
         "deep": {"num_hidden_layers": 2, "hidden_dropout": 0.1},
         "tied": {"tie_word_embeddings": True, "position_embedding_type": "none"},
+        "context": {"context_channels": [20, 32], "num_context_words": 12},
         "mean_max_rae": {
             "encoder_type": "bilstm",
             "decoder_type": "lstm_attention",
@@ -527,6 +534,48 @@ class TestMeanMaxAAE(FamilyTests):
         swapped = released(**batch)
         torch.testing.assert_close(swapped.latents, output.latents.flip(1))
         torch.testing.assert_close(swapped.loss, paper(**batch).loss)
+
+    @pytest.mark.parametrize("tied", [False, True])
+    def test_words_around_a_text_have_a_decoder_of_their_own(self, tied):
+        """Their loss is that of the likeliest words at each place, times its weight, beside the loss of the text."""
+        channels = [20, 12] if tied else [20, 32]
+        model = self.full("context", torch.float64, context_channels=channels, tie_word_embeddings=tied)
+        batch = make_batch()
+        around = torch.tensor([[5, 9, 8, 7], [6, 5, -100, -100], [8, -100, -100, -100], [-100, -100, -100, -100]])
+        alone = model(**batch)
+        both = model(**batch, context_labels=around, context_weight=0.25)
+        scores = model.lm_head(model.context_decoder(alone.latents))[:, :4]
+        num_targets = (batch["labels"] != -100).sum()
+        summed = torch.nn.functional.cross_entropy(scores.flatten(0, 1), around.flatten(), reduction="sum")
+        torch.testing.assert_close(both.context_loss, summed / num_targets)
+        torch.testing.assert_close(both.loss, alone.loss + 0.25 * summed / num_targets)
+        assert torch.equal(both.logits, alone.logits)
+        # In two halves of a step, with the number of targets of all of it; and with a sampled softmax.
+        halves = [
+            model(
+                **{name: value[rows] for name, value in batch.items()}, context_labels=around[rows],
+                num_items_in_batch=num_targets,
+            ).loss
+            for rows in (slice(0, 2), slice(2, 4))
+        ]  # fmt: skip
+        torch.testing.assert_close(sum(halves), alone.loss + summed / num_targets)
+        candidates = {"candidate_ids": torch.arange(40), "candidate_log_prob": torch.zeros(40)}
+        sampled = model(**batch, context_labels=around, context_weight=0.25, **candidates)
+        torch.testing.assert_close(sampled.loss, both.loss)
+        torch.testing.assert_close(sampled.context_loss, both.context_loss)
+        both.context_loss.backward()
+        assert all(parameter.grad is None for parameter in model.decoder.parameters())
+        assert all(parameter.grad.abs().sum() > 0 for parameter in model.context_decoder.parameters())
+        assert any(parameter.grad is not None for parameter in model.encoder.parameters())
+
+    def test_words_around_a_text_need_their_decoder(self):
+        batch = make_batch()
+        with pytest.raises(ValueError, match="`context_labels` need a model with `context_channels`"):
+            self.full()(**batch, context_labels=batch["labels"])
+        with pytest.raises(ValueError, match=r"`context_labels` need a model with .* `labels` beside them"):
+            self.full("context")(**text_of(batch), context_labels=batch["labels"])
+        with pytest.raises(ValueError, match="`context_labels` has 13 places; this decoder predicts 12 words"):
+            self.full("context")(**batch, context_labels=torch.full((4, 13), 5))
 
     def test_normalised_rows(self):
         encoder = self.full().encoder

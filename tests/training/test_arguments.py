@@ -193,6 +193,16 @@ def test_options_win_over_the_recipe(tmp_path):
             ["--objective", "next_sentence", "--showcase"],
             "`showcase` prints reconstructions, and a model with `objective` 'next_sentence' makes none",
         ),
+        (["--context_weight", "0.1"], "`context_weight` is 0.1 and `context_channels` None: the second decoder needs"),
+        (["--context_channels", "60", "2048"], "`context_weight` is 0.0 and `context_channels` .* needs both"),
+        (
+            ["--context_weight", "0.1", "--context_channels", "60", "2048", "--objective", "next_sentence"],
+            "`context_weight` is 0.1, which is beside `objective` 'reconstruction', not 'next_sentence'",
+        ),
+        (
+            ["--context_weight", "0.1", "--context_channels", "60", "2048", "--long_lines", "truncate"],
+            "`long_lines` is 'truncate' .* every line is kept, as context",
+        ),
         (["--decoder_type", "lstm_gates", "--pooling", "last"], "`pooling` is 'last', which leaves the gates"),
         (["--projection_activation", "gelu"], "`projection_activation` is 'gelu'; allowed: 'relu'"),
         (["--family", "bert"], "`family` is 'bert'; allowed: compound_attention, gated_mean_max_aae, mean_max_aae"),

@@ -270,6 +270,20 @@ def test_next_words_are_learnt(make_arguments, counted):
     assert tokenizer.decode(ids[0, :8, 0]) == "five six seven eight nine ten one two"
 
 
+def test_sentences_are_learnt_with_the_words_after_them(make_arguments, counted):
+    """Both losses fall, the held-out sentences are scored alone, and the finished model says its text."""
+    context = {"context_channels": [24, 16], "num_context_words": 9, "context_weight": 0.5}
+    args = make_arguments(**{**counted, **context, "softmax": "sampled", "num_negatives": 30, "max_steps": 150})
+    summary = pretrain(args)
+    logged = [record for record in records(args.output_dir) if "context_loss" in record]
+    assert logged[-1]["context_loss"] < 0.5 * logged[0]["context_loss"]
+    assert summary["validation_accuracy"] > 0.9
+    model = AutoModelForSeq2SeqLM.from_pretrained(Path(args.output_dir) / "model").eval()
+    tokenizer = AutoTokenizer.from_pretrained(Path(args.output_dir) / "model")
+    said = model.generate(**tokenizer(["three four"], return_tensors="pt"))
+    assert tokenizer.decode(said[0], skip_special_tokens=True) == "three four"
+
+
 @pytest.mark.parametrize("how", ["own", "random"])
 def test_what_the_decoder_is_fed(make_arguments, counted, how):
     """Behind the start symbol its own draws, such as one forward pass over them gives, or any word; not the targets."""

@@ -2,7 +2,7 @@
 
 from .batches import BatchPlan, EpochPlan, MicroBatches, Sentences
 from .candidates import CandidateSampler
-from .context import ContextSentences
+from .context import ContextSentences, SentencesAndContext
 from .corpus import Corpus, Documents, open_corpus, pick_sentences
 from .cutting import Cutting, CuttingReport, cut_corpus
 from .docstrings import Docstrings, harvest_docstrings
@@ -29,6 +29,7 @@ __all__ = [
     "Ragged",
     "SentenceFilter",
     "Sentences",
+    "SentencesAndContext",
     "StoreReport",
     "TokenStore",
     "build_token_store",

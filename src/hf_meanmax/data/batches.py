@@ -319,7 +319,8 @@ class MicroBatches:
 
 
 def _num_targets(labels: dict[str, Ragged]) -> int:
-    return sum(len(targets.ids) for targets in labels.values())
+    # A second target beside the sentence has a weight of its own, and is not counted.
+    return sum(len(targets.ids) for name, targets in labels.items() if name != "context_labels")
 
 
 def _tensor(array: np.ndarray) -> torch.Tensor:

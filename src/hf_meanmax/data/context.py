@@ -100,3 +100,26 @@ class ContextSentences(Sentences):
         if self.objective != "next_words":
             target = round(float(self.store.lengths.mean())) * (2 if self.objective == "neighbours" else 1)
         return self.lengths + target
+
+
+class SentencesAndContext(ContextSentences):
+    """The same sentences, to be said themselves; the words after them are a second target, `context_labels`.
+
+    Args:
+        store, min_tokens, max_tokens, num_words: as of [`ContextSentences`].
+    """
+
+    def __init__(self, store: TokenStore, min_tokens: int = 1, max_tokens: int | None = None, num_words: int = 30):
+        super().__init__(store, "next_words", min_tokens, max_tokens, num_words)
+
+    def targets(self, rows: np.ndarray) -> Ragged:
+        """The sentences."""
+        return self.inputs(rows)
+
+    def further_targets(self, rows: np.ndarray) -> dict[str, Ragged]:
+        """The next `num_words` words, as `context_labels`."""
+        return {"context_labels": super().targets(rows)}
+
+    def costs(self) -> np.ndarray:
+        """Lengths for a batch plan: those of the sentences, as without a context."""
+        return self.lengths

@@ -18,7 +18,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .classifiers import LatentClassifier, RowwiseLinear, split_pairs
 from .configuration_base import DECODERS_WITH_CHANNELS, LatentConfig
-from .decoders import DECODERS, ConditionalGRULayer, LatentWeights
+from .decoders import DECODERS, AllWordsLayer, ConditionalGRULayer, LatentWeights
 from .encoders import ENCODERS
 from .generation import LEAST_OF_EMBEDDING, TextLengthCriteria, pad_ended, text_bounds
 from .layers import LatentGates, MultiHeadAttention, SequenceLayer, TextEmbeddings, WordSpaceProjection
@@ -54,14 +54,16 @@ class LatentSeq2SeqOutput(Seq2SeqLMOutput):
     decoded; None for `pooling="none"`.
 
     `encoder_last_hidden_state` is all that the decoder reads of the encoder: Z, or the hidden states where there are no
-    rows. `teacher_loss` is the mean squared distance from `teacher_embeddings` and `attention_penalty` the mean overlap
-    of the heads of `inner_attention`, both without their weight. `latent_gates` are, on request
+    rows. `teacher_loss` is the mean squared distance from `teacher_embeddings`, `context_loss` the cross entropy of
+    `context_labels`, and `attention_penalty` the mean overlap of the heads of `inner_attention`, all without their
+    weight. `latent_gates` are, on request
     (`output_latent_gates=True`), the gates `(B, T, R, d)` of each layer of a decoder that has them, on the R rows that
     `config.gated_rows` names.
     """
 
     latents: torch.Tensor | None = None
     teacher_loss: torch.Tensor | None = None
+    context_loss: torch.Tensor | None = None
     attention_penalty: torch.Tensor | None = None
     latent_gates: tuple[torch.Tensor, ...] | None = None
 
@@ -95,7 +97,7 @@ class LatentPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     # The decoder of a full checkpoint is no news to the encoder that is loaded from it.
     _keys_to_ignore_on_load_unexpected = [
-        r"^(previous_)?decoder\.", r"^decoder_embeddings\.", r"^lm_head\.", r"^output_projection\.",
+        r"^((previous|context)_)?decoder\.", r"^decoder_embeddings\.", r"^lm_head\.", r"^output_projection\.",
         r"^teacher_head\.", r"^classifier\.",
     ]  # fmt: skip
 
@@ -319,12 +321,13 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
             self._tied_weights_keys = {"lm_head.weight": "decoder_embeddings.word_embeddings.weight"}
         self.decoder = LatentDecoderModel(config)
         self.previous_decoder = LatentDecoderModel(config) if config.predict_previous else None
-        width = config.decoder_output_size
+        self.context_decoder = None
+        if config.context_channels is not None:
+            self.context_decoder = AllWordsLayer(config, 0, config.context_channels)
         self.output_projection = None
         if config.tie_word_embeddings and config.decoder_type not in DECODERS_WITH_CHANNELS:
-            self.output_projection = WordSpaceProjection(width, config.embedding_size)
-            width = config.embedding_size
-        self.lm_head = nn.Linear(width, config.vocab_size, bias=config.output_bias)
+            self.output_projection = WordSpaceProjection(config.decoder_output_size, config.embedding_size)
+        self.lm_head = nn.Linear(config.scored_size, config.vocab_size, bias=config.output_bias)
         self.teacher_head = None
         if config.teacher_size is not None:
             self.teacher_head = nn.Linear(config.sentence_embedding_size, config.teacher_size)
@@ -379,7 +382,18 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
 
         The arguments are those of [`forward`].
         """
-        states = self.output_states(hidden_states)
+        options = (labels, candidate_ids, candidate_log_prob, num_items_in_batch, return_logits)
+        return self._score_states(self.output_states(hidden_states), *options)
+
+    def _score_states(
+        self,
+        states: torch.Tensor,
+        labels: torch.Tensor | None,
+        candidate_ids: torch.Tensor | None,
+        candidate_log_prob: torch.Tensor | None,
+        num_items_in_batch: torch.Tensor | int | None,
+        return_logits: bool,
+    ) -> tuple[Any, Any]:
         smoothing = self.config.label_smoothing if self.training else 0.0
         weight, bias = self.lm_head.weight, self.lm_head.bias
         if candidate_ids is not None:
@@ -415,6 +429,8 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
         return_logits: bool = True,
         teacher_embeddings: torch.Tensor | None = None,
         teacher_weight: float = 1.0,
+        context_labels: torch.Tensor | None = None,
+        context_weight: float = 1.0,
         num_sentences_in_batch: torch.Tensor | int | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> LatentSeq2SeqOutput:
@@ -438,7 +454,10 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
             teacher_embeddings: `(B, teacher_size)`, NaN in rows that have none: the loss also has the squared distance
                 of a linear map of the embedding from them, times `teacher_weight`, in the mean over the sentences
                 (compound attention, eq. 4.9).
-            num_sentences_in_batch: what its sum is divided by (default: the sentences of this batch).
+            context_labels: `(B, N)` words around the texts, -100 where there is none, which the second decoder
+                (`config.context_channels`) must predict: the loss also has their summed cross entropy, times
+                `context_weight`, divided by what the loss of `labels` is divided by.
+            num_sentences_in_batch: what sums over sentences are divided by (default: the sentences of this batch).
 
         Raises:
             ValueError: if there is nothing to say, or more than the decoder can; if arguments do not fit the decoder.
@@ -449,6 +468,8 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
             raise ValueError("`previous_labels` need `labels` beside them, of the sentence that follows.")
         if teacher_embeddings is not None and self.teacher_head is None:
             raise ValueError("`teacher_embeddings` need a model with `teacher_size`, the width of the vectors.")
+        if context_labels is not None and (self.context_decoder is None or labels is None):
+            raise ValueError("`context_labels` need a model with `context_channels`, and `labels` beside them.")
         weights: Any = None
         if encoder_outputs is None:
             encoded = self.encoder(
@@ -487,6 +508,13 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
         if teacher_embeddings is not None:
             teacher_loss = self._teacher_loss(latents, teacher_embeddings, num_sentences_in_batch)
             loss = teacher_weight * teacher_loss if loss is None else loss + teacher_weight * teacher_loss
+        context_loss = None
+        if labels is not None and context_labels is not None:
+            divisor = (labels != IGNORE_INDEX).sum() if num_items_in_batch is None else num_items_in_batch
+            around = self._predict_around(latents, context_labels)
+            options = (context_labels, candidate_ids, candidate_log_prob, divisor, False)
+            context_loss, _ = self._score_states(around, *options)
+            loss = loss + context_weight * context_loss
         penalty = None
         if self.config.attention_penalty and labels is not None and weights is not None:
             # A process without a sentence of its own has a row without targets.
@@ -506,6 +534,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
             encoder_last_hidden_state=latents,
             latents=latents if self.config.has_latents else None,
             teacher_loss=teacher_loss,
+            context_loss=context_loss,
             attention_penalty=penalty,
         )
 
@@ -553,14 +582,23 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
             )
         outputs = self.decoder(None, latents, **kwargs)
         if labels is not None:
-            places = self.config.num_context_words
-            if labels.shape[1] > places:
-                raise ValueError(
-                    f"`labels` has {labels.shape[1]} places; this decoder predicts {places} words "
-                    "(`num_context_words`). Cut the labels."
-                )
+            self._check_places("labels", labels)
             outputs.last_hidden_state = outputs.last_hidden_state[:, : labels.shape[1]]
         return outputs
+
+    def _check_places(self, name: str, labels: torch.Tensor) -> None:
+        places = self.config.num_context_words
+        if labels.shape[1] > places:
+            raise ValueError(
+                f"`{name}` has {labels.shape[1]} places; this decoder predicts {places} words (`num_context_words`). "
+                "Cut the labels."
+            )
+
+    def _predict_around(self, latents: torch.Tensor, context_labels: torch.Tensor) -> torch.Tensor:
+        """What the output layer scores of the second decoder, `(B, N, d)` over the places of the labels `(B, N)`."""
+        self._check_places("context_labels", context_labels)
+        predict: Any = self.context_decoder
+        return predict(latents)[:, : context_labels.shape[1]]
 
     def _previous_states(
         self, previous_labels: torch.Tensor, latents: torch.Tensor, is_padded: bool, **kwargs: Any

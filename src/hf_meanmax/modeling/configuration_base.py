@@ -109,6 +109,9 @@ class LatentConfig(PreTrainedConfig):
             Widths of a `causal_cnn`, `words_cnn` or `words_rnn` from Z to what the output layer scores.
         num_context_words (`int`, defaults to 30):
             Words that a `words_cnn` or `words_rnn` predicts.
+        context_channels (`list[int]`, *optional*):
+            Have a second decoder beside one that says the words one after the other: a `words_cnn` of these widths,
+            from Z to what the output layer scores, that predicts the words around the text (`context_labels`).
         predict_previous (`bool`, defaults to `False`):
             Have a second decoder of the same kind, for the previous sentence (skip-thought).
         attention_penalty (`float`, defaults to 0.0):
@@ -188,6 +191,7 @@ class LatentConfig(PreTrainedConfig):
     decoder_initial_state: bool = False
     decoder_channels: list[int] | None = None
     num_context_words: int = 30
+    context_channels: list[int] | None = None
     predict_previous: bool = False
     attention_penalty: float | int = 0.0
     teacher_size: int | None = None
@@ -280,6 +284,11 @@ class LatentConfig(PreTrainedConfig):
         """Width of the decoder's states."""
         channels = self.decoder_channels if self.decoder_type in DECODERS_WITH_CHANNELS else None
         return channels[-1] if channels else self.hidden_size
+
+    @property
+    def scored_size(self) -> int:
+        """Width of what the output layer scores: of the decoder's states, or of a word vector where it is tied."""
+        return self.embedding_size if self.tie_word_embeddings else self.decoder_output_size
 
     @property
     def num_latents(self) -> int:
@@ -440,6 +449,23 @@ class LatentConfig(PreTrainedConfig):
         if self.predict_previous and not self.is_autoregressive:
             raise ValueError(
                 f"`predict_previous` needs a decoder that says one word after the other, not {self.decoder_type!r}."
+            )
+
+    def validate_context(self) -> None:
+        """A second decoder of the words around the text reads Z, and ends where the output layer can score."""
+        channels = self.context_channels
+        if channels is None:
+            return
+        if len(channels) < 2 or min(channels) < 1 or channels[-1] != self.scored_size:
+            raise ValueError(
+                f"`context_channels` is {channels}; give two widths or more that end in {self.scored_size}, what the "
+                f"output layer scores, for instance [{2 * self.scored_size}, {self.scored_size}]."
+            )
+        if not (self.has_latents and self.is_autoregressive) or self.predict_previous:
+            raise ValueError(
+                f"`context_channels` adds a decoder beside one that says words one after the other from latent rows, "
+                f"but `pooling` is {self.pooling!r}, `decoder_type` {self.decoder_type!r} and `predict_previous` "
+                f"{self.predict_previous}. Leave it out, or change these."
             )
 
     def validate_positions(self) -> None:

@@ -337,9 +337,9 @@ class AllWordsLayer(SequenceLayer):
 
     width = 3
 
-    def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
+    def __init__(self, config: PreTrainedConfig, layer_idx: int, channels: list[int] | None = None) -> None:
         super().__init__()
-        channels = config.decoder_channels
+        channels = channels or config.decoder_channels
         self.places = config.num_context_words
         self.expansion = nn.Linear(config.sentence_embedding_size, self.places * channels[0])
         self.gru = None

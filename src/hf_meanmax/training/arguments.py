@@ -181,6 +181,13 @@ class PretrainArguments(RunArguments):
     teacher_shuffled: bool = field(
         default=False, metadata={"help": "give each sentence the teacher's vector of another one (the control)"}
     )
+    context_weight: float = field(
+        default=0.0,
+        metadata={
+            "help": "beside a sentence itself, a second decoder (`context_channels`) predicts the next "
+            "`num_context_words` words of its document, and its loss has this weight"
+        },
+    )
     decoder_inputs: Literal["words", "own", "random"] = field(
         default="words",
         metadata={
@@ -218,6 +225,7 @@ class PretrainArguments(RunArguments):
             batch_tokens=1, min_tokens=1, max_tokens=1, log_steps=1, eval_steps=0, checkpoint_steps=1,
             keep_checkpoints=1, max_steps=0, num_negatives=1, validation_sentences=1, early_stopping_patience=0,
             sample_sentences=0, max_target_tokens=1, source_vocab_size=0, teacher_weight=0, max_training_tokens=0,
+            context_weight=0,
         )  # fmt: skip
         if self.max_tokens < self.min_tokens:
             raise ValueError(
@@ -260,7 +268,17 @@ class PretrainArguments(RunArguments):
                 f"`teacher` is {self.teacher!r}, but with `pooling='none'` there is no embedding to map to its "
                 "vectors. Leave it out, or use another pooling."
             )
-        if self.is_of_context and (self.long_lines != "drop" or self.max_unknown_rate < 1):
+        if (self.context_weight > 0) != (config.context_channels is not None):
+            raise ValueError(
+                f"`context_weight` is {self.context_weight} and `context_channels` {config.context_channels}: the "
+                "second decoder needs both, and without it neither is of use."
+            )
+        if self.context_weight > 0 and self.objective != "reconstruction":
+            raise ValueError(
+                f"`context_weight` is {self.context_weight}, which is beside `objective` 'reconstruction', not "
+                f"{self.objective!r}. Leave it out."
+            )
+        if self.reads_context and (self.long_lines != "drop" or self.max_unknown_rate < 1):
             raise ValueError(
                 f"`long_lines` is {self.long_lines!r} and `max_unknown_rate` {self.max_unknown_rate}; with `objective` "
                 f"{self.objective!r} every line is kept, as context. Leave them out."
@@ -302,6 +320,11 @@ class PretrainArguments(RunArguments):
     def is_of_context(self) -> bool:
         """Whether what is to be said stands around the sentence."""
         return self.objective in ("next_words", "next_sentence", "neighbours")
+
+    @property
+    def reads_context(self) -> bool:
+        """Whether the training needs what stands around a sentence."""
+        return self.is_of_context or self.context_weight > 0
 
 
 @dataclass

@@ -120,7 +120,7 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
         max_unknown_rate=args.max_unknown_rate,
         drop_unknown_words=args.drop_unknown_words,
     )
-    if args.is_of_context:
+    if args.reads_context:
         # A sentence that is too long or short to be encoded is still part of a context.
         rule = SentenceFilter(drop_unknown_words=args.drop_unknown_words)
     store = cached_store(train, tokenizer, cache, rule, show_progress)

@@ -32,6 +32,7 @@ from hf_meanmax.data import (
     Noise,
     PairedSentences,
     Sentences,
+    SentencesAndContext,
     TokenStore,
 )
 from hf_meanmax.files import replacing_file
@@ -102,7 +103,9 @@ class Run:
         self.agreed_seconds = 0.0
         self.stop_reason = ""
         self.side_losses: tuple[str, ...] = ()
-        self.teacher_options = {"teacher_weight": args.teacher_weight} if args.teacher else {}
+        self.loss_options = {"teacher_weight": args.teacher_weight} if args.teacher else {}
+        if args.context_weight:
+            self.loss_options["context_weight"] = args.context_weight
 
     def execute(self) -> dict[str, Any]:
         """Prepares, trains, evaluates and exports."""
@@ -175,7 +178,11 @@ class Run:
         # What the loss holds beside the words, reported apart.
         self.side_losses = tuple(
             name
-            for name, has in (("teacher_loss", args.teacher), ("attention_penalty", config.attention_penalty))
+            for name, has in (
+                ("teacher_loss", args.teacher),
+                ("context_loss", args.context_weight),
+                ("attention_penalty", config.attention_penalty),
+            )
             if has
         )
         with self.accelerator.main_process_first():
@@ -220,8 +227,9 @@ class Run:
         if args.softmax == "sampled":
             candidates = CandidateSampler(prepared.said.token_counts, args.num_negatives, args.seed)
         self.batches = self._make_batches(
-            prepared.train, prepared.train_target, args.gradient_accumulation_steps, args.seed, noise=noise,
-            candidates=candidates, teacher_vectors=teacher_vectors, counts_sentences=bool(config.attention_penalty),
+            prepared.train, prepared.train_target, args.gradient_accumulation_steps, args.seed,
+            and_context=args.context_weight > 0, noise=noise, candidates=candidates, teacher_vectors=teacher_vectors,
+            counts_sentences=bool(config.attention_penalty),
         )  # fmt: skip
         # Held-out texts without a context are found now, not at the end of the run.
         self.validation_batches = self._make_batches(prepared.validation, prepared.validation_target)
@@ -234,15 +242,19 @@ class Run:
         target: TokenStore | None = None,
         gradient_accumulation_steps: int = 1,
         seed: int = 0,
+        and_context: bool = False,
         **options: Any,
     ) -> MicroBatches:
-        """Batches of a store, and of its translations where there are any, for the run's objective."""
+        """Batches of a store, and of its translations where there are any, for the run's objective; `and_context` has
+        the words after each sentence as a second target."""
         args = self.args
         place = {"rank": self.accelerator.process_index, "world_size": self.world_size, **options}
+        words = self.model.config.num_context_words
         if target is not None:
             sentences: Sentences = PairedSentences(store, target)
+        elif and_context:
+            sentences = SentencesAndContext(store, args.min_tokens, args.max_tokens, words)
         elif args.is_of_context:
-            words = self.model.config.num_context_words
             sentences = ContextSentences(store, args.objective, args.min_tokens, args.max_tokens, words)
         else:
             sentences = Sentences(store)
@@ -322,7 +334,7 @@ class Run:
                 synchronise = contextlib.nullcontext() if is_last else self.accelerator.no_sync(self.wrapped)
                 with synchronise:
                     output = self.wrapped(
-                        **batch, **self.teacher_options, num_items_in_batch=num_targets,
+                        **batch, **self.loss_options, num_items_in_batch=num_targets,
                         return_logits=args.softmax == "full", use_cache=False,
                     )  # fmt: skip
                     # Gradients are averaged over processes; the loss is already divided by all targets.
