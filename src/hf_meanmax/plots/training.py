@@ -14,6 +14,8 @@ from hf_meanmax.training.checkpoints import METRICS_FILE
 
 from .figures import new_figure, save_figure
 
+_FEW_POINTS = 20  # are shown one by one
+
 
 def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """What a run of `scripts/pretrain.py` logged, in the order of its steps.
@@ -72,7 +74,7 @@ def plot_training(runs: Mapping[str, Sequence[Mapping[str, Any]]], metrics: Sequ
             points = [(one["step"], one[metric]) for one in records if _is_number(one.get(metric))]
             if points:
                 steps, values = zip(*points, strict=True)
-                marker = "o" if len(points) == 1 else None
+                marker = "o" if len(points) < _FEW_POINTS else None
                 axes.plot(steps, values, color=f"C{number}", marker=marker, label=name)
         axes.set_xlabel("step")
         axes.set_ylabel(metric.replace("_", " "))
