@@ -51,7 +51,7 @@ def tfidf_accuracy(args: FinetuneArguments) -> dict[str, float]:
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
 
-    train, validation, test = read_sets(args)
+    train, validation, test, _ = read_sets(args)
     started = time.perf_counter()
     vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, min_df=2)
     vectorizer.fit([*train.texts, *(train.pairs or [])])
@@ -70,10 +70,16 @@ def tfidf_accuracy(args: FinetuneArguments) -> dict[str, float]:
 
 
 def run(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The results of a fine-tuning run, made now or before; its checkpoints are not kept."""
+    """The results of a fine-tuning run, made now or before with the same settings; its checkpoints are not kept."""
     path = folder / "results.json"
-    if not path.is_file():
-        finetune(arguments_from_settings({**settings, "output_dir": str(folder)}, "", FinetuneArguments))
+    args = arguments_from_settings({**settings, "output_dir": str(folder)}, "", FinetuneArguments)
+    if path.is_file():
+        told = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
+        changed = [name for name, value in args.to_dict().items() if name in told and told[name] != value]
+        if set(changed) - {"output_dir", "cache_dir"}:
+            raise SystemExit(f"{folder} holds a run with another {', '.join(changed)}; give another --output")
+    else:
+        finetune(args)
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     return json.loads(path.read_text(encoding="utf-8"))
 
@@ -85,6 +91,9 @@ def main(argv: list[str]) -> None:
     seeds = [int(seed) for seed in np.atleast_1d(options.pop("seeds", [0, 1, 2]))]
     systems = np.atleast_1d(options.pop("systems", list(GRIDS[grid]))).tolist()
     keep = options.pop("keep_models", None) is not None
+    for name in ("train", "test", "output"):
+        if name not in options:
+            raise SystemExit(f"{__doc__}\n--{name} is missing")
     output = Path(options.pop("output"))
     rows: dict[str, list[dict[str, Any]]] = {}
     for seed in seeds:

@@ -58,6 +58,10 @@ def test_files(checkpoints, tmp_path):
 
 def test_command_line(checkpoints, tmp_path, capsys):
     (tmp_path / "more.txt").write_text("the old mat\n\nthe red cat\n")
+    # A text may be longer than a file's name.
+    long = " ".join([TEXTS[0]] * 40)
+    main([checkpoints[0], long, "--color", "never"])
+    assert capsys.readouterr().out.count(TEXTS[0].split()[0]) >= 40
     main([checkpoints[0], TEXTS[0], "--input", str(tmp_path / "more.txt"), "--limit", "1", "--color", "never"])
     said = capsys.readouterr().out.splitlines()
     assert len(said) == 2 * 5

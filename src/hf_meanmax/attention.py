@@ -143,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """The command line; see `--help`."""
     args = parse_arguments(build_parser(), argv)
     with one_line_errors("attention"):
-        checkpoints = [item for item in args.what if (Path(item) / "config.json").is_file()]
+        checkpoints = [item for item in args.what if os.path.isfile(os.path.join(item, "config.json"))]
         texts = [item for item in args.what if item not in checkpoints]
         # A name on the Hub is no folder here; where no folder is given, the first word is one.
         if not checkpoints:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification, AutoToke
 from hf_meanmax.export import check_checkpoint, load_checkpoint, save_checkpoint
 from hf_meanmax.hub import write_model_card
 from hf_meanmax.training.arguments import FinetuneArguments, arguments_from_settings
-from hf_meanmax.training.finetune import finetune, main
+from hf_meanmax.training.finetune import build_classifier, finetune, main, read_sets
 from tiny_model import WORDS, make_model, make_tokenizer
 
 TINY = {
@@ -165,7 +166,8 @@ def test_fewer_examples_and_a_held_out_share(sets, tmp_path):
     assert "test" not in few
 
 
-def test_an_interrupted_run_goes_on(sets, tmp_path, monkeypatch):
+@pytest.mark.parametrize("how", ["behind a checkpoint", "amid a checkpoint"])
+def test_an_interrupted_run_goes_on(sets, tmp_path, monkeypatch, how):
     """After a kill the same command ends where an uninterrupted run does; other settings are refused."""
     from transformers import Trainer
 
@@ -176,6 +178,9 @@ def test_an_interrupted_run_goes_on(sets, tmp_path, monkeypatch):
     def killed(self, *args, **kwargs):
         stop(self, *args, **kwargs)
         if self.state.epoch == 2:
+            newest = max((tmp_path / "run" / "checkpoints").iterdir(), key=lambda path: int(path.name.split("-")[1]))
+            if how == "amid a checkpoint":
+                (newest / "trainer_state.json").unlink()
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Trainer, "_save_checkpoint", killed)
@@ -187,7 +192,55 @@ def test_an_interrupted_run_goes_on(sets, tmp_path, monkeypatch):
     again = run(settings, tmp_path / "run")
     assert again["test"] == whole["test"]
     assert again["epochs"][-1]["eval_loss"] == whole["epochs"][-1]["eval_loss"]
+    minutes = [entry["minutes"] for entry in again["epochs"]]
+    assert minutes == sorted(minutes)
+    assert again["minutes"] >= round(minutes[-1], 2) > 0
     assert run(settings, tmp_path / "run", learning_rate=0.01, overwrite=True)["test"] != whole["test"]
+
+
+def test_a_folder_of_another_kind_of_run_is_refused(sets, checkpoint, tmp_path):
+    """The decoder of a pretrained model is not lost to a fine-tuning in its place, nor the other way."""
+    from hf_meanmax.training.checkpoints import claim_folder
+
+    folder = tmp_path / "run"
+    claim_folder(folder, {"corpus": ["my.txt"]})
+    shutil.copytree(checkpoint, folder / "model")
+    with pytest.raises(FileExistsError, match="holds a pretraining run"):
+        run({**TINY, **sets}, folder)
+    with pytest.raises(ValueError, match="lies in `output_dir`"):
+        run({**sets, "checkpoint": str(folder / "model")}, folder)
+    other = tmp_path / "other"
+    claim_folder(other, {"train": "train.tsv"})
+    (other / "checkpoints" / "checkpoint-3").mkdir(parents=True)
+    with pytest.raises(FileExistsError, match="holds a fine-tuning run"):
+        claim_folder(other, {"corpus": ["my.txt"]})
+
+
+def test_a_rare_label_may_be_held_out_whole(tmp_path):
+    """Labels are those of all examples, not of the few that are drawn or left."""
+    rows = [*reviews(40, seed=0), ("the cat", "rare")]
+    told = run({**TINY, "train": write(tmp_path / "all.tsv", rows), "epochs": 1}, tmp_path / "run", max_examples=4)
+    assert told["labels"] == ["old", "rare", "red"]
+
+
+def test_words_of_a_classifier_and_words_anew(sets, checkpoint, tmp_path):
+    """Word vectors alone come from a classifier of other labels as well; random words learn even if the checkpoint's
+    were frozen."""
+    three = [(text, draw) for (text, _), draw in zip(reviews(60, seed=0), ["a", "b", "c"] * 20, strict=True)]
+    run({"checkpoint": checkpoint, "train": write(tmp_path / "three.tsv", three), "epochs": 1}, tmp_path / "first")
+    run(
+        {"checkpoint": str(tmp_path / "first" / "model"), **sets, "epochs": 1, "start": "word_embeddings"},
+        tmp_path / "b",
+    )
+    frozen = make_model(freeze_word_embeddings=True)
+    path = str(save_checkpoint(frozen, make_tokenizer(), tmp_path / "frozen"))
+    for start, learns in (("nothing", True), ("encoder", False)):
+        args = arguments_from_settings(
+            {**sets, "checkpoint": path, "start": start, "output_dir": str(tmp_path / "x")}, "", FinetuneArguments
+        )
+        train, _, _, labels = read_sets(args)
+        model, _ = build_classifier(args, train, labels)
+        assert model.get_input_embeddings().weight.requires_grad is learns
 
 
 def test_other_families(sets, tmp_path):
@@ -232,6 +285,7 @@ def test_classifiers_have_no_decoder(sets, checkpoint, tmp_path):
         ({"train": ""}, "`train` is missing"),
         ({"start": "nothing"}, "`start` is 'nothing', which is of a checkpoint"),
         ({"checkpoint": "x", "hidden_size": 9, "family": "mean_max_aae"}, "`hidden_size` is 9, .*checkpoint's to say"),
+        ({"checkpoint": "x", "tokenizer": "bpe"}, "`tokenizer` is 'bpe', but a checkpoint has its tokenizer"),
         ({"checkpoint": "x", "word_vectors": "train"}, "`word_vectors` and `checkpoint` exclude each other"),
         ({"epochs": 0}, "`epochs` is 0.0; give a positive number"),
         ({"batch_size": 0}, "`batch_size` is 0; it must be 1 or more"),
@@ -249,14 +303,16 @@ def test_bad_labels_are_refused(sets, tmp_path):
     settings = {**TINY, **sets}
     other = write(tmp_path / "other.tsv", [("the cat", "blue")])
     one = write(tmp_path / "one.tsv", [("the cat", "red")] * 30)
+    two = write(tmp_path / "two.tsv", [("the cat", "red"), ("the dog", "old")])
     for given, reason in (
         ({"test": other}, "The label 'blue' is none of the training examples': old, red"),
         ({"train": one}, "All examples have the label 'red'; a classifier needs two"),
         ({"problem": "regression"}, "The label 'old' is no number|The label 'red' is no number"),
-        ({"train": other}, "0 example.s. to train on, expected 2"),
+        ({"train": other}, "All examples have the label 'blue'; a classifier needs two"),
+        ({"train": two}, "1 example.s. to train on, expected 2"),
     ):
         given = {**settings, **given}
-        if given["train"] == other:
+        if given["train"] in (other, two):
             del given["validation"]
         with pytest.raises(ValueError, match=reason):
             run(given, tmp_path / "run")
@@ -272,7 +328,7 @@ def test_command_line(sets, tmp_path, capsys):
     assert main(["--train", str(tmp_path / "missing.tsv")]) == 1
     assert "error: No such file or data set" in capsys.readouterr().err
     assert main(["--help"]) == 0
-    assert "--classifier" not in capsys.readouterr().err
+    assert "--max_examples" in capsys.readouterr().out
 
 
 def test_sentence_transformers_trainer(checkpoint, tmp_path):

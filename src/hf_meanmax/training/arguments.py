@@ -383,6 +383,18 @@ class FinetuneArguments(RunArguments):
                     f"`{given[0]}` is {self.model[given[0]]!r}, but it is the checkpoint's to say. With `checkpoint` "
                     "only dropouts, `attention_penalty`, and what begins with `classifier_` or `pair_` can be set."
                 )
+            for name in ("tokenizer", "lowercase", "min_frequency"):
+                default = type(self).__dataclass_fields__[name].default
+                if getattr(self, name) != default:
+                    raise ValueError(
+                        f"`{name}` is {getattr(self, name)!r}, but a checkpoint has its tokenizer. Leave it out."
+                    )
+            place = Path(self.output_dir or ".").resolve()
+            if Path(self.checkpoint).exists() and place in Path(self.checkpoint).resolve().parents:
+                raise ValueError(
+                    f"`checkpoint` {self.checkpoint!r} lies in `output_dir` {self.output_dir!r}, whose model would "
+                    "take its place. Give another `output_dir`."
+                )
             if self.word_vectors:
                 raise ValueError("`word_vectors` and `checkpoint` exclude each other: the checkpoint has a word table.")
         else:

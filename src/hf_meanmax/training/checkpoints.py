@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 from hf_meanmax.files import replacing_file, replacing_folder
 
-METRICS_FILE = "metrics.jsonl"
+METRICS_FILE, RESULTS_FILE, SETTINGS_FILE = "metrics.jsonl", "results.json", "settings.json"
 _FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
@@ -152,19 +152,33 @@ def _read_state(path: Path) -> dict[str, Any]:
     return state
 
 
-def claim_folder(folder: Path, settings: dict[str, Any], is_begun: bool) -> None:
+def claim_folder(folder: Path, settings: dict[str, Any], overwrite: bool = False) -> None:
     """Writes a run's settings into its folder, which is made, or recognises the run that was begun there.
+
+    A run that failed before its first checkpoint binds nobody to its settings. With `overwrite` what a run left in the
+    folder is removed.
 
     Raises:
         FileExistsError: the folder holds a run with other settings.
     """
-    path = folder / "settings.json"
+    path = folder / SETTINGS_FILE
+    parts = (folder / "checkpoints", folder / "model")
+    if overwrite and path.is_file():
+        for part in parts:
+            shutil.rmtree(part, ignore_errors=True)
+        for name in (METRICS_FILE, RESULTS_FILE, SETTINGS_FILE):
+            (folder / name).unlink(missing_ok=True)
+    is_begun = any(part.is_dir() and any(part.iterdir()) for part in parts)
     if not (is_begun and path.is_file()):
         folder.mkdir(parents=True, exist_ok=True)
         with replacing_file(path) as file:
             json.dump(settings, file, indent=1)
         return
     theirs = json.loads(path.read_text(encoding="utf-8"))
+    # What is learnt from is another setting in each kind of run.
+    if ("train" in theirs) != ("train" in settings):
+        kind = "a fine-tuning" if "train" in theirs else "a pretraining"
+        raise FileExistsError(f"{folder} holds {kind} run. Give another --output_dir.")
     changed = sorted(name for name in settings if theirs.get(name) != settings[name])
     if changed:
         told = "; ".join(f"{name}: {theirs.get(name)!r} there, {settings[name]!r} now" for name in changed)

@@ -32,6 +32,7 @@ from .machine import attention_for, peak_memory_bytes, uses_bf16
 from .preparation import cache_folder, cached_store, load_or_train_tokenizer, prepare_word_vectors, token_ids
 
 _HELD_OUT_SHARE = 10
+_FREE_ON_RESUME = {"overwrite", "report_to", "cache_dir", "output_dir", "recipe"}
 
 
 def finetune(args: FinetuneArguments) -> dict[str, Any]:
@@ -49,12 +50,17 @@ def finetune(args: FinetuneArguments) -> dict[str, Any]:
     from transformers import DataCollatorWithPadding, EarlyStoppingCallback, set_seed
 
     folder = Path(args.output_dir)
+    checkpoints = folder / "checkpoints"
     use_all_cores(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    train, validation, test = read_sets(args)
+    train, validation, test, labels = read_sets(args)
     # The other processes look into the folder when the main one has claimed it.
     with PartialState().main_process_first():
-        is_begun = _claim(args, folder) if PartialState().is_main_process else _is_begun(folder)
-    labels = label_names(train, args.problem)
+        if PartialState().is_main_process:
+            settings = {name: value for name, value in args.to_dict().items() if name not in _FREE_ON_RESUME}
+            claim_folder(folder, settings, args.overwrite)
+            latest = latest_checkpoint(checkpoints, remove_partial=True)
+        else:
+            latest = latest_checkpoint(checkpoints)
     # Trainer sets it too, but only after the model's new weights were drawn.
     set_seed(args.seed)
     model, tokenizer = build_classifier(args, train, labels)
@@ -75,9 +81,7 @@ def finetune(args: FinetuneArguments) -> dict[str, Any]:
         compute_metrics=_score_classes if args.problem == "classification" else _score_numbers,
         callbacks=[EarlyStoppingCallback(patience)] if patience else [],
     )
-    started = time.perf_counter()
-    trainer.train(resume_from_checkpoint=is_begun or None)
-    minutes = (time.perf_counter() - started) / 60
+    trainer.train(resume_from_checkpoint=None if latest is None else str(latest))
     results: dict[str, Any] = {
         "examples": {"train": len(train), "validation": len(validation), "test": len(test)},
         "labels": labels,
@@ -85,7 +89,7 @@ def finetune(args: FinetuneArguments) -> dict[str, Any]:
         "cut_texts": cut,
         "encoder_parameters": sum(weights.numel() for weights in model.encoder.parameters()),
         "classifier_parameters": sum(weights.numel() for weights in model.classifier.parameters()),
-        "minutes": round(minutes, 2),
+        "minutes": round(trainer.state.log_history[-1]["minutes"], 2),
         "peak_memory_bytes": peak_memory_bytes(trainer.args.device),
     }
     for name, examples in (("validation", sets[1]), ("test", sets[2])):
@@ -137,26 +141,27 @@ def _device() -> torch.device:
     return PartialState().device
 
 
-def _claim(args: FinetuneArguments, folder: Path) -> bool:
-    """Makes the output folder, or recognises the run in it; whether one was begun there."""
-    if args.overwrite:
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-    free = ("overwrite", "report_to", "cache_dir")
-    settings = {name: value for name, value in args.to_dict().items() if name not in free}
-    claim_folder(folder, settings, _is_begun(folder))
-    return _is_begun(folder)
+def latest_checkpoint(folder: Path, remove_partial: bool = False) -> Path | None:
+    """The newest checkpoint that Trainer wrote to its end; `remove_partial` removes newer ones, which it did not."""
+    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]), reverse=True)
+    for path in found:
+        # Its last file.
+        try:
+            json.loads((path / "trainer_state.json").read_text(encoding="utf-8"))
+            return path
+        except (OSError, ValueError):
+            if remove_partial:
+                shutil.rmtree(path, ignore_errors=True)
+    return None
 
 
-def _is_begun(folder: Path) -> bool:
-    return any((folder / "checkpoints").glob("checkpoint-*"))
-
-
-def read_sets(args: FinetuneArguments) -> tuple[LabelledTexts, LabelledTexts, LabelledTexts]:
-    """The labelled texts to train, to choose the best epoch, and to test on (perhaps none).
+def read_sets(args: FinetuneArguments) -> tuple[LabelledTexts, LabelledTexts, LabelledTexts, list[str]]:
+    """The labelled texts to train, to choose the best epoch, and to test on (perhaps none), and the labels by their
+    numbers, as [`label_names`] has them of all examples of `args.train`.
 
     Raises:
-        FileNotFoundError, ValueError: as [`read_labelled`]; if there are too few examples, or the sets do not agree in
-            having one text or two.
+        FileNotFoundError, ValueError: as [`read_labelled`] and [`label_names`]; if there are too few examples, or the
+            sets do not agree in having one text or two.
     """
 
     def read(source: str, split: str) -> LabelledTexts:
@@ -164,6 +169,8 @@ def read_sets(args: FinetuneArguments) -> tuple[LabelledTexts, LabelledTexts, La
         return read_labelled(source, *columns, split, args.encoding_errors)
 
     train = read(args.train, args.train_split)
+    # Before some are held out or left out, which may be all of a rare label.
+    labels = label_names(train, args.problem)
     rows = np.random.default_rng(args.seed).permutation(len(train))
     if args.validation:
         validation = read(args.validation, args.validation_split)
@@ -180,7 +187,7 @@ def read_sets(args: FinetuneArguments) -> tuple[LabelledTexts, LabelledTexts, La
         if (texts.pairs is None) != (train.pairs is None):
             kinds = ["single texts" if each.pairs is None else "pairs" for each in (train, texts)]
             raise ValueError(f"{args.train} holds {kinds[0]} and {name} {kinds[1]}; they must be alike.")
-    return train, validation, test
+    return train, validation, test, labels
 
 
 def label_names(train: LabelledTexts, problem: str) -> list[str]:
@@ -209,7 +216,7 @@ def build_classifier(args: FinetuneArguments, train: LabelledTexts, labels: list
         FileNotFoundError, ValueError: no such checkpoint or tokenizer, a checkpoint of another package, or settings
             that do not fit the texts.
     """
-    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
     from hf_meanmax.export import check_checkpoint, checkpoint_folder
 
@@ -235,7 +242,7 @@ def build_classifier(args: FinetuneArguments, train: LabelledTexts, labels: list
         )
     if (config.pair_combination is not None) != (train.pairs is not None):
         kind = "single texts" if train.pairs is None else "pairs"
-        remedy = "leave it out" if train.pairs is None else "use 'concatenation' or 'multiplicative'"
+        remedy = "use 'none'" if train.pairs is None else "use 'concatenation' or 'multiplicative'"
         raise ValueError(f"{args.train} holds {kind}, but `pair_combination` is {config.pair_combination!r}; {remedy}.")
     if train.pairs is not None:
         tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
@@ -247,8 +254,11 @@ def build_classifier(args: FinetuneArguments, train: LabelledTexts, labels: list
     else:
         model = AutoModelForSequenceClassification.from_config(config, attn_implementation=attention)
     if args.checkpoint and args.start == "word_embeddings":
-        learned = AutoModelForSequenceClassification.from_pretrained(path, config=config)
-        model.encoder.embeddings.load_state_dict(learned.encoder.embeddings.state_dict())
+        learned = AutoModel.from_pretrained(path)
+        model.encoder.embeddings.load_state_dict(learned.embeddings.state_dict())
+    if args.checkpoint and args.start == "nothing":
+        # Random words that never learn would be no fair start.
+        model.get_input_embeddings().requires_grad_(True)
     if args.word_vectors:
         store = cached_store(texts, tokenizer, cache, SentenceFilter(), show_progress=False)
         vectors = prepare_word_vectors(args, tokenizer, store, config.embedding_size, show_progress=False)
@@ -309,13 +319,17 @@ def _score_numbers(prediction: Any) -> dict[str, float]:
 
 
 def _penalty_trainer_class() -> Any:
-    """transformers' Trainer, with the penalty on the attention logged beside the loss that holds it."""
+    """transformers' Trainer, which logs the minutes of all starts of a run, and the penalty on the attention beside the
+    loss that holds it."""
     from transformers import Trainer
 
     class PenaltyTrainer(Trainer):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             self.penalties: list[torch.Tensor] = []
+            self.started = time.perf_counter()
+            self.minutes_before: float | None = None
+            self.started, self.seconds_before = time.perf_counter(), 0.0
 
         def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
             loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
@@ -324,6 +338,10 @@ def _penalty_trainer_class() -> Any:
             return (loss, outputs) if return_outputs else loss
 
         def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+            if self.minutes_before is None:
+                # What a resumed run had logged before.
+                self.minutes_before = max((entry.get("minutes", 0.0) for entry in self.state.log_history), default=0.0)
+            logs["minutes"] = self.minutes_before + (time.perf_counter() - self.started) / 60
             prefix = next((name.removesuffix("loss") for name in logs if name.endswith("loss")), None)
             # The last record of a training has `train_loss`, of all its steps.
             if self.penalties and prefix not in (None, "train_"):

@@ -559,7 +559,11 @@ class Run:
                 model.load_state_dict(weights)
             model.eval()
             # A vector does not tell how long its text was, but no text of this run was longer.
-            longest = decoding_bound(int(prepared.said.lengths.max()))
+            longest = int(prepared.said.lengths.max())
+            if args.reads_context:
+                # The store holds longer lines, which are context alone.
+                longest = min(longest, args.max_tokens + 1)
+            longest = decoding_bound(longest)
             model.generation_config.max_new_tokens = max(LEAST_OF_EMBEDDING, longest)
             normalize = None if args.normalize == "none" else args.normalize
             save_checkpoint(
@@ -596,18 +600,9 @@ class Run:
 
     def _claim_folder(self) -> None:
         """Makes the output folder, or recognises the run in it."""
-        import shutil
-
-        path = self.folder / "settings.json"
         ours = {k: v for k, v in self.args.to_dict().items() if k not in _FREE_ON_RESUME}
         if self.is_main:
-            if self.args.overwrite and path.is_file():
-                for name in ("checkpoints", "model"):
-                    shutil.rmtree(self.folder / name, ignore_errors=True)
-                for name in (METRICS_FILE, path.name):
-                    (self.folder / name).unlink(missing_ok=True)
-            # A run that failed before its first checkpoint binds nobody to its settings.
-            claim_folder(self.folder, ours, is_begun=self.checkpoints.latest() is not None)
+            claim_folder(self.folder, ours, self.args.overwrite)
         self.accelerator.wait_for_everyone()
 
     def _end(self) -> None:
