@@ -7,7 +7,7 @@ import json
 import pytest
 
 from hf_meanmax import CompoundAttentionForTranslation
-from hf_meanmax.evaluation import translation_table as module
+from hf_meanmax import translate as translate_module
 from hf_meanmax.evaluation.report import Results
 from hf_meanmax.evaluation.translation_table import compare_translators, main, representation_scores
 from hf_meanmax.export import save_checkpoint
@@ -81,10 +81,26 @@ def test_table_numbers_and_figure(systems, tmp_path, capsys, monkeypatch):
     assert header[:4] == ["system", "rows", "size", "BLEU test"]
     assert {"test nearest cosine", "mean similarity of 2"} <= set(header)
     # Scored once; new scores of a representation are taken in.
-    monkeypatch.setattr(module, "score_translator", lambda *_: pytest.fail("translated again"))
+    monkeypatch.setattr(translate_module, "translate_corpus", lambda *_, **__: pytest.fail("translated again"))
     results("avgpool", 90.0).save(tmp_path / "results" / "avgpool" / "results.json")
     main(command)
     assert json.loads((output / "translators.json").read_text())["avgpool"]["mean accuracy of 2"] == pytest.approx(85.0)
+    # Other references, or other weights in the same folder, are scored anew.
+    monkeypatch.undo()
+    reference.write_text("\n".join(["nothing of it"] * len(LINES)) + "\n")
+    main(command)
+    assert json.loads((output / "translators.json").read_text())["final"]["BLEU test"] < 1
+    other = make_model(9, CompoundAttentionForTranslation, architecture="final", initializer_range=1.0, latent_size=6)
+    save_checkpoint(other, make_tokenizer(), systems["final"])
+    said = []
+    translate_corpus = translate_module.translate_corpus
+    monkeypatch.setattr(
+        translate_module,
+        "translate_corpus",
+        lambda model, *rest, **more: said.append(model) or translate_corpus(model, *rest, **more),
+    )
+    main(command)
+    assert [model.config.architecture for model in said] == ["final"]
     pytest.importorskip("matplotlib")
     assert (output / "correlations.png").stat().st_size > 5000
 

@@ -6,6 +6,7 @@ The scores come from the output folders of `scripts/evaluate.py`; the translatio
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -26,7 +27,10 @@ _PARAPHRASES = "paraphrases"
 
 
 def score_translator(
-    folder: str | os.PathLike[str], pairs: Mapping[str, tuple[Sequence[str], Sequence[str]]], batch_size: int = 64
+    folder: str | os.PathLike[str],
+    pairs: Mapping[str, tuple[Sequence[str], Sequence[str]]],
+    batch_size: int = 64,
+    known: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Cased BLEU (sacrebleu's 13a) of a checkpoint's greedy translations, and what it is.
 
@@ -34,9 +38,11 @@ def score_translator(
         folder: a checkpoint that translates.
         pairs: source texts and their translations, by the name of the set.
         batch_size: texts translated together.
+        known: what this returned before; sets are not translated again where the weights and the texts are the same.
 
     Returns:
-        `architecture`, `heads`, `size` (of the representation, 0 where there is none) and `BLEU NAME` of each set.
+        `architecture`, `heads`, `size` (of the representation, 0 where there is none), `BLEU NAME` of each set, and
+        `fingerprint`, hashes of the weights and of each set's texts.
 
     Raises:
         FileNotFoundError, ValueError: as [`load_checkpoint`].
@@ -44,19 +50,28 @@ def score_translator(
     from accelerate import PartialState
 
     from hf_meanmax.data import Documents
+    from hf_meanmax.encode import weights_fingerprint
     from hf_meanmax.export import load_checkpoint, load_target_tokenizer
     from hf_meanmax.translate import translate_corpus
 
     model, tokenizer = load_checkpoint(folder)
     model.to(PartialState().device)
     config = model.config
+    weights = weights_fingerprint(model)
+    before = (known or {}).get("fingerprint", {})
     says = load_target_tokenizer(folder, config, tokenizer)
     scores: dict[str, Any] = {
         "architecture": getattr(config, "architecture", None) or config.model_type,
         "heads": config.num_latents,
         "size": config.sentence_embedding_size,
+        "fingerprint": {"weights": weights},
     }
     for name, (texts, references) in pairs.items():
+        content = json.dumps([texts, references]).encode()
+        scores["fingerprint"][name] = hashlib.blake2b(content, digest_size=16).hexdigest()
+        if before.get("weights") == weights and before.get(name) == scores["fingerprint"][name]:
+            scores[f"BLEU {name}"] = (known or {})[f"BLEU {name}"]
+            continue
         said = list(translate_corpus(model, tokenizer, says, Documents([texts]), batch_size=batch_size))
         # A document ends in a blank line.
         scores[f"BLEU {name}"] = score_texts(said[: len(texts)], references, "13a", rouge=False).bleu
@@ -90,7 +105,7 @@ def compare_translators(
     batch_size: int = 64,
 ) -> dict[str, dict[str, Any]]:
     """Writes a table and the numbers of translators and, of three or more, the heat map of correlations between BLEU
-    and the scores of the representations. A system whose translations were scored before is not translated again.
+    and the scores of the representations. What was translated before, by the same weights, is not translated again.
 
     Args:
         folders: checkpoints by the name of the system.
@@ -109,10 +124,7 @@ def compare_translators(
     known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     systems: dict[str, dict[str, Any]] = {}
     for name, folder in folders.items():
-        place = str(Path(folder).resolve())
-        found = known.get(name, {})
-        if found.get("folder") != place or not all(f"BLEU {pair}" in found for pair in pairs):
-            found = {"folder": place, **score_translator(folder, pairs, batch_size)}
+        found = score_translator(folder, pairs, batch_size, known.get(name))
         own = Path(results or "") / name / RESULTS
         if results is not None and own.is_file():
             found |= representation_scores(Results.load(own))
@@ -120,7 +132,7 @@ def compare_translators(
         with replacing_file(path) as file:
             json.dump({**known, **systems}, file, indent=1)
     metrics = list(dict.fromkeys(key for scores in systems.values() for key in scores))
-    metrics = [key for key in metrics if key not in ("folder", "architecture", "heads", "size")]
+    metrics = [key for key in metrics if key not in ("fingerprint", "architecture", "heads", "size")]
     rows = [
         [
             markdown_text(name),
