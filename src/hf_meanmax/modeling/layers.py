@@ -289,20 +289,48 @@ def run_recurrent(
     if attention_mask is None:
         return network(inputs, state)[0]
     mask = attention_mask.bool()
-    # Packing wants the tokens of a row side by side, from its first column on.
-    order = (~mask).long().argsort(dim=1, stable=True).unsqueeze(-1)
-    packed = nn.utils.rnn.pack_padded_sequence(
-        inputs.gather(1, order.expand_as(inputs)),
-        # A row without tokens runs over one column of padding, which the mask then hides.
-        mask.sum(dim=1).clamp(min=1).cpu(),
-        batch_first=True,
-        enforce_sorted=False,
-    )
-    outputs, _ = nn.utils.rnn.pad_packed_sequence(
-        network(packed, state)[0], batch_first=True, total_length=inputs.shape[1]
-    )
-    outputs = torch.zeros_like(outputs).scatter(1, order.expand_as(outputs), outputs)
+    # The tokens of a row side by side, from its first column on.
+    order = (~mask).long().argsort(dim=1, stable=True)
+    inputs, lengths = _reordered(inputs, order), mask.sum(dim=1)
+    outputs = (_run_packed if inputs.is_cuda else _run_padded)(network, inputs, lengths, state)
+    outputs = torch.zeros_like(outputs).scatter(1, order.unsqueeze(-1).expand_as(outputs), outputs)
     return outputs.masked_fill(~mask.unsqueeze(-1), 0.0)
+
+
+def _run_packed(network: nn.LSTM | nn.GRU, inputs: torch.Tensor, lengths: torch.Tensor, state: Any) -> torch.Tensor:
+    # A row without tokens runs over one column of padding.
+    packed = nn.utils.rnn.pack_padded_sequence(inputs, lengths.clamp(min=1).cpu(), True, enforce_sorted=False)
+    outputs, _ = nn.utils.rnn.pad_packed_sequence(network(packed, state)[0], True, total_length=inputs.shape[1])
+    return outputs
+
+
+def _run_padded(network: nn.LSTM | nn.GRU, inputs: torch.Tensor, lengths: torch.Tensor, state: Any) -> torch.Tensor:
+    """Padding behind a row's end changes nothing before it, and the direction that reads from the end gets each row
+    turned round. On a CPU the gradient of a packed sequence fills a matrix of zeros as large as the batch at each step.
+    """
+    if not network.bidirectional:
+        return network(inputs, state)[0]
+    places = torch.arange(inputs.shape[1], device=inputs.device)
+    backward = lengths.unsqueeze(1) - 1 - places
+    backward = torch.where(backward >= 0, backward, places)
+    outputs = []
+    for direction, suffix in enumerate(("", "_reverse")):
+        weights = [getattr(network, f"{name}_l0{suffix}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+        read = _reordered(inputs, backward) if direction else inputs
+        first = inputs.new_zeros(1, len(inputs), network.hidden_size)
+        start = first if state is None else state[direction : direction + 1]
+        if isinstance(network, nn.LSTM):
+            start = (first, first) if state is None else tuple(part[direction : direction + 1] for part in state)
+            said = torch.lstm(read, start, weights, True, 1, 0.0, network.training, False, True)[0]
+        else:
+            said = torch.gru(read, start, weights, True, 1, 0.0, network.training, False, True)[0]
+        outputs.append(_reordered(said, backward) if direction else said)
+    return torch.cat(outputs, dim=-1)
+
+
+def _reordered(states: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+    """`(B, N, d)` with the places `(B, N)` of each row in another order."""
+    return states.gather(1, order.unsqueeze(-1).expand_as(states))
 
 
 def cached_state(
