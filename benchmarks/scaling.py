@@ -3,7 +3,7 @@
     python benchmarks/scaling.py books.txt --output results/scaling
     python benchmarks/scaling.py books.txt --output results/scaling --parts lengths widths
 
-Each point is measured in a process of its own, so that its peak memory is its own; several rounds in turn, medians.
+Each point is measured in a process of its own, so that its peak memory is its own; medians of some rounds.
 Sentences are random words, all of one length: the cost depends on sizes alone. `vocabulary` trains where four tables of
 each kind (weights, gradients, two moments) fit into the memory that is free, and encodes to two million words.
 `corpus` measures the tokenised store at three sizes and draws the line to 100 million sentences. `processes` is one
@@ -33,6 +33,7 @@ from hf_meanmax import MeanMaxAAEConfig, MeanMaxAAEForReconstruction
 from hf_meanmax.data import BatchPlan, SentenceFilter, build_token_store, open_corpus
 from hf_meanmax.files import replacing_file
 from hf_meanmax.markdown import markdown_table
+from hf_meanmax.plots.training import read_metrics
 from hf_meanmax.tokenization import train_tokenizer
 from hf_meanmax.training.machine import (
     attention_for,
@@ -90,7 +91,7 @@ def measure(task: dict[str, Any]) -> dict[str, float]:
         found["training share"] = count_flops(model, batch) / ids.numel() * found["training tokens/s"] / rate
     model.eval()
     found["encoding tokens/s"] = ids.numel() / median_seconds(encode, task["rounds"], device)
-    found["peak memory, GiB"] = peak_memory_bytes(device) / GIB
+    found["peak memory, GiB" if task["trains"] else "peak memory of encoding, GiB"] = peak_memory_bytes(device) / GIB
     found["weights, GiB"] = sum(weights.numel() * weights.element_size() for weights in model.parameters()) / GIB
     return found
 
@@ -167,6 +168,8 @@ def scale_corpus(args: Any) -> list[dict[str, Any]]:
             rows.append(alone(measure_store, args, lines, folder))
         print(json.dumps(rows[-1]), flush=True)
     sizes = [row["sentences"] for row in rows]
+    if sizes[-1] < 2 * sizes[0]:
+        raise SystemExit(f"The corpus has {sizes[-1]:,} lines, too few for --lines {args.lines}.")
     drawn: dict[str, Any] = {"sentences": TARGET_SENTENCES}
     for name in list(rows[0])[1:]:
         slope, start = np.polyfit(sizes, [row[name] for row in rows], 1)
@@ -193,10 +196,10 @@ def scale_processes(args: Any) -> list[dict[str, Any]]:
             os.environ["OMP_NUM_THREADS"] = str(threads)
             run = Processes(processes, words, folder / "log", fork=False)
             run.wait()
-            records = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+            first, *_, last = (record for record in read_metrics(output) if "loss" in record)
             # The first quarter warms up.
-            rates = [record["tokens_per_second"] for record in records if "loss" in record][1:]
-            rows.append({"processes": processes, "threads of each": threads, "tokens/s": statistics.median(rates)})
+            rate = (last["tokens"] - first["tokens"]) / (last["minutes"] - first["minutes"]) / 60
+            rows.append({"processes": processes, "threads of each": threads, "tokens/s": rate})
             print(json.dumps(rows[-1]), flush=True)
     for row in rows:
         row["efficiency"] = row["tokens/s"] / rows[0]["tokens/s"] / (row["processes"] * row["threads of each"])

@@ -75,7 +75,9 @@ def test_needs_neither_torch_nor_this_package(tmp_path):
     """The folder is enough, where torch, transformers and hf_meanmax cannot be imported."""
     folder = save("rnn_cnn", tmp_path)
     export_onnx(folder, tmp_path / "alone", int8=False)
-    (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
+    # A mark at the file's start and a form feed are no text and no line of their own.
+    lines = [text.replace(" ", " \f ") for text in TEXTS]
+    (tmp_path / "texts.txt").write_text("\ufeff" + "\n".join(lines) + "\n", encoding="utf-8")
     blocked = "sys.modules.update(dict.fromkeys(['torch', 'transformers', 'hf_meanmax']))"
     run = f"import sys, runpy; {blocked}; sys.argv = ['encoder.py', 'texts.txt', '--output', 'vectors.npy']; "
     run += "runpy.run_path('alone/encoder.py', run_name='__main__')"

@@ -55,8 +55,8 @@ def test_systems_become_a_table(data, tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().out.rstrip().endswith(table.rstrip())
     header, _, *lines = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
     assert header == [
-        "system", "TREC", "STS12", "mean STS", "BLEU", "word for word", "training tokens", "tokens/s", "sentences/s",
-        "runs",
+        "system", "TREC", "STS12", "mean STS", "BLEU", "word for word", "training tokens", "minutes", "tokens/s",
+        "sentences/s", "runs",
     ]  # fmt: skip
     assert [line[0] for line in lines] == ["mean-max AAE (tiny)", "another"]
     trained, other = (dict(zip(header, line, strict=True)) for line in lines)
@@ -91,6 +91,25 @@ def test_systems_become_a_table(data, tmp_path, capsys, monkeypatch):
     assert "evaluation.command_line" in commands[0][2]
 
 
+def test_a_changed_system_is_not_taken_for_the_one_that_was_trained(data, tmp_path):
+    """Neither in silence, nor is the model thrown away."""
+    plain = {"tasks": "TREC", "controls": "none", "any_size": True}
+    output = tmp_path / "results of mine"
+    command = "cp -r {data}/other {run}/model"
+    for number in range(2):
+        system = {"model": "{run}/model", "command": command, **({"note": number} if number else {})}
+        plan = write_plan(tmp_path / "plan.yaml", systems={"a": system}, evaluate=plain, reconstruct=None)
+        if number:
+            with pytest.raises(SystemExit, match=r"holds a model of other settings \(note\)"):
+                main([plan, "--data", str(data), "--output", str(output)])
+        else:
+            main([plan, "--data", str(data), "--output", str(output)])
+    assert json.loads((output / "rows.json").read_text())["a"]["plan"]["system"] == {
+        "model": str(output / "runs" / "a" / "model"),
+        "command": f"cp -r {data}/other '{output}/runs/a'/model",
+    }
+
+
 def test_one_failure_does_not_stop_the_others(data, tmp_path):
     systems = {"broken": {"model": "{run}/model", "command": "false"}, "another": {"model": "{data}/other"}}
     plan = write_plan(tmp_path / "plan.yaml", systems=systems, evaluate={"tasks": "TREC", "controls": "none",
@@ -106,6 +125,9 @@ def test_one_failure_does_not_stop_the_others(data, tmp_path):
         ({"systems": {}}, "expected `systems:`"),
         ({"systems": {"x": {"seed": 1}}}, "the system 'x' needs either `recipe` or `model`"),
         ({"systems": {"x": {"model": "y", "seeds": [1]}}}, "`seeds` of the system 'x' is"),
+        ({"systems": {"C": {"model": "y"}, "C++": {"model": "z"}}}, "'C' would share its folder with another"),
+        ({"reconstruct": {"sources": "x"}}, "unknown setting 'sources' of `reconstruct`"),
+        ({"prepare": [{"command": "true"}]}, "a step of `prepare` has `command` and `makes`"),
         ({"evaluate": {"task": "ten"}}, "unknown setting 'task' of `evaluate`"),
         ({"evaluat": {}}, "unknown part 'evaluat'. Did you mean 'evaluate'"),
     ],

@@ -104,7 +104,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     try:
         encoder = OnnxEncoder(args.model, int8=args.int8)
-        texts = Path(args.texts).read_text(encoding="utf-8").splitlines()
+        # Only a line's end ends a text, not a form feed, as `splitlines` would have it.
+        with open(args.texts, encoding="utf-8-sig") as file:
+            texts = [line.strip() for line in file]
         vectors: Any = encoder.encode(texts, args.batch_size)
         np.save(args.output, vectors)
     except (OSError, ValueError) as error:

@@ -263,6 +263,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_arguments(build_parser(), argv)
     with one_line_errors("onnx"):
         texts = _TEXTS if args.texts is None else [line for line in open_corpus(args.texts) if line][:1000]
+        if not texts:
+            raise ValueError(f"{args.texts} has no text to compare on.")
         report = export_onnx(args.checkpoint, args.output, int8=not args.no_int8, texts=texts)
         for name, found in report.items():
             print(

@@ -23,6 +23,7 @@ the others.
 from __future__ import annotations
 
 import difflib
+import inspect
 import json
 import shlex
 import statistics
@@ -42,7 +43,7 @@ from .export import saved_training_args
 from .files import replacing_file
 from .markdown import markdown_table, markdown_text
 
-ROWS, TABLE, RUNS = "rows.json", "table.md", "runs"
+ROWS, TABLE, RUNS, SYSTEM = "rows.json", "table.md", "runs", "system.json"
 _PARTS = {"prepare", "common", "systems", "evaluate", "reconstruct"}
 _EVALUATE = {"tasks": "ten", "controls": "all", "seeds": 3, "any_size": False}
 
@@ -92,10 +93,16 @@ def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ValueError(f"{path}: unknown part {name!r}.{hint} Known: {', '.join(sorted(_PARTS))}.")
     folders = {"{data}": str(data), "{output}": str(output)}
-    content = _put_in(content, folders)
-    for name in content.get("evaluate", {}):
-        if name not in _EVALUATE:
-            raise ValueError(f"{path}: unknown setting {name!r} of `evaluate`. Known: {', '.join(_EVALUATE)}.")
+    # A part may be named and left empty.
+    content = {name: part for name, part in _put_in(content, folders).items() if part is not None}
+    known = {"evaluate": set(_EVALUATE), "reconstruct": _reconstruct_settings()}
+    for part, names in known.items():
+        for name in content.get(part, {}):
+            if name not in names:
+                raise ValueError(f"{path}: unknown setting {name!r} of `{part}`. Known: {', '.join(sorted(names))}.")
+    for step in content.get("prepare", []):
+        if not isinstance(step, dict) or set(step) != {"command", "makes"}:
+            raise ValueError(f"{path}: a step of `prepare` has `command` and `makes`, not {step!r}.")
     content["evaluate"] = {**_EVALUATE, **content.get("evaluate", {})}
     systems: dict[str, dict[str, Any]] = {}
     groups = {}
@@ -105,7 +112,17 @@ def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
         for one, settings in _with_seeds(str(name), system, path).items():
             systems[one] = _put_in(settings, {"{run}": str(Path(output) / RUNS / folder_name(one))})
             groups[one] = str(name)
+    places = [folder_name(name) for name in systems]
+    for name in systems:
+        if places.count(folder_name(name)) > 1:
+            raise ValueError(f"{path}: the system {name!r} would share its folder with another; rename it.")
     return Plan(**{**content, "systems": systems, "groups": groups})
+
+
+def _reconstruct_settings() -> set[str]:
+    from .evaluation.reconstruction import score_checkpoint
+
+    return set(inspect.signature(score_checkpoint).parameters) - {"folder", "output", "show_progress"}
 
 
 def _with_seeds(name: str, system: Mapping[str, Any], path: Path) -> dict[str, dict[str, Any]]:
@@ -188,14 +205,17 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> dict[str, Any]
             command += [f"--{key}", *(map(_as_text, value) if isinstance(value, list) else [_as_text(value)])]
     else:
         model, command = system["model"], shlex.split(system.get("command", ""))
-    if command and not (Path(model) / "modules.json").is_file():
-        _run(command)
+    if command:
+        _train(command, run, {**(plan.common if "recipe" in system else {}), **system}, Path(model))
     if command:
         row["commands"].append(shlex.join(["python" if part == sys.executable else part for part in command]))
     trained = saved_training_args(model) if Path(model).is_dir() else {}
     row["seed"] = trained.get("seed")
-    kept = ("steps", "tokens", "minutes", "tokens_per_second", "share_of_matrix_rate", "validation_loss")
-    row["training"] = {key: trained.get("results", {}).get(key) for key in kept}
+    kept = ("steps", "tokens", "minutes", "share_of_matrix_rate", "validation_loss")
+    row["training"] = training = {key: trained.get("results", {}).get(key) for key in kept}
+    if training["minutes"]:
+        # Of the whole training by the clock, whatever made the model.
+        training["tokens_per_second"] = training["tokens"] / training["minutes"] / 60
     _run(_evaluation_command(plan, name, model, data, output))
     results = Results.load(output / folder_name(name))
     row["sentences_per_second"] = results.model.get("sentences_per_second")
@@ -208,6 +228,29 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> dict[str, Any]
         scores = score_checkpoint(model, **plan.reconstruct, output=folder, show_progress=False)
         row["reconstruction"] = {key: scores[key] for key in ("bleu", "exact_match", "accuracy", "sentences")}
     return row
+
+
+def _train(command: Sequence[str], run: Path, settings: dict[str, Any], model: Path) -> None:
+    """Runs the command if its model is not there.
+
+    Raises:
+        ValueError: the model was made with other settings.
+        RuntimeError: the command failed.
+    """
+    told = run / SYSTEM
+    if (model / "modules.json").is_file():
+        theirs = json.loads(told.read_text(encoding="utf-8")) if told.is_file() else settings
+        changed = sorted(key for key in {*theirs, *settings} if theirs.get(key) != settings.get(key))
+        if changed:
+            raise ValueError(
+                f"{run} holds a model of other settings ({', '.join(changed)}). Remove it, or give the system another "
+                "name."
+            )
+        return
+    run.mkdir(parents=True, exist_ok=True)
+    with replacing_file(told) as file:
+        json.dump(settings, file, indent=1)
+    _run(command)
 
 
 def _evaluation_command(plan: Plan, name: str, model: str, data: Path, output: Path) -> list[str]:
@@ -246,7 +289,7 @@ def write_tables(plan: Plan, output: Path) -> None:
     gains = list(dict.fromkeys(name for one in results.values() for name in one.average_gains))
     header = ["system", *tasks, *(name.replace("_", " ") for name in averages)]
     header += [f"gain, {name.replace('_', ' ')}" for name in gains]
-    header += ["mean STS", "BLEU", "word for word", "training tokens", "tokens/s", "sentences/s", "runs"]
+    header += ["mean STS", "BLEU", "word for word", "training tokens", "minutes", "tokens/s", "sentences/s", "runs"]
     lines = []
     for group, names in groups.items():
         line = [markdown_text(group)]
@@ -264,9 +307,8 @@ def write_tables(plan: Plan, output: Path) -> None:
             _number([one.get("bleu") for one in said], 1),
             _number([one.get("exact_match") for one in said], 1, 100),
         ]
-        line += [
-            _number([rows[name]["training"].get(key) for name in names], 0) for key in ("tokens", "tokens_per_second")
-        ]
+        training = [rows[name]["training"] for name in names]
+        line += [_number([one.get(key) for one in training], 0) for key in ("tokens", "minutes", "tokens_per_second")]
         line.append(_number([rows[name].get("sentences_per_second") for name in names], 0))
         lines.append([*line, str(len(names))])
     with replacing_file(output / TABLE) as file:
@@ -311,7 +353,9 @@ def _put_in(value: Any, folders: Mapping[str, str]) -> Any:
             value = value.replace(name, folder)
         return value
     if isinstance(value, dict):
-        return {key: _put_in(part, folders) for key, part in value.items()}
+        quoted = {name: shlex.quote(folder) for name, folder in folders.items()}
+        # A command is cut into its words later, and a folder may have a space in its name.
+        return {key: _put_in(part, quoted if key == "command" else folders) for key, part in value.items()}
     return [_put_in(part, folders) for part in value] if isinstance(value, list) else value
 
 

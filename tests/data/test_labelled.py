@@ -70,6 +70,21 @@ def test_damaged_lines_are_located(tmp_path, content, reason):
         read_labelled(tmp_path / "x.tsv")
 
 
+def test_damaged_tables_are_named(tmp_path):
+    for name, content in (
+        ("a.csv", b'text,label\n"caf\xe9",1\n'),
+        ("b.jsonl", b'{"text": "a", "label"\n'),
+        ("c.parquet", b"no parquet"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=f"{name} cannot be read as a table: "):
+            read_labelled(tmp_path / name)
+    assert read_labelled(tmp_path / "a.csv", encoding_errors="ignore").texts == ["caf"]
+    (tmp_path / "d.csv").write_text("text,label\nnull,None\n")
+    found = read_labelled(tmp_path / "d.csv")
+    assert (found.texts, found.labels) == (["null"], ["None"])
+
+
 def test_damaged_rows_are_located(tmp_path):
     (tmp_path / "x.jsonl").write_text('{"text": "a", "label": 1}\n{"text": null, "label": 2}\n')
     with pytest.raises(ValueError, match=r"x.jsonl, row 1: expected text and one label, found None"):

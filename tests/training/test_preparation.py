@@ -48,6 +48,16 @@ def test_both_sides_keep_document_boundaries():
     assert held_out == ["", "1 0", "1 1", "", ""]
 
 
+def test_lines_on_the_two_sides_of_a_gap_are_no_neighbours():
+    """What is held out of a long document cuts it there, on both sides."""
+    lines = [str(number) for number in range(100)]
+    for side in sides([lines], every=2):
+        runs = [run.split() for run in " ".join(line or "\n" for line in side).split("\n")]
+        for run in filter(None, runs):
+            assert [int(line) for line in run] == list(range(int(run[0]), int(run[-1]) + 1))
+        assert sum(map(len, runs)) in (40, 60)
+
+
 def test_blank_lines_in_a_row_are_one_boundary():
     documents = numbered(*[1] * 60)
     spaced = [part for document in documents for part in (document, [])]

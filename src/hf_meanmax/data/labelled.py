@@ -70,7 +70,7 @@ def read_labelled(
     elif path.is_file():
         kind = Path(path.stem).suffix if path.suffix in _COMPRESSED else path.suffix
         if kind in _TABLES:
-            table = datasets_package().load_dataset(_TABLES[kind], data_files=str(path), split="train")
+            table = _read_table(path, _TABLES[kind], encoding_errors)
             rows = _from_dataset(table, text_column, pair_column, label_column, str(path))
         else:
             rows = _from_lines(TextFile(path, encoding_errors))
@@ -97,6 +97,18 @@ def _from_lines(file: TextFile) -> Iterator[tuple[str, str | None, str]]:
             shown = line if len(line) <= 60 else line[:57] + "..."
             raise ValueError(f"{file.path}, line {number}: expected {expected}, found {shown!r}.")
         yield parts[0], (parts[1] if width == 3 else None), parts[-1]
+
+
+def _read_table(path: Path, kind: str, encoding_errors: str) -> Any:
+    # Words such as "None" are texts, not missing values.
+    options = {"keep_default_na": False, "encoding_errors": encoding_errors} if kind == "csv" else {}
+    try:
+        return datasets_package().load_dataset(kind, data_files=str(path), split="train", **options)
+    except ImportError:
+        raise
+    except Exception as error:
+        # Of many kinds, most of which name what went wrong in their cause.
+        raise ValueError(f"{path} cannot be read as a table: {error.__cause__ or error}") from error
 
 
 def _from_dataset(

@@ -84,7 +84,7 @@ class HeldOut(Corpus):
         self.size = corpus.size
 
     def __iter__(self) -> Iterator[str]:
-        block, lines = 0, 0
+        block, lines, is_after_gap = 0, 0, False
         for line in self.corpus:
             self.position = self.corpus.position
             # Blank lines that follow each other end one block, not several.
@@ -92,13 +92,20 @@ class HeldOut(Corpus):
                 block, lines = block + 1, 0
             if not line:
                 yield line
+                is_after_gap = False
                 continue
             lines += 1
-            if (block % self.every == self.every // 2) == self.held_out:
-                yield line
+            if (block % self.every == self.every // 2) != self.held_out:
+                is_after_gap = True
+                continue
+            if is_after_gap:
+                # What stood on the two sides of other lines is no text that goes on.
+                yield ""
+                is_after_gap = False
+            yield line
 
     def identity(self) -> Any:
-        return ["held out", self.every, self.held_out, self.corpus.identity()]
+        return ["held out, apart", self.every, self.held_out, self.corpus.identity()]
 
 
 def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
