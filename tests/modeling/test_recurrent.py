@@ -1,4 +1,4 @@
-"""What is particular to LSTMs: packing under a mask, their first biases, raw rows of any length."""
+"""What is particular to recurrent networks: padding under a mask, their first biases, raw rows of any length."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 from hf_meanmax import GatedMeanMaxAAEConfig, GatedMeanMaxAAEForReconstruction
+from hf_meanmax.modeling import layers
 from hf_meanmax.modeling.layers import run_recurrent
 
 SIZES = {
@@ -34,26 +35,35 @@ def make_model(dtype: torch.dtype = torch.float32, **settings) -> GatedMeanMaxAA
     return GatedMeanMaxAAEForReconstruction(GatedMeanMaxAAEConfig(**{**SIZES, **settings})).to(dtype).eval()
 
 
+@pytest.mark.parametrize("how", ["padded", "packed"])
 @pytest.mark.parametrize("with_state", [False, True], ids=["from_zeros", "from_state"])
 @pytest.mark.parametrize("directions", [1, 2])
-def test_masked_lstm_is_each_row_alone(directions, with_state):
-    """Values and gradients; a row without tokens gives zeros."""
+@pytest.mark.parametrize("network", [nn.LSTM, nn.GRU])
+def test_masked_network_is_each_row_alone(network, directions, with_state, how, monkeypatch):
+    """Values and gradients, as on a CPU and as on a GPU; a row without tokens gives zeros."""
+    if how == "packed":
+        monkeypatch.setattr(layers, "_run_padded", layers._run_packed)
     torch.manual_seed(0)
-    lstm = nn.LSTM(3, 4, batch_first=True, bidirectional=directions == 2).double()
+    parts = 2 if network is nn.LSTM else 1
+    network = network(3, 4, batch_first=True, bidirectional=directions == 2).double()
     inputs = torch.randn(6, 6, 3, dtype=torch.float64, requires_grad=True)
-    state = tuple(torch.randn(directions, 6, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    leaves = [inputs, *state, *lstm.parameters()] if with_state else [inputs, *lstm.parameters()]
+    state = tuple(torch.randn(directions, 6, 4, dtype=torch.float64, requires_grad=True) for _ in range(parts))
+    leaves = [inputs, *state, *network.parameters()] if with_state else [inputs, *network.parameters()]
+
+    def start(rows=slice(None)):
+        given = tuple(part[:, rows].contiguous() for part in state)
+        return (given if parts == 2 else given[0]) if with_state else None
+
     direction = torch.randn(6, 6, 4 * directions, dtype=torch.float64)
 
     expected = torch.zeros(6, 6, 4 * directions, dtype=torch.float64)
     for row in range(6):
         real = MASK[row].bool()
         if real.any():
-            own = tuple(part[:, row : row + 1].contiguous() for part in state) if with_state else None
-            expected[row, real] = lstm(inputs[row : row + 1, real], own)[0][0]
+            expected[row, real] = network(inputs[row : row + 1, real], start(slice(row, row + 1)))[0][0]
     wanted = torch.autograd.grad((expected * direction).sum(), leaves)
     for dtype in (torch.long, torch.bool, torch.float32):
-        outputs = run_recurrent(lstm, inputs, MASK.to(dtype), state if with_state else None)
+        outputs = run_recurrent(network, inputs, MASK.to(dtype), start())
         torch.testing.assert_close(outputs, expected, atol=1e-12, rtol=0)
         for ours, theirs in zip(torch.autograd.grad((outputs * direction).sum(), leaves), wanted, strict=True):
             torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
