@@ -112,7 +112,9 @@ def test_one_folder_loads_everywhere(tmp_path, form):
     assert type(load_checkpoint(folder)[0]) is type(full) is type(model)
     assert AutoTokenizer.from_pretrained(folder)(TEXTS).input_ids == tokenizer(TEXTS).input_ids
     inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
-    assert np.array_equal(encoder(**inputs).pooler_output.detach().numpy(), expected)
+    # An LSTM has another kernel where a gradient may be wanted.
+    with torch.no_grad():
+        assert np.array_equal(encoder(**inputs).pooler_output.numpy(), expected)
     assert all(torch.equal(a, b) for a, b in zip(full.parameters(), model.parameters(), strict=True))
 
     sentence_model = SentenceTransformer(str(folder), device="cpu")
