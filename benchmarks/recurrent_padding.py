@@ -14,14 +14,12 @@ import time
 import torch
 from torch import nn
 
-from hf_meanmax.modeling.layers import run_recurrent
+from hf_meanmax.modeling.layers import _run_packed, run_recurrent
 from hf_meanmax.training.machine import synchronize
 
 
 def packed(network: nn.LSTM, inputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    lengths = mask.sum(dim=1).cpu()
-    rows = nn.utils.rnn.pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
-    return nn.utils.rnn.pad_packed_sequence(network(rows)[0], batch_first=True, total_length=inputs.shape[1])[0]
+    return _run_packed(network, inputs, mask.sum(dim=1), None)
 
 
 def main() -> None:

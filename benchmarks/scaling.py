@@ -125,21 +125,21 @@ def scale_model(args: Any, part: str) -> list[dict[str, Any]]:
     else:
         free = psutil.virtual_memory().available
         tables = {size: 4 * size * (300 + args.hidden_size) for size in VOCABULARIES}
-        # The encoder's model alone has a table of word vectors and one of outputs.
+        # A table that is trained has its weights, their gradient and two moments.
         tasks = [{**base, "vocab_size": size, "trains": 4 * tables[size] < 0.8 * free} for size in VOCABULARIES]
         for task in [task for task in tasks if tables[task["vocab_size"]] > 0.8 * free]:
             print(f"{task['vocab_size']:,} words do not fit into {free / GIB:.0f} GiB and are left out", flush=True)
             tasks.remove(task)
-    shown = {"lengths": "length", "widths": "hidden_size", "vocabulary": "vocab_size"}[part]
+    grows = {"lengths": "length", "widths": "hidden_size", "vocabulary": "vocab_size"}[part]
     rows = []
     for task in tasks:
-        rows.append({shown: task[shown], **alone(measure, task)})
+        rows.append({grows: task[grows], **alone(measure, task)})
         print(json.dumps(rows[-1]), flush=True)
     return rows
 
 
 def measure_store(args: Any, lines: int, folder: str) -> dict[str, float]:
-    """Seconds, bytes and peak memory of tokenising so many lines, and of making the batches of an epoch."""
+    """Seconds, bytes and growth of memory of tokenising so many lines, and of making the batches of an epoch."""
     texts = list(islice(filter(None, open_corpus(args.corpus)), lines))
     path = Path(folder) / "corpus.txt"
     path.write_text("\n".join(texts), encoding="utf-8")

@@ -25,7 +25,7 @@ from hf_meanmax.data.labelled import LabelledTexts
 from hf_meanmax.files import replacing_file
 from hf_meanmax.markdown import markdown_table
 from hf_meanmax.training.arguments import FinetuneArguments, arguments_from_settings, read_options
-from hf_meanmax.training.finetune import finetune, read_sets
+from hf_meanmax.training.finetune import claim, finetune, read_sets
 
 HEADS: dict[str, dict[str, Any]] = {
     "30 heads, penalty": {"latent_heads": 30},
@@ -73,12 +73,8 @@ def run(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The results of a fine-tuning run, made now or before with the same settings; its checkpoints are not kept."""
     path = folder / "results.json"
     args = arguments_from_settings({**settings, "output_dir": str(folder)}, "", FinetuneArguments)
-    if path.is_file():
-        told = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
-        changed = [name for name, value in args.to_dict().items() if name in told and told[name] != value]
-        if set(changed) - {"output_dir", "cache_dir"}:
-            raise SystemExit(f"{folder} holds a run with another {', '.join(changed)}; give another --output")
-    else:
+    claim(args)
+    if not path.is_file():
         finetune(args)
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     return json.loads(path.read_text(encoding="utf-8"))

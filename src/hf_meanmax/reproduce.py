@@ -206,8 +206,7 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> dict[str, Any]
     else:
         model, command = system["model"], shlex.split(system.get("command", ""))
     if command:
-        _train(command, run, {**(plan.common if "recipe" in system else {}), **system}, Path(model))
-    if command:
+        _train(command, run, _wanted(plan, name)["system"], Path(model))
         row["commands"].append(shlex.join(["python" if part == sys.executable else part for part in command]))
     trained = saved_training_args(model) if Path(model).is_dir() else {}
     row["seed"] = trained.get("seed")

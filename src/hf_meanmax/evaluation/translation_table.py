@@ -58,7 +58,8 @@ def score_translator(
     model.to(PartialState().device)
     config = model.config
     weights = weights_fingerprint(model)
-    before = (known or {}).get("fingerprint", {})
+    known = known or {}
+    before = known.get("fingerprint", {})
     says = load_target_tokenizer(folder, config, tokenizer)
     scores: dict[str, Any] = {
         "architecture": getattr(config, "architecture", None) or config.model_type,
@@ -70,7 +71,7 @@ def score_translator(
         content = json.dumps([texts, references]).encode()
         scores["fingerprint"][name] = hashlib.blake2b(content, digest_size=16).hexdigest()
         if before.get("weights") == weights and before.get(name) == scores["fingerprint"][name]:
-            scores[f"BLEU {name}"] = (known or {})[f"BLEU {name}"]
+            scores[f"BLEU {name}"] = known[f"BLEU {name}"]
             continue
         said = list(translate_corpus(model, tokenizer, says, Documents([texts]), batch_size=batch_size))
         # A document ends in a blank line.

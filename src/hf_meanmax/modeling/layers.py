@@ -313,17 +313,18 @@ def _run_padded(network: nn.LSTM | nn.GRU, inputs: torch.Tensor, lengths: torch.
     places = torch.arange(inputs.shape[1], device=inputs.device)
     backward = lengths.unsqueeze(1) - 1 - places
     backward = torch.where(backward >= 0, backward, places)
+    is_lstm = isinstance(network, nn.LSTM)
+    run: Any = torch.lstm if is_lstm else torch.gru
+    if state is None:
+        zeros = inputs.new_zeros(2, len(inputs), network.hidden_size)
+        state = (zeros, zeros) if is_lstm else zeros
     outputs = []
     for direction, suffix in enumerate(("", "_reverse")):
         weights = [getattr(network, f"{name}_l0{suffix}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+        own = slice(direction, direction + 1)
+        start = tuple(part[own] for part in state) if is_lstm else state[own]
         read = _reordered(inputs, backward) if direction else inputs
-        first = inputs.new_zeros(1, len(inputs), network.hidden_size)
-        start = first if state is None else state[direction : direction + 1]
-        if isinstance(network, nn.LSTM):
-            start = (first, first) if state is None else tuple(part[direction : direction + 1] for part in state)
-            said = torch.lstm(read, start, weights, True, 1, 0.0, network.training, False, True)[0]
-        else:
-            said = torch.gru(read, start, weights, True, 1, 0.0, network.training, False, True)[0]
+        said = run(read, start, weights, True, 1, 0.0, network.training, False, True)[0]
         outputs.append(_reordered(said, backward) if direction else said)
     return torch.cat(outputs, dim=-1)
 

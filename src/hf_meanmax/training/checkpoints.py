@@ -168,7 +168,7 @@ def claim_folder(folder: Path, settings: dict[str, Any], overwrite: bool = False
             shutil.rmtree(part, ignore_errors=True)
         for name in (METRICS_FILE, RESULTS_FILE, SETTINGS_FILE):
             (folder / name).unlink(missing_ok=True)
-    is_begun = any(part.is_dir() and any(part.iterdir()) for part in parts)
+    is_begun = (folder / RESULTS_FILE).is_file() or any(part.is_dir() and any(part.iterdir()) for part in parts)
     if not (is_begun and path.is_file()):
         folder.mkdir(parents=True, exist_ok=True)
         with replacing_file(path) as file:

@@ -50,17 +50,14 @@ def finetune(args: FinetuneArguments) -> dict[str, Any]:
     from transformers import DataCollatorWithPadding, EarlyStoppingCallback, set_seed
 
     folder = Path(args.output_dir)
-    checkpoints = folder / "checkpoints"
     use_all_cores(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     train, validation, test, labels = read_sets(args)
     # The other processes look into the folder when the main one has claimed it.
     with PartialState().main_process_first():
-        if PartialState().is_main_process:
-            settings = {name: value for name, value in args.to_dict().items() if name not in _FREE_ON_RESUME}
-            claim_folder(folder, settings, args.overwrite)
-            latest = latest_checkpoint(checkpoints, remove_partial=True)
-        else:
-            latest = latest_checkpoint(checkpoints)
+        is_main = PartialState().is_main_process
+        if is_main:
+            claim(args)
+        latest = latest_checkpoint(folder / "checkpoints", remove_partial=is_main)
     # Trainer sets it too, but only after the model's new weights were drawn.
     set_seed(args.seed)
     model, tokenizer = build_classifier(args, train, labels)
@@ -139,6 +136,16 @@ def _device() -> torch.device:
     from accelerate import PartialState
 
     return PartialState().device
+
+
+def claim(args: FinetuneArguments) -> None:
+    """Makes the output folder, or recognises the run that was begun or finished in it with the same settings.
+
+    Raises:
+        FileExistsError: the folder holds another run.
+    """
+    settings = {name: value for name, value in args.to_dict().items() if name not in _FREE_ON_RESUME}
+    claim_folder(Path(args.output_dir), settings, args.overwrite)
 
 
 def latest_checkpoint(folder: Path, remove_partial: bool = False) -> Path | None:
