@@ -4,8 +4,9 @@
     python benchmarks/scaling.py books.txt --output results/scaling --parts lengths widths
 
 Each point is measured in a process of its own, so that its peak memory is its own; medians of some rounds.
-Sentences are random words, all of one length: the cost depends on sizes alone. `vocabulary` trains where four tables of
-each kind (weights, gradients, two moments) fit into the memory that is free, and encodes to two million words.
+Sentences are random words, all of one length: the cost depends on sizes alone. `vocabulary` has a tied output, with
+Adam and with `--lazy_adam`, and trains where the tables (weights, two moments, and Adam's gradient) fit into the memory
+that is free.
 `corpus` measures the tokenised store at three sizes and draws the line to 100 million sentences. `processes` is one
 process on one core against two on one core each. `gpus` is arithmetic with its assumptions, not a measurement.
 """
@@ -39,10 +40,12 @@ from hf_meanmax.training.machine import (
     attention_for,
     count_flops,
     is_bf16_fast,
+    keep_freed_memory,
     measure_matrix_rate,
     peak_memory_bytes,
     synchronize,
 )
+from hf_meanmax.training.optimizer import RowAdam, clip_gradients
 
 LENGTHS = (8, 16, 32, 64, 128, 256)
 WIDTHS = (256, 512, 1024, 2048)
@@ -59,7 +62,7 @@ def measure(task: dict[str, Any]) -> dict[str, float]:
     size, length = task["hidden_size"], task["length"]
     config = MeanMaxAAEConfig(
         vocab_size=task["vocab_size"], hidden_size=size, intermediate_size=2 * size, max_position_embeddings=512,
-        embedding_dropout=0.0, attention_dropout=0.0,
+        embedding_dropout=0.0, attention_dropout=0.0, tie_word_embeddings=task["tied"],
     )  # fmt: skip
     config._attn_implementation = attention_for("auto", device)
     model = MeanMaxAAEForReconstruction(config).to(device)
@@ -70,12 +73,15 @@ def measure(task: dict[str, Any]) -> dict[str, float]:
         "input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids, "candidate_ids": candidates,
         "candidate_log_prob": torch.zeros(len(candidates), device=device),
     }  # fmt: skip
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
+    if device.type == "cpu":
+        keep_freed_memory()
+        model.make_gradients_sparse()
+    optimizer = RowAdam(model.parameters(), lazy=task["lazy"], lr=1e-4, fused=True)
 
     def train() -> None:
         with torch.autocast(device.type, torch.bfloat16, enabled=use_bf16):
             model(**batch, num_items_in_batch=ids.numel(), use_cache=False, return_logits=False).loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        clip_gradients(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
@@ -117,23 +123,27 @@ def alone(function: Callable[..., Any], *arguments: Any) -> Any:
 def scale_model(args: Any, part: str) -> list[dict[str, Any]]:
     """The points of lengths, widths or vocabularies."""
     base = {"length": 16, "hidden_size": args.hidden_size, "vocab_size": 20_000, "batch_tokens": args.batch_tokens,
-            "negatives": args.negatives, "rounds": args.rounds, "trains": True}  # fmt: skip
+            "negatives": args.negatives, "rounds": args.rounds, "trains": True, "tied": False, "lazy": False}  # fmt: skip
     if part == "lengths":
         tasks = [{**base, "length": length} for length in LENGTHS]
     elif part == "widths":
         tasks = [{**base, "hidden_size": width} for width in WIDTHS]
     else:
         free = psutil.virtual_memory().available
-        tables = {size: 4 * size * (300 + args.hidden_size) for size in VOCABULARIES}
-        # A table that is trained has its weights, their gradient and two moments.
-        tasks = [{**base, "vocab_size": size, "trains": 4 * tables[size] < 0.8 * free} for size in VOCABULARIES]
-        for task in [task for task in tasks if tables[task["vocab_size"]] > 0.8 * free]:
+        # A table that is trained has its weights, two moments, and a gradient unless Adam is lazy.
+        tasks = [
+            {**base, "vocab_size": size, "tied": True, "lazy": lazy,
+             "trains": 4 * size * 300 * (3 if lazy else 4) < 0.8 * free}
+            for size in VOCABULARIES for lazy in (False, True)
+        ]  # fmt: skip
+        for task in [task for task in tasks if 4 * task["vocab_size"] * 300 > 0.8 * free]:
             print(f"{task['vocab_size']:,} words do not fit into {free / GIB:.0f} GiB and are left out", flush=True)
             tasks.remove(task)
     grows = {"lengths": "length", "widths": "hidden_size", "vocabulary": "vocab_size"}[part]
     rows = []
     for task in tasks:
-        rows.append({grows: task[grows], **alone(measure, task)})
+        lazy = {"lazy": task["lazy"]} if part == "vocabulary" else {}
+        rows.append({grows: task[grows], **lazy, **alone(measure, task)})
         print(json.dumps(rows[-1]), flush=True)
     return rows
 

@@ -6,8 +6,9 @@
 
 `heads`: one head and many, with and without the penalty, against maximum and mean-max pooling on the same BiLSTM.
 `labels`: 100, 1,000 and all examples, from a checkpoint's encoder, from its word vectors alone, and from random
-weights. Both beside logistic regression on TF-IDF. Other settings of scripts/finetune.py can follow. A run that is in
-the output folder is not repeated.
+weights; fewer examples are passed over more often. Both beside logistic regression on TF-IDF. With several
+`--learning_rates` each run is the one that is best on the validation set. Other settings of scripts/finetune.py can
+follow. A run that is in the output folder is not repeated.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ HEADS: dict[str, dict[str, Any]] = {
     "mean and maximum": {"pooling": "mean_max"},
 }
 LABELS: dict[str, dict[str, Any]] = {
-    f"{start}, {number or 'all'} examples": {"start": kept, "max_examples": number}
-    for number in (100, 1000, 0)
+    f"{start}, {number or 'all'} examples": {"start": kept, "max_examples": number, "epochs": epochs}
+    for number, epochs in ((100, 40), (1000, 15), (0, 5))
     for start, kept in (("pretrained", "encoder"), ("its word vectors", "word_embeddings"), ("random", "nothing"))
 }
 GRIDS = {"heads": HEADS, "labels": LABELS}
@@ -87,6 +88,7 @@ def main(argv: list[str]) -> None:
     seeds = [int(seed) for seed in np.atleast_1d(options.pop("seeds", [0, 1, 2]))]
     systems = np.atleast_1d(options.pop("systems", list(GRIDS[grid]))).tolist()
     keep = options.pop("keep_models", None) is not None
+    learning_rates = np.atleast_1d(options.pop("learning_rates", [])).tolist()
     for name in ("train", "test", "output"):
         if name not in options:
             raise SystemExit(f"{__doc__}\n--{name} is missing")
@@ -95,9 +97,18 @@ def main(argv: list[str]) -> None:
     for seed in seeds:
         for name in systems:
             folder = output / f"{name.replace(', ', '-').replace(' ', '-')}-{seed}"
-            found = run({**options, **GRIDS[grid][name], "seed": seed}, folder)
+            settings = {**options, **GRIDS[grid][name], "seed": seed}
+            if learning_rates:
+                tried = [
+                    run({**settings, "learning_rate": rate}, folder / str(rate)) | {"learning_rate": rate}
+                    for rate in learning_rates
+                ]
+                found = max(tried, key=lambda one: one["validation"]["accuracy"])
+            else:
+                found = run(settings, folder)
             if not keep and seed != seeds[0]:
-                shutil.rmtree(folder / "model", ignore_errors=True)
+                for model in folder.glob("**/model"):
+                    shutil.rmtree(model)
             rows.setdefault(name, []).append(found)
             print(f"{name}, seed {seed}: test {found['test']['accuracy']:.4f}", flush=True)
             write(output, rows)

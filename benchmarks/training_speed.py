@@ -22,7 +22,15 @@ import torch
 from hf_meanmax import MeanMaxAAEConfig, MeanMaxAAEForReconstruction
 from hf_meanmax.data import BatchPlan, CandidateSampler, MicroBatches, SentenceFilter, build_token_store, open_corpus
 from hf_meanmax.tokenization import train_tokenizer
-from hf_meanmax.training.machine import attention_for, count_flops, is_bf16_fast, measure_matrix_rate, peak_memory_bytes
+from hf_meanmax.training.machine import (
+    attention_for,
+    count_flops,
+    is_bf16_fast,
+    keep_freed_memory,
+    measure_matrix_rate,
+    peak_memory_bytes,
+)
+from hf_meanmax.training.optimizer import RowAdam, clip_gradients
 
 
 def main() -> None:
@@ -114,7 +122,10 @@ class Ours:
         self.model = model
         self.device = model.device
         self.use_bf16 = is_bf16_fast(self.device)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3, fused=True)
+        if self.device.type == "cpu":
+            keep_freed_memory()
+            self.model.make_gradients_sparse()
+        self.optimizer = RowAdam(self.model.parameters(), lr=1e-3, fused=True)
         if batches is None:
             plan = BatchPlan(store.lengths, args.batch_tokens, args.accumulation)
             batches = MicroBatches(store, plan, candidates=CandidateSampler(store.token_counts, args.negatives))
@@ -144,7 +155,7 @@ class Ours:
                     )
                     output.loss.backward()
                     self.sentences += len(batch["input_ids"])
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            clip_gradients(self.model.parameters(), 1.0)
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
             if self.device.type == "cuda":

@@ -43,7 +43,6 @@ CHECKPOINT_FILES = (
 TARGET_TOKENIZER = "target_tokenizer"
 
 _TRANSFORMER = "sentence_transformers.base.modules.transformer.Transformer"
-_POOLING = "sentence_transformers.sentence_transformer.modules.pooling.Pooling"
 _NORMALIZE = "sentence_transformers.base.modules.normalize.Normalize"
 
 # sentence-transformers cuts texts at `max_position_embeddings` unless it is told a length. No text is this long.
@@ -130,22 +129,18 @@ def save_checkpoint(
 
 def sentence_transformer_files(config: Any, tokenizer: Any, normalize: str | None) -> dict[str, Any]:
     """The SentenceTransformer part of a checkpoint folder: the JSON content of each file, by its name."""
-    # sentence-transformers pools a maximum and a mean itself; other rows are the model's own business.
-    is_plain = config.has_latents and config.latent_width == config.hidden_size
-    is_pooled_there = normalize != "rows" and is_plain and set(config.pooling_rows) <= {"max", "mean"}
     # A model without an embedding refuses the same call, and says why.
     if normalize == "rows" or not config.has_latents:
         output = {"method": "normalized_rows", "method_output_name": None}
-    elif is_pooled_there:
-        output = {"method": "forward", "method_output_name": "last_hidden_state"}
     else:
+        # sentence-transformers' own pooling would pool a second time, which is a seventh of the time of encoding.
         output = {"method": "forward", "method_output_name": "pooler_output"}
     modules = [("", _TRANSFORMER)]
     files: dict[str, Any] = {
         "sentence_bert_config.json": {
             "transformer_task": "feature-extraction",
             "modality_config": {"text": output},
-            "module_output_name": "token_embeddings" if is_pooled_there else "sentence_embedding",
+            "module_output_name": "sentence_embedding",
             "max_seq_length": min(tokenizer.model_max_length, NO_LIMIT),
             # Sentences joined to one row would share their positions.
             "unpad_inputs": False,
@@ -157,16 +152,9 @@ def sentence_transformer_files(config: Any, tokenizer: Any, normalize: str | Non
             "similarity_fn_name": "cosine",
         },
     }
-    if is_pooled_there:
-        modules.append(("1_Pooling", _POOLING))
-        files["1_Pooling/config.json"] = {
-            "embedding_dimension": config.hidden_size,
-            "pooling_mode": list(config.pooling_rows),
-            "include_prompt": True,
-        }
     if normalize == "embedding":
-        modules.append(("2_Normalize", _NORMALIZE))
-        files["2_Normalize/config.json"] = {
+        modules.append(("1_Normalize", _NORMALIZE))
+        files["1_Normalize/config.json"] = {
             "module_input_name": "sentence_embedding",
             "module_output_name": "sentence_embedding",
         }

@@ -166,7 +166,10 @@ def naive_scores(model, rows: list[list[int]]) -> tuple[float, float]:
     return loss / count, correct / count
 
 
-def test_teacher_forced_scores_equal_a_naive_loop(model, tokenizer):
+@pytest.mark.parametrize("rows_at_once", [None, 2])
+def test_teacher_forced_scores_equal_a_naive_loop(model, tokenizer, monkeypatch, rows_at_once):
+    if rows_at_once:
+        monkeypatch.setattr(module, "_MOST_LOGITS", rows_at_once * 9 * model.config.vocab_size)
     rows = tokenizer([line for line in random_lines(12) if line])["input_ids"]
     batches = []
     for start in (0, 5):

@@ -42,7 +42,7 @@ def test_pushed_checkpoint_loads_from_the_hub(server, folder, tmp_path):
     repository = server.repositories["user/tiny"]
     assert repository.private
     pushed = repository.branches["main"]
-    assert {"model.safetensors", "modules.json", "1_Pooling/config.json", "README.md", "base.py"} <= set(pushed)
+    assert {"model.safetensors", "modules.json", "sentence_bert_config.json", "README.md", "base.py"} <= set(pushed)
     assert not {"checkpoints/state.json", "log.txt"} & set(pushed)
     assert pushed["model.safetensors"] == (folder / "model.safetensors").read_bytes()
     blocks = re.findall(r"```python\n(.*?)```", pushed["README.md"].decode(), flags=re.DOTALL)
@@ -95,7 +95,6 @@ def test_existing_repository(server, folder):
     push(folder, "user/tiny", exist_ok=True)
     content = server.repositories["user/tiny"].branches["main"]
     assert content["model.safetensors"] == (folder / "model.safetensors").read_bytes()
-    assert "1_Pooling/config.json" not in content
     assert "training_args.json" not in content
 
     push(folder, "user/tiny", revision="other", exist_ok=True)

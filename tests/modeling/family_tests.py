@@ -41,6 +41,10 @@ NEED_LATENTS = {
 }  # fmt: skip
 
 
+# Tests of what an encoder's first layer computes for each word alone.
+NEED_ATTENTION = {"test_projections_by_word_change_nothing"}
+
+
 @dataclass(frozen=True)
 class Family:
     """What the shared tests need to know of a family.
@@ -141,12 +145,11 @@ class FamilyTests:
         family = metafunc.cls.family
         if "variant" in metafunc.fixturenames:
             variants = list(family.variants)
+            configs = {name: family.config_class(**{**family.tiny, **family.variants[name]}) for name in variants}
             if metafunc.function.__name__ in NEED_LATENTS:
-                variants = [
-                    name
-                    for name in variants
-                    if family.config_class(**{**family.tiny, **family.variants[name]}).has_latents
-                ]
+                variants = [name for name in variants if configs[name].has_latents]
+            if metafunc.function.__name__ in NEED_ATTENTION:
+                variants = [name for name in variants if configs[name].encoder_type == "self_attention"]
             metafunc.parametrize("variant", variants)
         if "compiled" in metafunc.fixturenames:
             metafunc.parametrize("compiled", family.compiled_variants)
@@ -299,7 +302,7 @@ class FamilyTests:
         ids = torch.tensor([[5, vocab_size + 8, END]])
         output = loaded(input_ids=ids)
         assert output.logits.shape == (1, 3, vocab_size)
-        assert torch.equal(output.latents, model(input_ids=ids).latents)
+        close(output.latents, model(input_ids=ids).latents, atol=1e-6)
         assert loaded.generate(input_ids=ids, max_new_tokens=5).max() < vocab_size
         with pytest.raises(ValueError, match="expanded vocabulary"):
             loaded.resize_token_embeddings(vocab_size + 20)
@@ -493,6 +496,39 @@ print("done")
         for other in sums[1:]:
             for a, b in zip(sums[0], other, strict=True):
                 close(a, b)
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+    def test_projections_by_word_change_nothing(self, variant, dtype):
+        """What `inference_mode` computes once per word, against the same texts under `no_grad`."""
+        model = self.full(variant, dtype).encoder
+        text = text_of(make_batch(extra=2))
+        for name, weight in [("", None), *model.named_parameters()]:
+            if weight is not None:
+                # A change of any weight must be seen.
+                with torch.no_grad():
+                    weight.mul_(1.1)
+            for mask in (text["attention_mask"], None):
+                with torch.no_grad():
+                    expected = model(input_ids=text["input_ids"], attention_mask=mask)
+                with torch.inference_mode():
+                    found = model(input_ids=text["input_ids"], attention_mask=mask)
+                real = ... if mask is None else mask.bool()
+                error = (found.last_hidden_state - expected.last_hidden_state)[real].double().norm()
+                limit = {torch.float64: 1e-12, torch.bfloat16: 0.1}[dtype]
+                assert error <= limit * expected.last_hidden_state[real].double().norm(), f"after a change of {name!r}"
+        assert model.word_projections.table is not None
+        with torch.inference_mode():
+            recorded = model(**text, output_hidden_states=True).hidden_states
+        assert recorded[0].shape[-1] == model.config.embedding_size
+        model.word_projections.table = torch.full_like(model.word_projections.table, torch.nan)
+        left = text_of(make_batch(side="left"))
+        for context in (torch.no_grad(), torch.autocast("cpu", torch.bfloat16)):
+            with context:
+                assert model(**text).last_hidden_state.isfinite().all()
+        with torch.inference_mode():
+            assert model(**left).last_hidden_state.isfinite().all()
+            assert copy.deepcopy(model)(**text).last_hidden_state.isfinite().all()
+            assert model(**text).last_hidden_state.isnan().any()
 
     def test_mask_types(self):
         model = self.full()

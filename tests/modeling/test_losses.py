@@ -96,6 +96,18 @@ def test_chunked_never_holds_all_logits(monkeypatch):
     assert 64 * words <= largest < rows * words / 4
 
 
+def test_chunks_are_shorter_with_more_words(monkeypatch):
+    states, weight, bias, labels = make_inputs()
+    sizes = []
+    linear = nn.functional.linear
+    monkeypatch.setattr(losses, "_CHUNK_LOGITS", 3 * V)
+    monkeypatch.setattr(nn.functional, "linear", lambda x, *rest: sizes.append(len(x)) or linear(x, *rest))
+    loss = chunked_cross_entropy(states, weight, bias, labels)
+    monkeypatch.undo()
+    assert max(sizes) == 3
+    torch.testing.assert_close(loss, full(states, weight, bias, labels))
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("how", ["autocast", "weights"])
 def test_chunked_in_bfloat16(how, smoothing):
@@ -140,6 +152,17 @@ def test_sampled_over_all_words_equals_full(smoothing, with_bias):
     torch.testing.assert_close(sampled, expected, atol=1e-10, rtol=0)
     for a, b in zip(gradients(sampled, states, weight, bias), gradients(expected, states, weight, bias), strict=True):
         torch.testing.assert_close(a, b, atol=1e-10, rtol=0)
+
+
+def test_sparse_gradients_are_the_candidates_rows():
+    states, weight, bias, labels = make_inputs()
+    candidates = torch.unique(labels[labels != -100])
+    options = (labels, candidates, torch.zeros(len(candidates)))
+    dense = gradients(sampled_cross_entropy(states, weight, bias, *options), weight)[0]
+    sparse = gradients(sampled_cross_entropy(states, weight, bias, *options, sparse=True), weight)[0]
+    assert sparse.is_sparse
+    assert torch.equal(sparse.coalesce().indices()[0], candidates)
+    torch.testing.assert_close(sparse.to_dense(), dense)
 
 
 def test_sampled_leaves_other_words_alone():

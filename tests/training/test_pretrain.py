@@ -24,6 +24,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoModelForPreTraining, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_meanmax.evaluation import reconstruct, score_reconstructions
+from hf_meanmax.modeling.base import LatentForConditionalDecoding
 from hf_meanmax.training import checkpoints as checkpoints_module
 from hf_meanmax.training import pretrain as module
 from hf_meanmax.training.pretrain import Run, main, pretrain
@@ -384,11 +385,70 @@ def test_gradient_of_a_step_is_that_of_one_batch(make_arguments, monkeypatch, so
     total.backward()
 
     gradients = []
-    monkeypatch.setattr(run.optimizer, "step", lambda: gradients.extend(p.grad.clone() for p in run.trained))
+    monkeypatch.setattr(run.optimizer, "step", lambda: gradients.extend(p.grad.to_dense() for p in run.trained))
     (loss,) = run._step(micro_batches, num_targets)
     torch.testing.assert_close(loss.double(), total, atol=1e-5, rtol=1e-5)
     for ours, theirs in zip(gradients, reference.parameters(), strict=True):
         torch.testing.assert_close(ours.double(), theirs.grad, atol=1e-6, rtol=1e-4)
+
+
+SPARSE = {
+    "untied": {"softmax": "sampled", "num_negatives": 5},
+    "tied": {"softmax": "sampled", "num_negatives": 5, "tie_word_embeddings": True},
+    "full": {"tie_word_embeddings": True},
+    "chunked": {"softmax": "chunked"},
+    "rnn_cnn": {**RNN_CNN, "softmax": "sampled", "num_negatives": 5},
+}
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_sparse_gradients_are_the_dense_ones(make_arguments, counted, monkeypatch, name):
+    options = {**(counted if name == "rnn_cnn" else {}), **SPARSE[name], "gradient_accumulation_steps": 2}
+    found = {}
+    for sparse in (False, True):
+        if not sparse:
+            monkeypatch.setattr(LatentForConditionalDecoding, "make_gradients_sparse", lambda self: None)
+        run = built(make_arguments(f"sparse-{sparse}", max_grad_norm=0.5, **options))
+        monkeypatch.undo()
+
+        def keep(run=run, sparse=sparse):
+            found[sparse] = [parameter.grad.clone() for parameter in run.trained]
+
+        monkeypatch.setattr(run.optimizer, "step", keep)
+        _, micro_batches, num_targets = next(run.batches.iterate(0))
+        run._step(micro_batches, num_targets)
+    number = {"untied": 2, "full": 0}.get(name, 1)
+    assert sum(gradient.is_sparse for gradient in found[True]) == number
+    assert not any(gradient.is_sparse for gradient in found[False])
+    for ours, theirs in zip(found[True], found[False], strict=True):
+        torch.testing.assert_close(ours.to_dense(), theirs, atol=1e-6, rtol=1e-5)
+
+
+def test_lazy_adam_learns_and_goes_on_after_a_kill(make_arguments, monkeypatch):
+    options = {"softmax": "sampled", "num_negatives": 5, "lazy_adam": True, "checkpoint_steps": 2}
+    whole, killed = (make_arguments(name, max_steps=30, **options) for name in ("whole", "killed"))
+    pretrain(whole)
+    told = losses(whole.output_dir)
+    assert np.mean([told[step] for step in range(26, 31)]) < 0.8 * np.mean([told[step] for step in range(1, 6)])
+    with monkeypatch.context() as patch:
+        interrupt(patch, 5, kill)
+        with pytest.raises(Killed):
+            pretrain(killed)
+    pretrain(killed)
+    assert same(weights(killed.output_dir), weights(whole.output_dir))
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"softmax": "full"}, "'sampled', not 'full'"),
+        ({"weight_decay": 0.1}, "`weight_decay`"),
+        ({"compile": True}, "`compile`"),
+    ],
+)
+def test_lazy_adam_says_what_it_does_not_go_with(make_arguments, settings, told):
+    with pytest.raises(ValueError, match=told):
+        make_arguments(**{"softmax": "sampled", "lazy_adam": True, **settings})
 
 
 def test_penalty_is_a_mean_over_the_sentences_of_a_step(make_arguments, monkeypatch):

@@ -30,6 +30,8 @@ TABLE_FILE, FIGURE_FILE = "bleu-by-length.md", "bleu-by-length.png"
 
 # Up to so many tokens, texts fill a batch; of longer ones fewer are decoded together.
 _LONG_TEXT = 64
+# Logits that are held at once: a gigabyte of fp32.
+_MOST_LOGITS = 2**28
 
 
 def reconstruct(
@@ -143,11 +145,16 @@ def teacher_forced_counts(model: Any, batch: dict[str, torch.Tensor]) -> torch.T
 
     Of a model that also says the previous sentence, the next one counts.
     """
-    output = model(**{name: value for name, value in batch.items() if name != "previous_labels"}, num_items_in_batch=1)
-    labels = batch["labels"]
-    correct = ((output.logits.argmax(dim=-1) == labels) & (labels != -100)).sum()
-    count = (labels != -100).sum()
-    return torch.stack([output.loss.double(), correct.double(), count.double()])
+    batch = {name: value for name, value in batch.items() if name != "previous_labels"}
+    totals = torch.zeros(3, dtype=torch.float64, device=batch["labels"].device)
+    rows, length = batch["labels"].shape
+    size = max(1, _MOST_LOGITS // (length * model.config.vocab_size))
+    for start in range(0, rows, size):
+        part = {name: tensor[start : start + size] for name, tensor in batch.items()}
+        output, labels = model(**part, num_items_in_batch=1), part["labels"]
+        correct = ((output.logits.argmax(dim=-1) == labels) & (labels != -100)).sum()
+        totals += torch.stack([output.loss.double(), correct.double(), (labels != -100).sum().double()])
+    return totals
 
 
 def score_checkpoint(

@@ -21,7 +21,14 @@ from .configuration_base import DECODERS_WITH_CHANNELS, LatentConfig
 from .decoders import DECODERS, AllWordsLayer, ConditionalGRULayer, LatentWeights
 from .encoders import ENCODERS
 from .generation import LEAST_OF_EMBEDDING, TextLengthCriteria, pad_ended, text_bounds
-from .layers import LatentGates, MultiHeadAttention, SequenceLayer, TextEmbeddings, WordSpaceProjection
+from .layers import (
+    LatentGates,
+    MultiHeadAttention,
+    SequenceLayer,
+    TextEmbeddings,
+    WordProjections,
+    WordSpaceProjection,
+)
 from .losses import IGNORE_INDEX, chunked_cross_entropy, full_cross_entropy, sampled_cross_entropy
 from .pooling import POOLINGS, attention_penalty
 
@@ -182,6 +189,7 @@ class LatentEncoderModel(LatentPreTrainedModel):
         self.embeddings = TextEmbeddings(config)
         self.sequence_encoder = ENCODERS[config.encoder_type](config)
         self.pooler = POOLINGS[config.pooling](config)
+        self.word_projections = WordProjections() if config.encoder_type == "self_attention" else None
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -211,9 +219,18 @@ class LatentEncoderModel(LatentPreTrainedModel):
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of `input_ids` and `inputs_embeds`.")
-        position_ids = None if attention_mask is None else token_positions(attention_mask)
-        inputs = self.embeddings(input_ids, inputs_embeds, position_ids)
-        hidden_states = self.sequence_encoder(inputs, attention_mask, **kwargs)
+        projected = None
+        # The first of the hidden states is what the first layer reads; 0 asks for it alone.
+        hidden_states_too = kwargs.get("output_hidden_states", self.config.output_hidden_states)
+        records_inputs = hidden_states_too is not None and hidden_states_too is not False
+        if self.word_projections is not None and input_ids is not None and not records_inputs:
+            attention: Any = self.sequence_encoder.layers[0].attention
+            projected = self.word_projections(self.embeddings, attention, input_ids, attention_mask)
+        inputs = projected
+        if inputs is None:
+            position_ids = None if attention_mask is None else token_positions(attention_mask)
+            inputs = self.embeddings(input_ids, inputs_embeds, position_ids)
+        hidden_states = self.sequence_encoder(inputs, attention_mask, projected=projected, **kwargs)
         latents, pooling_attentions = self.pooler(hidden_states, attention_mask)
         return LatentModelOutput(
             last_hidden_state=hidden_states,
@@ -310,6 +327,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
     """
 
     encoder_class: type[LatentEncoderModel] = LatentEncoderModel
+    has_sparse_gradients = False
     _tied_weights_keys = {"lm_head.weight": "encoder.embeddings.word_embeddings.weight"}
 
     def __init__(self, config: PreTrainedConfig) -> None:
@@ -341,6 +359,14 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
         self.encoder.set_input_embeddings(value)
+
+    def make_gradients_sparse(self) -> None:
+        """From now on the gradients of the word tables are sparse tensors of the rows that a batch has read, so that
+        they cost no more for a large vocabulary; the output's under a sampled softmax alone."""
+        self.has_sparse_gradients = True
+        for embeddings in (self.encoder.embeddings, self.decoder_embeddings):
+            if embeddings is not None:
+                embeddings.word_embeddings.sparse = True
 
     def get_output_embeddings(self) -> nn.Module:
         return self.lm_head
@@ -400,8 +426,9 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
             if labels is None or candidate_log_prob is None:
                 raise ValueError("A sampled softmax needs `labels` and `candidate_log_prob` beside `candidate_ids`.")
             loss = sampled_cross_entropy(
-                states, weight, bias, labels, candidate_ids, candidate_log_prob, smoothing, num_items_in_batch
-            )
+                states, weight, bias, labels, candidate_ids, candidate_log_prob, smoothing, num_items_in_batch,
+                sparse=self.has_sparse_gradients,
+            )  # fmt: skip
             return loss, None
         if labels is not None and not return_logits:
             return chunked_cross_entropy(states, weight, bias, labels, smoothing, num_items_in_batch), None

@@ -26,10 +26,14 @@ class SelfAttentionLayer(SequenceLayer):
         self.output_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(
-        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        projected: torch.Tensor | None = None,
+        **kwargs: Any,
     ) -> torch.Tensor:
-        """`(B, N, input_size)` -> `(B, N, hidden_size)`."""
-        attended, _ = self.attention(hidden_states, attention_mask=attention_mask, **kwargs)
+        """`(B, N, input_size)` -> `(B, N, hidden_size)`; `projected` as [`~layers.MultiHeadAttention`] takes it."""
+        attended, _ = self.attention(hidden_states, attention_mask=attention_mask, projected=projected, **kwargs)
         if self.has_residual:
             attended = attended + hidden_states
         attended = self.attention_norm(attended)
@@ -126,8 +130,15 @@ class LayeredEncoder(nn.Module):
         layer_class = self.layer_classes[config.encoder_type]
         self.layers = nn.ModuleList(layer_class(config, i) for i in range(config.num_hidden_layers))
 
-    def forward(self, inputs: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any) -> torch.Tensor:
-        """Token vectors `(B, N, embedding_size)` and mask `(B, N)` -> `(B, N, hidden_size)`.
+    def forward(
+        self,
+        inputs: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        projected: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """Token vectors `(B, N, embedding_size)` and mask `(B, N)` -> `(B, N, hidden_size)`; where the first layer's
+        projections `(B, N, 3 * hidden_size)` are at hand it reads them alone.
 
         The layers of a `hierarchical_cnn` (the CNN encoder that RNN-CNN is compared with, after Conneau et al. 2017)
         stand side by side, so that max pooling keeps the maximum of each.
@@ -136,8 +147,9 @@ class LayeredEncoder(nn.Module):
             attention_mask = create_bidirectional_mask(self.config, inputs, attention_mask)
         keeps_all = self.config.encoder_type == "hierarchical_cnn"
         outputs = []
-        for layer in self.layers:
-            inputs = layer(inputs, attention_mask=attention_mask, **kwargs)
+        first = {} if projected is None else {"projected": projected}
+        for number, layer in enumerate(self.layers):
+            inputs = layer(inputs, attention_mask=attention_mask, **(kwargs if number else {**first, **kwargs}))
             if keeps_all:
                 outputs.append(inputs)
         return torch.cat(outputs, dim=-1) if keeps_all else inputs

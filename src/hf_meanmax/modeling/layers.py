@@ -80,7 +80,7 @@ class TextEmbeddings(nn.Module):
             return sinusoidal_positions(length, self.config.embedding_size, device)
         return sinusoidal_positions(length, self.config.embedding_size, device)[position_ids]
 
-    def _warn_about_length(self, rows: int, length: int, position_ids: torch.Tensor | None) -> None:
+    def warn_about_length(self, rows: int, length: int, position_ids: torch.Tensor | None) -> None:
         limit = self.config.max_position_embeddings
         if self.position_embeddings is None or length <= limit:
             return
@@ -114,7 +114,7 @@ class TextEmbeddings(nn.Module):
             raise ValueError("Give `input_ids` or `inputs_embeds`.")
         if self.config.position_embedding_type != "none":
             length = length or words.shape[1]
-            self._warn_about_length(words.shape[0], length, position_ids)
+            self.warn_about_length(words.shape[0], length, position_ids)
             positions = self.embed_positions(length, position_ids, words.device)
             words = words + positions.to(words.dtype)
         return self.dropout(words)
@@ -132,11 +132,17 @@ def eager_attention_forward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention written out (eq. 5-6): returns `(B, Nq, heads, d_k)` and the weights `(B, heads, Nq, Nk)`."""
     scores = torch.matmul(query, key.transpose(2, 3)) * scaling
-    if attention_mask is not None:
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+    elif attention_mask is not None:
         scores = scores + attention_mask
     weights = masked_softmax(scores, None).to(query.dtype)
     dropped = nn.functional.dropout(weights, p=dropout, training=module.training)
     return torch.matmul(dropped, value).transpose(1, 2), weights
+
+
+def _unweighted_eager_attention(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
+    return eager_attention_forward(*args, **kwargs)[0], None
 
 
 def masked_softmax(scores: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
@@ -190,11 +196,10 @@ class MultiHeadAttention(nn.Module):
         self.key = nn.Linear(key_size, config.hidden_size, bias=config.attention_bias)
         self.value = nn.Linear(key_size, config.hidden_size, bias=config.attention_bias)
 
-    def _project(self, projection: nn.Linear, states: torch.Tensor) -> torch.Tensor:
-        projected = projection(states)
+    def _heads(self, projected: torch.Tensor) -> torch.Tensor:
         if self.config.projection_activation == "relu":
             projected = nn.functional.relu(projected)
-        return projected.view(*states.shape[:-1], self.num_heads, self.head_dim).transpose(1, 2)
+        return projected.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
 
     def forward(
         self,
@@ -202,16 +207,26 @@ class MultiHeadAttention(nn.Module):
         key_value_states: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
+        projected: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """`(B, Nq, query_size)` -> `(B, Nq, hidden_size)` and, with eager attention, weights `(B, heads, Nq, Nk)`."""
+        """`(B, Nq, query_size)` -> `(B, Nq, hidden_size)` and, with eager attention, weights `(B, heads, Nq, Nk)`.
+
+        `projected` `(B, Nq, 3 * hidden_size)` are query, key and value of the states, where they are at hand.
+        """
         states = hidden_states if key_value_states is None else key_value_states
-        query = self._project(self.query, hidden_states)
-        key = self._project(self.key, states)
-        value = self._project(self.value, states)
+        if projected is not None:
+            query, key, value = map(self._heads, projected.chunk(3, dim=-1))
+        else:
+            query = self._heads(self.query(hidden_states))
+            key, value = self._heads(self.key(states)), self._heads(self.value(states))
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, self.layer_idx)
-        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+        implementation = self.config._attn_implementation
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
+        if implementation == "sdpa" and not self.is_causal and query.is_cpu and query.dtype == torch.bfloat16:
+            # Over sentences, torch's own kernel takes more than half as long again.
+            attend = _unweighted_eager_attention
         output, weights = attend(
             self,
             query,
@@ -223,6 +238,79 @@ class MultiHeadAttention(nn.Module):
             **kwargs,
         )
         return output.flatten(-2), weights
+
+
+class WordProjections:
+    """Query, key and value of every word, for an attention that reads word vector + position code alone.
+
+    W (e + p) = W e + W p, so a word's part is computed once, at the first text, in a fraction of a second. Only in
+    `torch.inference_mode()` on a CPU; any change of the weights makes the table anew.
+    """
+
+    most_bytes = 2**28
+
+    def __init__(self) -> None:
+        self.table: torch.Tensor | None = None
+        self.made_of: Any = None
+
+    def __deepcopy__(self, memo: Any) -> "WordProjections":
+        return WordProjections()
+
+    def __reduce__(self) -> Any:
+        return WordProjections, ()
+
+    def __call__(
+        self,
+        embeddings: TextEmbeddings,
+        attention: MultiHeadAttention,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+    ) -> torch.Tensor | None:
+        """`(B, N, 3 * hidden_size)` of token ids `(B, N)`, or None where they are not to be had this way. Padding gets
+        what its place in the row gives it."""
+        if not torch.is_inference_mode_enabled() or embeddings.training or not input_ids.is_cpu or _is_traced():
+            return None
+        # Adapters and quantised layers stand in the place of linear ones.
+        is_plain = all(type(part) is nn.Linear for part in (attention.query, attention.key, attention.value))
+        if not is_plain or torch.is_autocast_enabled("cpu"):
+            return None
+        weights = [embeddings.word_embeddings.weight, *attention.parameters()]
+        if embeddings.special_embeddings is not None:
+            weights.append(embeddings.special_embeddings.weight)
+        num_words = embeddings.word_embeddings.num_embeddings
+        if num_words * 3 * attention.query.out_features * weights[0].element_size() > self.most_bytes:
+            return None
+        # Places count from each row's first token.
+        if attention_mask is not None and (attention_mask[:, 1:] > attention_mask[:, :-1]).any():
+            return None
+        try:
+            made_of = [(weight.data_ptr(), weight._version, weight.dtype) for weight in weights]
+        except RuntimeError:
+            # Weights that were made in inference mode count no changes.
+            return None
+        if self.table is None or self.made_of != made_of:
+            self.table = self._project(attention, embeddings.embed_words(torch.arange(num_words)), has_bias=True)
+            self.made_of = made_of
+        rows = self.table.index_select(0, input_ids.flatten()).view(*input_ids.shape, -1)
+        if embeddings.config.position_embedding_type == "none":
+            return rows
+        embeddings.warn_about_length(len(input_ids), input_ids.shape[1], None)
+        codes = embeddings.embed_positions(input_ids.shape[1], None, input_ids.device).to(rows.dtype)
+        return rows.add_(self._project(attention, codes, has_bias=False))
+
+    @staticmethod
+    def _project(attention: MultiHeadAttention, states: torch.Tensor, has_bias: bool) -> torch.Tensor:
+        """`(n, 3 * hidden_size)` of the vectors `(n, embedding_size)`."""
+        projections = (attention.query, attention.key, attention.value)
+        weight = torch.cat([projection.weight for projection in projections])
+        bias = None
+        if has_bias and attention.query.bias is not None:
+            bias = torch.cat([projection.bias for projection in projections])
+        return nn.functional.linear(states, weight, bias)
+
+
+def _is_traced() -> bool:
+    return torch.compiler.is_compiling() or torch.jit.is_tracing() or torch.compiler.is_exporting()
 
 
 def convolve(convolution: Any, states: torch.Tensor, before: int) -> torch.Tensor:

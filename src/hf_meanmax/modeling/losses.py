@@ -8,6 +8,8 @@ from torch import nn
 
 IGNORE_INDEX = -100
 _CHUNK_TOKENS = 4096
+# Of logits that are held at once: half a gigabyte of fp32.
+_CHUNK_LOGITS = 2**27
 
 
 def _normalise(loss_sum: torch.Tensor, labels: torch.Tensor, num_items: torch.Tensor | int | None) -> torch.Tensor:
@@ -52,22 +54,26 @@ class _LinearCrossEntropy(torch.autograd.Function):
         bias: torch.Tensor,
         targets: torch.Tensor,
         label_smoothing: float,
+        has_padding: bool,
     ) -> torch.Tensor:
         valid = targets != IGNORE_INDEX
-        positions = targets.clamp(min=0)[:, None]
+        positions = targets.clamp(min=0)
         needs_gradients = any(ctx.needs_input_grad[:3])
         sum_dtype = torch.promote_types(states.dtype, torch.float32)
         loss = torch.zeros((), dtype=sum_dtype, device=states.device)
         grad_states = torch.empty_like(states if needs_gradients else states[:0])
-        grad_weight = torch.zeros_like(weight if needs_gradients else weight[:0], dtype=sum_dtype)
         grad_bias = torch.zeros_like(bias if needs_gradients else bias[:0], dtype=sum_dtype)
-        for start in range(0, targets.numel(), _CHUNK_TOKENS):
-            part = slice(start, start + _CHUNK_TOKENS)
+        chunk = max(1, min(_CHUNK_TOKENS, _CHUNK_LOGITS // weight.shape[0]))
+        is_one_chunk = 0 < targets.numel() <= chunk
+        grad_weight = torch.zeros_like(weight if needs_gradients and not is_one_chunk else weight[:0], dtype=sum_dtype)
+        for start in range(0, targets.numel(), chunk):
+            part = slice(start, start + chunk)
             mask = valid[part]
             logits = nn.functional.linear(states[part], weight, bias)
             probabilities = torch.softmax(logits, dim=-1)
-            chosen = probabilities.gather(1, positions[part])
-            target_logits = logits.gather(1, positions[part])[:, 0].to(sum_dtype)
+            rows, columns = torch.arange(len(logits), device=logits.device), positions[part]
+            chosen = probabilities[rows, columns]
+            target_logits = logits[rows, columns].to(sum_dtype)
             # By way of the likeliest word, since the target's own probability may be too small to be a number.
             likeliest = logits.amax(dim=-1).to(sum_dtype), probabilities.amax(dim=-1).to(sum_dtype)
             token_loss = likeliest[0] - target_logits - likeliest[1].log()
@@ -80,12 +86,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
             grad_logits = probabilities
             if label_smoothing:
                 grad_logits.sub_(label_smoothing / weight.shape[0])
-            grad_logits.scatter_(
-                1, positions[part], chosen - (1.0 - label_smoothing) - label_smoothing / weight.shape[0]
-            )
+            grad_logits[rows, columns] = chosen - (1.0 - label_smoothing) - label_smoothing / weight.shape[0]
             row_mask = mask[:, None].to(states.dtype)
-            torch.mul(grad_logits @ weight, row_mask, out=grad_states[part])
-            grad_weight += grad_logits.t() @ (states[part] * row_mask)
+            if has_padding:
+                grad_logits.mul_(row_mask)
+            torch.mm(grad_logits, weight, out=grad_states[part])
+            product = grad_logits.t() @ states[part]
+            grad_weight = product if is_one_chunk else grad_weight.add_(product)
             grad_bias += (row_mask.t() @ grad_logits)[0]
         ctx.save_for_backward(grad_states, grad_weight, grad_bias)
         ctx.dtypes = weight.dtype, bias.dtype
@@ -102,6 +109,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             (grad_bias * grad_loss).to(bias_dtype),
             None,
             None,
+            None,
         )
 
 
@@ -114,8 +122,9 @@ def _linear_cross_entropy(
 ) -> torch.Tensor:
     """[`_LinearCrossEntropy`] in the precision of autocast, where it is on."""
     device = states.device.type
-    if device == "cpu" and not torch.compiler.is_compiling():
-        # Targets of unlike lengths leave much padding; elsewhere counting it would make the host wait.
+    # Targets of unlike lengths leave much padding; elsewhere counting it would make the host wait.
+    has_padding = device != "cpu" or torch.compiler.is_compiling()
+    if not has_padding:
         is_target = targets != IGNORE_INDEX
         if not is_target.all():
             states, targets = states[is_target], targets[is_target]
@@ -125,7 +134,9 @@ def _linear_cross_entropy(
     if bias is None:
         bias = weight.new_zeros(weight.shape[0])
     with torch.autocast(device, enabled=False) if has_autocast else contextlib.nullcontext():
-        return _LinearCrossEntropy.apply(states.to(dtype), weight.to(dtype), bias.to(dtype), targets, label_smoothing)
+        return _LinearCrossEntropy.apply(
+            states.to(dtype), weight.to(dtype), bias.to(dtype), targets, label_smoothing, has_padding
+        )
 
 
 def chunked_cross_entropy(
@@ -153,6 +164,7 @@ def sampled_cross_entropy(
     candidate_log_prob: torch.Tensor,
     label_smoothing: float = 0.0,
     num_items: torch.Tensor | int | None = None,
+    sparse: bool = False,
 ) -> torch.Tensor:
     """Cross entropy over candidates that all targets of the batch share.
 
@@ -167,9 +179,13 @@ def sampled_cross_entropy(
         candidate_log_prob: `(C,)` log probability that each is among the candidates.
         label_smoothing: probability spread over the candidates.
         num_items: what the sum is divided by (default: the number of targets).
+        sparse: whether the gradient of `weight` holds the candidates' rows alone.
     """
     states, targets = hidden_states.flatten(0, -2), labels.flatten()
-    chosen = weight.index_select(0, candidate_ids)
+    if sparse:
+        chosen = nn.functional.embedding(candidate_ids, weight, sparse=True)
+    else:
+        chosen = weight.index_select(0, candidate_ids)
     offset = -candidate_log_prob
     if bias is not None:
         offset = offset + bias.index_select(0, candidate_ids)

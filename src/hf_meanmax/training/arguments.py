@@ -205,6 +205,13 @@ class PretrainArguments(RunArguments):
         default="full", metadata={"help": "how the training loss is computed; evaluation always uses the full one"}
     )
     num_negatives: int = field(default=4000, metadata={"help": "sampled words per forward pass"})
+    lazy_adam: bool = field(
+        default=False,
+        metadata={
+            "help": "with a sampled softmax, a step moves only the words that it reads: for vocabularies of 100,000 "
+            "words and more, whose tables take most of a step otherwise"
+        },
+    )
     adam_beta1: float = field(default=0.9, metadata={"help": ""})
     adam_beta2: float = field(default=0.999, metadata={"help": ""})
     adam_epsilon: float = field(default=1e-8, metadata={"help": ""})
@@ -236,6 +243,12 @@ class PretrainArguments(RunArguments):
         for name in ("word_drop", "word_swap"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"`{name}` is {getattr(self, name)}; it must be at least 0 and less than 1.")
+        if self.lazy_adam and self.softmax != "sampled":
+            raise ValueError(
+                f"`lazy_adam` needs `softmax` 'sampled', not {self.softmax!r}: otherwise each step reads all words."
+            )
+        if self.lazy_adam and (self.weight_decay or self.compile):
+            raise ValueError("`lazy_adam` goes neither with `weight_decay` nor with `compile`. Leave one out.")
         # Before hours of preparation, not after them.
         self._check_objective(self.build_config())
         if not self.output_dir:

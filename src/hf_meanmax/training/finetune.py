@@ -28,7 +28,7 @@ from hf_meanmax.files import replacing_file
 
 from .arguments import FinetuneArguments, arguments_from_settings, describe_settings, read_options, read_recipe
 from .checkpoints import claim_folder
-from .machine import attention_for, peak_memory_bytes, uses_bf16
+from .machine import attention_for, keep_freed_memory, peak_memory_bytes, uses_bf16
 from .preparation import cache_folder, cached_store, load_or_train_tokenizer, prepare_word_vectors, token_ids
 
 _HELD_OUT_SHARE = 10
@@ -51,6 +51,7 @@ def finetune(args: FinetuneArguments) -> dict[str, Any]:
 
     folder = Path(args.output_dir)
     use_all_cores(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    keep_freed_memory()
     train, validation, test, labels = read_sets(args)
     # The other processes look into the folder when the main one has claimed it.
     with PartialState().main_process_first():
@@ -107,8 +108,11 @@ def _training_arguments(args: FinetuneArguments, folder: Path, metric: str) -> A
     schedule: str = args.lr_schedule
     if args.warmup_steps and schedule == "constant":
         schedule = "constant_with_warmup"
+    device = _device()
     return TrainingArguments(
         output_dir=str(folder / "checkpoints"),
+        # Else Trainer refuses the bf16 of a CPU.
+        use_cpu=device.type == "cpu",
         num_train_epochs=args.epochs,
         per_device_train_batch_size=args.batch_size,
         per_device_eval_batch_size=args.batch_size,
@@ -118,7 +122,7 @@ def _training_arguments(args: FinetuneArguments, folder: Path, metric: str) -> A
         warmup_steps=args.warmup_steps,
         weight_decay=args.weight_decay,
         max_grad_norm=args.max_grad_norm,
-        bf16=uses_bf16(args.precision, _device()),
+        bf16=uses_bf16(args.precision, device),
         seed=args.seed,
         train_sampling_strategy="group_by_length",
         eval_strategy="epoch",

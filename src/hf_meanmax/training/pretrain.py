@@ -42,7 +42,16 @@ from hf_meanmax.modeling.losses import IGNORE_INDEX
 from .arguments import PretrainArguments, describe_settings, list_recipes, parse_command_line
 from .checkpoints import METRICS_FILE, Checkpoints, claim_folder
 from .decoder_inputs import feed_decoder
-from .machine import attention_for, count_flops, measure_matrix_rate, peak_memory_bytes, synchronize, uses_bf16
+from .machine import (
+    attention_for,
+    count_flops,
+    keep_freed_memory,
+    measure_matrix_rate,
+    peak_memory_bytes,
+    synchronize,
+    uses_bf16,
+)
+from .optimizer import RowAdam, clip_gradients
 from .preparation import prepare, prepare_teacher, prepare_word_vectors, token_ids
 
 # Settings that say how long a run goes on and what it shows, not what each step does.
@@ -93,6 +102,7 @@ class Run:
             if args.compile:
                 raise ValueError("`compile` is for GPUs: on a CPU the compiled step gives NaN gradients. Leave it out.")
             use_all_cores(int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size)))
+            keep_freed_memory()
         self.is_sharded = self.accelerator.distributed_type == DistributedType.FSDP
         self.use_bf16 = uses_bf16(args.precision, self.device)
         self.checkpoints = Checkpoints(self.folder / "checkpoints", args.keep_checkpoints)
@@ -206,12 +216,19 @@ class Run:
             f"{'bf16' if self.use_bf16 else 'fp32'}"
         )
         wrapped = torch.compile(self.model) if args.compile else self.model
+        if args.lazy_adam and self.world_size > 1:
+            raise ValueError(f"`lazy_adam` is for one process, not {self.world_size}. Leave it out, or run one.")
+        # Tables of zeros take a CPU longer than the rows; a GPU would have to wait for the number of rows.
+        self.has_sparse_gradients = args.lazy_adam or (self.world_size == 1 and self.device.type == "cpu")
+        if self.has_sparse_gradients:
+            self.model.make_gradients_sparse()
         if self.is_sharded:
             # The optimizer must be made of the sharded parameters.
             wrapped = self.accelerator.prepare_model(wrapped)
             trained = [parameter for parameter in wrapped.parameters() if parameter.requires_grad]
-        self.optimizer = torch.optim.Adam(
+        self.optimizer = RowAdam(
             trained,
+            lazy=args.lazy_adam,
             lr=args.learning_rate,
             betas=(args.adam_beta1, args.adam_beta2),
             eps=args.adam_epsilon,
@@ -341,7 +358,9 @@ class Run:
                     (output.loss * self.world_size).backward()
                 parts = [output.loss, *(output[name] for name in self.side_losses)]
                 totals += torch.stack([part.detach() for part in parts])
-        if args.max_grad_norm:
+        if args.max_grad_norm and self.has_sparse_gradients:
+            clip_gradients(self.trained, args.max_grad_norm)
+        elif args.max_grad_norm:
             self.accelerator.clip_grad_norm_(self.trained, args.max_grad_norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)

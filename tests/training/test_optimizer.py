@@ -1,0 +1,104 @@
+"""Row-wise Adam against torch's own, and clipping of sparse gradients."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from hf_meanmax.training.optimizer import RowAdam, clip_gradients
+
+WORDS, WIDTH = 50, 6
+SETTINGS = {"lr": 0.05, "betas": (0.8, 0.98), "eps": 1e-3}
+
+
+class Bag(nn.Module):
+    def __init__(self, sparse: bool):
+        super().__init__()
+        torch.manual_seed(0)
+        self.words = nn.Embedding(WORDS, WIDTH, sparse=sparse)
+        self.head = nn.Linear(WIDTH, 3)
+
+    def backward(self, ids: torch.Tensor) -> None:
+        torch.nn.functional.cross_entropy(self.head(self.words(ids).mean(1)), ids.sum(1) % 3).backward()
+
+
+def batches(number: int, most: int = WORDS) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randint(0, most, (8, 5), generator=generator) for _ in range(number)]
+
+
+def train(model: Bag, optimizers: list[torch.optim.Optimizer], steps: list[torch.Tensor], max_norm: float = 0) -> None:
+    for ids in steps:
+        # Two micro batches a step: a sparse gradient then names some rows twice.
+        for part in ids.chunk(2):
+            model.backward(part)
+        if max_norm:
+            clip_gradients(model.parameters(), max_norm)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+
+@pytest.mark.parametrize("most", [WORDS, 9])
+def test_rows_are_moved_as_by_sparse_adam(most):
+    ours, theirs = Bag(True), Bag(True)
+    # Torch's puts the corrections of the first steps on another side of epsilon.
+    settings = {**SETTINGS, "eps": 1e-12}
+    train(ours, [RowAdam(ours.parameters(), lazy=True, fused=True, **settings)], batches(6, most))
+    split = [
+        torch.optim.SparseAdam(theirs.words.parameters(), **settings),
+        torch.optim.Adam(theirs.head.parameters(), **settings),
+    ]
+    train(theirs, split, batches(6, most))
+    torch.testing.assert_close(ours.words.weight, theirs.words.weight, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(ours.head.weight, theirs.head.weight, atol=1e-5, rtol=1e-5)
+    assert torch.equal(ours.words.weight[most:], Bag(True).words.weight[most:])
+
+
+@pytest.mark.parametrize("lazy", [True, False])
+def test_a_sparse_gradient_is_adam(lazy):
+    """The lazy form is so where a gradient has all rows."""
+    sparse, dense = Bag(True), Bag(False)
+    steps = batches(6)
+    if lazy:
+        steps = [torch.randperm(WORDS, generator=torch.Generator().manual_seed(i)).view(10, 5) for i in range(6)]
+    train(sparse, [RowAdam(sparse.parameters(), lazy=lazy, fused=True, **SETTINGS)], steps, max_norm=0.5)
+    train(dense, [torch.optim.Adam(dense.parameters(), **SETTINGS)], steps, max_norm=0.5)
+    for ours, theirs in zip(sparse.parameters(), dense.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+def test_dense_gradients_get_adam_to_the_last_bit():
+    ours, theirs = Bag(False), Bag(False)
+    train(ours, [RowAdam(ours.parameters(), fused=True, **SETTINGS)], batches(4))
+    train(theirs, [torch.optim.Adam(theirs.parameters(), fused=True, **SETTINGS)], batches(4))
+    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("max_norm", [0.01, 100.0])
+def test_clipping_counts_rows_once(max_norm):
+    sparse, dense = Bag(True), Bag(False)
+    for model in (sparse, dense):
+        for part in batches(1)[0].chunk(2):
+            model.backward(part)
+    norm = clip_gradients(sparse.parameters(), max_norm)
+    torch.testing.assert_close(norm, torch.nn.utils.clip_grad_norm_(dense.parameters(), max_norm))
+    for ours, theirs in zip(sparse.parameters(), dense.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad.to_dense(), theirs.grad)
+
+
+@pytest.mark.parametrize("lazy", [True, False])
+def test_a_saved_state_goes_on(lazy):
+    whole, first = Bag(True), Bag(True)
+    options = {"lazy": lazy, "fused": True, **SETTINGS}
+    train(whole, [RowAdam(whole.parameters(), **options)], batches(6))
+    before = RowAdam(first.parameters(), **options)
+    train(first, [before], batches(6)[:3])
+    second = copy.deepcopy(first)
+    after = RowAdam(second.parameters(), **options)
+    after.load_state_dict(before.state_dict())
+    train(second, [after], batches(6)[3:])
+    assert all(torch.equal(a, b) for a, b in zip(second.parameters(), whole.parameters(), strict=True))
