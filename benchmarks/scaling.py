@@ -123,7 +123,8 @@ def alone(function: Callable[..., Any], *arguments: Any) -> Any:
 def scale_model(args: Any, part: str) -> list[dict[str, Any]]:
     """The points of lengths, widths or vocabularies."""
     base = {"length": 16, "hidden_size": args.hidden_size, "vocab_size": 20_000, "batch_tokens": args.batch_tokens,
-            "negatives": args.negatives, "rounds": args.rounds, "trains": True, "tied": False, "lazy": False}  # fmt: skip
+            "negatives": args.negatives, "rounds": args.rounds, "trains": True, "tied": False,
+            "lazy": False}  # fmt: skip
     if part == "lengths":
         tasks = [{**base, "length": length} for length in LENGTHS]
     elif part == "widths":
