@@ -54,8 +54,34 @@ def test_inclusion_probability_by_simulation(monkeypatch):
     assert abs(scores.mean()) < 0.15
 
 
+@pytest.mark.parametrize("is_large", [False, True])
+def test_filling_up_takes_as_many_draws_as_it_would(monkeypatch, is_large):
+    """The race and the draws themselves have one distribution: of the number of draws, and of who is added."""
+    monkeypatch.setattr("hf_meanmax.data.candidates._LARGE", 0 if is_large else 10**9)
+    sampler, numbers, added = CandidateSampler(COUNTS, 400), [], np.zeros(len(COUNTS))
+    before = np.zeros(len(COUNTS), dtype=bool)
+    before[:100] = True
+    for seed in range(2000):
+        chosen = before.copy()
+        numbers.append(sampler._fill(chosen, np.random.default_rng(seed)))
+        assert chosen.sum() == 256
+        added += chosen
+    draws, expected, q = [], np.zeros(len(COUNTS)), sampler.negative_probs
+    for seed in range(2000):
+        order = np.random.default_rng(10**6 + seed).choice(len(q), 3000, p=q)
+        _, firsts = np.unique(order, return_index=True)
+        new = np.sort(firsts[order[firsts] >= 100])[:156]
+        draws.append(new[-1] + 1)
+        expected[order[new]] += 1
+    error = (np.var(draws) / 2000 + np.var(numbers) / 2000) ** 0.5
+    assert abs(np.mean(draws) - np.mean(numbers)) < 4 * error
+    assert np.abs(added[100:] - expected[100:]).max() < 6 * np.sqrt(expected[100:].max())
+
+
 @pytest.mark.parametrize("num_negatives", [100, 800])
-def test_corrected_partition_function_is_unbiased(num_negatives):
+@pytest.mark.parametrize("is_large", [False, True])
+def test_corrected_partition_function_is_unbiased(monkeypatch, num_negatives, is_large):
+    monkeypatch.setattr("hf_meanmax.data.candidates._LARGE", 0 if is_large else 10**9)
     logits = np.random.default_rng(0).normal(size=len(COUNTS))
     sampler = CandidateSampler(COUNTS, num_negatives)
     estimates = []
@@ -66,10 +92,12 @@ def test_corrected_partition_function_is_unbiased(num_negatives):
 
 
 @pytest.mark.parametrize(
-    "counts", [np.ones(50), np.array([10**12] + [0] * 999), np.zeros(300)], ids=["tiny", "skew", "zero"]
+    "counts",
+    [np.ones(50), np.array([10**12] + [0] * 999), np.zeros(300), np.array([10**12] + [0] * 99_999)],
+    ids=["tiny", "skew", "zero", "large"],
 )
 def test_small_and_skewed_vocabularies(counts):
-    ids, log_prob = CandidateSampler(counts, 100_000).sample(np.array([0, 0, 3]), 0, 0, 0)
+    ids, log_prob = CandidateSampler(counts, 10_000).sample(np.array([0, 0, 3]), 0, 0, 0)
     assert len(ids) == min(len(counts), -(-len(ids) // 256) * 256)
     assert np.isfinite(log_prob).all()
     assert (log_prob <= 0).all()

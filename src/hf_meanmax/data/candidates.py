@@ -10,6 +10,7 @@ import numpy as np
 from .random_streams import CANDIDATES, stream
 
 ROUND_TO = 256
+_LARGE, _ROUNDS = 2**16, 20
 
 
 class Candidates(NamedTuple):
@@ -87,10 +88,22 @@ class CandidateSampler:
         """
         count = int(np.count_nonzero(chosen))
         missing = min(math.ceil(count / ROUND_TO) * ROUND_TO, self.vocab_size) - count
+        num_draws = 0
+        # Few draws are in vain where most words are not chosen yet, and a race among millions takes longer.
+        rounds = _ROUNDS if self.vocab_size > _LARGE else 0
+        while missing and rounds:
+            rounds -= 1
+            drawn = self._draw(rng, 2 * missing)
+            is_first = np.zeros(len(drawn), dtype=bool)
+            is_first[np.unique(drawn, return_index=True)[1]] = True
+            new = np.flatnonzero(is_first & ~chosen[drawn])[:missing]
+            chosen[drawn[new]] = True
+            missing -= len(new)
+            num_draws += len(drawn) if missing else int(new[-1]) + 1
         if not missing:
-            return 0.0
+            return float(num_draws)
         others = np.flatnonzero(~chosen)
         times = rng.standard_exponential(len(others)) / self.negative_probs[others]
         first = np.argpartition(times, missing - 1)[:missing]
         chosen[others[first]] = True
-        return float(times[first[-1]])
+        return num_draws + float(times[first[-1]])
