@@ -34,6 +34,12 @@ from tiny_model import make_model, make_tokenizer, python_environment, random_li
 LINES = random_lines(230)
 
 
+@pytest.fixture(autouse=True)
+def slow_bf16(monkeypatch):
+    """A machine on which "auto" is float32."""
+    monkeypatch.setattr(encode, "is_bf16_fast", lambda device: False)
+
+
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory) -> Path:
     return save_checkpoint(make_model(), make_tokenizer(), tmp_path_factory.mktemp("encode") / "model")
@@ -421,6 +427,7 @@ def test_resumes_after_a_kill(checkpoint, tmp_path):
     (tmp_path / "text.txt").write_text("\n".join(lines))
     output = tmp_path / "out"
     arguments = [str(checkpoint), str(tmp_path / "text.txt"), "--output", str(output), "--shard-size", "100"]
+    arguments += ["--compute-dtype", "float32"]
     code = f"import sys, hf_meanmax.encode as e; assert 'datasets' not in sys.modules; e.main({arguments!r})"
     command = [sys.executable, "-c", code]
     process = subprocess.Popen(command, env=python_environment(), stderr=subprocess.PIPE, text=True)
@@ -440,9 +447,22 @@ def test_resumes_after_a_kill(checkpoint, tmp_path):
     assert np.allclose(read(output), model.encode(lines, batch_size=256), atol=1e-5)
 
 
+@pytest.mark.parametrize(("is_fast", "precision"), [(True, "bfloat16"), (False, "float32")])
+def test_the_fast_precision_is_taken_and_on_record(
+    checkpoint, expected, text, tmp_path, monkeypatch, is_fast, precision
+):
+    monkeypatch.setattr(encode, "is_bf16_fast", lambda device: is_fast)
+    encode.main([str(checkpoint), str(text), "--output", str(tmp_path / "out")])
+    assert read_manifest(tmp_path / "out")["settings"]["compute_dtype"] == precision
+    error = np.linalg.norm(read(tmp_path / "out") - expected) / np.linalg.norm(expected)
+    assert (error > 1e-5) == is_fast
+    assert error < 0.02
+
+
 def test_two_processes(checkpoint, expected, text, tmp_path):
     # All components: one process fits them, both find them.
     arguments = [str(checkpoint), str(text), "--output", str(tmp_path / "out"), "--shard-size", "50", "--pca", "32"]
+    arguments += ["--compute-dtype", "float32"]
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "hf_meanmax.encode"]
     result = run_python(*launch, *arguments, ACCELERATE_USE_CPU="true")
     assert result.returncode == 0, result.stderr[-3000:]

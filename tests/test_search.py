@@ -69,7 +69,7 @@ def corpus(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def indexed(checkpoint, corpus, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("search") / "index"
-    search.main(["index", str(checkpoint), str(corpus), "--output", str(folder), "--batch-size", "128"])
+    search.main(["index", str(checkpoint), str(corpus), "--output", str(folder), "--compute-dtype", "float32"])
     return folder
 
 

@@ -48,9 +48,12 @@ from .embedding_files import (
 )
 from .export import NO_LIMIT, check_checkpoint, is_missing_folder, is_own_checkpoint
 from .modeling.base import NO_REPRESENTATION
+from .training.machine import is_bf16_fast
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "int8": np.int8}
 COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+AUTO = "auto"
 
 # Up to so many tokens, texts fill a batch; of longer ones fewer share a forward pass.
 LONG_TEXT = 256
@@ -115,6 +118,13 @@ class EncodeSettings:
                 raise ValueError(f"pca is {self.pca}, the vectors that it would be fitted to have {dimension} numbers.")
             dimension = self.pca
         return dimension
+
+
+def fast_dtype(name: str, device: torch.device) -> str:
+    """The precision that `"auto"` stands for: bfloat16 where the device multiplies it faster, else float32."""
+    if name != AUTO:
+        return name
+    return "bfloat16" if is_bf16_fast(device) else "float32"
 
 
 def encode_corpus(
@@ -527,7 +537,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--dtype", choices=DTYPES, default="float32", help="numbers in the shards (int8: not decodable)"
     )
-    parser.add_argument("--compute-dtype", choices=COMPUTE_DTYPES, default="float32", help="numbers in the model")
+    add_compute_option(parser)
     parser.add_argument("--normalize", action="store_true", help="scale vectors to unit length (then not decodable)")
     parser.add_argument("--truncate-dim", type=positive_int, help="keep the first so many numbers (then not decodable)")
     parser.add_argument("--pca", type=positive_int, help="keep so many principal components (then not decodable)")
@@ -543,6 +553,16 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def add_compute_option(parser: argparse.ArgumentParser) -> None:
+    """The precision of the model, in commands that encode."""
+    parser.add_argument(
+        "--compute-dtype",
+        choices=(AUTO, *COMPUTE_DTYPES),
+        default=AUTO,
+        help="numbers in the model (auto: bfloat16 where the device multiplies it faster)",
+    )
+
+
 def main(argv: list[str] | None = None) -> None:
     """The command line; see `--help`."""
     args = parse_arguments(build_parser(), argv)
@@ -552,6 +572,7 @@ def main(argv: list[str] | None = None) -> None:
             use_all_cores(int(os.environ.get("LOCAL_WORLD_SIZE", state.num_processes)))
         pca = None if args.pca_file is None else load_pca(args.pca_file, args.pca)
         args.pca = args.pca if pca is None else len(pca.components)
+        args.compute_dtype = fast_dtype(args.compute_dtype, state.device)
         settings = EncodeSettings(**{field.name: getattr(args, field.name) for field in fields(EncodeSettings)})
         corpus = corpus_of(args)
         model = load_encoder(args.model, args.trust_remote_code, state.device)

@@ -42,9 +42,11 @@ from .encode import (
     COMPUTE_DTYPES,
     CorpusLines,
     EncodeSettings,
+    add_compute_option,
     count_truncated,
     embed_texts,
     encode_corpus,
+    fast_dtype,
     load_encoder,
     model_fingerprints,
     process_state,
@@ -882,7 +884,7 @@ def build_index_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--dtype", choices=("float32", "float16"), default="float32", help="numbers in new shards")
     parser.add_argument("--batch-size", type=positive_int, default=64, help="texts of one forward pass")
-    parser.add_argument("--compute-dtype", choices=COMPUTE_DTYPES, default="float32", help="numbers in the model")
+    add_compute_option(parser)
     parser.add_argument("--max-length", type=positive_int, help="cut texts at so many tokens")
     add_corpus_options(parser)
     _add_common(parser)
@@ -935,7 +937,8 @@ def _index(args: argparse.Namespace) -> None:
         use_all_cores(1)
     corpus = corpus_of(args)
     embeddings = Path(args.embeddings) if args.embeddings else output.with_name(f".{output.name}.embeddings")
-    encoding = EncodeSettings(dtype=args.dtype, max_length=args.max_length, compute_dtype=args.compute_dtype)
+    compute_dtype = fast_dtype(args.compute_dtype, state.device)
+    encoding = EncodeSettings(dtype=args.dtype, max_length=args.max_length, compute_dtype=compute_dtype)
     pca = None
     if (embeddings / MANIFEST).is_file():
         # Shards that are there decide how they are made; whether text and model are theirs is checked below.
