@@ -75,6 +75,7 @@ def measure(task: dict[str, Any]) -> dict[str, float]:
     }  # fmt: skip
     if device.type == "cpu":
         keep_freed_memory()
+    if device.type == "cpu" or task["lazy"]:
         model.make_gradients_sparse()
     optimizer = RowAdam(model.parameters(), lazy=task["lazy"], lr=1e-4, fused=True)
 

@@ -3,10 +3,10 @@
     python benchmarks/softmax_time.py 'books/train-*.txt' --validation books/validation.txt --output runs/softmax
 
 A sampled softmax is another objective, so tokens/s alone says little. Each form trains the same model from the same
-weights for the same time, at a constant learning rate; the loss is that of the full softmax on the same held-out
-sentences in every case. Prints tokens/s, the loss at the end, and the minutes of training (evaluation left out) to each
-loss that all reach, beside their ratio to the full softmax. A run that is in the output folder is not repeated. Other
-settings of scripts/pretrain.py can follow.
+weights for the same time, evaluation included, at a constant learning rate; the loss is that of the full softmax on the
+same held-out sentences in every case. Prints tokens/s, the loss at the end, and the minutes of training (evaluation
+left out) to each loss, beside their ratio to the full softmax. A run that is in the output folder is not repeated.
+Other settings of scripts/pretrain.py can follow.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ HEADS: dict[str, dict[str, Any]] = {
     "30 heads, penalty": {"latent_heads": 30},
     "30 heads": {"latent_heads": 30, "attention_penalty": 0},
     "1 head": {"latent_heads": 1, "attention_penalty": 0},
-    "maximum": {"pooling": "max"},
-    "mean and maximum": {"pooling": "mean_max"},
+    "maximum": {"pooling": "max", "attention_penalty": 0},
+    "mean and maximum": {"pooling": "mean_max", "attention_penalty": 0},
 }
 LABELS: dict[str, dict[str, Any]] = {
     f"{start}, {number or 'all'} examples": {"start": kept, "max_examples": number, "epochs": epochs}

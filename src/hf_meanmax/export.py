@@ -68,7 +68,8 @@ def save_checkpoint(
 
     A translator without a fixed representation has no embedding, and its SentenceTransformer says so when it is asked.
 
-    The SentenceTransformer consists of stock modules. It cuts no text: its limit is the tokenizer's `model_max_length`
+    The SentenceTransformer consists of stock modules, and gives the model's own embedding; the vectors of single tokens
+    are `last_hidden_state` of `AutoModel`. It cuts no text: its limit is the tokenizer's `model_max_length`
     where one was set, and otherwise none (sentence-transformers' own default would be `max_position_embeddings`).
 
     Args:

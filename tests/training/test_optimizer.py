@@ -91,6 +91,18 @@ def test_clipping_counts_rows_once(max_norm):
 
 
 @pytest.mark.parametrize("lazy", [True, False])
+def test_a_copy_goes_on(lazy):
+    model = Bag(True)
+    optimizer = RowAdam(model.parameters(), lazy=lazy, fused=True, **SETTINGS)
+    train(model, [optimizer], batches(2))
+    other, copied = copy.deepcopy((model, optimizer))
+    train(model, [optimizer], batches(4)[2:])
+    train(other, [copied], batches(4)[2:])
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    assert not torch.equal(other.words.weight, Bag(True).words.weight)
+
+
+@pytest.mark.parametrize("lazy", [True, False])
 def test_a_saved_state_goes_on(lazy):
     whole, first = Bag(True), Bag(True)
     options = {"lazy": lazy, "fused": True, **SETTINGS}

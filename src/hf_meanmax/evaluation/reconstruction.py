@@ -140,15 +140,16 @@ def teacher_forced_scores(model: Any, batches: Iterable[dict[str, torch.Tensor]]
 
 
 @torch.no_grad()
-def teacher_forced_counts(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+def teacher_forced_counts(model: Any, batch: dict[str, torch.Tensor], splits: bool = True) -> torch.Tensor:
     """Summed cross entropy, correct tokens and all tokens of one batch, as a float64 tensor `(3,)`.
 
-    Of a model that also says the previous sentence, the next one counts.
+    Of a model that also says the previous sentence, the next one counts. With `splits` a batch whose logits would need
+    more than a gigabyte is scored in parts.
     """
     batch = {name: value for name, value in batch.items() if name != "previous_labels"}
     totals = torch.zeros(3, dtype=torch.float64, device=batch["labels"].device)
     rows, length = batch["labels"].shape
-    size = max(1, _MOST_LOGITS // (length * model.config.vocab_size))
+    size = max(1, _MOST_LOGITS // (length * model.config.vocab_size)) if splits else rows
     for start in range(0, rows, size):
         part = {name: tensor[start : start + size] for name, tensor in batch.items()}
         output, labels = model(**part, num_items_in_batch=1), part["labels"]

@@ -193,6 +193,17 @@ class LatentEncoderModel(LatentPreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
+    def train(self, mode: bool = True) -> "LatentEncoderModel":
+        """[`torch.nn.Module.train`]; training has no use for the projections that encoding keeps."""
+        if mode and self.word_projections is not None:
+            self.word_projections = WordProjections()
+        return super().train(mode)
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        if self.word_projections is not None:
+            self.word_projections = WordProjections()
+        return super()._apply(*args, **kwargs)
+
     def get_input_embeddings(self) -> nn.Embedding:
         return self.embeddings.word_embeddings
 
@@ -223,7 +234,8 @@ class LatentEncoderModel(LatentPreTrainedModel):
         # The first of the hidden states is what the first layer reads; 0 asks for it alone.
         hidden_states_too = kwargs.get("output_hidden_states", self.config.output_hidden_states)
         records_inputs = hidden_states_too is not None and hidden_states_too is not False
-        if self.word_projections is not None and input_ids is not None and not records_inputs:
+        is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+        if not is_traced and self.word_projections is not None and input_ids is not None and not records_inputs:
             attention: Any = self.sequence_encoder.layers[0].attention
             projected = self.word_projections(self.embeddings, attention, input_ids, attention_mask)
         inputs = projected

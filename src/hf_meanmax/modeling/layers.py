@@ -12,6 +12,9 @@ from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
 
+# Tokens up to which attention written out needs little memory.
+_SHORT = 256
+
 
 class SequenceLayer(GradientCheckpointingLayer):
     """A layer of an encoder or a decoder: `output_hidden_states` records its output."""
@@ -80,7 +83,7 @@ class TextEmbeddings(nn.Module):
             return sinusoidal_positions(length, self.config.embedding_size, device)
         return sinusoidal_positions(length, self.config.embedding_size, device)[position_ids]
 
-    def warn_about_length(self, rows: int, length: int, position_ids: torch.Tensor | None) -> None:
+    def _warn_about_length(self, rows: int, length: int, position_ids: torch.Tensor | None) -> None:
         limit = self.config.max_position_embeddings
         if self.position_embeddings is None or length <= limit:
             return
@@ -114,7 +117,7 @@ class TextEmbeddings(nn.Module):
             raise ValueError("Give `input_ids` or `inputs_embeds`.")
         if self.config.position_embedding_type != "none":
             length = length or words.shape[1]
-            self.warn_about_length(words.shape[0], length, position_ids)
+            self._warn_about_length(words.shape[0], length, position_ids)
             positions = self.embed_positions(length, position_ids, words.device)
             words = words + positions.to(words.dtype)
         return self.dropout(words)
@@ -199,7 +202,7 @@ class MultiHeadAttention(nn.Module):
     def _heads(self, projected: torch.Tensor) -> torch.Tensor:
         if self.config.projection_activation == "relu":
             projected = nn.functional.relu(projected)
-        return projected.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+        return projected.view(*projected.shape[:-1], self.num_heads, self.head_dim).transpose(1, 2)
 
     def forward(
         self,
@@ -224,7 +227,14 @@ class MultiHeadAttention(nn.Module):
             key, value = past_key_values.update(key, value, self.layer_idx)
         implementation = self.config._attn_implementation
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
-        if implementation == "sdpa" and not self.is_causal and query.is_cpu and query.dtype == torch.bfloat16:
+        is_short = key.shape[2] <= _SHORT
+        if (
+            implementation == "sdpa"
+            and not self.is_causal
+            and is_short
+            and query.is_cpu
+            and query.dtype == torch.bfloat16
+        ):
             # Over sentences, torch's own kernel takes more than half as long again.
             attend = _unweighted_eager_attention
         output, weights = attend(
@@ -244,14 +254,16 @@ class WordProjections:
     """Query, key and value of every word, for an attention that reads word vector + position code alone.
 
     W (e + p) = W e + W p, so a word's part is computed once, at the first text, in a fraction of a second. Only in
-    `torch.inference_mode()` on a CPU; any change of the weights makes the table anew.
+    `torch.inference_mode()` on a CPU. The vectors and maps that the table was made of are kept beside it and compared
+    with those of each batch, since not every change of a weight leaves a trace.
     """
 
     most_bytes = 2**28
 
     def __init__(self) -> None:
         self.table: torch.Tensor | None = None
-        self.made_of: Any = None
+        self.words: Any = None
+        self.maps: list[torch.Tensor] = []
 
     def __deepcopy__(self, memo: Any) -> "WordProjections":
         return WordProjections()
@@ -268,35 +280,52 @@ class WordProjections:
     ) -> torch.Tensor | None:
         """`(B, N, 3 * hidden_size)` of token ids `(B, N)`, or None where they are not to be had this way. Padding gets
         what its place in the row gives it."""
-        if not torch.is_inference_mode_enabled() or embeddings.training or not input_ids.is_cpu or _is_traced():
+        if not torch.is_inference_mode_enabled() or embeddings.training or torch.is_autocast_enabled("cpu"):
             return None
-        # Adapters and quantised layers stand in the place of linear ones.
-        is_plain = all(type(part) is nn.Linear for part in (attention.query, attention.key, attention.value))
-        if not is_plain or torch.is_autocast_enabled("cpu"):
-            return None
-        weights = [embeddings.word_embeddings.weight, *attention.parameters()]
-        if embeddings.special_embeddings is not None:
-            weights.append(embeddings.special_embeddings.weight)
-        num_words = embeddings.word_embeddings.num_embeddings
-        if num_words * 3 * attention.query.out_features * weights[0].element_size() > self.most_bytes:
+        if not input_ids.is_cpu or not input_ids.numel() or not self._is_plain(embeddings, attention):
             return None
         # Places count from each row's first token.
         if attention_mask is not None and (attention_mask[:, 1:] > attention_mask[:, :-1]).any():
             return None
-        try:
-            made_of = [(weight.data_ptr(), weight._version, weight.dtype) for weight in weights]
-        except RuntimeError:
-            # Weights that were made in inference mode count no changes.
+        if (
+            embeddings.position_embeddings is not None
+            and input_ids.shape[1] > embeddings.config.max_position_embeddings
+        ):
             return None
-        if self.table is None or self.made_of != made_of:
-            self.table = self._project(attention, embeddings.embed_words(torch.arange(num_words)), has_bias=True)
-            self.made_of = made_of
-        rows = self.table.index_select(0, input_ids.flatten()).view(*input_ids.shape, -1)
+        num_words, size = embeddings.word_embeddings.num_embeddings, 3 * attention.query.out_features
+        if num_words * size * embeddings.word_embeddings.weight.element_size() > self.most_bytes:
+            return None
+        maps = [weight.detach() for weight in attention.parameters()]
+        if self.table is None or not self._is_made_of(embeddings.embed_words(input_ids), input_ids, maps):
+            self.words = embeddings.embed_words(torch.arange(num_words))
+            self.maps = [weight.clone() for weight in maps]
+            self.table = self._project(attention, self.words, has_bias=True)
+        rows = self.table.index_select(0, input_ids.flatten()).unflatten(0, input_ids.shape)
         if embeddings.config.position_embedding_type == "none":
             return rows
-        embeddings.warn_about_length(len(input_ids), input_ids.shape[1], None)
         codes = embeddings.embed_positions(input_ids.shape[1], None, input_ids.device).to(rows.dtype)
         return rows.add_(self._project(attention, codes, has_bias=False))
+
+    def _is_made_of(self, words: torch.Tensor, input_ids: torch.Tensor, maps: list[torch.Tensor]) -> bool:
+        """Whether the table holds what these vectors `(B, N, embedding_size)` of words and these maps give."""
+        if self.words.dtype != words.dtype or len(self.maps) != len(maps) or int(input_ids.max()) >= len(self.words):
+            return False
+        kept = self.words.index_select(0, input_ids.flatten()).view_as(words)
+        return torch.equal(kept, words) and all(map(torch.equal, self.maps, maps))
+
+    @staticmethod
+    def _is_plain(embeddings: TextEmbeddings, attention: MultiHeadAttention) -> bool:
+        """Whether nothing is there that would see or change what the modules compute: adapters, hooks, quantised or
+        offloaded weights."""
+        linear = (attention.query, attention.key, attention.value)
+        modules = [(embeddings, TextEmbeddings), (embeddings.word_embeddings, nn.Embedding)]
+        modules += [(module, nn.Linear) for module in linear]
+        return all(
+            type(module) is kind
+            and not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+            and all(type(weight) is nn.Parameter and weight.is_cpu for weight in module.parameters())
+            for module, kind in modules
+        )
 
     @staticmethod
     def _project(attention: MultiHeadAttention, states: torch.Tensor, has_bias: bool) -> torch.Tensor:
@@ -307,10 +336,6 @@ class WordProjections:
         if has_bias and attention.query.bias is not None:
             bias = torch.cat([projection.bias for projection in projections])
         return nn.functional.linear(states, weight, bias)
-
-
-def _is_traced() -> bool:
-    return torch.compiler.is_compiling() or torch.jit.is_tracing() or torch.compiler.is_exporting()
 
 
 def convolve(convolution: Any, states: torch.Tensor, before: int) -> torch.Tensor:

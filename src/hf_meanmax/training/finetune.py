@@ -51,7 +51,8 @@ def finetune(args: FinetuneArguments) -> dict[str, Any]:
 
     folder = Path(args.output_dir)
     use_all_cores(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    keep_freed_memory()
+    if _device().type == "cpu":
+        keep_freed_memory()
     train, validation, test, labels = read_sets(args)
     # The other processes look into the folder when the main one has claimed it.
     with PartialState().main_process_first():

@@ -23,6 +23,9 @@ class RowAdam(torch.optim.Adam):
         self.lazy = lazy
         self._dense: dict[torch.Tensor, torch.Tensor] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "lazy": self.lazy, "_dense": {}}
+
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """One step, of all parameters that have a gradient."""
@@ -83,6 +86,8 @@ def clip_gradients(parameters: Iterable[torch.Tensor], max_norm: float) -> torch
             parameter.grad = parameter.grad.coalesce()
         values.append(parameter.grad.values() if parameter.grad.is_sparse else parameter.grad)
     norm = torch.nn.utils.get_total_norm(values)
+    if not norm.is_cuda and norm + 1e-6 <= max_norm:
+        return norm
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     for part in values:
         part.mul_(factor)

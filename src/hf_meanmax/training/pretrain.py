@@ -98,6 +98,8 @@ class Run:
         self.device = self.accelerator.device
         self.world_size = self.accelerator.num_processes
         self.is_main = self.accelerator.is_main_process
+        if args.lazy_adam and self.world_size > 1:
+            raise ValueError(f"`lazy_adam` is for one process, not {self.world_size}. Leave it out, or run one.")
         if self.device.type == "cpu":
             if args.compile:
                 raise ValueError("`compile` is for GPUs: on a CPU the compiled step gives NaN gradients. Leave it out.")
@@ -216,8 +218,6 @@ class Run:
             f"{'bf16' if self.use_bf16 else 'fp32'}"
         )
         wrapped = torch.compile(self.model) if args.compile else self.model
-        if args.lazy_adam and self.world_size > 1:
-            raise ValueError(f"`lazy_adam` is for one process, not {self.world_size}. Leave it out, or run one.")
         # Tables of zeros take a CPU longer than the rows; a GPU would have to wait for the number of rows.
         self.has_sparse_gradients = args.lazy_adam or (self.world_size == 1 and self.device.type == "cpu")
         if self.has_sparse_gradients:
@@ -448,7 +448,9 @@ class Run:
         forward = self.wrapped if self.is_sharded else self.model
         with torch.no_grad(), self._autocast():
             for _, batch, _ in self.validation_batches.sequential():
-                totals += teacher_forced_counts(forward, {k: v.to(self.device) for k, v in batch.items()})
+                batch = {k: v.to(self.device) for k, v in batch.items()}
+                # Processes that share the weights must make as many forward passes as each other.
+                totals += teacher_forced_counts(forward, batch, splits=not self.is_sharded)
         loss, correct, count = self.accelerator.reduce(totals, "sum").tolist()
         self.model.train()
         return {"validation_loss": loss / count, "validation_accuracy": correct / count}
