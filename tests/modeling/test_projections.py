@@ -91,6 +91,12 @@ def test_adapters_are_applied(encoder, name):
     assert not torch.allclose(encode(encoder), before, atol=1e-3)
 
 
+def test_no_texts(encoder):
+    encoder.set_attn_implementation("eager")
+    with torch.inference_mode():
+        assert encoder(input_ids=IDS[:0]).pooler_output.shape[0] == 0
+
+
 def test_the_table_goes_when_it_is_of_no_use(encoder):
     encoder.train()
     assert encoder.word_projections.table is None
