@@ -284,7 +284,9 @@ def main() -> None:
 def shown(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else ""
-    return f"{value:,}" if isinstance(value, int) else value if isinstance(value, str) else f"{value:,.4g}"
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if isinstance(value, int) or value >= 1000 else f"{value:.3g}"
 
 
 if __name__ == "__main__":
