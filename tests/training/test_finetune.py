@@ -101,6 +101,12 @@ def test_from_random_weights(sets, tmp_path):
     assert 0 < results["test"]["attention_penalty"] < 6
 
 
+def test_in_bf16(sets, tmp_path):
+    """What "auto" is on a CPU that is fast at it, too."""
+    results = run({**TINY, **sets, "precision": "bf16"}, tmp_path / "run")
+    assert results["test"]["accuracy"] > 0.8
+
+
 def test_pairs(tmp_path):
     train = write(tmp_path / "train.tsv", pairs(240, seed=0))
     test = write(tmp_path / "test.tsv", pairs(40, seed=1))

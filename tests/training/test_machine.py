@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import mmap
+from types import SimpleNamespace
+
 import psutil
 import pytest
 import torch
 
-from hf_meanmax.training.machine import count_flops, is_bf16_fast, measure_matrix_rate, peak_memory_bytes, synchronize
+from hf_meanmax.training.machine import (
+    count_flops,
+    is_bf16_fast,
+    keep_freed_memory,
+    measure_matrix_rate,
+    peak_memory_bytes,
+    synchronize,
+)
 from tiny_model import make_model
 
 CPU = torch.device("cpu")
@@ -77,9 +87,31 @@ def test_matrix_rate_is_of_the_right_size():
 def test_peak_memory_holds_what_was_allocated():
     before, resident = peak_memory_bytes(CPU), psutil.Process().memory_info().rss
     assert before > 5e7
-    block = bytearray(before - resident + 100_000_000)
+    # Past the allocator, which may have kept memory that was freed.
+    with mmap.mmap(-1, before - resident + 100_000_000) as block:
+        for start in range(0, len(block), mmap.PAGESIZE):
+            block[start] = 1
     assert before + 50_000_000 < peak_memory_bytes(CPU) < before + 150_000_000
-    del block
+
+
+def test_freed_memory_is_kept_only_where_both_thresholds_can_be_set(monkeypatch):
+    """Older glibc takes 32 MiB at most for one of them; set alone, the other would make each block a new mapping."""
+    for most, expected in (
+        (2**31 - 1, [(-3, 2**31 - 1), (-1, 2**31 - 1)]),
+        (2**25, [(-3, 2**31 - 1), (-3, 2**25), (-1, 2**31 - 1)]),
+        (0, [(-3, 2**31 - 1), (-3, 2**25)]),
+    ):
+        said: list[tuple[int, int]] = []
+
+        def mallopt(option, value, said=said, most=most):
+            said.append((option, value))
+            return int(option == -1 or value <= most)
+
+        monkeypatch.setattr("ctypes.CDLL", lambda name, mallopt=mallopt: SimpleNamespace(mallopt=mallopt))
+        keep_freed_memory()
+        assert said == expected
+    monkeypatch.setattr("ctypes.CDLL", lambda name: SimpleNamespace())
+    keep_freed_memory()
 
 
 def test_devices():
