@@ -29,6 +29,7 @@ import numpy as np
 import psutil
 import torch
 from kill_resume import Processes
+from training_speed import make_optimizer
 
 from hf_meanmax import MeanMaxAAEConfig, MeanMaxAAEForReconstruction
 from hf_meanmax.data import BatchPlan, SentenceFilter, build_token_store, open_corpus
@@ -40,12 +41,11 @@ from hf_meanmax.training.machine import (
     attention_for,
     count_flops,
     is_bf16_fast,
-    keep_freed_memory,
     measure_matrix_rate,
     peak_memory_bytes,
     synchronize,
 )
-from hf_meanmax.training.optimizer import RowAdam, clip_gradients
+from hf_meanmax.training.optimizer import clip_gradients
 
 LENGTHS = (8, 16, 32, 64, 128, 256)
 WIDTHS = (256, 512, 1024, 2048)
@@ -73,11 +73,7 @@ def measure(task: dict[str, Any]) -> dict[str, float]:
         "input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids, "candidate_ids": candidates,
         "candidate_log_prob": torch.zeros(len(candidates), device=device),
     }  # fmt: skip
-    if device.type == "cpu":
-        keep_freed_memory()
-    if device.type == "cpu" or task["lazy"]:
-        model.make_gradients_sparse()
-    optimizer = RowAdam(model.parameters(), lazy=task["lazy"], lr=1e-4, fused=True)
+    optimizer = make_optimizer(model, task["lazy"])
 
     def train() -> None:
         with torch.autocast(device.type, torch.bfloat16, enabled=use_bf16):

@@ -23,6 +23,7 @@ import numpy as np
 from hf_meanmax.files import replacing_file
 from hf_meanmax.markdown import markdown_table
 from hf_meanmax.plots.training import read_metrics
+from hf_meanmax.reproduce import folder_name
 
 FORMS: dict[str, list[str]] = {
     "full": ["--softmax", "full"],
@@ -33,7 +34,7 @@ FORMS: dict[str, list[str]] = {
 
 def train(name: str, args: argparse.Namespace, options: list[str]) -> list[dict[str, Any]]:
     """The records of a run, made now or before."""
-    folder = Path(args.output) / name.replace(", ", "-").replace(" ", "-")
+    folder = Path(args.output) / folder_name(name)
     if not (folder / "model").is_dir():
         command = [
             sys.executable, "-m", "hf_meanmax.training.pretrain", "mean-max-aae-small", "--corpus", *args.corpus,

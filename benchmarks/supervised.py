@@ -25,6 +25,7 @@ import numpy as np
 from hf_meanmax.data.labelled import LabelledTexts
 from hf_meanmax.files import replacing_file
 from hf_meanmax.markdown import markdown_table
+from hf_meanmax.reproduce import folder_name
 from hf_meanmax.training.arguments import FinetuneArguments, arguments_from_settings, read_options
 from hf_meanmax.training.finetune import claim, finetune, read_sets
 
@@ -96,7 +97,7 @@ def main(argv: list[str]) -> None:
     rows: dict[str, list[dict[str, Any]]] = {}
     for seed in seeds:
         for name in systems:
-            folder = output / f"{name.replace(', ', '-').replace(' ', '-')}-{seed}"
+            folder = output / f"{folder_name(name)}-{seed}"
             settings = {**options, **GRIDS[grid][name], "seed": seed}
             if learning_rates:
                 tried = [

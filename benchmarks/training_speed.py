@@ -112,6 +112,15 @@ def make_model(args, vocab_size, device, attention):
     return MeanMaxAAEForReconstruction(config).to(device).train()
 
 
+def make_optimizer(model, lazy=False):
+    """What the training loop makes of a model, its gradients and the allocator."""
+    if model.device.type == "cpu":
+        keep_freed_memory()
+    if model.device.type == "cpu" or lazy:
+        model.make_gradients_sparse()
+    return RowAdam(model.parameters(), lazy=lazy, lr=1e-3, fused=True)
+
+
 class Ours:
     """What the training loop does at each step; on reconstruction with a sampled softmax unless `batches` are given.
 
@@ -122,10 +131,7 @@ class Ours:
         self.model = model
         self.device = model.device
         self.use_bf16 = is_bf16_fast(self.device)
-        if self.device.type == "cpu":
-            keep_freed_memory()
-            self.model.make_gradients_sparse()
-        self.optimizer = RowAdam(self.model.parameters(), lr=1e-3, fused=True)
+        self.optimizer = make_optimizer(self.model)
         if batches is None:
             plan = BatchPlan(store.lengths, args.batch_tokens, args.accumulation)
             batches = MicroBatches(store, plan, candidates=CandidateSampler(store.token_counts, args.negatives))

@@ -263,6 +263,7 @@ class WordProjections:
     def __init__(self) -> None:
         self.table: torch.Tensor | None = None
         self.words: Any = None
+        # Weights and, where there are any, biases of the three maps, side by side.
         self.maps: list[torch.Tensor] = []
 
     def __deepcopy__(self, memo: Any) -> "WordProjections":
@@ -295,23 +296,29 @@ class WordProjections:
         num_words, size = embeddings.word_embeddings.num_embeddings, 3 * attention.query.out_features
         if num_words * size * embeddings.word_embeddings.weight.element_size() > self.most_bytes:
             return None
-        maps = [weight.detach() for weight in attention.parameters()]
+        parts = (attention.query, attention.key, attention.value)
+        maps: list[Any] = [[part.weight for part in parts]]
+        if attention.query.bias is not None:
+            maps.append([part.bias for part in parts])
         if self.table is None or not self._is_made_of(embeddings.embed_words(input_ids), input_ids, maps):
             self.words = embeddings.embed_words(torch.arange(num_words))
-            self.maps = [weight.clone() for weight in maps]
-            self.table = self._project(attention, self.words, has_bias=True)
+            self.maps = [torch.cat(kind) for kind in maps]
+            self.table = nn.functional.linear(self.words, *self.maps)
         rows = self.table.index_select(0, input_ids.flatten()).unflatten(0, input_ids.shape)
         if embeddings.config.position_embedding_type == "none":
             return rows
         codes = embeddings.embed_positions(input_ids.shape[1], None, input_ids.device).to(rows.dtype)
-        return rows.add_(self._project(attention, codes, has_bias=False))
+        # Without the biases, which each word's part has.
+        return rows.add_(nn.functional.linear(codes, self.maps[0]))
 
-    def _is_made_of(self, words: torch.Tensor, input_ids: torch.Tensor, maps: list[torch.Tensor]) -> bool:
+    def _is_made_of(self, words: torch.Tensor, input_ids: torch.Tensor, maps: list[Any]) -> bool:
         """Whether the table holds what these vectors `(B, N, embedding_size)` of words and these maps give."""
         if self.words.dtype != words.dtype or len(self.maps) != len(maps) or int(input_ids.max()) >= len(self.words):
             return False
         kept = self.words.index_select(0, input_ids.flatten()).view_as(words)
-        return torch.equal(kept, words) and all(map(torch.equal, self.maps, maps))
+        return torch.equal(kept, words) and all(
+            all(map(torch.equal, whole.chunk(3), kind)) for whole, kind in zip(self.maps, maps, strict=True)
+        )
 
     @staticmethod
     def _is_plain(embeddings: TextEmbeddings, attention: MultiHeadAttention) -> bool:
@@ -326,16 +333,6 @@ class WordProjections:
             and all(type(weight) is nn.Parameter and weight.is_cpu for weight in module.parameters())
             for module, kind in modules
         )
-
-    @staticmethod
-    def _project(attention: MultiHeadAttention, states: torch.Tensor, has_bias: bool) -> torch.Tensor:
-        """`(n, 3 * hidden_size)` of the vectors `(n, embedding_size)`."""
-        projections = (attention.query, attention.key, attention.value)
-        weight = torch.cat([projection.weight for projection in projections])
-        bias = None
-        if has_bias and attention.query.bias is not None:
-            bias = torch.cat([projection.bias for projection in projections])
-        return nn.functional.linear(states, weight, bias)
 
 
 def convolve(convolution: Any, states: torch.Tensor, before: int) -> torch.Tensor:
