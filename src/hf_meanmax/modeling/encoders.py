@@ -147,9 +147,9 @@ class LayeredEncoder(nn.Module):
             attention_mask = create_bidirectional_mask(self.config, inputs, attention_mask)
         keeps_all = self.config.encoder_type == "hierarchical_cnn"
         outputs = []
-        first = {} if projected is None else {"projected": projected}
-        for number, layer in enumerate(self.layers):
-            inputs = layer(inputs, attention_mask=attention_mask, **(kwargs if number else {**first, **kwargs}))
+        for layer in self.layers:
+            inputs = layer(inputs, attention_mask=attention_mask, projected=projected, **kwargs)
+            projected = None
             if keeps_all:
                 outputs.append(inputs)
         return torch.cat(outputs, dim=-1) if keeps_all else inputs
