@@ -120,20 +120,21 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         peer = Peer(args.kind, lines, Path(folder), device, args.learning_rate)
         order = random.Random(args.seed)
-        steps, tokens, progress, start = 0, 0, 0.0, time.perf_counter()
+        steps, tokens, progress, start, cpu_start = 0, 0, 0.0, time.perf_counter(), time.process_time()
         with tqdm(total=100, unit="%") as bar:
             while progress < 1:
                 rate = args.learning_rate * min((steps + 1) / 500, 1 - progress)
                 tokens += peer.step(order.sample(lines, args.sentences), rate)
                 steps += 1
-                minutes = (time.perf_counter() - start) / 60
+                minutes, cpu_minutes = (time.perf_counter() - start) / 60, (time.process_time() - cpu_start) / 60
                 progress = max(
                     tokens / args.max_tokens if args.max_tokens else 0.0,
                     minutes / args.max_minutes if args.max_minutes else 0.0,
                 )
                 bar.update(min(100, round(100 * progress, 1)) - bar.n)
         peer.model.eval().save_pretrained(args.output)
-    results = {"steps": steps, "tokens": tokens, "minutes": minutes, "tokens_per_second": tokens / minutes / 60,
+    results = {"steps": steps, "tokens": tokens, "minutes": minutes, "cpu_minutes": cpu_minutes,
+               "tokens_per_second": tokens / minutes / 60,
                "peak_memory_bytes": peak_memory_bytes(device)}  # fmt: skip
     told = {**vars(args), "results": results}
     (Path(args.output) / "training_args.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")

@@ -55,8 +55,8 @@ def test_systems_become_a_table(data, tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().out.rstrip().endswith(table.rstrip())
     header, _, *lines = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
     assert header == [
-        "system", "TREC", "STS12", "mean STS", "BLEU", "word for word", "training tokens", "minutes", "tokens/s",
-        "sentences/s", "runs",
+        "system", "TREC", "STS12", "mean STS", "BLEU", "word for word", "training tokens", "minutes", "CPU minutes",
+        "tokens/s",        "sentences/s", "runs",
     ]  # fmt: skip
     assert [line[0] for line in lines] == ["mean-max AAE (tiny)", "another"]
     trained, other = (dict(zip(header, line, strict=True)) for line in lines)

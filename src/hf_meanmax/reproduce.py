@@ -17,7 +17,7 @@ The list is YAML; `{data}`, `{output}` and `{run}` (the system's own folder) sta
     reconstruct: {source: "{data}/books/test.txt", limit: 2000}
 
 A system that is finished is not run again, one that was interrupted goes on; one that fails is told at the end, after
-the others.
+the others. Several processes may work on one list: each leaves out what another is at.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from filelock import FileLock, Timeout
 
 from .cli import make_parser, one_line_errors, parse_arguments
 from .evaluation.report import Results, write_report
@@ -164,26 +165,33 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
         if name not in names and name not in names.values():
             raise ValueError(f"There is no system {name!r}; choose among {', '.join(names)}.")
     chosen = [name for name, group in names.items() if not only or name in only or group in only]
-    for step in plan.prepare:
-        if not Path(step["makes"]).exists():
-            _run(shlex.split(step["command"]))
+    (output / RUNS).mkdir(exist_ok=True)
+    results = FileLock(output / RUNS / "results.lock")
+    with FileLock(output / RUNS / "prepare.lock"):
+        for step in plan.prepare:
             if not Path(step["makes"]).exists():
-                raise ValueError(f"{step['command']!r} did not make {step['makes']}.")
+                _run(shlex.split(step["command"]))
+                if not Path(step["makes"]).exists():
+                    raise ValueError(f"{step['command']!r} did not make {step['makes']}.")
     failures = {}
     for name in chosen:
-        rows = _read_rows(output)
         wanted = _wanted(plan, name)
-        if rows.get(name, {}).get("plan") == wanted:
-            continue
         try:
-            rows[name] = {"plan": wanted, **_make_row(plan, name, Path(data), output)}
+            with FileLock(output / RUNS / f"{folder_name(name)}.lock", timeout=0):
+                if _read_rows(output).get(name, {}).get("plan") == wanted:
+                    continue
+                row = {"plan": wanted, **_make_row(plan, name, Path(data), output)}
+                with results:
+                    rows = {**_read_rows(output), name: row}
+                    with replacing_file(output / ROWS) as file:
+                        json.dump({known: rows[known] for known in plan.systems if known in rows}, file, indent=1)
+                    write_tables(plan, output)
+        except Timeout:
+            print(f"Another process is at {name!r}; it is left out here.", flush=True)
         except (OSError, ValueError, RuntimeError) as error:
             failures[name] = str(error)
-            continue
-        with replacing_file(output / ROWS) as file:
-            json.dump({known: rows[known] for known in plan.systems if known in rows}, file, indent=1)
+    with results:
         write_tables(plan, output)
-    write_tables(plan, output)
     return failures
 
 
@@ -210,7 +218,7 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> dict[str, Any]
         row["commands"].append(shlex.join(["python" if part == sys.executable else part for part in command]))
     trained = saved_training_args(model) if Path(model).is_dir() else {}
     row["seed"] = trained.get("seed")
-    kept = ("steps", "tokens", "minutes", "share_of_matrix_rate", "validation_loss")
+    kept = ("steps", "tokens", "minutes", "cpu_minutes", "share_of_matrix_rate", "validation_loss")
     row["training"] = training = {key: trained.get("results", {}).get(key) for key in kept}
     if training["minutes"]:
         # Of the whole training by the clock, whatever made the model.
@@ -288,7 +296,17 @@ def write_tables(plan: Plan, output: Path) -> None:
     gains = list(dict.fromkeys(name for one in results.values() for name in one.average_gains))
     header = ["system", *tasks, *(name.replace("_", " ") for name in averages)]
     header += [f"gain, {name.replace('_', ' ')}" for name in gains]
-    header += ["mean STS", "BLEU", "word for word", "training tokens", "minutes", "tokens/s", "sentences/s", "runs"]
+    header += [
+        "mean STS",
+        "BLEU",
+        "word for word",
+        "training tokens",
+        "minutes",
+        "CPU minutes",
+        "tokens/s",
+        "sentences/s",
+        "runs",
+    ]
     lines = []
     for group, names in groups.items():
         line = [markdown_text(group)]
@@ -307,7 +325,8 @@ def write_tables(plan: Plan, output: Path) -> None:
             _number([one.get("exact_match") for one in said], 1, 100),
         ]
         training = [rows[name]["training"] for name in names]
-        line += [_number([one.get(key) for one in training], 0) for key in ("tokens", "minutes", "tokens_per_second")]
+        columns = ("tokens", "minutes", "cpu_minutes", "tokens_per_second")
+        line += [_number([one.get(key) for one in training], 0) for key in columns]
         line.append(_number([rows[name].get("sentences_per_second") for name in names], 0))
         lines.append([*line, str(len(names))])
     with replacing_file(output / TABLE) as file:

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -109,8 +109,8 @@ class Run:
         self.use_bf16 = uses_bf16(args.precision, self.device)
         self.checkpoints = Checkpoints(self.folder / "checkpoints", args.keep_checkpoints)
         self.state: dict[str, Any] = {
-            "step": 0, "tokens": 0, "seconds": 0.0, "best_step": None, "best_accuracy": -1.0, "bad_evaluations": 0,
-            "unlogged_losses": [],
+            "step": 0, "tokens": 0, "seconds": 0.0, "cpu_seconds": 0.0, "best_step": None, "best_accuracy": -1.0,
+            "bad_evaluations": 0, "unlogged_losses": [],
         }  # fmt: skip
         self.agreed_seconds = 0.0
         self.stop_reason = ""
@@ -281,7 +281,7 @@ class Run:
     def _train(self, terminated: threading.Event) -> None:
         args, state = self.args, self.state
         log = _StepLog()
-        started = time.perf_counter() - state["seconds"]
+        take_time = self._start_clocks()
         self.step_seconds, self.step_tokens = 0.0, 0
         self.flops_per_token = 0.0
         # A run that had ended by time or by early stopping makes no further step.
@@ -304,22 +304,33 @@ class Run:
                 self._check_losses(log)
             self.step_seconds += time.perf_counter() - begin
             self.step_tokens += num_targets
-            state["seconds"] = time.perf_counter() - started
+            take_time()
             if state["step"] % args.log_steps == 0:
                 self._log(bar)
             if args.eval_steps and state["step"] % args.eval_steps == 0 and state["step"] < self.total_steps:
                 must_save = self._evaluate_during_training()
-                state["seconds"] = time.perf_counter() - started
+                take_time()
             if checks:
                 self.stop_reason = self._agree_to_stop(terminated)
             at_end = state["step"] >= self.total_steps
             if must_save or self.stop_reason or at_end or state["step"] % args.checkpoint_steps == 0:
                 self._check_losses(log)
                 self._save()
-                state["seconds"] = time.perf_counter() - started
+                take_time()
             if self.stop_reason or at_end:
                 break
         bar.close()
+
+    def _start_clocks(self) -> Callable[[], None]:
+        """A function that puts the seconds of all starts of the run into its state: by the clock, and of the processor
+        in this process, which other work beside it does not change."""
+        state, clocks = self.state, {"seconds": time.perf_counter, "cpu_seconds": time.process_time}
+        begins = {name: clock() - state.get(name, 0.0) for name, clock in clocks.items()}
+
+        def take_time() -> None:
+            state.update({name: clock() - begins[name] for name, clock in clocks.items()})
+
+        return take_time
 
     def _steps(self) -> Iterator[tuple[int, int, list[dict[str, torch.Tensor]], int]]:
         """From the run's position to its end: (epoch, step in the epoch, micro batches, targets of the global step)."""
@@ -550,6 +561,7 @@ class Run:
             "steps": state["step"],
             "tokens": state["tokens"],
             "minutes": round(state["seconds"] / 60, 2),
+            "cpu_minutes": round(state.get("cpu_seconds", 0.0) / 60, 2),
             "stopped_by": self.stop_reason or "steps",
         }
         if self.step_tokens:
