@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from filelock import FileLock
 
 from evaluation.senteval_folder import write_senteval_folder
 from hf_meanmax import reproduce as module
@@ -138,15 +139,38 @@ def test_bad_plans_are_refused(changes, reason, tmp_path):
         read_plan(path, tmp_path, tmp_path)
 
 
-def test_the_plan_for_books_has_settings_that_fit(tmp_path):
-    plan = read_plan(Path(__file__).parents[1] / "scripts" / "books.yaml", tmp_path, tmp_path)
+def test_what_another_process_is_at_is_left_out(data, tmp_path, capsys):
+    systems = {"a": {"model": "{data}/other"}, "b": {"model": "{data}/other"}}
+    plain = {"tasks": "TREC", "controls": "none", "any_size": True}
+    plan = write_plan(tmp_path / "plan.yaml", systems=systems, evaluate=plain, reconstruct=None)
+    output = tmp_path / "results"
+    arguments = [plan, "--data", str(data), "--output", str(output)]
+    (output / "runs").mkdir(parents=True)
+    with FileLock(output / "runs" / "a.lock"):
+        main(arguments)
+        assert "Another process is at 'a'" in capsys.readouterr().out
+        assert list(json.loads((output / "rows.json").read_text())) == ["b"]
+    main(arguments)
+    assert list(json.loads((output / "rows.json").read_text())) == ["a", "b"]
+    # A row is kept when its system is taken from the list.
+    del systems["a"]
+    write_plan(tmp_path / "plan.yaml", systems={"c": {"model": "{data}/other"}, **systems}, evaluate=plain,
+               reconstruct=None)  # fmt: skip
+    main(arguments)
+    assert list(json.loads((output / "rows.json").read_text())) == ["c", "b", "a"]
+    assert "| a " not in (output / "table.md").read_text()
+
+
+@pytest.mark.parametrize(("name", "systems"), [("books", 14), ("push", 5)])
+def test_the_plans_for_books_have_settings_that_fit(name, systems, tmp_path):
+    plan = read_plan(Path(__file__).parents[1] / "scripts" / f"{name}.yaml", tmp_path, tmp_path)
     sizes = {}
     for name, system in plan.systems.items():
         if "recipe" in system:
             settings = {**read_recipe(system["recipe"]), **plan.common, **system}
             config = arguments_from_settings(settings, settings.pop("recipe")).build_config()
             sizes[plan.groups[name]] = config.sentence_embedding_size
-    assert len(sizes) == 14
+    assert len(sizes) == systems
     assert set(sizes.values()) == {1024}
 
 

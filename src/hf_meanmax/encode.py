@@ -361,15 +361,20 @@ def weights_fingerprint(module: torch.nn.Module) -> str:
 
 def pipeline_fingerprint(model: Any) -> str:
     """Hash of what a SentenceTransformer does around its weights: modules, length limit, tokenizer."""
-    tokenizer = getattr(model, "tokenizer", None)
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is not None:
-        backend = type(backend).from_str(backend.to_str())
-        # Left over from the last call, not settings.
-        backend.no_padding()
-        backend.no_truncation()
-    parts = [repr(model), model.max_seq_length, model.prompts, None if backend is None else backend.to_str()]
+    parts = [repr(model), model.max_seq_length, model.prompts, tokenizer_text(getattr(model, "tokenizer", None))]
     return hashlib.blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
+
+
+def tokenizer_text(tokenizer: Any) -> str | None:
+    """All settings of a fast tokenizer; None of another."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return None
+    backend = type(backend).from_str(backend.to_str())
+    # Left over from the last call, not settings.
+    backend.no_padding()
+    backend.no_truncation()
+    return str(backend.to_str())
 
 
 class CorpusLines:

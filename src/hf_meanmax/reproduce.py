@@ -183,8 +183,10 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
                 row = {"plan": wanted, **_make_row(plan, name, Path(data), output)}
                 with results:
                     rows = {**_read_rows(output), name: row}
+                    # Those of systems that the plan no longer has come last.
+                    order = dict.fromkeys(known for known in (*plan.systems, *rows) if known in rows)
                     with replacing_file(output / ROWS) as file:
-                        json.dump({known: rows[known] for known in plan.systems if known in rows}, file, indent=1)
+                        json.dump({known: rows[known] for known in order}, file, indent=1)
                     write_tables(plan, output)
         except Timeout:
             print(f"Another process is at {name!r}; it is left out here.", flush=True)

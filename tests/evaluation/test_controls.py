@@ -177,6 +177,11 @@ def test_keys_identify_what_is_computed(checkpoint, frozen):
     with torch.no_grad():
         changed[0].auto_model.sequence_encoder.layers[0].feed_forward.up.weight.mul_(2)
     assert {control.kind: control.key for control in make_controls(changed, seeds=(0,))} == keys
+    # What only the random encoder reads.
+    with torch.no_grad():
+        table(changed)[changed.tokenizer.unk_token_id] += 1
+    second = {control.kind: control.key for control in make_controls(changed, seeds=(0,))}
+    assert {kind for kind in keys if keys[kind] != second[kind]} == {"random_encoder"}
     with torch.no_grad():
         table(changed)[5] += 1
     third = {control.kind: control.key for control in make_controls(changed, seeds=(0,))}

@@ -98,7 +98,7 @@ class RandomEncoder(Control):
         self.seed = seed
         self.dimension = self._source.dimension
         _check_redrawable(self._source.model)
-        self.key = self._source.key(self.kind, seed, _architecture(self._source.inner))
+        self.key = self._source.key(self.kind, seed, _architecture(self._source.inner), words_alone=False)
 
     def encode(self, texts: Sequence[str], batch_size: int = 64) -> np.ndarray:
         if len(texts) == 0:
@@ -488,6 +488,20 @@ class _WordSource:
         return [*map(weights_fingerprint, _input_tables(self.inner)), pipeline_fingerprint(self.model)]
 
     @cached_property
+    def word_fingerprint(self) -> str:
+        """Hash of what decides the vectors that [`words`] gives; the same for models with the same frozen words."""
+        from hf_meanmax.encode import tokenizer_text
+
+        digest = hashlib.blake2b(digest_size=16)
+        digest.update(json.dumps([self.model.max_seq_length, tokenizer_text(self.tokenizer)]).encode())
+        table: Any = self.table.cpu().float()
+        is_word = torch.ones(len(table), dtype=torch.bool)
+        is_word[torch.from_numpy(self.special_ids[self.special_ids < len(table)])] = False
+        digest.update(f"{self.table.dtype} {tuple(table.shape)}".encode())
+        digest.update(table[is_word].numpy())
+        return digest.hexdigest()
+
+    @cached_property
     def word_length(self) -> float:
         """Root mean square of the lengths of the word vectors; 1 if all are zero."""
         squares = torch.cat([part.float().square().sum(dim=1).cpu() for part in self.table.split(2**16)])
@@ -495,9 +509,10 @@ class _WordSource:
         number = len(squares) - int((self.special_ids < len(squares)).sum())
         return math.sqrt(float(squares.double().sum()) / max(1, number)) or 1.0
 
-    def key(self, kind: str, seed: int | None, *settings: Any) -> str:
-        """Identifies a control of this model."""
-        parts = [VERSION, kind, seed, self.dimension, self.fingerprint, list(settings)]
+    def key(self, kind: str, seed: int | None, *settings: Any, words_alone: bool = True) -> str:
+        """Identifies a control of this model; unless of `words_alone`, it reads special tokens and modules as well."""
+        fingerprint = self.word_fingerprint if words_alone else self.fingerprint
+        parts = [VERSION, kind, seed, self.dimension, fingerprint, list(settings)]
         digest = hashlib.blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16)
         return f"{kind}-{digest.hexdigest()}"
 
