@@ -43,6 +43,7 @@ def write_plan(path, **changes):
         },
         "evaluate": {"tasks": "TREC,STS12", "controls": "bag", "any_size": True},
         "reconstruct": {"source": "{output}/corpus.txt", "limit": 20, "min_tokens": 1},
+        "cards": {"folder": "{output}/cards", "prefix": "tiny-", "limits": "Small talk only."},
         **changes,
     }
     path.write_text(yaml.safe_dump(plan, sort_keys=False))
@@ -80,12 +81,23 @@ def test_systems_become_a_table(data, tmp_path, capsys, monkeypatch):
     assert float(trained["BLEU"].split()[0]) >= 0
     assert {"hf_meanmax", "torch"} <= set(row["versions"])
     assert (output / "report.md").exists()
+    assert (output / "mean-max-aae-tiny-seed-3" / "metrics.jsonl").read_text().count("\n") >= 1
+    (card,) = (output / "cards").iterdir()
+    text = card.read_text()
+    assert card.name == "tiny-mean-max-aae-tiny.md"
+    assert "- Small talk only." in text
+    assert f"```bash\n{row['commands'][0]}\n```" in text
+    assert f"| reconstruction, bleu | {row['reconstruction']['bleu']:.3g}"[:24] in text
+    assert f'SentenceTransformer("{output}/runs/mean-max-aae-tiny-seed-3/model"' in text
+    assert "\n# tiny-mean-max-aae-tiny\n" in text
+    card.unlink()
     # What is finished is not done again; another setting of one system is another row.
     commands = []
     run = module._run
     monkeypatch.setattr(module, "_run", lambda command: commands.append(command) or run(command))
     main([plan, "--data", str(data), "--output", str(output)])
     assert commands == []
+    assert card.read_text() == text
     write_plan(tmp_path / "plan.yaml", evaluate={"tasks": "TREC", "controls": "none", "any_size": True})
     main([plan, "--data", str(data), "--output", str(output), "--only", "another"])
     assert len(commands) == 1
@@ -130,6 +142,7 @@ def test_one_failure_does_not_stop_the_others(data, tmp_path):
         ({"reconstruct": {"sources": "x"}}, "unknown setting 'sources' of `reconstruct`"),
         ({"prepare": [{"command": "true"}]}, "a step of `prepare` has `command` and `makes`"),
         ({"evaluate": {"task": "ten"}}, "unknown setting 'task' of `evaluate`"),
+        ({"cards": {"owner": "me"}}, "`cards` needs `folder`"),
         ({"evaluat": {}}, "unknown part 'evaluat'. Did you mean 'evaluate'"),
     ],
 )

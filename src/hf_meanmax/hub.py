@@ -11,7 +11,7 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from importlib.resources import files
@@ -50,9 +50,13 @@ def write_model_card(
     folder: str | os.PathLike[str],
     repo_id: str,
     *,
+    title: str | None = None,
     path: str | os.PathLike[str] | None = None,
     data: str | None = None,
     results: dict[str, Any] | None = None,
+    more_figures: Mapping[str, Any] | None = None,
+    command: str | None = None,
+    limits: str | None = None,
     language: str = "en",
     license: str = "apache-2.0",
 ) -> Path:
@@ -61,11 +65,15 @@ def write_model_card(
     Args:
         folder: a checkpoint folder (see [`save_checkpoint`]).
         repo_id: the repository that the usage lines name.
+        title: of the card; by default the repository's name without its owner.
         path: where to write; README.md in the folder by default.
         data: what the model was trained on, in words; by default what `training_args.json` tells of the corpus.
         results: figures by name, nested or not; by default `results` of `training_args.json`. The content of an
             evaluation's results.json also becomes the card's `model-index`, beside entries of other origin that the
             folder's card has; without it, that card's `model-index` is kept.
+        more_figures: figures by name that stand after those of `results`.
+        command: the command that trained it.
+        limits: what its users should know besides, for instance of the kind of its texts.
         language: language code of the texts.
         license: licence identifier of the Hub.
 
@@ -109,13 +117,13 @@ def write_model_card(
             *(["autoencoder"] if reconstructs else ["translation"] if translates else []),
             config.model_type,
         ],
-        model_name=(model_name or repo_id.split("/")[-1]) if entries else None,
+        model_name=(model_name or title or repo_id.split("/")[-1]) if entries else None,
         eval_results=entries or None,
     )
     card = ModelCard.from_template(
         card_data,
         template_str=files(__package__).joinpath("model_card_template.md").read_text(encoding="utf-8"),
-        title=repo_id.split("/")[-1],
+        title=title or repo_id.split("/")[-1],
         repo_id=repo_id,
         model_type=config.model_type,
         reconstructs=reconstructs,
@@ -137,7 +145,9 @@ def write_model_card(
         trust=", trust_remote_code=True" if remote_code else "",
         normalize=saved_normalization(folder),
         data=data or _describe_data(args),
-        results=list(_flat(args.get("results", {}) if results is None else results)),
+        results=[*_flat(args.get("results", {}) if results is None else results), *_flat(dict(more_figures or {}))],
+        command=command,
+        limits=limits,
         parameters=f"{_count_parameters(folder):,}",
         vocab_size=f"{config.vocab_size:,}",
         input_vocab_size=f"{config.input_vocab_size:,}",

@@ -15,6 +15,7 @@ The list is YAML; `{data}`, `{output}` and `{run}` (the system's own folder) sta
       MiniLM: {model: sentence-transformers/all-MiniLM-L6-v2}  # or is one
     evaluate: {tasks: ten, controls: all, seeds: 3}
     reconstruct: {source: "{data}/books/test.txt", limit: 2000}
+    cards: {folder: model_cards, owner: me, data: "Fiction.", limits: "Old words."}  # a model card of each
 
 A system that is finished is not run again, one that was interrupted goes on; one that fails is told at the end, after
 the others. Several processes may work on one list: each leaves out what another is at.
@@ -26,6 +27,7 @@ import difflib
 import inspect
 import json
 import shlex
+import shutil
 import statistics
 import subprocess
 import sys
@@ -43,9 +45,11 @@ from .evaluation.runner import is_percentage, package_versions
 from .export import saved_training_args
 from .files import replacing_file
 from .markdown import markdown_table, markdown_text
+from .training.checkpoints import METRICS_FILE
 
-ROWS, TABLE, RUNS, SYSTEM = "rows.json", "table.md", "runs", "system.json"
-_PARTS = {"prepare", "common", "systems", "evaluate", "reconstruct"}
+ROWS, TABLE, FIGURE, RUNS, SYSTEM = "rows.json", "table.md", "systems.png", "runs", "system.json"
+_PARTS = {"prepare", "common", "systems", "evaluate", "reconstruct", "cards"}
+_CARDS = {"folder", "owner", "prefix", "data", "limits", "language", "license"}
 _EVALUATE = {"tasks": "ten", "controls": "all", "seeds": 3, "any_size": False}
 
 
@@ -61,6 +65,9 @@ class Plan:
         prepare: `command` and `makes` of what all systems need.
         evaluate: `tasks`, `controls` and `seeds` as for `evaluate.py`.
         reconstruct: arguments of [`score_checkpoint`]; none, and nothing is decoded.
+        cards: the `folder` of the model cards of what is trained here, of several seeds the first; the `owner` of
+            their repositories on the Hub (without one, usage names the folders of the runs); a `prefix` of their
+            names; and what [`write_model_card`][hf_meanmax.hub.write_model_card] takes. None, and no card is written.
     """
 
     systems: dict[str, dict[str, Any]]
@@ -69,6 +76,7 @@ class Plan:
     prepare: list[dict[str, str]] = field(default_factory=list)
     evaluate: dict[str, Any] = field(default_factory=lambda: dict(_EVALUATE))
     reconstruct: dict[str, Any] = field(default_factory=dict)
+    cards: dict[str, str] = field(default_factory=dict)
 
 
 def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
@@ -96,7 +104,7 @@ def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
     folders = {"{data}": str(data), "{output}": str(output)}
     # A part may be named and left empty.
     content = {name: part for name, part in _put_in(content, folders).items() if part is not None}
-    known = {"evaluate": set(_EVALUATE), "reconstruct": _reconstruct_settings()}
+    known = {"evaluate": set(_EVALUATE), "reconstruct": _reconstruct_settings(), "cards": _CARDS}
     for part, names in known.items():
         for name in content.get(part, {}):
             if name not in names:
@@ -104,6 +112,8 @@ def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
     for step in content.get("prepare", []):
         if not isinstance(step, dict) or set(step) != {"command", "makes"}:
             raise ValueError(f"{path}: a step of `prepare` has `command` and `makes`, not {step!r}.")
+    if content.get("cards") and "folder" not in content["cards"]:
+        raise ValueError(f"{path}: `cards` needs `folder`, where to write them.")
     content["evaluate"] = {**_EVALUATE, **content.get("evaluate", {})}
     systems: dict[str, dict[str, Any]] = {}
     groups = {}
@@ -148,8 +158,9 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
     Args:
         plan: what to do.
         data: the folder with `senteval/`.
-        output: where to write: a row a system in rows.json, table.md, report.md with all controls and the published
-            rows, and each system's results.json; runs and checkpoints are in its sub-folder `runs`.
+        output: where to write: a row a system in rows.json, table.md, systems.png (with matplotlib), report.md with
+            all controls and the published rows, and each system's results.json and metrics.jsonl; runs and checkpoints
+            are in its sub-folder `runs`.
         only: names of systems, with or without their seed; by default all.
 
     Returns:
@@ -178,9 +189,12 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
         wanted = _wanted(plan, name)
         try:
             with FileLock(output / RUNS / f"{folder_name(name)}.lock", timeout=0):
-                if _read_rows(output).get(name, {}).get("plan") == wanted:
+                row = _read_rows(output).get(name, {})
+                if row.get("plan") == wanted:
+                    _write_card(plan, name, row, output, anew=False)
                     continue
                 row = {"plan": wanted, **_make_row(plan, name, Path(data), output)}
+                _write_card(plan, name, row, output, anew=True)
                 with results:
                     rows = {**_read_rows(output), name: row}
                     # Those of systems that the plan no longer has come last.
@@ -236,7 +250,29 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> dict[str, Any]
         folder = output / folder_name(name) / "reconstruction"
         scores = score_checkpoint(model, **plan.reconstruct, output=folder, show_progress=False)
         row["reconstruction"] = {key: scores[key] for key in ("bleu", "exact_match", "accuracy", "sentences")}
+    if (run / METRICS_FILE).is_file():
+        shutil.copyfile(run / METRICS_FILE, output / folder_name(name) / METRICS_FILE)
     return row
+
+
+def _write_card(plan: Plan, name: str, row: Mapping[str, Any], output: Path, anew: bool) -> None:
+    """A model card for the system, unless it belongs to a run that has one, or its model is not here."""
+    from .hub import write_model_card
+
+    group = plan.groups.get(name, name)
+    first = next(other for other in plan.systems if plan.groups.get(other, other) == group)
+    model = output / RUNS / folder_name(name) / "model"
+    if not plan.cards or "recipe" not in plan.systems[name] or name != first or not model.is_dir():
+        return
+    cards = dict(plan.cards)
+    folder, owner, title = cards.pop("folder"), cards.pop("owner", None), cards.pop("prefix", "") + folder_name(group)
+    path = Path(folder) / f"{title}.md"
+    if anew or not path.exists():
+        said = {f"reconstruction, {key}": value for key, value in row.get("reconstruction", {}).items()}
+        write_model_card(
+            model, f"{owner}/{title}" if owner else str(model), title=title, path=path, more_figures=said,
+            results=Results.load(output / folder_name(name)).to_dict(), command=row["commands"][-1], **cards,
+        )  # fmt: skip
 
 
 def _train(command: Sequence[str], run: Path, settings: dict[str, Any], model: Path) -> None:
@@ -334,6 +370,41 @@ def write_tables(plan: Plan, output: Path) -> None:
     with replacing_file(output / TABLE) as file:
         file.write(markdown_table(header, lines, "l" + "r" * (len(header) - 1)) + "\n")
     write_report(list(results.values()), output)
+    _draw(rows, groups, results, output)
+
+
+def _draw(
+    rows: Mapping[str, Any], groups: Mapping[str, Sequence[str]], results: Mapping[str, Results], output: Path
+) -> None:
+    """The first average that all systems have beside their strongest controls, and BLEU."""
+    from .plots.figures import save_figure
+    from .plots.systems import plot_systems
+
+    shared = [
+        key for key in next(iter(rows.values()))["averages"] if all(key in row["averages"] for row in rows.values())
+    ]
+    if not shared:
+        return
+    average = shared[0]
+    scores = {group: [rows[name]["averages"][average] for name in names] for group, names in groups.items()}
+    gains = {
+        name: one.average_gains[average]["difference"] for name, one in results.items() if average in one.average_gains
+    }
+    controls = {
+        group: [rows[name]["averages"][average] - gains[name] for name in names if name in gains]
+        for group, names in groups.items()
+    }
+    said = {
+        group: [rows[name]["reconstruction"]["bleu"] for name in names if "reconstruction" in rows[name]]
+        for group, names in groups.items()
+    }
+    said = {group: values for group, values in said.items() if values}
+    try:
+        figure = plot_systems(scores, controls, said, average.replace("_", " average of ") + " tasks")
+    except ImportError as error:
+        print(f"No figure: {error}", flush=True)
+        return
+    save_figure(figure, output / FIGURE)
 
 
 def _mean_of(scores: Mapping[str, Mapping[str, float]], tasks: Sequence[str]) -> float | None:
