@@ -39,7 +39,7 @@ def write_plan(path, **changes):
         "common": {"corpus": "{output}/corpus.txt", "cache_dir": "{output}/cache"},
         "systems": {
             "mean-max AAE (tiny)": {"recipe": str(path.parent / "tiny.yaml"), "seeds": [3, 4]},
-            "another": {"model": "{data}/other"},
+            "another": {"model": "{data}/other", "controls": "none"},
         },
         "evaluate": {"tasks": "TREC,STS12", "controls": "bag", "any_size": True},
         "reconstruct": {"source": "{output}/corpus.txt", "limit": 20, "min_tokens": 1},
@@ -81,6 +81,9 @@ def test_systems_become_a_table(data, tmp_path, capsys, monkeypatch):
     assert float(trained["BLEU"].split()[0]) >= 0
     assert {"hf_meanmax", "torch"} <= set(row["versions"])
     assert (output / "report.md").exists()
+    kinds = [{one["kind"] for one in json.loads((output / folder_name(name) / "results.json").read_text())["controls"]}
+             for name in rows]  # fmt: skip
+    assert kinds == [{"bag"}, {"bag"}, set()]
     assert (output / "mean-max-aae-tiny-seed-3" / "metrics.jsonl").read_text().count("\n") >= 1
     (card,) = (output / "cards").iterdir()
     text = card.read_text()

@@ -12,7 +12,7 @@ The list is YAML; `{data}`, `{output}` and `{run}` (the system's own folder) sta
       mean-max AAE: {recipe: mean-max-aae-small}  # and settings of pretrain.py, which win over `common`
       mean AAE: {recipe: mean-max-aae-small, pooling: mean, seeds: [0, 1, 2]}  # three runs, one line of the table
       TSDAE: {command: "python tsdae.py {run}/model", model: "{run}/model"}  # anything that makes an encoder
-      MiniLM: {model: sentence-transformers/all-MiniLM-L6-v2}  # or is one
+      MiniLM: {model: sentence-transformers/all-MiniLM-L6-v2, controls: none}  # or is one; with other controls
     evaluate: {tasks: ten, controls: all, seeds: 3}
     reconstruct: {source: "{data}/books/test.txt", limit: 2000}
     cards: {folder: model_cards, owner: me, data: "Fiction.", limits: "Old words."}  # a model card of each
@@ -59,7 +59,7 @@ class Plan:
 
     Attributes:
         systems: by name, settings of pretraining with `recipe`, or `command` and `model`; one with several `seeds` is
-            a system for each.
+            a system for each. Any may have `controls` of its own.
         groups: by system, the name that it has in the table, as the mean with the others of that name.
         common: settings of every pretraining.
         prepare: `command` and `makes` of what all systems need.
@@ -67,7 +67,8 @@ class Plan:
         reconstruct: arguments of [`score_checkpoint`]; none, and nothing is decoded.
         cards: the `folder` of the model cards of what is trained here, of several seeds the first; the `owner` of
             their repositories on the Hub (without one, usage names the folders of the runs); a `prefix` of their
-            names; and what [`write_model_card`][hf_meanmax.hub.write_model_card] takes. None, and no card is written.
+            names; and what [`write_model_card`][hf_meanmax.hub.write_model_card] takes, of which `data` and `limits`
+            are for systems without a `corpus` of their own. None, and no card is written.
     """
 
     systems: dict[str, dict[str, Any]]
@@ -223,14 +224,14 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> dict[str, Any]
     row: dict[str, Any] = {"versions": package_versions(), "commands": []}
     if "recipe" in system:
         model = str(run / "model")
-        settings = {**plan.common, **system, "output_dir": str(run)}
+        settings = {**plan.common, **_of_training(system), "output_dir": str(run)}
         command = [sys.executable, "-m", "hf_meanmax.training.pretrain", str(settings.pop("recipe"))]
         for key, value in settings.items():
             command += [f"--{key}", *(map(_as_text, value) if isinstance(value, list) else [_as_text(value)])]
     else:
         model, command = system["model"], shlex.split(system.get("command", ""))
     if command:
-        _train(command, run, _wanted(plan, name)["system"], Path(model))
+        _train(command, run, _of_training(_wanted(plan, name)["system"]), Path(model))
         row["commands"].append(shlex.join(["python" if part == sys.executable else part for part in command]))
     trained = saved_training_args(model) if Path(model).is_dir() else {}
     row["seed"] = trained.get("seed")
@@ -267,12 +268,19 @@ def _write_card(plan: Plan, name: str, row: Mapping[str, Any], output: Path, ane
     cards = dict(plan.cards)
     folder, owner, title = cards.pop("folder"), cards.pop("owner", None), cards.pop("prefix", "") + folder_name(group)
     path = Path(folder) / f"{title}.md"
+    if "corpus" in plan.systems[name]:
+        # What the plan says of its texts is not of this system's.
+        cards = {key: value for key, value in cards.items() if key not in ("data", "limits")}
     if anew or not path.exists():
         said = {f"reconstruction, {key}": value for key, value in row.get("reconstruction", {}).items()}
         write_model_card(
             model, f"{owner}/{title}" if owner else str(model), title=title, path=path, more_figures=said,
             results=Results.load(output / folder_name(name)).to_dict(), command=row["commands"][-1], **cards,
         )  # fmt: skip
+
+
+def _of_training(system: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in system.items() if key != "controls"}
 
 
 def _train(command: Sequence[str], run: Path, settings: dict[str, Any], model: Path) -> None:
@@ -300,7 +308,7 @@ def _train(command: Sequence[str], run: Path, settings: dict[str, Any], model: P
 
 def _evaluation_command(plan: Plan, name: str, model: str, data: Path, output: Path) -> list[str]:
     """In a process of its own, whose memory is free again afterwards."""
-    options = plan.evaluate
+    options = {**plan.evaluate, "controls": plan.systems[name].get("controls", plan.evaluate["controls"])}
     command = [
         sys.executable, "-m", "hf_meanmax.evaluation.command_line", model, "--data", str(data),
         "--tasks", options["tasks"], "--controls", options["controls"], "--seeds", str(options["seeds"]),
