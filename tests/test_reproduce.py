@@ -6,6 +6,7 @@ import json
 import statistics
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from filelock import FileLock
@@ -14,8 +15,9 @@ from evaluation.senteval_folder import write_senteval_folder
 from hf_meanmax import reproduce as module
 from hf_meanmax.export import save_checkpoint
 from hf_meanmax.reproduce import folder_name, main, read_plan
+from hf_meanmax.tokenization import WordVectors
 from hf_meanmax.training.arguments import arguments_from_settings, read_recipe
-from tiny_model import make_model, make_tokenizer, random_lines
+from tiny_model import WORDS, make_model, make_tokenizer, random_lines
 
 TINY = {
     "vocab_size": 40, "embedding_size": 8, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2,
@@ -177,7 +179,31 @@ def test_what_another_process_is_at_is_left_out(data, tmp_path, capsys):
     assert "| a " not in (output / "table.md").read_text()
 
 
-@pytest.mark.parametrize(("name", "systems"), [("books", 14), ("push", 5)])
+def test_models_with_frozen_words_are_given_all_words_first(data, tmp_path):
+    vectors = tmp_path / "vectors.safetensors"
+    words = [*WORDS, "zebra", "gnu"]
+    WordVectors(words, np.random.default_rng(0).standard_normal((len(words), 8)).astype(np.float32)).save(vectors)
+    (tmp_path / "frozen.yaml").write_text(yaml.safe_dump(TINY))
+    system = {"recipe": str(tmp_path / "frozen.yaml"), "word_vectors": str(vectors), "max_steps": 2}
+    plan = write_plan(
+        tmp_path / "plan.yaml",
+        systems={"trained": system, "frozen": {**system, "freeze_word_embeddings": True}},
+        evaluate={"tasks": "TREC", "controls": "bag", "any_size": True, "expand": str(vectors)},
+        reconstruct=None,
+        cards=None,
+    )
+    output = tmp_path / "results"
+    main([plan, "--data", str(data), "--output", str(output)])
+    results = {name: json.loads((output / name / "results.json").read_text()) for name in ("trained", "frozen")}
+    assert {name: one["model"]["name"] for name, one in results.items()} == {
+        "trained": "trained", "frozen": "frozen-expanded",
+    }  # fmt: skip
+    config = json.loads((output / "runs" / "frozen" / "expanded" / "config.json").read_text())
+    assert config["input_vocab_size"] == config["vocab_size"] + 2
+    assert not (output / "runs" / "trained" / "expanded").exists()
+
+
+@pytest.mark.parametrize(("name", "systems"), [("books", 14), ("push", 6)])
 def test_the_plans_for_books_have_settings_that_fit(name, systems, tmp_path):
     plan = read_plan(Path(__file__).parents[1] / "scripts" / f"{name}.yaml", tmp_path, tmp_path)
     sizes = {}

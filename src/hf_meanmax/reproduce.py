@@ -13,7 +13,7 @@ The list is YAML; `{data}`, `{output}` and `{run}` (the system's own folder) sta
       mean AAE: {recipe: mean-max-aae-small, pooling: mean, seeds: [0, 1, 2]}  # three runs, one line of the table
       TSDAE: {command: "python tsdae.py {run}/model", model: "{run}/model"}  # anything that makes an encoder
       MiniLM: {model: sentence-transformers/all-MiniLM-L6-v2, controls: none}  # or is one; with other controls
-    evaluate: {tasks: ten, controls: all, seeds: 3}
+    evaluate: {tasks: ten, controls: all, seeds: 3, expand: "{output}/vectors.safetensors"}
     reconstruct: {source: "{data}/books/test.txt", limit: 2000}
     cards: {folder: model_cards, owner: me, data: "Fiction.", limits: "Old words."}  # a model card of each
 
@@ -42,7 +42,7 @@ from filelock import FileLock, Timeout
 from .cli import make_parser, one_line_errors, parse_arguments
 from .evaluation.report import Results, write_report
 from .evaluation.runner import is_percentage, package_versions
-from .export import saved_training_args
+from .export import check_checkpoint, is_own_checkpoint, saved_training_args
 from .files import replacing_file
 from .markdown import markdown_table, markdown_text
 from .training.checkpoints import METRICS_FILE
@@ -50,7 +50,7 @@ from .training.checkpoints import METRICS_FILE
 ROWS, TABLE, FIGURE, RUNS, SYSTEM = "rows.json", "table.md", "systems.png", "runs", "system.json"
 _PARTS = {"prepare", "common", "systems", "evaluate", "reconstruct", "cards"}
 _CARDS = {"folder", "owner", "prefix", "data", "limits", "language", "license"}
-_EVALUATE = {"tasks": "ten", "controls": "all", "seeds": 3, "any_size": False}
+_EVALUATE = {"tasks": "ten", "controls": "all", "seeds": 3, "any_size": False, "expand": ""}
 
 
 @dataclass
@@ -63,7 +63,8 @@ class Plan:
         groups: by system, the name that it has in the table, as the mean with the others of that name.
         common: settings of every pretraining.
         prepare: `command` and `makes` of what all systems need.
-        evaluate: `tasks`, `controls` and `seeds` as for `evaluate.py`.
+        evaluate: `tasks`, `controls`, `seeds` and `any_size` as for `evaluate.py`; and `expand`, a file of word vectors
+            whose words the models with frozen word vectors are given first.
         reconstruct: arguments of [`score_checkpoint`]; none, and nothing is decoded.
         cards: the `folder` of the model cards of what is trained here, of several seeds the first; the `owner` of
             their repositories on the Hub (without one, usage names the folders of the runs); a `prefix` of their
@@ -240,7 +241,11 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> dict[str, Any]
     if training["minutes"]:
         # Of the whole training by the clock, whatever made the model.
         training["tokens_per_second"] = training["tokens"] / training["minutes"] / 60
-    _run(_evaluation_command(plan, name, model, data, output))
+    evaluated = model
+    if plan.evaluate["expand"] and is_own_checkpoint(model) and check_checkpoint(model).freeze_word_embeddings:
+        evaluated = str(run / "expanded")
+        _run([sys.executable, "-m", "hf_meanmax.expand", model, plan.evaluate["expand"], "--output", evaluated])
+    _run(_evaluation_command(plan, name, evaluated, data, output))
     results = Results.load(output / folder_name(name))
     row["sentences_per_second"] = results.model.get("sentences_per_second")
     row["averages"] = results.averages
@@ -318,8 +323,6 @@ def _evaluation_command(plan: Plan, name: str, model: str, data: Path, output: P
 
 
 def _says_again(model: str, trained: Mapping[str, Any]) -> bool:
-    from .export import check_checkpoint, is_own_checkpoint
-
     if not is_own_checkpoint(model):
         return False
     config = check_checkpoint(model)

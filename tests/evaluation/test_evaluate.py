@@ -204,6 +204,8 @@ def test_names_of_models(tmp_path, monkeypatch):
     assert model_name(str(tmp_path / "runs" / "books" / "model")) == "books"
     monkeypatch.chdir(tmp_path / "runs" / "books")
     assert model_name("model") == "books"
+    assert model_name("runs/films/expanded") == "films-expanded"
+    assert model_name("expanded") == "expanded"
     assert model_name("sentence-transformers/all-MiniLM-L6-v2") == "all-MiniLM-L6-v2"
 
 

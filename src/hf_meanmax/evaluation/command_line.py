@@ -237,9 +237,12 @@ def summary(results: Results) -> str:
 
 
 def model_name(model: str) -> str:
-    """What tables call a model: the last part of its name, or the part before it of a folder `.../model`."""
+    """What tables call a model: the last part of its name, or the part before it of a folder `.../model` or
+    `.../expanded`, which is told."""
     path = Path(model).resolve() if Path(model).is_dir() else Path(model)
-    return path.parent.name if path.name == "model" and path.parent.name else path.name
+    if path.name == "model" and path.parent.name:
+        return path.parent.name
+    return f"{path.parent.name}-expanded" if path.name == "expanded" and path.parent.name else path.name
 
 
 def build_parser() -> argparse.ArgumentParser:
