@@ -51,7 +51,9 @@ def make_model(lines: list[str], folder: Path, device: torch.device, pooling: st
 class Peer:
     """A step of TSDAE or SimCSE, as sentence-transformers' trainer makes one."""
 
-    def __init__(self, kind: str, lines: list[str], folder: Path, device: torch.device, learning_rate: float) -> None:
+    def __init__(
+        self, kind: str, lines: list[str], folder: Path, device: torch.device, learning_rate: float, seed: int = 0
+    ) -> None:
         from sentence_transformers.sentence_transformer.losses import (
             DenoisingAutoEncoderLoss,
             MultipleNegativesRankingLoss,
@@ -66,7 +68,7 @@ class Peer:
         self.loss = loss.to(device).train()
         self.optimizer = torch.optim.AdamW(self.loss.parameters(), lr=learning_rate, fused=True)
         self.use_bf16 = is_bf16_fast(device)
-        self.random = random.Random(0)
+        self.random = random.Random(seed)
 
     def step(self, texts: list[str], learning_rate: float | None = None) -> int:
         """Trains on texts; returns the number of tokens."""
@@ -102,13 +104,14 @@ def main() -> None:
     parser.add_argument("--max-minutes", type=float, default=0.0, help="stop after so many (0: no limit)")
     parser.add_argument("--sentences", type=int, default=64, help="of a step")
     parser.add_argument("--learning-rate", type=float, default=3e-4, help="peak, after 500 steps; it falls to 0")
-    parser.add_argument("--lines", type=int, default=2_000_000, help="lines of the corpus that are read")
+    parser.add_argument("--max-cpu-minutes", type=float, default=0.0, help="stop after so many of the processor")
+    parser.add_argument("--lines", type=int, default=6_000_000, help="lines of the corpus that are read")
     parser.add_argument("--min-words", type=int, default=4, help="shorter lines are left out")
     parser.add_argument("--max-words", type=int, default=32, help="longer lines are left out")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    if not (args.max_tokens or args.max_minutes):
-        parser.error("give --max-tokens or --max-minutes")
+    if not (args.max_tokens or args.max_minutes or args.max_cpu_minutes):
+        parser.error("give --max-tokens, --max-minutes or --max-cpu-minutes")
 
     lines = [
         line
@@ -118,7 +121,7 @@ def main() -> None:
     torch.manual_seed(args.seed)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with tempfile.TemporaryDirectory() as folder:
-        peer = Peer(args.kind, lines, Path(folder), device, args.learning_rate)
+        peer = Peer(args.kind, lines, Path(folder), device, args.learning_rate, args.seed)
         order = random.Random(args.seed)
         steps, tokens, progress, start, cpu_start = 0, 0, 0.0, time.perf_counter(), time.process_time()
         with tqdm(total=100, unit="%") as bar:
@@ -130,6 +133,7 @@ def main() -> None:
                 progress = max(
                     tokens / args.max_tokens if args.max_tokens else 0.0,
                     minutes / args.max_minutes if args.max_minutes else 0.0,
+                    cpu_minutes / args.max_cpu_minutes if args.max_cpu_minutes else 0.0,
                 )
                 bar.update(min(100, round(100 * progress, 1)) - bar.n)
         peer.model.eval().save_pretrained(args.output)

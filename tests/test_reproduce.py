@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import statistics
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,7 @@ from hf_meanmax.export import save_checkpoint
 from hf_meanmax.reproduce import folder_name, main, read_plan
 from hf_meanmax.tokenization import WordVectors
 from hf_meanmax.training.arguments import arguments_from_settings, read_recipe
-from tiny_model import WORDS, make_model, make_tokenizer, random_lines
+from tiny_model import WORDS, make_model, make_tokenizer, python_environment, random_lines
 
 TINY = {
     "vocab_size": 40, "embedding_size": 8, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2,
@@ -59,8 +61,8 @@ def test_systems_become_a_table(data, tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().out.rstrip().endswith(table.rstrip())
     header, _, *lines = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
     assert header == [
-        "system", "TREC", "STS12", "mean STS", "BLEU", "word for word", "training tokens", "minutes", "CPU minutes",
-        "tokens/s",        "sentences/s", "runs",
+        "system", "dimension", "TREC", "STS12", "mean STS", "BLEU", "word for word", "training tokens", "minutes",
+        "CPU minutes", "tokens/s", "sentences/s", "runs",
     ]  # fmt: skip
     assert [line[0] for line in lines] == ["mean-max AAE (tiny)", "another"]
     trained, other = (dict(zip(header, line, strict=True)) for line in lines)
@@ -146,6 +148,7 @@ def test_one_failure_does_not_stop_the_others(data, tmp_path):
         ({"systems": {"C": {"model": "y"}, "C++": {"model": "z"}}}, "'C' would share its folder with another"),
         ({"reconstruct": {"sources": "x"}}, "unknown setting 'sources' of `reconstruct`"),
         ({"prepare": [{"command": "true"}]}, "a step of `prepare` has `command` and `makes`"),
+        ({"evaluate": {"tasks": ["MR", "CR"]}}, r"`tasks` of `evaluate` is .* give one like MR,CR"),
         ({"evaluate": {"task": "ten"}}, "unknown setting 'task' of `evaluate`"),
         ({"cards": {"owner": "me"}}, "`cards` needs `folder`"),
         ({"evaluat": {}}, "unknown part 'evaluat'. Did you mean 'evaluate'"),
@@ -214,6 +217,55 @@ def test_the_plans_for_books_have_settings_that_fit(name, systems, tmp_path):
             sizes[plan.groups[name]] = config.sentence_embedding_size
     assert len(sizes) == systems
     assert set(sizes.values()) == {1024}
+
+
+def test_who_stops_it_stops_what_it_runs_and_waits(data, tmp_path):
+    (tmp_path / "slow.py").write_text(
+        "import signal, sys, time\n"
+        "def save(*_):\n"
+        "    time.sleep(1)\n"
+        "    open(sys.argv[1], 'w').write('saved')\n"
+        "    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    systems = {"slow": {"model": "{run}/model", "command": f"python {tmp_path}/slow.py {{run}}/told"}}
+    plan = write_plan(tmp_path / "plan.yaml", systems=systems, prepare=None, reconstruct=None)
+    output = tmp_path / "results"
+    arguments = [plan, "--data", str(data), "--output", str(output)]
+    code = f"from hf_meanmax.reproduce import main; main({arguments!r})"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=python_environment(),
+    )
+    while "ready" not in process.stdout.readline():
+        pass
+    process.terminate()
+    _, errors = process.communicate(timeout=50)
+    assert process.returncode == 1
+    assert errors.strip().endswith("stopped; the same command goes on from here")
+    assert (output / "runs" / "slow" / "told").read_text() == "saved"
+
+
+def test_a_row_of_other_settings_is_told(data, tmp_path):
+    plain = {"tasks": "TREC", "controls": "none", "any_size": True}
+    output = tmp_path / "results"
+    systems = {"a": {"model": "{data}/other"}, "b": {"model": "{data}/other"}}
+    plan = write_plan(tmp_path / "plan.yaml", systems=systems, evaluate=plain, reconstruct=None, cards=None)
+    # A slash at the end is no other folder.
+    main([plan, "--data", f"{data}/", "--output", f"{output}/"])
+    before = (output / "table.md").read_text()
+    main([plan, "--data", str(data), "--output", str(output)])
+    assert (output / "table.md").read_text() == before
+    write_plan(tmp_path / "plan.yaml", systems=systems, evaluate={**plain, "seeds": 1}, reconstruct=None, cards=None)
+    main([plan, "--data", str(data), "--output", str(output), "--only", "b"])
+    table = (output / "table.md").read_text()
+    assert "| a (older settings) |" in table
+    assert "| b |" in table
 
 
 def test_other_refusals(data, tmp_path):

@@ -39,7 +39,10 @@ _SENTEVAL_METRICS = ("accuracy", "f1", "pearson", "spearman")
 _METRICS = {"pearson": ("pearsonr", "Pearson correlation"), "spearman": ("spearmanr", "Spearman correlation")}
 
 # Settings that say where a run read and wrote, not what it was.
-_PLACES = ("corpus", "validation", "output_dir", "cache_dir", "word_vectors", "tokenizer", "overwrite", "report_to")
+_PLACES = (
+    "corpus", "validation", "target", "validation_target", "output_dir", "cache_dir", "word_vectors", "tokenizer",
+    "target_tokenizer", "overwrite", "report_to",
+)  # fmt: skip
 
 
 class HubError(OSError):
@@ -127,6 +130,14 @@ def write_model_card(
         repo_id=repo_id,
         model_type=config.model_type,
         reconstructs=reconstructs,
+        also=" and ".join(
+            told
+            for told in (
+                "predicting the words that follow" if args.get("context_weight") else "",
+                "giving the vectors of a teacher" if args.get("teacher") else "",
+            )
+            if told
+        ),
         translates=translates,
         said_by="target_tokenizer" if config.separate_vocabularies else "tokenizer",
         whole="autoencoder" if reconstructs else "translator" if translates else "predictor",

@@ -28,9 +28,11 @@ import inspect
 import json
 import shlex
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,7 +49,7 @@ from .files import replacing_file
 from .markdown import markdown_table, markdown_text
 from .training.checkpoints import METRICS_FILE
 
-ROWS, TABLE, FIGURE, RUNS, SYSTEM = "rows.json", "table.md", "systems.png", "runs", "system.json"
+ROWS, TABLE, FIGURE, RUNS, SYSTEM, EXPANDED = "rows.json", "table.md", "systems.png", "runs", "system.json", "expanded"
 _PARTS = {"prepare", "common", "systems", "evaluate", "reconstruct", "cards"}
 _CARDS = {"folder", "owner", "prefix", "data", "limits", "language", "license"}
 _EVALUATE = {"tasks": "ten", "controls": "all", "seeds": 3, "any_size": False, "expand": ""}
@@ -103,7 +105,7 @@ def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
             near = difflib.get_close_matches(str(name), _PARTS, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ValueError(f"{path}: unknown part {name!r}.{hint} Known: {', '.join(sorted(_PARTS))}.")
-    folders = {"{data}": str(data), "{output}": str(output)}
+    folders = {"{data}": str(Path(data)), "{output}": str(Path(output))}
     # A part may be named and left empty.
     content = {name: part for name, part in _put_in(content, folders).items() if part is not None}
     known = {"evaluate": set(_EVALUATE), "reconstruct": _reconstruct_settings(), "cards": _CARDS}
@@ -117,6 +119,12 @@ def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
     if content.get("cards") and "folder" not in content["cards"]:
         raise ValueError(f"{path}: `cards` needs `folder`, where to write them.")
     content["evaluate"] = {**_EVALUATE, **content.get("evaluate", {})}
+    for name, default in _EVALUATE.items():
+        if type(content["evaluate"][name]) is not type(default):
+            example = "MR,CR" if name == "tasks" else repr(default)
+            raise ValueError(
+                f"{path}: `{name}` of `evaluate` is {content['evaluate'][name]!r}; give one like {example}."
+            )
     systems: dict[str, dict[str, Any]] = {}
     groups = {}
     for name, system in content["systems"].items():
@@ -169,7 +177,8 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
         What went wrong, by the name of the system.
 
     Raises:
-        ValueError: an unknown name in `only`, or a preparation that failed.
+        ValueError: an unknown name in `only`, or a preparation that did not make what it should.
+        ChildProcessError: a preparation failed.
     """
     output = Path(output)
     output.mkdir(parents=True, exist_ok=True)
@@ -183,7 +192,7 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
     with FileLock(output / RUNS / "prepare.lock"):
         for step in plan.prepare:
             if not Path(step["makes"]).exists():
-                _run(shlex.split(step["command"]))
+                _run(_words(step["command"]))
                 if not Path(step["makes"]).exists():
                     raise ValueError(f"{step['command']!r} did not make {step['makes']}.")
     failures = {}
@@ -206,7 +215,7 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
                     write_tables(plan, output)
         except Timeout:
             print(f"Another process is at {name!r}; it is left out here.", flush=True)
-        except (OSError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, ImportError) as error:
             failures[name] = str(error)
     with results:
         write_tables(plan, output)
@@ -217,7 +226,8 @@ def _wanted(plan: Plan, name: str) -> dict[str, Any]:
     """What a finished row depends on."""
     system = plan.systems[name]
     common = plan.common if "recipe" in system else {}
-    return {"system": {**common, **system}, "evaluate": plan.evaluate, "reconstruct": plan.reconstruct}
+    parts = {"prepare": plan.prepare, "evaluate": plan.evaluate, "reconstruct": plan.reconstruct}
+    return {"system": {**common, **system}, **parts}
 
 
 def _make_row(plan: Plan, name: str, data: Path, output: Path) -> dict[str, Any]:
@@ -230,7 +240,7 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> dict[str, Any]
         for key, value in settings.items():
             command += [f"--{key}", *(map(_as_text, value) if isinstance(value, list) else [_as_text(value)])]
     else:
-        model, command = system["model"], shlex.split(system.get("command", ""))
+        model, command = system["model"], _words(system.get("command", ""))
     if command:
         _train(command, run, _of_training(_wanted(plan, name)["system"]), Path(model))
         row["commands"].append(shlex.join(["python" if part == sys.executable else part for part in command]))
@@ -238,14 +248,14 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> dict[str, Any]
     row["seed"] = trained.get("seed")
     kept = ("steps", "tokens", "minutes", "cpu_minutes", "share_of_matrix_rate", "validation_loss")
     row["training"] = training = {key: trained.get("results", {}).get(key) for key in kept}
-    if training["minutes"]:
+    if training["minutes"] and training["tokens"]:
         # Of the whole training by the clock, whatever made the model.
         training["tokens_per_second"] = training["tokens"] / training["minutes"] / 60
-    evaluated = model
+    evaluated = Path(model)
     if plan.evaluate["expand"] and is_own_checkpoint(model) and check_checkpoint(model).freeze_word_embeddings:
-        evaluated = str(run / "expanded")
-        _run([sys.executable, "-m", "hf_meanmax.expand", model, plan.evaluate["expand"], "--output", evaluated])
-    _run(_evaluation_command(plan, name, evaluated, data, output))
+        evaluated = run / EXPANDED
+        _run([sys.executable, "-m", "hf_meanmax.expand", model, plan.evaluate["expand"], "--output", str(evaluated)])
+    _run(_evaluation_command(plan, name, str(evaluated) if evaluated.is_dir() else model, data, output))
     results = Results.load(output / folder_name(name))
     row["sentences_per_second"] = results.model.get("sentences_per_second")
     row["averages"] = results.averages
@@ -267,7 +277,8 @@ def _write_card(plan: Plan, name: str, row: Mapping[str, Any], output: Path, ane
 
     group = plan.groups.get(name, name)
     first = next(other for other in plan.systems if plan.groups.get(other, other) == group)
-    model = output / RUNS / folder_name(name) / "model"
+    run = output / RUNS / folder_name(name)
+    model = run / EXPANDED if (run / EXPANDED).is_dir() else run / "model"
     if not plan.cards or "recipe" not in plan.systems[name] or name != first or not model.is_dir():
         return
     cards = dict(plan.cards)
@@ -293,7 +304,7 @@ def _train(command: Sequence[str], run: Path, settings: dict[str, Any], model: P
 
     Raises:
         ValueError: the model was made with other settings.
-        RuntimeError: the command failed.
+        ChildProcessError: the command failed, or was stopped before it had a model.
     """
     told = run / SYSTEM
     if (model / "modules.json").is_file():
@@ -309,6 +320,8 @@ def _train(command: Sequence[str], run: Path, settings: dict[str, Any], model: P
     with replacing_file(told) as file:
         json.dump(settings, file, indent=1)
     _run(command)
+    if not (model / "modules.json").is_file():
+        raise ChildProcessError(f"{shlex.join(command)} ended without {model}; the same command may go on.")
 
 
 def _evaluation_command(plan: Plan, name: str, model: str, data: Path, output: Path) -> list[str]:
@@ -340,10 +353,11 @@ def write_tables(plan: Plan, output: Path) -> None:
         groups.setdefault(plan.groups.get(name, name), []).append(name)
     tasks = list(dict.fromkeys(task for row in rows.values() for task in row["scores"]))
     averages = list(dict.fromkeys(name for row in rows.values() for name in row["averages"]))
-    sts = [task for task in tasks if task.startswith("STS")]
+    # STSB trains on the vectors.
+    sts = [task for task in tasks if task.startswith("STS") and task != "STSB"]
     results = {name: Results.load(output / folder_name(name)) for name in rows}
     gains = list(dict.fromkeys(name for one in results.values() for name in one.average_gains))
-    header = ["system", *tasks, *(name.replace("_", " ") for name in averages)]
+    header = ["system", "dimension", *tasks, *(name.replace("_", " ") for name in averages)]
     header += [f"gain, {name.replace('_', ' ')}" for name in gains]
     header += [
         "mean STS",
@@ -358,7 +372,9 @@ def write_tables(plan: Plan, output: Path) -> None:
     ]
     lines = []
     for group, names in groups.items():
-        line = [markdown_text(group)]
+        stale = any(rows[name]["plan"] != _wanted(plan, name) for name in names)
+        line = [markdown_text(group + " (older settings)" if stale else group)]
+        line.append(_number([results[name].model["dimension"] for name in names], 0))
         for task in tasks:
             mains = {results[name].tasks[task]["main"] for name in names if task in results[name].tasks}
             values = [rows[name]["scores"].get(task, {}).get(main) for name in names for main in mains]
@@ -437,11 +453,39 @@ def _read_rows(output: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
+def _words(command: str) -> list[str]:
+    """A command, whose `python` is the one that runs this."""
+    words = shlex.split(command)
+    return [sys.executable, *words[1:]] if words[:1] == ["python"] else words
+
+
 def _run(command: Sequence[str]) -> None:
+    """Runs a command; who stops this process stops the command, and waits until it has saved what it needs to go on.
+
+    Raises:
+        ChildProcessError: it failed.
+    """
     print("$ " + shlex.join(command), flush=True)
-    code = subprocess.run(command, check=False).returncode
+    process = subprocess.Popen(command)
+    stopped: list[int] = []
+
+    def stop(number: int, frame: Any) -> None:
+        if number == signal.SIGTERM:
+            process.terminate()
+        # A terminal's Ctrl-C reaches the command by itself, and a second one ends it at once.
+        stopped.append(number)
+
+    in_main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT) if in_main}
+    try:
+        code = process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if stopped:
+        raise SystemExit("reproduce: stopped; the same command goes on from here")
     if code:
-        raise RuntimeError(f"{shlex.join(command)} ended with exit code {code}.")
+        raise ChildProcessError(f"{shlex.join(command)} ended with exit code {code}.")
 
 
 def _as_text(value: Any) -> str:

@@ -184,6 +184,19 @@ def test_card_of_a_context_model_promises_no_text(tmp_path, decoder):
     assert tokens.shape == (2, 5) if decoder == "words_cnn" else len(tokens) == 2
 
 
+def test_card_tells_of_what_is_learnt_besides(tmp_path):
+    told = {}
+    for name, more in (("alone", {}), ("both", {"context_weight": 0.1, "teacher": "somebody/model"})):
+        folder = save_checkpoint(make_model(), make_tokenizer(), tmp_path / name, training_args={**ARGS, **more})
+        told[name] = write_model_card(folder, "user/tiny", command="python train.py", limits="Old words.").read_text()
+    assert "by reconstruction alone." in told["alone"]
+    assert (
+        "by reconstruction and by predicting the words that follow and giving the vectors of a teacher." in told["both"]
+    )
+    assert "Trained with\n\n```bash\npython train.py\n```\n\n## Figures" in told["alone"]
+    assert told["alone"].rstrip().endswith("prejudice included.\n- Old words.")
+
+
 @pytest.mark.parametrize("normalize", [None, "rows", "embedding"])
 def test_card_tells_what_one_needs(tmp_path, normalize):
     model = make_model(seed=1)

@@ -277,6 +277,26 @@ class FamilyTests:
         for name, value in loaded.state_dict().items():
             assert name == missing or torch.equal(value, saved[name]), name
 
+    def test_special_tokens_start_as_large_as_given_words(self):
+        for factor in (0.01, 1.0, 5.0):
+            model = self.full(freeze_word_embeddings=True)
+            embeddings = model.encoder.embeddings
+            drawn = embeddings.special_embeddings.weight.detach().clone()
+            given = factor * torch.randn(
+                embeddings.word_embeddings.weight.shape, generator=torch.Generator().manual_seed(0)
+            )
+            embeddings.start_from(given)
+            assert torch.equal(embeddings.word_embeddings.weight, given)
+            count, pad = model.config.num_special_tokens, model.config.pad_token_id
+            specials = embeddings.special_embeddings.weight.detach()
+            sizes = (
+                specials[[row for row in range(count) if row != pad]].square().mean().sqrt(),
+                given[count:].square().mean().sqrt(),
+            )
+            torch.testing.assert_close(*sizes)
+            assert specials[pad].abs().max() == 0
+            torch.testing.assert_close(specials / specials.norm(), drawn / drawn.norm())
+
     def test_frozen_table_stays_frozen(self, tmp_path):
         model = self.full(freeze_word_embeddings=True)
         model.save_pretrained(tmp_path)

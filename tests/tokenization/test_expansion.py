@@ -206,3 +206,13 @@ def test_what_does_not_fit_is_refused_and_nothing_changes(tokenizer, vectors):
     assert model.config.input_vocab_size == len(tokenizer)
     for name, value in model.state_dict().items():
         torch.testing.assert_close(value, state[name], rtol=0, atol=0)
+
+
+def test_two_decoders_with_a_tied_output_are_refused(tokenizer, vectors):
+    torch.manual_seed(0)
+    config = MeanMaxAAEConfig(
+        vocab_size=len(tokenizer), embedding_size=6, hidden_size=8, intermediate_size=8, num_attention_heads=2,
+        tie_word_embeddings=True, context_channels=[8, 6], num_context_words=4,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=r"two decoders .* cannot be expanded; train it with `--tie_word_embeddings"):
+        expand_vocabulary(MeanMaxAAEForReconstruction(config), tokenizer, vectors)

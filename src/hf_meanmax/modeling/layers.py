@@ -62,6 +62,21 @@ class TextEmbeddings(nn.Module):
         if self.config.freeze_word_embeddings:
             self.word_embeddings.weight.requires_grad_(False)
 
+    @torch.no_grad()
+    def start_from(self, vectors: torch.Tensor) -> None:
+        """Puts in a word table `(V, embedding_size)`. Special tokens that have a table of their own become as large as
+        its words: one that is five times as large is all that the last state of a network tells of a text."""
+        self.word_embeddings.weight.copy_(vectors)
+        if self.special_embeddings is not None:
+            count, specials = self.config.num_special_tokens, self.special_embeddings.weight
+            drawn = [row for row in range(count) if row != self.config.pad_token_id]
+            size, wanted = (
+                specials[drawn].square().mean().sqrt(),
+                self.word_embeddings.weight[count:].square().mean().sqrt(),
+            )
+            if size > 0 and wanted > 0:
+                specials *= wanted / size
+
     def embed_words(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Word vectors `(B, N, embedding_size)` of token ids `(B, N)`."""
         words = self.word_embeddings(input_ids)

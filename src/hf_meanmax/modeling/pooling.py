@@ -25,9 +25,9 @@ def mean_pooling(hidden_states: torch.Tensor, attention_mask: torch.Tensor | Non
     """z = (1/N) sum_t h_t over real tokens (mean-max autoencoder, eq. 13); zeros for a row without tokens."""
     if attention_mask is None:
         return hidden_states.mean(dim=1)
-    mask = attention_mask.bool()
-    total = (mask.unsqueeze(1).to(hidden_states.dtype) @ hidden_states).squeeze(1)
-    return total / mask.sum(dim=1, keepdim=True).clamp(min=1).to(total.dtype)
+    mask = attention_mask.bool().unsqueeze(-1)
+    total = (hidden_states * mask.to(hidden_states.dtype)).sum(dim=1)
+    return total / mask.sum(dim=1).clamp(min=1).to(total.dtype)
 
 
 def last_pooling(hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, backward_size: int) -> torch.Tensor:

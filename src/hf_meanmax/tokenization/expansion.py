@@ -149,6 +149,11 @@ def _check(
         )
     if len(tokenizer) != old_size:
         raise ValueError(f"the tokenizer has {len(tokenizer)} ids, the word table {old_size} rows: not this model's")
+    if model.config.tie_word_embeddings and model.config.context_channels is not None:
+        raise ValueError(
+            "a model with two decoders (`context_channels`) and a tied output layer cannot be expanded; train it with "
+            "`--tie_word_embeddings false`"
+        )
     if model.config.freeze_word_embeddings and vectors.size != width:
         raise ValueError(f"vectors of {vectors.size} dimensions, the frozen word table has {width}")
 

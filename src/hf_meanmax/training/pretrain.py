@@ -206,8 +206,7 @@ class Run:
         if vectors is None and config.freeze_word_embeddings:
             self.say("warning: the frozen word table is random; give --word_vectors, or do not freeze it")
         if vectors is not None:
-            with torch.no_grad():
-                self.model.get_input_embeddings().weight.copy_(torch.from_numpy(np.asarray(vectors)))
+            self.model.encoder.embeddings.start_from(torch.from_numpy(np.asarray(vectors)))
         if args.freeze_encoder:
             self.model.encoder.requires_grad_(False)
         self.model.train()
