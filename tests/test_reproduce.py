@@ -206,8 +206,8 @@ def test_models_with_frozen_words_are_given_all_words_first(data, tmp_path):
     assert not (output / "runs" / "trained" / "expanded").exists()
 
 
-@pytest.mark.parametrize(("name", "systems"), [("books", 14), ("push", 7)])
-def test_the_plans_for_books_have_settings_that_fit(name, systems, tmp_path):
+@pytest.mark.parametrize(("name", "systems", "size"), [("books", 15, 1024), ("push", 7, 1024), ("books-gpu", 3, 4096)])
+def test_the_plans_for_books_have_settings_that_fit(name, systems, size, tmp_path):
     plan = read_plan(Path(__file__).parents[1] / "scripts" / f"{name}.yaml", tmp_path, tmp_path)
     sizes = {}
     for name, system in plan.systems.items():
@@ -216,7 +216,7 @@ def test_the_plans_for_books_have_settings_that_fit(name, systems, tmp_path):
             config = arguments_from_settings(settings, settings.pop("recipe")).build_config()
             sizes[plan.groups[name]] = config.sentence_embedding_size
     assert len(sizes) == systems
-    assert set(sizes.values()) == {1024}
+    assert set(sizes.values()) == {size}
 
 
 def test_who_stops_it_stops_what_it_runs_and_waits(data, tmp_path):
