@@ -74,7 +74,9 @@ def test_systems_become_a_table(data, tmp_path, capsys, monkeypatch):
     assert list(rows) == ["mean-max AAE (tiny), seed 3", "mean-max AAE (tiny), seed 4", "another"]
     row, second = rows["mean-max AAE (tiny), seed 3"], rows["mean-max AAE (tiny), seed 4"]
     assert row["seed"] == 3
-    assert row["commands"][0].startswith("python -m hf_meanmax.training.pretrain")
+    prepared, trained_by = row["commands"]
+    assert prepared.startswith("cp ")
+    assert trained_by.startswith("python -m hf_meanmax.training.pretrain")
     assert second["seed"] == 4
     correlations = [one["scores"]["STS12"]["pearson"] for one in (row, second)]
     assert [float(text) for text in trained["mean STS"].split(" \u00b1 ")] == pytest.approx(
@@ -93,7 +95,7 @@ def test_systems_become_a_table(data, tmp_path, capsys, monkeypatch):
     text = card.read_text()
     assert card.name == "tiny-mean-max-aae-tiny.md"
     assert "- Small talk only." in text
-    assert f"```bash\n{row['commands'][0]}\n```" in text
+    assert f"```bash\n{prepared}\n{trained_by}\n```" in text
     assert f"| reconstruction, bleu | {row['reconstruction']['bleu']:.3g}"[:24] in text
     assert f'SentenceTransformer("{output}/runs/mean-max-aae-tiny-seed-3/model"' in text
     assert "\n# tiny-mean-max-aae-tiny\n" in text

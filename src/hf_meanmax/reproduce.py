@@ -232,7 +232,8 @@ def _wanted(plan: Plan, name: str) -> dict[str, Any]:
 
 def _make_row(plan: Plan, name: str, data: Path, output: Path) -> dict[str, Any]:
     system, run = plan.systems[name], output / RUNS / folder_name(name)
-    row: dict[str, Any] = {"versions": package_versions(), "commands": []}
+    prepared = [step["command"] for step in plan.prepare] if "recipe" in system else []
+    row: dict[str, Any] = {"versions": package_versions(), "commands": prepared}
     if "recipe" in system:
         model = str(run / "model")
         settings = {**plan.common, **_of_training(system), "output_dir": str(run)}
@@ -243,7 +244,7 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> dict[str, Any]
         model, command = system["model"], _words(system.get("command", ""))
     if command:
         _train(command, run, _of_training(_wanted(plan, name)["system"]), Path(model))
-        row["commands"].append(shlex.join(["python" if part == sys.executable else part for part in command]))
+        row["commands"].append(_as_typed(command))
     trained = saved_training_args(model) if Path(model).is_dir() else {}
     row["seed"] = trained.get("seed")
     kept = ("steps", "tokens", "minutes", "cpu_minutes", "share_of_matrix_rate", "validation_loss")
@@ -254,7 +255,17 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> dict[str, Any]
     evaluated = Path(model)
     if plan.evaluate["expand"] and is_own_checkpoint(model) and check_checkpoint(model).freeze_word_embeddings:
         evaluated = run / EXPANDED
-        _run([sys.executable, "-m", "hf_meanmax.expand", model, plan.evaluate["expand"], "--output", str(evaluated)])
+        command = [
+            sys.executable,
+            "-m",
+            "hf_meanmax.expand",
+            model,
+            plan.evaluate["expand"],
+            "--output",
+            str(evaluated),
+        ]
+        _run(command)
+        row["commands"].append(_as_typed(command))
     _run(_evaluation_command(plan, name, str(evaluated) if evaluated.is_dir() else model, data, output))
     results = Results.load(output / folder_name(name))
     row["sentences_per_second"] = results.model.get("sentences_per_second")
@@ -291,8 +302,12 @@ def _write_card(plan: Plan, name: str, row: Mapping[str, Any], output: Path, ane
         said = {f"reconstruction, {key}": value for key, value in row.get("reconstruction", {}).items()}
         write_model_card(
             model, f"{owner}/{title}" if owner else str(model), title=title, path=path, more_figures=said,
-            results=Results.load(output / folder_name(name)).to_dict(), command=row["commands"][-1], **cards,
+            results=Results.load(output / folder_name(name)).to_dict(), command="\n".join(row["commands"]), **cards,
         )  # fmt: skip
+
+
+def _as_typed(command: Sequence[str]) -> str:
+    return shlex.join(["python" if part == sys.executable else part for part in command])
 
 
 def _of_training(system: Mapping[str, Any]) -> dict[str, Any]:
