@@ -20,12 +20,12 @@ def test_each_system_has_its_line():
     (said,) = (container.lines[0] for container in right.containers)
     assert (list(said.get_xdata()), list(said.get_ydata())) == ([60.0], [1])
     assert left.get_xlabel() == "macro average"
-    assert left.get_legend() is not None
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["strongest control", "system"]
 
 
 def test_without_controls_and_reconstructions():
     figure = plot_systems({"a": [1.0]}, {}, {}, "accuracy")
     assert len(figure.axes) == 1
-    assert figure.axes[0].get_legend() is None
+    assert figure.legends == []
     with pytest.raises(ValueError, match="no system has scores"):
         plot_systems({}, {}, {}, "accuracy")

@@ -58,6 +58,8 @@ def plot_systems(
         axis.grid(color="0.9")
     axes[0].set_yticks(range(len(order)), order)
     axes[0].set_ylim(-0.6, len(order) - 0.4)
+    if said:
+        axes[1].set_xlim(left=0)
     if any(controls.get(system) for system in order):
-        axes[0].legend(loc="lower right", fontsize="small")
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", fontsize="small", ncols=2)
     return figure
