@@ -100,12 +100,14 @@ def test_systems_become_a_table(data, tmp_path, capsys, monkeypatch):
     assert f'SentenceTransformer("{output}/runs/mean-max-aae-tiny-seed-3/model"' in text
     assert "\n# tiny-mean-max-aae-tiny\n" in text
     card.unlink()
-    # What is finished is not done again; another setting of one system is another row.
+    # What is finished is not done again, nor prepared for; another setting of one system is another row.
+    (output / "corpus.txt").rename(output / "kept.txt")
     commands = []
     run = module._run
     monkeypatch.setattr(module, "_run", lambda command: commands.append(command) or run(command))
     main([plan, "--data", str(data), "--output", str(output)])
     assert commands == []
+    (output / "kept.txt").rename(output / "corpus.txt")
     assert card.read_text() == text
     write_plan(tmp_path / "plan.yaml", evaluate={"tasks": "TREC", "controls": "none", "any_size": True})
     main([plan, "--data", str(data), "--output", str(output), "--only", "another"])

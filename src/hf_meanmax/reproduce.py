@@ -189,8 +189,10 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
     chosen = [name for name, group in names.items() if not only or name in only or group in only]
     (output / RUNS).mkdir(exist_ok=True)
     results = FileLock(output / RUNS / "results.lock")
+    finished = _read_rows(output)
+    to_do = [name for name in chosen if finished.get(name, {}).get("plan") != _wanted(plan, name)]
     with FileLock(output / RUNS / "prepare.lock"):
-        for step in plan.prepare:
+        for step in plan.prepare if to_do else []:
             if not Path(step["makes"]).exists():
                 _run(_words(step["command"]))
                 if not Path(step["makes"]).exists():
