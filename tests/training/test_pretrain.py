@@ -271,6 +271,14 @@ def test_next_words_are_learnt(make_arguments, counted):
     assert tokenizer.decode(ids[0, :8, 0]) == "five six seven eight nine ten one two"
 
 
+def test_a_frozen_output_layer_is_told(make_arguments, counted, capsys):
+    for name, tied in (("tied", True), ("own", False)):
+        built(
+            make_arguments(name, **{**counted, **RNN_CNN, "freeze_word_embeddings": True, "tie_word_embeddings": tied})
+        )
+        assert ("the output layer is the frozen word table" in capsys.readouterr().out) == tied
+
+
 def test_sentences_are_learnt_with_the_words_after_them(make_arguments, counted):
     """Both losses fall, the held-out sentences are scored alone, and the finished model says its text."""
     context = {"context_channels": [24, 16], "num_context_words": 9, "context_weight": 0.5}
