@@ -695,9 +695,19 @@ def uninterrupted(make_arguments):
 
 def comparable(folder: str | Path) -> list[dict[str, Any]]:
     """All records without what depends on the machine's speed."""
-    speed = {"tokens_per_second", "minutes", "flops_per_token", "matrix_rate_flops", "share_of_matrix_rate"}
-    speed.add("peak_memory_bytes")
+    speed = {"tokens_per_second", "minutes", "cpu_minutes", "flops_per_token", "matrix_rate_flops"}
+    speed |= {"share_of_matrix_rate", "peak_memory_bytes"}
     return [{key: value for key, value in record.items() if key not in speed} for record in records(folder)]
+
+
+def test_the_clocks_of_all_starts_are_added(make_arguments):
+    run = built(make_arguments(**HARD))
+    run.state.update(seconds=100.0, cpu_seconds=70.0)
+    take_time = run._start_clocks()
+    sum(range(100_000))
+    take_time()
+    assert 100 < run.state["seconds"] < 130
+    assert 70 < run.state["cpu_seconds"] < 100
 
 
 def test_a_killed_run_goes_on_to_the_last_bit(make_arguments, monkeypatch, uninterrupted):
