@@ -190,23 +190,22 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
     (output / RUNS).mkdir(exist_ok=True)
     results = FileLock(output / RUNS / "results.lock")
     finished = _read_rows(output)
-    to_do = [name for name in chosen if finished.get(name, {}).get("plan") != _wanted(plan, name)]
+    is_done = all(_is_finished(plan, name, finished.get(name, {})) for name in chosen)
     with FileLock(output / RUNS / "prepare.lock"):
-        for step in plan.prepare if to_do else []:
+        for step in [] if is_done else plan.prepare:
             if not Path(step["makes"]).exists():
                 _run(_words(step["command"]))
                 if not Path(step["makes"]).exists():
                     raise ValueError(f"{step['command']!r} did not make {step['makes']}.")
     failures = {}
     for name in chosen:
-        wanted = _wanted(plan, name)
         try:
             with FileLock(output / RUNS / f"{folder_name(name)}.lock", timeout=0):
                 row = _read_rows(output).get(name, {})
-                if row.get("plan") == wanted:
+                if _is_finished(plan, name, row):
                     _write_card(plan, name, row, output, anew=False)
                     continue
-                row = {"plan": wanted, **_make_row(plan, name, Path(data), output)}
+                row = {"plan": _wanted(plan, name), **_make_row(plan, name, Path(data), output)}
                 _write_card(plan, name, row, output, anew=True)
                 with results:
                     rows = {**_read_rows(output), name: row}
@@ -232,6 +231,10 @@ def _wanted(plan: Plan, name: str) -> dict[str, Any]:
     return {"system": {**common, **system}, **parts}
 
 
+def _is_finished(plan: Plan, name: str, row: Mapping[str, Any]) -> bool:
+    return bool(row.get("plan") == _wanted(plan, name))
+
+
 def _make_row(plan: Plan, name: str, data: Path, output: Path) -> dict[str, Any]:
     system, run = plan.systems[name], output / RUNS / folder_name(name)
     prepared = [step["command"] for step in plan.prepare] if "recipe" in system else []
@@ -254,21 +257,13 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> dict[str, Any]
     if training["minutes"] and training["tokens"]:
         # Of the whole training by the clock, whatever made the model.
         training["tokens_per_second"] = training["tokens"] / training["minutes"] / 60
-    evaluated = Path(model)
+    evaluated = model
     if plan.evaluate["expand"] and is_own_checkpoint(model) and check_checkpoint(model).freeze_word_embeddings:
-        evaluated = run / EXPANDED
-        command = [
-            sys.executable,
-            "-m",
-            "hf_meanmax.expand",
-            model,
-            plan.evaluate["expand"],
-            "--output",
-            str(evaluated),
-        ]
+        evaluated = str(run / EXPANDED)
+        command = [sys.executable, "-m", "hf_meanmax.expand", model, plan.evaluate["expand"], "--output", evaluated]
         _run(command)
         row["commands"].append(_as_typed(command))
-    _run(_evaluation_command(plan, name, str(evaluated) if evaluated.is_dir() else model, data, output))
+    _run(_evaluation_command(plan, name, evaluated, data, output))
     results = Results.load(output / folder_name(name))
     row["sentences_per_second"] = results.model.get("sentences_per_second")
     row["averages"] = results.averages
@@ -360,8 +355,8 @@ def _says_again(model: str, trained: Mapping[str, Any]) -> bool:
 
 
 def write_tables(plan: Plan, output: Path) -> None:
-    """Writes table.md and report.md of the finished rows; of a system with several seeds, the mean and the standard
-    deviation of those that are finished."""
+    """Writes table.md, report.md and systems.png of the finished rows; of a system with several seeds, the mean and
+    the standard deviation of those that are finished."""
     rows = {name: row for name, row in _read_rows(output).items() if name in plan.systems}
     if not rows:
         return
@@ -376,21 +371,12 @@ def write_tables(plan: Plan, output: Path) -> None:
     gains = list(dict.fromkeys(name for one in results.values() for name in one.average_gains))
     header = ["system", "dimension", *tasks, *(name.replace("_", " ") for name in averages)]
     header += [f"gain, {name.replace('_', ' ')}" for name in gains]
-    header += [
-        "mean STS",
-        "BLEU",
-        "word for word",
-        "training tokens",
-        "minutes",
-        "CPU minutes",
-        "tokens/s",
-        "sentences/s",
-        "runs",
-    ]
+    header += ["mean STS", "BLEU", "word for word"]
+    header += ["training tokens", "minutes", "CPU minutes", "tokens/s", "sentences/s", "runs"]
     lines = []
     for group, names in groups.items():
-        stale = any(rows[name]["plan"] != _wanted(plan, name) for name in names)
-        line = [markdown_text(group + " (older settings)" if stale else group)]
+        is_current = all(_is_finished(plan, name, rows[name]) for name in names)
+        line = [markdown_text(group if is_current else f"{group} (older settings)")]
         line.append(_number([results[name].model["dimension"] for name in names], 0))
         for task in tasks:
             mains = {results[name].tasks[task]["main"] for name in names if task in results[name].tasks}

@@ -494,11 +494,13 @@ class _WordSource:
 
         digest = hashlib.blake2b(digest_size=16)
         digest.update(json.dumps([self.model.max_seq_length, tokenizer_text(self.tokenizer)]).encode())
-        table: Any = self.table.cpu().float()
-        is_word = torch.ones(len(table), dtype=torch.bool)
-        is_word[torch.from_numpy(self.special_ids[self.special_ids < len(table)])] = False
-        digest.update(f"{self.table.dtype} {tuple(table.shape)}".encode())
-        digest.update(table[is_word].numpy())
+        is_word = np.ones(len(self.table), dtype=bool)
+        is_word[self.special_ids[self.special_ids < len(is_word)]] = False
+        digest.update(f"{self.table.dtype} {tuple(self.table.shape)}".encode())
+        for part, kept in zip(
+            self.table.split(2**16), np.split(is_word, range(2**16, len(is_word), 2**16)), strict=True
+        ):
+            digest.update(part.cpu().float().numpy()[kept])
         return digest.hexdigest()
 
     @cached_property
