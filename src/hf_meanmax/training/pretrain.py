@@ -327,7 +327,7 @@ class Run:
 
     def _start_clocks(self) -> Callable[[], None]:
         """A function that puts the seconds of all starts of the run into its state: by the clock, and of the processor
-        in this process, which other work beside it does not change."""
+        in this process, which other work beside it changes little."""
         state, clocks = self.state, {"seconds": time.perf_counter, "cpu_seconds": time.process_time}
         begins = {name: clock() - state.get(name, 0.0) for name, clock in clocks.items()}
 
