@@ -448,6 +448,9 @@ def main(argv: list[str] | None = None) -> None:
         if args.card is None and readme.is_file() and not (results or args.data):
             print(f"{readme} is pushed as it is; remove it to have a card written.", file=sys.stderr)
         elif args.card is None:
+            if readme.is_file():
+                former = shutil.copyfile(readme, readme.with_name("README.md.old"))
+                print(f"the former card is kept as {former}.", file=sys.stderr)
             write_model_card(args.folder, args.repo_id, **described)
         url = push(
             args.folder,

@@ -150,6 +150,11 @@ def test_command_line(server, folder, tmp_path, capsys):
     assert server.repositories["user/tiny"].branches["main"]["README.md"] == card.read_bytes()
     hub.main([str(folder), "user/other"])
     assert "is pushed as it is" in capsys.readouterr().err
+    hub.main([str(folder), "user/third", "--data", "Letters."])
+    assert "README.md.old" in capsys.readouterr().err
+    assert (folder / "README.md.old").read_bytes() == card.read_bytes()
+    assert set(server.repositories["user/third"].branches["main"]) & {"README.md", "README.md.old"} == {"README.md"}
+    assert "Letters." in (folder / "README.md").read_text()
     with pytest.raises(SystemExit) as ended:
         hub.main([str(folder), "user/other"])
     assert "--exist-ok" in str(ended.value)
