@@ -5,7 +5,8 @@
 
 Both have the architecture of all-MiniLM-L6-v2 by its sizes alone and a WordPiece tokenizer that is trained on the same
 corpus. Tokens are those of the sentences (with TSDAE, the targets). The result is a SentenceTransformer;
-training_args.json in it says how long it took.
+training_args.json in it says how long it took. The same command goes on with a run that was stopped, from its last ten
+minutes.
 """
 
 from __future__ import annotations
@@ -23,22 +24,30 @@ import torch
 from tqdm import tqdm
 
 from hf_meanmax.data import open_corpus
+from hf_meanmax.files import replacing_file
 from hf_meanmax.training.machine import is_bf16_fast, peak_memory_bytes, synchronize
 
 VOCABULARY = 30522
 KEPT = 0.4  # of the words, as TSDAE's paper deletes them
+MINUTES_BETWEEN_CHECKPOINTS = 10.0
 
 
-def make_model(lines: list[str], folder: Path, device: torch.device, pooling: str) -> Any:
-    """The architecture of MiniLM-L6 with random weights, and a tokenizer trained on `lines`."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+def train_tokenizer(lines: list[str]) -> str:
+    """The JSON of a WordPiece tokenizer; two trainings on the same lines need not give the same."""
     from tokenizers import BertWordPieceTokenizer
-    from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
 
     pieces = BertWordPieceTokenizer()
     pieces.train_from_iterator(lines, vocab_size=VOCABULARY, show_progress=False)
-    pieces.save(str(folder / "pieces.json"))
+    return pieces.to_str()
+
+
+def make_model(tokenizer: str, folder: Path, device: torch.device, pooling: str) -> Any:
+    """The architecture of MiniLM-L6 with random weights."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+    from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
+
+    (folder / "pieces.json").write_text(tokenizer, encoding="utf-8")
     BertTokenizerFast(tokenizer_file=str(folder / "pieces.json")).save_pretrained(folder / "bert")
     config = BertConfig(
         vocab_size=VOCABULARY, hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536
@@ -52,7 +61,7 @@ class Peer:
     """A step of TSDAE or SimCSE, as sentence-transformers' trainer makes one."""
 
     def __init__(
-        self, kind: str, lines: list[str], folder: Path, device: torch.device, learning_rate: float, seed: int = 0
+        self, kind: str, tokenizer: str, folder: Path, device: torch.device, learning_rate: float, seed: int = 0
     ) -> None:
         from sentence_transformers.sentence_transformer.losses import (
             DenoisingAutoEncoderLoss,
@@ -60,7 +69,7 @@ class Peer:
         )
 
         self.kind, self.device = kind, device
-        self.model = make_model(lines, folder, device, "cls" if kind == "tsdae" else "mean")
+        self.model = make_model(tokenizer, folder, device, "cls" if kind == "tsdae" else "mean")
         if kind == "tsdae":
             loss: Any = DenoisingAutoEncoderLoss(self.model, tie_encoder_decoder=True)
         else:
@@ -88,6 +97,20 @@ class Peer:
         synchronize(self.device)
         # The first token of a text is no target.
         return int(features[1]["attention_mask"].sum()) - len(texts)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "loss": self.loss.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "random": self.random.getstate(),
+            "torch": torch.get_rng_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.loss.load_state_dict(state["loss"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.random.setstate(state["random"])
+        torch.set_rng_state(state["torch"])
 
     def _noisy(self, text: str) -> str:
         words = text.split()
@@ -120,11 +143,24 @@ def main() -> None:
     ]
     torch.manual_seed(args.seed)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    checkpoint = Path(f"{args.output}.checkpoint")
+    saved = torch.load(checkpoint, weights_only=True) if checkpoint.is_file() else None
+    if saved is not None and saved["settings"] != vars(args):
+        parser.error(f"{checkpoint} is of a run with other settings; remove it, or give another --output")
+    tokenizer = train_tokenizer(lines) if saved is None else saved["tokenizer"]
     with tempfile.TemporaryDirectory() as folder:
-        peer = Peer(args.kind, lines, Path(folder), device, args.learning_rate, args.seed)
+        peer = Peer(args.kind, tokenizer, Path(folder), device, args.learning_rate, args.seed)
         order = random.Random(args.seed)
-        steps, tokens, progress, start, cpu_start = 0, 0, 0.0, time.perf_counter(), time.process_time()
-        with tqdm(total=100, unit="%") as bar:
+        steps, tokens, progress = 0, 0, 0.0
+        minutes, cpu_minutes = 0.0, 0.0
+        if saved is not None:
+            peer.load_state_dict(saved["peer"])
+            order.setstate(saved["order"])
+            steps, tokens, progress = saved["steps"], saved["tokens"], saved["progress"]
+            minutes, cpu_minutes = saved["minutes"], saved["cpu_minutes"]
+        start, cpu_start = time.perf_counter() - 60 * minutes, time.process_time() - 60 * cpu_minutes
+        saved_at = minutes
+        with tqdm(total=100, unit="%", initial=round(100 * progress, 1)) as bar:
             while progress < 1:
                 rate = args.learning_rate * min((steps + 1) / 500, 1 - progress)
                 tokens += peer.step(order.sample(lines, args.sentences), rate)
@@ -136,12 +172,22 @@ def main() -> None:
                     cpu_minutes / args.max_cpu_minutes if args.max_cpu_minutes else 0.0,
                 )
                 bar.update(min(100, round(100 * progress, 1)) - bar.n)
+                if minutes - saved_at >= MINUTES_BETWEEN_CHECKPOINTS:
+                    saved_at = minutes
+                    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+                    reached = {"steps": steps, "tokens": tokens, "progress": progress, "minutes": minutes,
+                               "cpu_minutes": cpu_minutes, "order": order.getstate()}  # fmt: skip
+                    with replacing_file(checkpoint, "wb") as file:
+                        torch.save(
+                            {**reached, "settings": vars(args), "tokenizer": tokenizer, "peer": peer.state_dict()}, file
+                        )
         peer.model.eval().save_pretrained(args.output)
     results = {"steps": steps, "tokens": tokens, "minutes": minutes, "cpu_minutes": cpu_minutes,
                "tokens_per_second": tokens / minutes / 60,
                "peak_memory_bytes": peak_memory_bytes(device)}  # fmt: skip
     told = {**vars(args), "results": results}
     (Path(args.output) / "training_args.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    checkpoint.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from train_peer import Peer
+from train_peer import Peer, train_tokenizer
 from training_speed import Ours, add_options, make_model, make_store
 
 from hf_meanmax.training.machine import attention_for, is_bf16_fast, peak_memory_bytes
@@ -32,7 +32,7 @@ class Tsdae:
 
     def __init__(self, args: Any, lines: list[str], folder: Path, device: torch.device) -> None:
         torch.manual_seed(0)
-        self.peer = Peer("tsdae", lines, folder, device, learning_rate=3e-5)
+        self.peer = Peer("tsdae", train_tokenizer(lines), folder, device, learning_rate=3e-5)
         self.lines, self.batch_size = lines, args.tsdae_sentences
         self.random = random.Random(0)
 
