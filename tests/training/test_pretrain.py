@@ -576,6 +576,18 @@ def test_frozen_word_vectors(make_arguments, tmp_path):
     assert not table.requires_grad
 
 
+@pytest.mark.parametrize("freeze", [False, True])
+def test_unknown_words_that_training_leaves_out_are_neutral(make_arguments, freeze):
+    args = make_arguments(drop_unknown_words=True, freeze_word_embeddings=freeze, max_steps=2)
+    embeddings = built(args).model.encoder.embeddings
+    unknown = embeddings.embed_words(torch.tensor([embeddings.config.unk_token_id]))[0]
+    words = embeddings.word_embeddings.weight[embeddings.config.num_special_tokens :]
+    torch.testing.assert_close(unknown, words.mean(dim=0))
+    pretrain(args)
+    trained = AutoModel.from_pretrained(Path(args.output_dir) / "model").embeddings
+    assert torch.equal(trained.embed_words(torch.tensor([embeddings.config.unk_token_id]))[0], unknown)
+
+
 # Ending
 
 

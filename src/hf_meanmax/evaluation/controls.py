@@ -208,9 +208,10 @@ class EchoStateNetwork(Control):
 
     Each unit hears 10 others: a row of W has 10 weights, uniform, scaled so that W has the given spectral radius (found
     by power iteration). W_in is uniform in [-a, a] with a = input_scale sqrt(3) / r, where r is the root mean square
-    length of the table's word vectors: W_in x_t has a standard deviation of input_scale, whatever their size.
-    Words are known tokens, as in [`BagOfWords`]; a text without any gets zeros. Mean pooling is the default
-    because it made the stronger control on opinions, where the maximum of the states fell below the bag of words.
+    length of the table's word vectors: over its words, each counted once, W_in x_t has a standard deviation of
+    input_scale (over a text a larger one, if frequent words are longer than rare ones). Words are known tokens, as
+    in [`BagOfWords`]; a text without any gets zeros. Mean pooling is the default because it made the stronger control
+    on opinions, where the maximum of the states fell below the bag of words.
 
     Args:
         model: the trained SentenceTransformer, whose dimension is D.

@@ -77,6 +77,13 @@ class TextEmbeddings(nn.Module):
             if size > 0 and wanted > 0:
                 specials *= wanted / size
 
+    @torch.no_grad()
+    def start_unknown_as_mean(self) -> None:
+        """Makes the unknown word, where training never meets it, the mean of all words."""
+        words = self.word_embeddings.weight
+        own = self.word_embeddings if self.special_embeddings is None else self.special_embeddings
+        own.weight[self.config.unk_token_id] = words[self.config.num_special_tokens :].mean(dim=0)
+
     def embed_words(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Word vectors `(B, N, embedding_size)` of token ids `(B, N)`."""
         words = self.word_embeddings(input_ids)

@@ -163,7 +163,9 @@ class PretrainArguments(RunArguments):
     )
     long_lines: Literal["drop", "truncate"] = field(default="drop", metadata={"help": "what happens to longer ones"})
     max_unknown_rate: float = field(default=1.0, metadata={"help": "sentences with more unknown words are left out"})
-    drop_unknown_words: bool = field(default=False, metadata={"help": "drop unknown words (the released form)"})
+    drop_unknown_words: bool = field(
+        default=False, metadata={"help": "train without unknown words (the released form)"}
+    )
     objective: Literal["reconstruction", "next_words", "next_sentence", "neighbours", "translation"] = field(
         default="reconstruction",
         metadata={

@@ -212,6 +212,8 @@ class Run:
             )
         if vectors is not None:
             self.model.encoder.embeddings.start_from(torch.from_numpy(np.asarray(vectors)))
+        if args.drop_unknown_words:
+            self.model.encoder.embeddings.start_unknown_as_mean()
         if args.freeze_encoder:
             self.model.encoder.requires_grad_(False)
         self.model.train()
