@@ -48,6 +48,7 @@ class Reference:
         decoder: "attention", "gates", "lstm", "lstm_attention", "lstm_gates", "gru", "conditional_gru", "causal_cnn",
             "words_cnn" or "words_rnn".
         relu: ReLU on queries, keys and values (released code).
+        residual: the encoder's first layer adds each token's own value.
         positions: "sinusoidal" (eq. 1-2), "learned" (released code) or "none".
         frozen: special tokens have a table of their own.
         tied: the output scores words by the word table.
@@ -71,6 +72,7 @@ class Reference:
     tied: bool
     places: int = 0
     context: str = ""
+    residual: bool = False
     gates: list[list[Tensor]] = field(default_factory=list)
     source_weights: list[Tensor] = field(default_factory=list)
     row_weights: list[list[Tensor]] = field(default_factory=list)
@@ -104,16 +106,15 @@ class Reference:
     def embed(self, ids: list[int]) -> list[Tensor]:
         return [self.embed_word(word, t) for t, word in enumerate(ids)]
 
+    def project(self, name: str, x: Tensor) -> Tensor:
+        y = self.linear(name, x)
+        return torch.where(y > 0, y, torch.zeros_like(y)) if self.relu else y
+
     def attend(self, name: str, query: Tensor, rows: list[Tensor]) -> Tensor:
         """(3)-(7): heads concatenated, nothing after them."""
-
-        def project(which: str, x: Tensor) -> Tensor:
-            y = self.linear(f"{name}.{which}", x)
-            return torch.where(y > 0, y, torch.zeros_like(y)) if self.relu else y
-
-        q = project("query", query)
-        keys = [project("key", row) for row in rows]
-        values = [project("value", row) for row in rows]
+        q = self.project(f"{name}.query", query)
+        keys = [self.project(f"{name}.key", row) for row in rows]
+        values = [self.project(f"{name}.value", row) for row in rows]
         size = len(q) // self.heads
         heads = []
         for head in range(self.heads):
@@ -129,6 +130,8 @@ class Reference:
 
     def self_attention(self, name: str, layer: int, x: Tensor, rows: list[Tensor]) -> Tensor:
         a = self.attend(f"{name}.attention", x, rows)  # (8), (15)
+        if self.residual and name == "encoder.sequence_encoder.layers.0":
+            a = a + self.project(f"{name}.attention.value", x)
         return self.norm(f"{name}.attention_norm", a if layer == 0 else a + x)  # (9), (16)
 
     def lstm_cell(self, name: str, direction: str, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:

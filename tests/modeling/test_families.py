@@ -68,6 +68,7 @@ OTHER_VALUES = {
     "attention_bias": {"attention_bias": True},
     "projection_activation": {"projection_activation": "relu"},
     "encoder_type": {"encoder_type": "bilstm"},
+    "encoder_residual": {"encoder_residual": True, "encoder_type": "self_attention"},
     "pooling": {"pooling": "mean_max_last"},
     "latent_heads": {"latent_heads": 3, "pooling": "inner_attention"},
     "latent_size": {"latent_size": 20, "decoder_type": "attention"},
@@ -204,6 +205,10 @@ BAD_SETTINGS = [
         ("`pooling` is 'last'", "without rows", "`pooling='mean_max_last'`", "`decoder_type='lstm'`"),
     ),
     ({"pooling": "median"}, ("pooling", "median", "mean_max", "mean_max_last")),
+    (
+        {"encoder_residual": True, "encoder_type": "bilstm"},
+        ("`encoder_residual` is True", "'bilstm'", "'self_attention'", "Set False"),
+    ),
     ({"position_embedding_type": "rotary"}, ("position_embedding_type", "rotary", "sinusoidal")),
     ({"projection_activation": "gelu"}, ("projection_activation", "gelu", "relu")),
     (
@@ -259,6 +264,7 @@ MEAN_MAX_AAE = Family(
         "mean": {"pooling": "mean"},
         "max": {"pooling": "max", "attention_bias": True},
         "deep": {"num_hidden_layers": 2, "hidden_dropout": 0.1},
+        "residual": {"encoder_residual": True},
         "tied": {"tie_word_embeddings": True, "position_embedding_type": "none"},
         "context": {"context_channels": [20, 32], "num_context_words": 12},
         "mean_max_rae": {

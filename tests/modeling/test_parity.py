@@ -86,6 +86,12 @@ PARTS = {
         "cnn", ("max",), "lstm",
     ),
     # Parts that no paper puts together.
+    "residual": Parts(
+        MEAN_MAX, {"encoder_residual": True, "num_hidden_layers": 2}, "self_attention", ("max", "mean"), "attention"
+    ),
+    "released_with_residual": Parts(
+        MEAN_MAX, {**RELEASED, "encoder_residual": True}, "self_attention", ("mean", "max"), "attention"
+    ),
     "all_rows_of_cnn": Parts(
         GATED, {"encoder_type": "cnn", "pooling": "mean_max_last"}, "cnn", ("max", "mean", "last"), "gates"
     ),
@@ -206,6 +212,7 @@ def refer(model: Any, settings: dict[str, Any], encoder: str, rows: tuple[str, .
         tied=settings.get("tie_word_embeddings", False),
         places=model.config.num_context_words,
         context=model.config.decoder_context,
+        residual=model.config.encoder_residual,
     )
 
 
@@ -278,7 +285,7 @@ def test_equations(form, pooling, layers, tied):
 @pytest.mark.parametrize("name", PARTS)
 def test_equations_of_other_parts(name, layers):
     model, reference = make_parts(name, num_hidden_layers=layers, tie_word_embeddings=layers == 2)
-    check_agreement(model, reference, label_smoothing=0.1 if name == "released_rae" else 0.0)
+    check_agreement(model, reference, label_smoothing=PARTS[name].settings.get("label_smoothing", 0.0))
 
 
 @pytest.mark.parametrize("name", WITH_GATES)

@@ -77,6 +77,9 @@ class LatentConfig(PreTrainedConfig):
             How the tokens become hidden states. A `bilstm` or `bigru` has `hidden_size / 2` units a direction; a `cnn`
             shares `hidden_size` among filters of 3, 4 and 5 words; a `hierarchical_cnn` shares it among its layers,
             whose outputs stand side by side.
+        encoder_residual (`bool`, defaults to `False`):
+            In the first layer of a `self_attention` encoder, add each token's own value to what it attends to. The
+            papers' has no residual there, which leaves a word to be found by attention alone.
         pooling (`"mean_max"`, `"mean"`, `"max"`, `"last"`, `"mean_max_last"`, `"inner_attention"` or `"none"`, \
             defaults to `"mean_max"`):
             The latent rows: the maximum and the mean over the tokens, and the last state (of a `bilstm` the last state
@@ -181,6 +184,7 @@ class LatentConfig(PreTrainedConfig):
     projection_activation: Literal["relu"] | None = None
     attention_dropout: float | int = 0.5
     encoder_type: EncoderType = "self_attention"
+    encoder_residual: bool = False
     pooling: Pooling = "mean_max"
     latent_heads: int = 1
     latent_size: int | None = None
@@ -369,6 +373,11 @@ class LatentConfig(PreTrainedConfig):
             raise ValueError(
                 f"`num_attention_heads` is {self.num_attention_heads} and `hidden_size` {self.hidden_size}: the heads "
                 "must divide the hidden size."
+            )
+        if self.encoder_residual and self.encoder_type != "self_attention":
+            raise ValueError(
+                f"`encoder_residual` is True and `encoder_type` {self.encoder_type!r}; only 'self_attention' has it. "
+                "Set False."
             )
         if self.encoder_type.startswith("bi") and self.hidden_size % 2:
             raise ValueError(

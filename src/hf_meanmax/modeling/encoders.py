@@ -13,14 +13,16 @@ from .layers import FeedForward, MultiHeadAttention, SequenceLayer, convolve, ru
 class SelfAttentionLayer(SequenceLayer):
     """a = LN(MHA(x, x, x)); h = LN(FFN(a) + a) (mean-max autoencoder, eq. 8-11).
 
-    The first layer changes the width, so nothing is added around its attention; deeper layers have the usual residual.
+    The first layer changes the width, so nothing is added around its attention, or, with `encoder_residual`, the value;
+    deeper layers have the usual residual.
     """
 
     def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
         super().__init__()
         input_size = config.embedding_size if layer_idx == 0 else config.hidden_size
         self.has_residual = layer_idx > 0
-        self.attention = MultiHeadAttention(config, input_size, input_size, layer_idx)
+        adds_value = config.encoder_residual and layer_idx == 0
+        self.attention = MultiHeadAttention(config, input_size, input_size, layer_idx, adds_value=adds_value)
         self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.feed_forward = FeedForward(config)
         self.output_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)

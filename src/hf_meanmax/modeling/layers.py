@@ -203,13 +203,21 @@ class MultiHeadAttention(nn.Module):
     """Multi-head attention without an output projection (mean-max autoencoder, eq. 3-7).
 
     Maps queries of width `query_size` and keys of width `key_size` to `config.hidden_size`; the heads are
-    concatenated and nothing follows them.
+    concatenated and nothing follows them. With `adds_value`, where states attend to themselves, the value of each is
+    added to what it attends to.
     """
 
     def __init__(
-        self, config: PreTrainedConfig, query_size: int, key_size: int, layer_idx: int, is_causal: bool = False
+        self,
+        config: PreTrainedConfig,
+        query_size: int,
+        key_size: int,
+        layer_idx: int,
+        is_causal: bool = False,
+        adds_value: bool = False,
     ) -> None:
         super().__init__()
+        self.adds_value = adds_value
         self.config = config
         self.layer_idx = layer_idx
         self.is_causal = is_causal
@@ -269,6 +277,8 @@ class MultiHeadAttention(nn.Module):
             scaling=self.scaling,
             **kwargs,
         )
+        if self.adds_value:
+            output = output + value.transpose(1, 2)
         return output.flatten(-2), weights
 
 
