@@ -210,7 +210,7 @@ def test_models_with_frozen_words_are_given_all_words_first(data, tmp_path):
     assert not (output / "runs" / "trained" / "expanded").exists()
 
 
-@pytest.mark.parametrize(("name", "systems", "size"), [("books", 15, 1024), ("push", 7, 1024), ("books-gpu", 3, 4096)])
+@pytest.mark.parametrize(("name", "systems", "size"), [("books", 16, 1024), ("push", 13, 1024), ("books-gpu", 3, 4096)])
 def test_the_plans_for_books_have_settings_that_fit(name, systems, size, tmp_path):
     plan = read_plan(Path(__file__).parents[1] / "scripts" / f"{name}.yaml", tmp_path, tmp_path)
     sizes = {}
