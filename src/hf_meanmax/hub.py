@@ -6,6 +6,7 @@ hf-meanmax-push runs/docstrings/model USER/NAME --private
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -449,7 +450,8 @@ def main(argv: list[str] | None = None) -> None:
             print(f"{readme} is pushed as it is; remove it to have a card written.", file=sys.stderr)
         elif args.card is None:
             if readme.is_file():
-                former = shutil.copyfile(readme, readme.with_name("README.md.old"))
+                places = (readme.with_name(f"README.md.{number}") for number in itertools.count(1))
+                former = shutil.copyfile(readme, next(place for place in places if not place.exists()))
                 print(f"the former card is kept as {former}.", file=sys.stderr)
             write_model_card(args.folder, args.repo_id, **described)
         url = push(

@@ -151,10 +151,13 @@ def test_command_line(server, folder, tmp_path, capsys):
     hub.main([str(folder), "user/other"])
     assert "is pushed as it is" in capsys.readouterr().err
     hub.main([str(folder), "user/third", "--data", "Letters."])
-    assert "README.md.old" in capsys.readouterr().err
-    assert (folder / "README.md.old").read_bytes() == card.read_bytes()
-    assert set(server.repositories["user/third"].branches["main"]) & {"README.md", "README.md.old"} == {"README.md"}
-    assert "Letters." in (folder / "README.md").read_text()
+    hub.main([str(folder), "user/third", "--data", "Figures.", "--exist-ok"])
+    assert "README.md.2" in capsys.readouterr().err
+    assert (folder / "README.md.1").read_bytes() == card.read_bytes()
+    assert "Letters." in (folder / "README.md.2").read_text()
+    sent = server.repositories["user/third"].branches["main"]
+    assert {name for name in sent if name.startswith("README")} == {"README.md"}
+    assert b"Figures." in sent["README.md"]
     with pytest.raises(SystemExit) as ended:
         hub.main([str(folder), "user/other"])
     assert "--exist-ok" in str(ended.value)
