@@ -272,11 +272,11 @@ def test_next_words_are_learnt(make_arguments, counted):
 
 
 def test_a_frozen_output_layer_is_told(make_arguments, counted, capsys):
-    for name, tied in (("tied", True), ("own", False)):
-        built(
-            make_arguments(name, **{**counted, **RNN_CNN, "freeze_word_embeddings": True, "tie_word_embeddings": tied})
-        )
-        assert ("the output layer is the frozen word table" in capsys.readouterr().out) == tied
+    for name, tied, biased in (("tied", True, False), ("own", False, False), ("biased", True, True)):
+        layer = {"freeze_word_embeddings": True, "tie_word_embeddings": tied, "output_bias": biased}
+        built(make_arguments(name, **{**counted, **RNN_CNN, **layer}))
+        told = "the output layer is the frozen word table" in capsys.readouterr().out
+        assert told == (tied and not biased)
 
 
 def test_sentences_are_learnt_with_the_words_after_them(make_arguments, counted):

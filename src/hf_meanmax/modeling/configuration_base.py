@@ -79,7 +79,7 @@ class LatentConfig(PreTrainedConfig):
             whose outputs stand side by side.
         encoder_residual (`bool`, defaults to `False`):
             In the first layer of a `self_attention` encoder, add each token's own value to what it attends to. The
-            papers' has no residual there, which leaves a word to be found by attention alone.
+            mean-max papers' has no residual there, which leaves a word to be found by attention alone.
         pooling (`"mean_max"`, `"mean"`, `"max"`, `"last"`, `"mean_max_last"`, `"inner_attention"` or `"none"`, \
             defaults to `"mean_max"`):
             The latent rows: the maximum and the mean over the tokens, and the last state (of a `bilstm` the last state

@@ -205,7 +205,7 @@ class Run:
         self.model = getattr(transformers, config.full_auto_class).from_config(config, attn_implementation=attention)
         if vectors is None and config.freeze_word_embeddings:
             self.say("warning: the frozen word table is random; give --word_vectors, or do not freeze it")
-        if config.freeze_word_embeddings and config.tie_word_embeddings:
+        if config.freeze_word_embeddings and config.tie_word_embeddings and not config.output_bias:
             self.say(
                 "warning: the output layer is the frozen word table, which cannot learn how frequent words are; give "
                 "--tie_word_embeddings false --output_bias true"
