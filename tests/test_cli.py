@@ -50,3 +50,12 @@ def test_misspelt_options_name_the_nearest(capsys):
 def test_errors_of_a_user_are_one_line():
     with pytest.raises(SystemExit, match=r"^program: first second$"), one_line_errors("program"):
         raise ValueError("first\n  second")
+
+
+def test_texts_may_begin_with_dashes():
+    parser = make_parser("program", "does things")
+    parser.add_argument("texts", nargs="+")
+    parser.add_argument("--number", type=positive_int)
+    spoken = "-- said he, and went"
+    assert parse_arguments(parser, [spoken, "--number", "2"]).texts == [spoken]
+    assert parse_arguments(parser, ["--number", "2", "--", "--said", "-"]).texts == ["--said", "-"]

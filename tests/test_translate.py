@@ -54,5 +54,16 @@ def test_errors_in_one_line(folder, tmp_path):
         main([str(folder), str(tmp_path / "nothing.txt")])
     (tmp_path / "source.txt").write_text("the cat sat\n")
     (tmp_path / "reference.txt").write_text("one\ntwo\n")
-    with pytest.raises(SystemExit, match=r"^translate: "):
+    with pytest.raises(SystemExit, match=r"^translate: 1 texts and 2 references"):
         main([str(folder), str(tmp_path / "source.txt"), "--reference", str(tmp_path / "reference.txt")])
+
+
+def test_files_one_after_the_other_have_no_line_between(folder, tmp_path):
+    for name, lines in (("a", LINES[:2]), ("b", LINES[2:])):
+        (tmp_path / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (tmp_path / "whole.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
+    said = []
+    for source in (tmp_path / "whole.txt", tmp_path / "[ab].txt"):
+        main([str(folder), str(source), "--output", str(tmp_path / "said"), "--reference", str(tmp_path / "[ab].txt")])
+        said.append((tmp_path / "said").read_text(encoding="utf-8"))
+    assert said[0] == said[1]

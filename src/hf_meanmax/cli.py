@@ -26,9 +26,10 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None)
     """Parses `argv` (default: the command line); a misspelt option ends the program with the nearest known name."""
     words = sys.argv[1:] if argv is None else list(argv)
     known = [name for action in parser._actions for name in action.option_strings]
-    for word in words:
+    # After a bare `--` there are no options, and argparse takes what holds a space for a text.
+    for word in words[: words.index("--")] if "--" in words else words:
         option = word.split("=")[0]
-        if option.startswith("--") and option != "--" and option not in known:
+        if option.startswith("--") and " " not in option and option not in known:
             nearest = difflib.get_close_matches(option, known, n=1, cutoff=0.5)
             hint = f"; did you mean {nearest[0]}?" if nearest else "."
             parser.error(f"unknown option {option}{hint} Known: {', '.join(known)}.")
@@ -69,9 +70,11 @@ def positive_int(text: str) -> int:
 
 def add_corpus_options(parser: argparse.ArgumentParser) -> None:
     """The positional `input` and the options of a command that reads a corpus."""
-    parser.add_argument("input", nargs="+", help="text files or globs (.txt .gz .xz .zst), or one data set")
+    parser.add_argument(
+        "input", nargs="+", help="files or globs (text, perhaps .gz .xz .zst; .csv .jsonl .parquet), or one data set"
+    )
     parser.add_argument("--encoding-errors", choices=ENCODING_ERRORS, default="strict", help="bytes that are not UTF-8")
-    parser.add_argument("--text-column", default="text", help="column of a data set")
+    parser.add_argument("--text-column", default="text", help="column of a data set or table")
     parser.add_argument("--split", default="train", help="split of a data set")
     parser.add_argument("--config-name", help="configuration of a data set on the Hub")
 

@@ -13,11 +13,19 @@ from typing import IO, Any
 
 @contextmanager
 def replacing_file(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]]:
-    """Opens a temporary file beside `path` (UTF-8 in text mode) that takes its name if the block ends without error."""
-    path = Path(path)
+    """Opens a temporary file beside `path` (UTF-8 in text mode) that takes its name if the block ends without error.
+
+    What a link points to is replaced, not the link; a device or a pipe is written to as it is.
+    """
+    path = Path(os.path.realpath(path))
+    encoding = None if "b" in mode else "utf-8"
+    if path.exists() and not path.is_file() and not path.is_dir():
+        with open(path, mode, encoding=encoding) as file:
+            yield file
+        return
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
-        with open(partial, mode, encoding=None if "b" in mode else "utf-8") as file:
+        with open(partial, mode, encoding=encoding) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -16,6 +16,7 @@ from tqdm.auto import tqdm
 
 from .cli import add_corpus_options, corpus_of, make_parser, one_line_errors, parse_arguments, positive_int
 from .data.corpus import Corpus, open_corpus
+from .encode import CorpusLines
 from .evaluation.reconstruction import reconstruct
 from .evaluation.text_scores import score_texts
 from .export import load_checkpoint, load_target_tokenizer
@@ -36,7 +37,7 @@ def translate_corpus(
         batch_size: texts translated together; fewer of long ones.
         generation: arguments of `generate`, for instance `num_beams`.
     """
-    lines = iter(corpus)
+    lines = iter(CorpusLines(corpus))
     while block := list(islice(lines, _LINES)):
         texts = [line for line in block if line]
         said = reconstruct(model, tokenizer, texts, batch_size, **generation)
@@ -63,7 +64,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         from accelerate import PartialState
 
         corpus = corpus_of(args)
-        references = None if args.reference is None else list(open_corpus(args.reference, args.encoding_errors))
+        references = None
+        if args.reference is not None:
+            references = list(CorpusLines(open_corpus(args.reference, args.encoding_errors)))
+            texts = sum(1 for _ in CorpusLines(corpus))
+            if texts != len(references):
+                raise ValueError(f"{texts} texts and {len(references)} references; give one reference a text.")
         model, tokenizer = load_checkpoint(args.model)
         model.to(PartialState().device)
         target_tokenizer = load_target_tokenizer(args.model, model.config, tokenizer)

@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 _ROWS = 1 << 16
 _HELD_OUT = 10  # one in so many of the shared words
+_BLOCK = 512  # words whose neighbours are looked for together
 _LEAST_EXPLAINED = 0.2
 
 
@@ -212,9 +213,13 @@ def _measure(known: np.ndarray, given: np.ndarray) -> MapQuality:
     mapped = given[is_held_out] @ _least_squares(given[~is_held_out], known[~is_held_out])
     learnt = known[is_held_out]
     error = np.square(mapped - learnt).sum()
-    similarity = _unit(mapped) @ _unit(known).T
-    own = similarity[np.arange(len(mapped)), np.flatnonzero(is_held_out)]
-    rank = (similarity > own[:, None]).sum(axis=1)
+    unit, candidates, places = _unit(mapped), _unit(known), np.flatnonzero(is_held_out)
+    ranks = []
+    for start in range(0, len(unit), _BLOCK):
+        similarity = unit[start : start + _BLOCK] @ candidates.T
+        own = similarity[np.arange(len(similarity)), places[start : start + _BLOCK]]
+        ranks.append((similarity > own[:, None]).sum(axis=1))
+    rank = np.concatenate(ranks)
     return MapQuality(
         words=len(known),
         held_out=len(mapped),

@@ -7,7 +7,6 @@ import json
 import logging
 import math
 import os
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +18,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerFast
+
+from hf_meanmax.files import replacing_file
 
 logger = logging.getLogger(__name__)
 
@@ -65,14 +66,8 @@ class WordVectors:
             "words": np.frombuffer(b"".join(encoded), dtype=np.uint8),
             "word_bytes": np.array([len(word) for word in encoded], dtype=np.int64),
         }
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        os.close(handle)
-        try:
-            save_file(tensors, temporary, metadata={"details": json.dumps(details, sort_keys=True)})
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        with replacing_file(path, "wb") as file:
+            save_file(tensors, file.name, metadata={"details": json.dumps(details, sort_keys=True)})
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> WordVectors:

@@ -1,0 +1,32 @@
+"""Files are replaced whole, and what is no plain file is left what it is."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from hf_meanmax.files import replacing_file
+
+
+def test_the_target_of_a_link_is_replaced_and_not_the_link(tmp_path):
+    target, link = tmp_path / "target.txt", tmp_path / "link.txt"
+    target.write_text("old")
+    link.symlink_to(target)
+    with replacing_file(link) as file:
+        file.write("new")
+        assert target.read_text() == "old"
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+
+
+def test_a_pipe_is_written_to(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+    with replacing_file(pipe) as file:
+        file.write("through the pipe")
+    reader.join(timeout=10)
+    assert read == ["through the pipe"]
+    assert pipe.is_fifo()
