@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -472,3 +473,25 @@ def test_two_processes(checkpoint, expected, text, tmp_path):
     assert np.allclose(read(tmp_path / "out"), pca.apply(expected), atol=1e-5)
     # One process finds it finished.
     encode.main(arguments)
+
+
+def test_normalised_vectors_have_length_one_in_any_precision(model, text, tmp_path):
+    settings = EncodeSettings(normalize=True, compute_dtype="bfloat16")
+    own = load_encoder(str(model[0].auto_model.config._name_or_path), device="cpu")
+    encode_corpus(own, open_corpus(text), tmp_path / "out", settings, show_progress=False)
+    assert np.abs(np.linalg.norm(read(tmp_path / "out"), axis=1) - 1).max() < 1e-6
+
+
+def test_a_length_limit_beyond_the_positions_of_a_model(model):
+    encode.limit_length(model, 100_000)
+    assert model.max_seq_length == 100_000
+    other = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=512))
+    foreign = FakeTransformer([SimpleNamespace(auto_model=other)])
+    encode.limit_length(foreign, 512)
+    assert foreign.max_seq_length == 512
+    with pytest.raises(ValueError, match="length limit is 513 tokens, but the model has 512 positions"):
+        encode.limit_length(foreign, 513)
+
+
+class FakeTransformer(list):
+    """Modules with a length limit."""

@@ -556,3 +556,44 @@ for _ in range(3):
 """
     result = run_python("-c", code, OMP_NUM_THREADS="2")
     assert result.returncode == 0, result.stderr[-2000:]
+
+
+def test_rescoring_keeps_the_length_of_normalised_vectors(model, checkpoint, corpus, tmp_path, capsys):
+    settings = EncodeSettings(normalize=True)
+    encode_corpus(model, open_corpus(corpus), tmp_path / "shards", settings, show_progress=False)
+    command = ["index", str(checkpoint), str(corpus), "--output", str(tmp_path / "index"), "--index-type", "int8"]
+    search.main([*command, "--metric", "l2", "--embeddings", str(tmp_path / "shards")])
+    capsys.readouterr()
+    search.main(["query", str(tmp_path / "index"), "the old mat", "--json", "--k", "4", "--rescore", "1000"])
+    (entry,) = json.loads(capsys.readouterr().out)
+    unit = model.encode(["the old mat", *LINES], normalize_embeddings=True)
+    scores, _ = brute_force(unit[:1], unit[1:], "l2", 4)
+    assert np.allclose([near["distance"] for near in entry["nearest"]], scores[0], atol=1e-5)
+
+
+def test_what_a_killed_run_left_serves_its_own_settings_alone(checkpoint, corpus, tmp_path, monkeypatch):
+    command = ["index", str(checkpoint), str(corpus), "--output", str(tmp_path / "index"), "--max-length"]
+    with monkeypatch.context() as patch:
+        patch.setattr(search, "build_index", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            search.main([*command, "2"])
+    search.main([*command, "12"])
+    assert SentenceIndex(tmp_path / "index").encoding.max_length == 12
+
+
+def test_a_length_limit_that_the_shards_do_not_have(model, checkpoint, corpus, tmp_path):
+    encode_corpus(model, open_corpus(corpus), tmp_path / "shards", EncodeSettings(), show_progress=False)
+    command = ["index", str(checkpoint), str(corpus), "--output", str(tmp_path / "index"), "--max-length", "3"]
+    with pytest.raises(SystemExit, match=r"encoded with a length limit of no tokens, not 3"):
+        search.main([*command, "--embeddings", str(tmp_path / "shards")])
+
+
+def test_a_query_may_have_no_other_sentence(model, tmp_path):
+    lines = ["the cat sat"] * 300
+    encode_corpus(model, Documents([lines]), tmp_path / "shards", show_progress=False)
+    build([tmp_path / "shards"], tmp_path / "index", lines=[*lines, ""], index_type="int8")
+    index = SentenceIndex(tmp_path / "index")
+    vectors = index.embed(model, ["the cat sat"])
+    texts = ["the cat sat", ""]
+    found = index.nearest(vectors, 2, queries=texts[:1], skip_identical=True, model=model, rescore=4)
+    assert {neighbor.text for neighbor in found[0]} <= {""}

@@ -15,7 +15,6 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
-from datetime import timedelta
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -48,7 +47,8 @@ from .embedding_files import (
 )
 from .export import NO_LIMIT, check_checkpoint, is_missing_folder, is_own_checkpoint
 from .modeling.base import NO_REPRESENTATION
-from .training.machine import is_bf16_fast
+from .modeling.configuration_base import LatentConfig
+from .training.machine import PATIENCE, is_bf16_fast
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "int8": np.int8}
 COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -177,8 +177,7 @@ def encode_corpus(
             f"{settings.truncate_dim or full} to {settings.pca}",
         )
         raise ValueError(f"The PCA goes from {found} numbers; this encoding needs one from {wanted}.")
-    if settings.max_length is not None:
-        model.max_seq_length = settings.max_length
+    limit_length(model, settings.max_length)
     plan = {
         "format_version": FORMAT_VERSION,
         "settings": asdict(settings),
@@ -243,19 +242,29 @@ def embed_texts(
         pca: the PCA of the encoding, if `settings.pca` asks for one.
         batch_size: texts of one forward pass; of long ones fewer (see [`encode_texts`]).
     """
-    vectors = encode_texts(
-        model,
-        texts,
-        batch_size,
-        normalize_embeddings=settings.normalize and pca is None,
-        truncate_dim=settings.truncate_dim,
-    )
+    vectors = encode_texts(model, texts, batch_size, truncate_dim=settings.truncate_dim)
     vectors = np.asarray(vectors, dtype=np.float32)
     if pca is not None:
         vectors = pca.apply(vectors)
-        if settings.normalize:
-            vectors = unit_rows(vectors)
-    return vectors
+    # Here, since in the model's bf16 no row would come out at length 1.
+    return unit_rows(vectors) if settings.normalize else vectors
+
+
+def limit_length(model: Any, max_length: int | None) -> None:
+    """Has a SentenceTransformer cut texts at `max_length` tokens; None leaves its own limit.
+
+    Raises:
+        ValueError: the model has no positions for so many.
+    """
+    if max_length is None:
+        return
+    config = getattr(getattr(model[0], "auto_model", None), "config", None)
+    positions = getattr(config, "max_position_embeddings", -1)
+    if not isinstance(config, LatentConfig) and 0 < positions < max_length:
+        raise ValueError(
+            f"The length limit is {max_length} tokens, but the model has {positions} positions; give less."
+        )
+    model.max_seq_length = max_length
 
 
 def encode_texts(model: Any, texts: list[str], batch_size: int, **options: Any) -> np.ndarray:
@@ -312,9 +321,8 @@ def _fitted_once(
                 raise ValueError("The corpus is empty; a PCA and the ranges of int8 are fitted to its lines.")
             if show_progress:
                 print(f"Fitting the compression on {len(texts):,} lines.", file=sys.stderr)
-            vectors = embed_texts(
-                model, texts, replace(settings, normalize=settings.normalize and settings.pca is None)
-            )
+            raw = replace(settings, normalize=settings.normalize and settings.pca is None)
+            vectors = embed_texts(model, texts, raw, batch_size=batch_size)
             if not np.isfinite(vectors).all():
                 raise ValueError("The model gave vectors that are not finite; nothing can be fitted to them.")
             if settings.pca is not None:
@@ -483,7 +491,7 @@ def process_state() -> Any:
         return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
     cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
     # A process may wait long for the others' last shards.
-    state = PartialState(cpu=cpu, timeout=timedelta(days=7))
+    state = PartialState(cpu=cpu, timeout=PATIENCE)
     if state.num_processes != launched:
         raise ValueError(f"{launched} processes were launched, but accelerate sees {state.num_processes}.")
     return state
@@ -499,7 +507,7 @@ def load_encoder(name: str, trust_remote_code: bool = False, device: Any = None)
     from sentence_transformers import SentenceTransformer
 
     if is_own_checkpoint(name) or is_missing_folder(name):
-        if not check_checkpoint(name).has_latents:
+        if not check_checkpoint(name, encoder_alone=True).has_latents:
             raise ValueError(f"{name}: {NO_REPRESENTATION}")
     elif Path(name).is_dir() and not (Path(name) / "modules.json").is_file():
         raise FileNotFoundError(

@@ -37,7 +37,8 @@ CHECKPOINT_FILES = (
     "1_Pooling",
     "[12]_Normalize",
     "training_args.json",
-    "*.py",
+    # The code of the model; any other is somebody's own.
+    *sorted(path.name for path in (Path(__file__).parent / "modeling").glob("[a-z]*.py")),
 )
 
 TARGET_TOKENIZER = "target_tokenizer"
@@ -177,13 +178,13 @@ def load_checkpoint(folder: str | os.PathLike[str], **kwargs: Any) -> tuple[Any,
     """
     path = checkpoint_folder(folder)
     config = check_checkpoint(path)
-    full_class = _full_class(config)
-    if _is_classifier(full_class):
+    model_class = _saved_class(config)
+    if _is_classifier(model_class):
         raise ValueError(
-            f"{path} holds a {full_class.__name__}, which has no decoder. Load it with "
+            f"{path} holds a {model_class.__name__}, which has no decoder. Load it with "
             "AutoModelForSequenceClassification, or give the checkpoint that it was fine-tuned from."
         )
-    model = full_class.from_pretrained(path, **kwargs)
+    model = model_class.from_pretrained(path, **kwargs)
     return model.eval(), AutoTokenizer.from_pretrained(path)
 
 
@@ -238,16 +239,20 @@ def saved_training_args(folder: str | os.PathLike[str]) -> dict[str, Any]:
     return args
 
 
-def check_checkpoint(folder: str | os.PathLike[str]) -> LatentConfig:
+def check_checkpoint(folder: str | os.PathLike[str], encoder_alone: bool = False) -> LatentConfig:
     """Checks that a folder is a whole checkpoint of this package, without loading its weights.
+
+    Args:
+        folder: the folder.
+        encoder_alone: whether an encoder will do, as `SentenceTransformer.save_pretrained` writes it.
 
     Returns:
         Its configuration.
 
     Raises:
         FileNotFoundError: the folder or one of its files is missing.
-        ValueError: a file is damaged or cut short, belongs to another family of models, or does not fit the others.
-            The message names the file and what was expected.
+        ValueError: a file is damaged or cut short, belongs to another family of models, or does not fit the others; or
+            the folder holds an encoder alone. The message names the file and what was expected.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -255,9 +260,16 @@ def check_checkpoint(folder: str | os.PathLike[str]) -> LatentConfig:
         hint = f" A save was interrupted: rename {old} to {folder}." if old.is_dir() else ""
         raise FileNotFoundError(f"No checkpoint folder {str(folder)!r}.{hint}")
     config = _read_config(folder)
-    _check_weights(folder, config)
+    model_class = _saved_class(config)
+    is_encoder = model_class.__name__ == config.auto_classes["AutoModel"].split(".")[1]
+    if is_encoder and not encoder_alone:
+        raise ValueError(
+            f"{folder} holds an encoder alone ({model_class.__name__}), which can encode but not decode, be fine-tuned "
+            "or be pushed; give the checkpoint that it was made from."
+        )
+    _check_weights(folder, config, model_class)
     _check_tokenizer_files(folder, config.input_vocab_size or 0, "input_vocab_size")
-    if config.separate_vocabularies and not _is_classifier(_full_class(config)):
+    if config.separate_vocabularies and not is_encoder and not _is_classifier(model_class):
         _check_tokenizer_files(folder / TARGET_TOKENIZER, config.vocab_size, "vocab_size")
     modules_file = folder / "modules.json"
     for entry in _read_json(modules_file):
@@ -340,8 +352,11 @@ def full_auto_class(config: Any) -> str:
     return _whole_classes(config).get(saved, config.full_auto_class)
 
 
-def _full_class(config: Any) -> Any:
-    module, name = config.auto_classes[full_auto_class(config)].split(".")
+def _saved_class(config: Any) -> Any:
+    """The class of what a checkpoint with this configuration holds: a whole model, or an encoder alone."""
+    saved = (config.architectures or [""])[0]
+    paths = {path.split(".")[1]: path for name, path in config.auto_classes.items() if name != "AutoConfig"}
+    module, name = paths.get(saved, config.auto_classes[config.full_auto_class]).split(".")
     return getattr(importlib.import_module(f".modeling.{module}", __package__), name)
 
 
@@ -350,7 +365,7 @@ def _is_classifier(model: Any) -> bool:
     return issubclass(model if isinstance(model, type) else type(model), LatentForSequenceClassification)
 
 
-def _check_weights(folder: Path, config: LatentConfig) -> None:
+def _check_weights(folder: Path, config: LatentConfig, model_class: Any) -> None:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         files = sorted({folder / name for name in _read_json(index).get("weight_map", {}).values()})
@@ -367,7 +382,7 @@ def _check_weights(folder: Path, config: LatentConfig) -> None:
         except SafetensorError as error:
             raise ValueError(f"{path} is damaged or cut short: expected whole safetensors weights ({error}).") from None
     with torch.device("meta"):
-        model = _full_class(config)(config)
+        model = model_class(config)
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     tied = set(model._tied_weights_keys or ()) if config.tie_word_embeddings else set()
     missing = sorted(set(expected) - set(found) - tied)

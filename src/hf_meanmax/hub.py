@@ -25,6 +25,7 @@ from .cli import make_parser, one_line_errors, parse_arguments
 from .export import (
     CHECKPOINT_FILES,
     NO_LIMIT,
+    TARGET_TOKENIZER,
     check_checkpoint,
     full_auto_class,
     is_own_checkpoint,
@@ -314,13 +315,15 @@ def push(
         The address of the commit.
 
     Raises:
-        FileNotFoundError, ValueError: the folder is no whole checkpoint, or `repo_id` is no valid name.
+        FileNotFoundError, ValueError: the folder is no whole checkpoint, or `repo_id` is no valid name with its owner.
         HubError: no token, no permission, the Hub cannot be reached, or the repository holds files already.
     """
     from huggingface_hub import HfApi, get_token
 
     folder = Path(folder)
     check_checkpoint(folder)
+    if "/" not in repo_id:
+        raise ValueError(f"The repository is {repo_id!r}; give its owner too, USER/{repo_id}.")
     if card is not None:
         shutil.copyfile(card, folder / "README.md")
     elif not (folder / "README.md").is_file():
@@ -347,7 +350,7 @@ def push(
             folder_path=folder,
             allow_patterns=patterns,
             # An older export may have had other files.
-            delete_patterns=[*CHECKPOINT_FILES, "*_Pooling/*", "*_Normalize/*"],
+            delete_patterns=[*CHECKPOINT_FILES, "[12]_Pooling/*", "[12]_Normalize/*", f"{TARGET_TOKENIZER}/*"],
             revision=revision,
             commit_message="Push a checkpoint of hf_meanmax",
         )

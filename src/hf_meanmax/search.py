@@ -47,6 +47,7 @@ from .encode import (
     embed_texts,
     encode_corpus,
     fast_dtype,
+    limit_length,
     load_encoder,
     model_fingerprints,
     process_state,
@@ -382,7 +383,7 @@ class SentenceIndex:
         if not made_by:
             raise ValueError(f"{self.folder} was made from vectors alone; search it with vectors.")
         if self.encoding.max_length is not None:
-            model.max_seq_length = self.encoding.max_length
+            limit_length(model, self.encoding.max_length)
         here = model_fingerprints(model)
         if here["weights"] != made_by["weights"]:
             raise ValueError(
@@ -457,8 +458,9 @@ class SentenceIndex:
         is_rescored = model is not None and rescore > 0 and self.manifest["is_lossy"]
         wanted = k * (rescore if is_rescored else 1)
         found = self._candidates(vectors, wanted, queries if skip_identical else None)
-        if is_rescored:
-            full = EncodeSettings(max_length=self.encoding.max_length)
+        if is_rescored and any(found):
+            # Vectors before they were compressed.
+            full = EncodeSettings(max_length=self.encoding.max_length, normalize=self.encoding.normalize)
             anchors = embed_texts(model, list(queries or ()), full, None, batch_size)
             others = embed_texts(
                 model, [neighbor.text or "" for row in found for neighbor in row], full, None, batch_size
@@ -940,10 +942,19 @@ def _index(args: argparse.Namespace) -> None:
     compute_dtype = fast_dtype(args.compute_dtype, state.device)
     encoding = EncodeSettings(dtype=args.dtype, max_length=args.max_length, compute_dtype=compute_dtype)
     pca = None
-    if (embeddings / MANIFEST).is_file():
+    if not args.embeddings and embeddings.is_dir():
+        # What a run that was killed has left serves only the same settings.
+        if not (embeddings / MANIFEST).is_file() or read_manifest(embeddings)["settings"] != asdict(encoding):
+            shutil.rmtree(embeddings)
+    elif (embeddings / MANIFEST).is_file():
         # Shards that are there decide how they are made; whether text and model are theirs is checked below.
         found = read_manifest(embeddings)
         encoding = EncodeSettings(**found["settings"])
+        if args.max_length not in (None, encoding.max_length):
+            raise ValueError(
+                f"{embeddings} was encoded with a length limit of {encoding.max_length or 'no'} tokens, not "
+                f"{args.max_length}; leave --max-length out, or name another folder."
+            )
         pca = Compression.load(embeddings / COMPRESSION).pca if found["given_pca"] else None
     model = load_encoder(args.model, args.trust_remote_code, state.device)
     rows = sum(1 for _ in CorpusLines(corpus))

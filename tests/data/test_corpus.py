@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import json
 import lzma
 import sys
 
@@ -146,7 +148,7 @@ def test_wrong_columns():
     source = datasets.Dataset.from_dict({"words": ["a"], "label": [1]})
     with pytest.raises(ValueError, match="no column 'text'; choose one of words, label"):
         open_corpus(source)
-    with pytest.raises(TypeError, match="Row 0 of column 'label' is int"):
+    with pytest.raises(ValueError, match="Row 0 of column 'label' is int"):
         list(open_corpus(source, text_column="label"))
 
 
@@ -184,3 +186,24 @@ def test_fingerprint_follows_the_input(tmp_path):
     rows = datasets.Dataset.from_dict({"text": ["a"]})
     other = datasets.Dataset.from_dict({"text": ["b"]})
     assert open_corpus(rows).fingerprint() == open_corpus(rows).fingerprint() != open_corpus(other).fingerprint()
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv"])
+def test_tables_are_read_by_their_column(tmp_path, suffix):
+    rows = ["the cat sat", "", 'a "dog", they say', "None"]
+    path = tmp_path / f"table{suffix}"
+    if suffix == ".csv":
+        with open(path, "w", newline="") as file:
+            writer = csv.writer(file, quoting=csv.QUOTE_ALL)
+            writer.writerows([["number", "said"], *enumerate(rows)])
+    else:
+        path.write_text("".join(json.dumps({"number": n, "said": text}) + "\n" for n, text in enumerate(rows)))
+    assert list(open_corpus(path, text_column="said")) == rows
+    assert list(open_corpus(str(tmp_path / "*"), text_column="said")) == [*rows, ""]
+    with pytest.raises(ValueError, match="no column 'text'; choose one of number, said"):
+        open_corpus(path)
+    with pytest.raises(ValueError, match=r"Row 0 of column 'number' is int, not text"):
+        list(open_corpus(path, text_column="number"))
+    assert open_corpus(path, text_column="said").fingerprint() == open_corpus(path, text_column="said").fingerprint()
+    with pytest.raises(FileNotFoundError, match="No such file"):
+        open_corpus("missing.jsonl")

@@ -92,7 +92,11 @@ def test_existing_repository(server, folder):
     save_checkpoint(make_model(seed=1), make_tokenizer(), folder, normalize="rows")
     with pytest.raises(HubError, match=r"exists and holds .* files; give exist_ok"):
         push(folder, "user/tiny")
+    # What others keep there stays, code of theirs too.
+    server.repositories["user/tiny"].branches["main"]["app/encoder.py"] = b"mine"
+    server.repositories["user/tiny"].branches["main"]["demo.py"] = b"mine"
     push(folder, "user/tiny", exist_ok=True)
+    assert {"app/encoder.py", "demo.py"} <= set(server.repositories["user/tiny"].branches["main"])
     content = server.repositories["user/tiny"].branches["main"]
     assert content["model.safetensors"] == (folder / "model.safetensors").read_bytes()
     assert "training_args.json" not in content
@@ -107,6 +111,8 @@ def test_permissions(server, folder, monkeypatch):
         push(folder, "user/tiny", token="hf_reader")
     with pytest.raises(HubError, match="does not accept the token"):
         push(folder, "user/tiny", token="hf_wrong")
+    with pytest.raises(ValueError, match="is 'tiny'; give its owner too, USER/tiny"):
+        push(folder, "tiny")
     with pytest.raises(ValueError, match="user/ti ny"):
         push(folder, "user/ti ny")
     monkeypatch.delenv("HF_TOKEN")

@@ -273,3 +273,11 @@ def test_made_directly():
         PretrainArguments(softmax="half")
     with pytest.raises(ValueError, match="`family` is 'bert'; allowed"):
         PretrainArguments(family="bert")
+
+
+def test_none_is_a_value_where_the_setting_knows_it():
+    settings = {"family": "compound_attention", "objective": "translation", "corpus": "a", "target": "b"}
+    given = {"architecture": "none", "pooling": "last", "decoder_context": "none", "decoder_initial_state": "true"}
+    args = arguments_from_settings({**settings, **given})
+    assert (args.model["decoder_context"], args.model["pooling"]) == ("none", "last")
+    assert args.model["architecture"] is None

@@ -17,10 +17,11 @@ from sentence_transformers import (
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
+from hf_meanmax.encode import load_encoder
 from hf_meanmax.export import check_checkpoint, load_checkpoint, save_checkpoint
 from hf_meanmax.hub import write_model_card
 from hf_meanmax.training.arguments import FinetuneArguments, arguments_from_settings
-from hf_meanmax.training.finetune import build_classifier, finetune, main, read_sets
+from hf_meanmax.training.finetune import _early_stopping, build_classifier, finetune, main, read_sets
 from tiny_model import WORDS, make_model, make_tokenizer
 
 TINY = {
@@ -361,3 +362,18 @@ def test_sentence_transformers_trainer(checkpoint, tmp_path):
     model.save_pretrained(str(tmp_path / "saved"))
     again = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
     torch.testing.assert_close(again.encode([a for a, _ in rows], convert_to_tensor=True), after)
+    # The tools take it, whole texts and all, and what needs a decoder says so.
+    loaded = load_encoder(str(tmp_path / "saved"), device="cpu")
+    long = [" ".join(WORDS * 60)]
+    assert loaded.max_seq_length == model.max_seq_length
+    torch.testing.assert_close(loaded.encode(long, convert_to_tensor=True), model.encode(long, convert_to_tensor=True))
+    with pytest.raises(ValueError, match=r"saved holds an encoder alone .*can encode but not decode"):
+        load_checkpoint(tmp_path / "saved")
+
+
+def test_early_stopping_counts_on_after_a_kill(tmp_path):
+    told = {"EarlyStoppingCallback": {"args": {}, "attributes": {"early_stopping_patience_counter": 2}}}
+    for saved, counted in ((told, 2), ({}, 0)):
+        (tmp_path / "trainer_state.json").write_text(json.dumps({"stateful_callbacks": saved}))
+        assert _early_stopping(3, tmp_path).early_stopping_patience_counter == counted
+    assert _early_stopping(3, None).early_stopping_patience_counter == 0

@@ -16,6 +16,7 @@ from hf_meanmax.training.machine import (
     measure_matrix_rate,
     peak_memory_bytes,
     synchronize,
+    uses_bf16,
 )
 from tiny_model import make_model
 
@@ -118,3 +119,9 @@ def test_devices():
     assert isinstance(is_bf16_fast(CPU), bool)
     assert not is_bf16_fast(torch.device("meta"))
     synchronize(CPU)
+
+
+def test_a_gpu_that_emulates_bf16_is_not_fast_at_it(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    assert not is_bf16_fast(torch.device("cuda"))
+    assert uses_bf16("bf16", torch.device("cuda"))

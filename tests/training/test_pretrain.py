@@ -23,6 +23,7 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoModelForPreTraining, AutoModelForSeq2SeqLM, AutoTokenizer
 
+from hf_meanmax.data import MicroBatches
 from hf_meanmax.evaluation import reconstruct, score_reconstructions
 from hf_meanmax.modeling.base import LatentForConditionalDecoding
 from hf_meanmax.training import checkpoints as checkpoints_module
@@ -875,3 +876,42 @@ def test_command_line(make_arguments, texts, tmp_path, capsys):
         errors = capsys.readouterr().err
         assert errors.startswith("error: ")
         assert said in errors
+
+
+def test_other_texts_are_another_run(make_arguments, texts, tmp_path):
+    """The names of the files are the same, and so is the size of the vocabulary."""
+    corpus = tmp_path / "mine.txt"
+    lines = (texts / "train.txt").read_text()
+    corpus.write_text(lines)
+    pretrain(make_arguments(corpus=[str(corpus)], max_steps=4))
+    os.utime(corpus, (1, 1))
+    assert pretrain(make_arguments(corpus=[str(corpus)], max_steps=5))["steps"] == 5
+    corpus.write_text(lines + "the mill by the sea saw some bread\n" * 40)
+    with pytest.raises(FileExistsError, match=r"learnt from other texts or with another tokenizer.*--overwrite"):
+        pretrain(make_arguments(corpus=[str(corpus)], max_steps=6))
+    assert pretrain(make_arguments(corpus=[str(corpus)], max_steps=2, overwrite=True))["steps"] == 2
+
+
+def test_the_showcase_decodes_where_the_vectors_are_normalised(make_arguments, capsys):
+    pretrain(make_arguments(normalize="rows", showcase=True, max_steps=2))
+    assert "to use it:" in capsys.readouterr().out
+
+
+def test_waiting_for_batches_counts_as_training(make_arguments, monkeypatch):
+    iterate = MicroBatches.iterate
+
+    def slow(self, *args):
+        for step in iterate(self, *args):
+            time.sleep(0.05)
+            yield step
+
+    monkeypatch.setattr(MicroBatches, "iterate", slow)
+    summary = pretrain(make_arguments())
+    assert summary["tokens"] / summary["tokens_per_second"] > 8 * 0.05
+
+
+def test_held_out_loss_is_of_the_words_alone(make_arguments, monkeypatch):
+    """Not of the penalty, whose share would hang on how many batches there are."""
+    settings = {"family": "structured_self_attention", "latent_heads": 3, "max_steps": 1, "learning_rate": 1e-9}
+    losses = [pretrain(make_arguments(f"run-{weight}", attention_penalty=weight, **settings)) for weight in (0.0, 5.0)]
+    assert losses[0]["validation_loss"] == pytest.approx(losses[1]["validation_loss"], abs=1e-5)

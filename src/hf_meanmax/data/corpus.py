@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import IO, Any
 
 ENCODING_ERRORS = ("strict", "replace", "ignore")
-_TEXT_SUFFIXES = (".txt", ".gz", ".xz", ".zst")
+COMPRESSED = (".gz", ".xz", ".zst")
+TABLES = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -174,7 +175,7 @@ class DatasetRows(Corpus):
                 if self.part and isinstance(text, dict):
                     text = text.get(self.part)
                 if text is not None and not isinstance(text, str):
-                    raise TypeError(
+                    raise ValueError(
                         f"Row {row} of column {self.text_column!r} is {type(text).__name__}, not text; "
                         "name the column that holds the text."
                     )
@@ -253,18 +254,19 @@ def open_corpus(
     """Open text files or a data set as a `Corpus`.
 
     Args:
-        source: a path or glob of .txt, .gz, .xz or .zst files (a file without suffix is read as plain text), the folder
-            of a data set written by `save_to_disk`, the name of a data set on the Hub (streamed), a loaded data set,
-            a `Corpus`, or a list of any of these.
+        source: a path or glob of text files (any suffix, perhaps with .gz, .xz or .zst) or of .csv, .json, .jsonl or
+            .parquet tables with named columns, the folder of a data set written by `save_to_disk`, the name of a data
+            set on the Hub (streamed), a loaded data set, a `Corpus`, or a list of any of these.
         encoding_errors: what to do with bytes that are not UTF-8: "strict" (an error), "replace" or "ignore".
-        text_column: the column of a data set that holds the text.
+        text_column: the column of a data set or table that holds the text.
         split: the split of a data set.
         config_name: the configuration of a data set on the Hub.
         rows_are_documents: whether every row of a data set is a document of its own.
 
     Raises:
         FileNotFoundError: no such file, no match of a glob, no such data set.
-        ValueError: unknown split, column or `encoding_errors`, an empty list, or a folder that is no data set.
+        ValueError: unknown split, column or `encoding_errors`, an empty list, a damaged table, or a folder that is no
+            data set.
     """
     if isinstance(source, Corpus):
         return source
@@ -282,22 +284,49 @@ def open_corpus(
             source = _choose_split(source, split, "the data set")
         return DatasetRows(source, text_column, rows_are_documents, name=repr(getattr(source, "info", None)))
 
+    def open_file(path: Path) -> Corpus:
+        if table_kind(path):
+            return DatasetRows(load_table(path, encoding_errors), text_column, rows_are_documents)
+        return TextFile(path, encoding_errors)
+
     path = Path(source).expanduser()
     if path.is_file():
-        return TextFile(path, encoding_errors)
+        return open_file(path)
     if path.is_dir():
         return DatasetRows(load_from_disk(path, split), text_column, rows_are_documents)
     if glob.has_magic(source):
         files = sorted(file for file in glob.glob(str(path), recursive=True) if os.path.isfile(file))
         if not files:
             raise FileNotFoundError(f"No file matches {source!r}.")
-        return Chain([TextFile(file, encoding_errors) for file in files])
-    looks_local = source.startswith((".", "/", "~")) or path.suffix in _TEXT_SUFFIXES
+        return Chain([open_file(Path(file)) for file in files])
+    looks_local = source.startswith((".", "/", "~")) or path.suffix in (".txt", *COMPRESSED, *TABLES)
     in_a_folder = path.parent != Path(".") and path.parent.is_dir()
     if looks_local or in_a_folder or not _HUB_NAME.fullmatch(source):
         raise FileNotFoundError(f"No such file, folder or data set: {source!r}.")
     dataset = load_from_hub(source, split, config_name)
     return DatasetRows(dataset, text_column, rows_are_documents, name=[source, config_name, split, repr(dataset.info)])
+
+
+def table_kind(path: Path) -> str:
+    """The kind of a file with named columns, by its suffix, as `datasets` calls it; empty for other files."""
+    return TABLES.get(Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix, "")
+
+
+def load_table(path: Path, encoding_errors: str = "strict") -> Any:
+    """A file with named columns as a data set.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    # Words such as "None" are texts, not missing values.
+    options = {"keep_default_na": False, "encoding_errors": encoding_errors} if table_kind(path) == "csv" else {}
+    try:
+        return datasets_package().load_dataset(table_kind(path), data_files=str(path), split="train", **options)
+    except ImportError:
+        raise
+    except Exception as error:
+        # Of many kinds, most of which name what went wrong in their cause.
+        raise ValueError(f"{path} cannot be read as a table: {error.__cause__ or error}") from error
 
 
 def load_from_disk(path: Path, split: str) -> Any:

@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .corpus import TextFile, datasets_package, load_from_disk, load_from_hub
-
-_COMPRESSED = (".gz", ".xz", ".zst")
-_TABLES = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+from .corpus import COMPRESSED, TABLES, TextFile, load_from_disk, load_from_hub, load_table, table_kind
 
 
 @dataclass
@@ -68,13 +65,12 @@ def read_labelled(
             load_from_disk(path, split), text_column, pair_column, label_column, str(path)
         )
     elif path.is_file():
-        kind = Path(path.stem).suffix if path.suffix in _COMPRESSED else path.suffix
-        if kind in _TABLES:
-            table = _read_table(path, _TABLES[kind], encoding_errors)
+        if table_kind(path):
+            table = load_table(path, encoding_errors)
             rows = _from_dataset(table, text_column, pair_column, label_column, str(path))
         else:
             rows = _from_lines(TextFile(path, encoding_errors))
-    elif str(source).startswith((".", "/", "~")) or path.suffix in (*_COMPRESSED, *_TABLES, ".tsv", ".txt"):
+    elif str(source).startswith((".", "/", "~")) or path.suffix in (*COMPRESSED, *TABLES, ".tsv", ".txt"):
         raise FileNotFoundError(f"No such file or data set: {str(source)!r}.")
     else:
         loaded = load_from_hub(os.fspath(source), split, None)
@@ -97,18 +93,6 @@ def _from_lines(file: TextFile) -> Iterator[tuple[str, str | None, str]]:
             shown = line if len(line) <= 60 else line[:57] + "..."
             raise ValueError(f"{file.path}, line {number}: expected {expected}, found {shown!r}.")
         yield parts[0], (parts[1] if width == 3 else None), parts[-1]
-
-
-def _read_table(path: Path, kind: str, encoding_errors: str) -> Any:
-    # Words such as "None" are texts, not missing values.
-    options = {"keep_default_na": False, "encoding_errors": encoding_errors} if kind == "csv" else {}
-    try:
-        return datasets_package().load_dataset(kind, data_files=str(path), split="train", **options)
-    except ImportError:
-        raise
-    except Exception as error:
-        # Of many kinds, most of which name what went wrong in their cause.
-        raise ValueError(f"{path} cannot be read as a table: {error.__cause__ or error}") from error
 
 
 def _from_dataset(

@@ -143,18 +143,24 @@ def teacher_forced_scores(model: Any, batches: Iterable[dict[str, torch.Tensor]]
 def teacher_forced_counts(model: Any, batch: dict[str, torch.Tensor], splits: bool = True) -> torch.Tensor:
     """Summed cross entropy, correct tokens and all tokens of one batch, as a float64 tensor `(3,)`.
 
+    On the CPU, whatever the model's device. The cross entropy is of the words alone, without the attention's penalty.
     Of a model that also says the previous sentence, the next one counts. With `splits` a batch whose logits would need
     more than a gigabyte is scored in parts.
     """
     batch = {name: value for name, value in batch.items() if name != "previous_labels"}
-    totals = torch.zeros(3, dtype=torch.float64, device=batch["labels"].device)
+    # Not every accelerator has float64.
+    totals = torch.zeros(3, dtype=torch.float64)
     rows, length = batch["labels"].shape
     size = max(1, _MOST_LOGITS // (length * model.config.vocab_size)) if splits else rows
     for start in range(0, rows, size):
         part = {name: tensor[start : start + size] for name, tensor in batch.items()}
         output, labels = model(**part, num_items_in_batch=1), part["labels"]
         correct = ((output.logits.argmax(dim=-1) == labels) & (labels != -100)).sum()
-        totals += torch.stack([output.loss.double(), correct.double(), (labels != -100).sum().double()])
+        loss = output.loss
+        if output.attention_penalty is not None:
+            loss = loss - model.config.attention_penalty * output.attention_penalty
+        counts = [loss.float(), correct.float(), (labels != -100).sum().float()]
+        totals += torch.stack(counts).cpu().double()
     return totals
 
 

@@ -695,7 +695,11 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
             # leaves of a normalised vector is nearer still.
             slack = max(torch.finfo(embedding.dtype).eps, 2e-6) if embedding.is_floating_point() else 0.0
         norms = embedding.reshape(-1, rows, width).float().norm(dim=-1)
-        is_unit = ((norms - 1).abs() <= slack).all(dim=-1) | ((norms.square().sum(-1).sqrt() - 1).abs() <= slack)
+        lengths = torch.stack(((norms - 1).abs().amax(dim=-1), (norms.square().sum(-1).sqrt() - 1).abs()))
+        is_unit = (lengths <= slack).any(dim=0)
+        if len(latents) >= 8:
+            # In bf16 none comes out at 1, but so many raw ones do not all come near it by chance.
+            is_unit |= bool((lengths <= 1e-2).all(dim=-1).any())
         if bool(is_unit.any()):
             raise ValueError(
                 f"{int(is_unit.sum())} of {len(latents)} sentence embeddings are L2-normalised; this model decodes "

@@ -143,7 +143,8 @@ class LatentConfig(PreTrainedConfig):
         position_embedding_type (`"sinusoidal"`, `"learned"` or `"none"`, defaults to `"sinusoidal"`):
             Codes added to the word vectors; positions count from 0 in encoder and decoder alike.
         max_position_embeddings (`int`, defaults to 512):
-            Rows of a learned position table; positions beyond it get a zero code. Sinusoidal codes have no limit.
+            Rows of a learned position table; positions beyond it get a zero code. Without such a table there is no
+            limit, and this becomes -1, which is how sentence-transformers is told so.
         embedding_dropout (`float`, defaults to 0.5):
             Dropout on the sum of word vector and position code.
         hidden_dropout (`float`, defaults to 0.0):
@@ -229,6 +230,9 @@ class LatentConfig(PreTrainedConfig):
         self._refuse_unknown_keywords(kwargs)
         if self.input_vocab_size is None:
             self.input_vocab_size = self.vocab_size
+        size = self.max_position_embeddings
+        if self.position_embedding_type != "learned" and isinstance(size, int) and size > 0:
+            self.max_position_embeddings = -1
         super().__post_init__(**kwargs)
 
     def _refuse_unknown_keywords(self, kwargs: dict[str, Any]) -> None:
@@ -318,6 +322,8 @@ class LatentConfig(PreTrainedConfig):
             "classifier_hidden_size", "classifier_row_size", "classifier_column_size",
         ):  # fmt: skip
             value = getattr(self, name)
+            if name == "max_position_embeddings" and value == -1 and self.position_embedding_type != "learned":
+                continue
             if value is not None and value < 1:
                 raise ValueError(f"`{name}` is {value}; it must be 1 or more.")
         is_smaller = self.input_vocab_size is not None and self.input_vocab_size < self.vocab_size

@@ -555,6 +555,8 @@ def _convert(key: str, value: Any, kind: Any) -> Any:
         if value not in options:
             raise ValueError(f"`{key}` is {value!r}; allowed: {', '.join(map(repr, options))}.")
         return value
+    if any(getattr(option, "__origin__", None) is Literal and value in get_args(option) for option in options):
+        return value
     if isinstance(value, str) and value.lower() in ("none", "null") and type(None) in options:
         return None
     for option in options:

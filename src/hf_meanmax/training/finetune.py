@@ -47,7 +47,7 @@ def finetune(args: FinetuneArguments) -> dict[str, Any]:
         FileExistsError: if `output_dir` holds a run with other settings.
     """
     from accelerate import PartialState
-    from transformers import DataCollatorWithPadding, EarlyStoppingCallback, set_seed
+    from transformers import DataCollatorWithPadding, set_seed
 
     folder = Path(args.output_dir)
     use_all_cores(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
@@ -69,7 +69,7 @@ def finetune(args: FinetuneArguments) -> dict[str, Any]:
         del example["is_cut"]
 
     metric = "accuracy" if args.problem == "classification" else "pearson"
-    patience = args.early_stopping_patience
+    stopping = [_early_stopping(args.early_stopping_patience, latest)] if args.early_stopping_patience else []
     trainer = _penalty_trainer_class()(
         model=model,
         args=_training_arguments(args, folder, metric),
@@ -78,7 +78,7 @@ def finetune(args: FinetuneArguments) -> dict[str, Any]:
         processing_class=tokenizer,
         data_collator=DataCollatorWithPadding(tokenizer),
         compute_metrics=_score_classes if args.problem == "classification" else _score_numbers,
-        callbacks=[EarlyStoppingCallback(patience)] if patience else [],
+        callbacks=stopping,
     )
     trainer.train(resume_from_checkpoint=None if latest is None else str(latest))
     results: dict[str, Any] = {
@@ -135,6 +135,20 @@ def _training_arguments(args: FinetuneArguments, folder: Path, metric: str) -> A
         logging_strategy="epoch",
         report_to=args.report_to.split(",") if args.report_to else [],
     )
+
+
+def _early_stopping(patience: int, latest: Path | None) -> Any:
+    """Stops after `patience` epochs without a better score, those before the checkpoint `latest` included."""
+    from transformers import EarlyStoppingCallback
+
+    callback = EarlyStoppingCallback(patience)
+    if latest is not None:
+        # Trainer would count from 0 again, unless told to restore much else.
+        state = json.loads((latest / "trainer_state.json").read_text(encoding="utf-8"))
+        saved = state["stateful_callbacks"].get(type(callback).__name__, {})
+        counted = saved.get("attributes", {}).get("early_stopping_patience_counter", 0)
+        callback.early_stopping_patience_counter = counted
+    return callback
 
 
 def _device() -> torch.device:

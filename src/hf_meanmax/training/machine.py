@@ -7,10 +7,14 @@ import ctypes
 import resource
 import sys
 import time
+from datetime import timedelta
 from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
+
+# How long a process may wait for what another one prepares; the backends' own limits are minutes.
+PATIENCE = timedelta(days=7)
 
 # Of malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -19,7 +23,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 def is_bf16_fast(device: torch.device) -> bool:
     """Whether the device multiplies bf16 matrices faster than fp32 ones."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported()
+        # Older GPUs emulate it, at a fraction of their rate in fp32.
+        return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type == "cpu":
         cpu: Any = torch.cpu
         return any(getattr(cpu, f"_is_{name}_supported", bool)() for name in ("amx_tile", "avx512_bf16"))

@@ -59,6 +59,12 @@ class Prepared:
     references: list[str] = field(default_factory=list)
     target_tokenizer: Any = None
 
+    def fingerprint(self) -> str:
+        """Hash of the tokenizers and of how often each token is in the training texts, wherever these lie."""
+        tokenizers = [_tokenizer_key(tokenizer) for tokenizer in (self.tokenizer, self.said_by)]
+        stores = [self.train, self.said]
+        return _digest(tokenizers, [(len(store), store.token_counts.tolist()) for store in stores])
+
     @property
     def said(self) -> TokenStore:
         """The store of what the decoder says."""

@@ -43,6 +43,7 @@ from .arguments import PretrainArguments, describe_settings, list_recipes, parse
 from .checkpoints import METRICS_FILE, Checkpoints, claim_folder
 from .decoder_inputs import feed_decoder
 from .machine import (
+    PATIENCE,
     attention_for,
     count_flops,
     keep_freed_memory,
@@ -82,7 +83,7 @@ class Run:
     """A training run: what it needs, and its loop."""
 
     def __init__(self, args: PretrainArguments):
-        from accelerate import Accelerator, DistributedDataParallelKwargs
+        from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
         from accelerate.utils import DistributedType
 
         self.args = args
@@ -92,7 +93,10 @@ class Run:
             tracker_options = {"log_with": args.report_to.split(","), "project_dir": str(self.folder)}
         self.accelerator = Accelerator(
             mixed_precision="no",
-            kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],
+            kwargs_handlers=[
+                DistributedDataParallelKwargs(gradient_as_bucket_view=True),
+                InitProcessGroupKwargs(timeout=PATIENCE),
+            ],
             **tracker_options,
         )
         self.device = self.accelerator.device
@@ -106,6 +110,10 @@ class Run:
             use_all_cores(int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size)))
             keep_freed_memory()
         self.is_sharded = self.accelerator.distributed_type == DistributedType.FSDP
+        if self.is_sharded and args.decoder_inputs == "own":
+            raise ValueError(
+                "`decoder_inputs` 'own' needs whole weights in each process. Leave FSDP out, or give 'words'."
+            )
         self.use_bf16 = uses_bf16(args.precision, self.device)
         self.checkpoints = Checkpoints(self.folder / "checkpoints", args.keep_checkpoints)
         self.state: dict[str, Any] = {
@@ -129,10 +137,18 @@ class Run:
         self.say(f"training corpus: {self.prepared.train.report}")
         if self.prepared.train_target is not None:
             self.say(f"its translations: {self.prepared.train_target.report}")
+        self.state["learnt_from"] = self.prepared.fingerprint()
         self._build()
         latest = self.checkpoints.latest()
         if latest is not None:
+            learnt_from = self.state["learnt_from"]
             self.state.update(self.checkpoints.load(latest, self.stateful_model, self.optimizer))
+            if self.state["learnt_from"] != learnt_from:
+                raise FileExistsError(
+                    f"{self.folder} holds a run that learnt from other texts or with another tokenizer, so that its "
+                    "weights know other words. Give the corpus as it was, another --output_dir, or --overwrite to "
+                    "start anew."
+                )
             best = self.checkpoints.folder / f"step-{self.state['best_step'] or 0:08d}"
             if args.early_stopping_patience and not best.is_dir():
                 # Without early stopping the best weights need not have been saved.
@@ -295,10 +311,12 @@ class Run:
         if self.stop_reason:
             return
         bar = tqdm(total=self.total_steps, initial=state["step"], desc="train", disable=not self.is_main, unit="step")
+        begin = time.perf_counter()
         for epoch, step_in_epoch, micro_batches, num_targets in self._steps():
             if not self.flops_per_token:
+                waited = time.perf_counter() - begin
                 self.flops_per_token = self._count_flops_per_token(micro_batches)
-            begin = time.perf_counter()
+                begin = time.perf_counter() - waited
             loss = self._step(micro_batches, num_targets)
             state["step"] += 1
             state["tokens"] += num_targets
@@ -325,6 +343,8 @@ class Run:
                 take_time()
             if self.stop_reason or at_end:
                 break
+            # What follows is the wait for the next batch, which is part of its step.
+            begin = time.perf_counter()
         bar.close()
 
     def _start_clocks(self) -> Callable[[], None]:
@@ -378,7 +398,10 @@ class Run:
         if args.max_grad_norm and self.has_sparse_gradients:
             clip_gradients(self.trained, args.max_grad_norm)
         elif args.max_grad_norm:
-            self.accelerator.clip_grad_norm_(self.trained, args.max_grad_norm)
+            # Accelerate knows a sharded model by all of its parameters.
+            wrapped: Any = self.wrapped
+            clipped = list(wrapped.parameters()) if self.is_sharded else self.trained
+            self.accelerator.clip_grad_norm_(clipped, args.max_grad_norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return totals
@@ -461,14 +484,16 @@ class Run:
         from hf_meanmax.evaluation.reconstruction import teacher_forced_counts
 
         self.model.eval()
-        totals = torch.zeros(3, dtype=torch.float64, device=self.device)
+        totals = torch.zeros(3, dtype=torch.float64)
         forward = self.wrapped if self.is_sharded else self.model
         with torch.no_grad(), self._autocast():
             for _, batch, _ in self.validation_batches.sequential():
                 batch = {k: v.to(self.device) for k, v in batch.items()}
                 # Processes that share the weights must make as many forward passes as each other.
                 totals += teacher_forced_counts(forward, batch, splits=not self.is_sharded)
-        loss, correct, count = self.accelerator.reduce(totals, "sum").tolist()
+        if self.world_size > 1:
+            totals = self.accelerator.reduce(totals.to(self.device), "sum")
+        loss, correct, count = totals.tolist()
         self.model.train()
         return {"validation_loss": loss / count, "validation_accuracy": correct / count}
 
@@ -485,7 +510,7 @@ class Run:
             f"step {state['step']}: validation loss {scores['validation_loss']:.3f}, "
             f"accuracy {scores['validation_accuracy']:.4f}"
         )
-        if self.prepared.references:
+        if self.prepared.references and not self.is_sharded:
             scores["validation_bleu"] = self.translation_bleu()
             self.say(f"    BLEU of greedy translations {scores['validation_bleu']:.1f}")
         for original, said in self.sample(args.sample_sentences):

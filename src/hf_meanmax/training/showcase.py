@@ -15,9 +15,8 @@ _BOUND = {"max_new_tokens": _WIDEST + 1}
 
 def interpolate(model: Any, tokenizer: Any, first: str, second: str, steps: int = 5) -> list[str]:
     """Texts decoded along the straight line between the embeddings of two sentences, both ends included."""
-    batch = tokenizer([first, second], padding=True, return_tensors="pt")
     with torch.no_grad():
-        ends = model.encoder(**batch).pooler_output
+        ends = _raw_embeddings(model, tokenizer, [first, second])
         weights = torch.linspace(0, 1, steps)[:, None]
         said = model.generate(sentence_embedding=torch.lerp(ends[:1], ends[1:], weights), **_BOUND)
     return tokenizer.batch_decode(said, skip_special_tokens=True)
@@ -48,7 +47,9 @@ def show(folder: str | os.PathLike[str], sentences: Sequence[str], number: int =
 
     print("\nreconstructions of held-out sentences, from their vectors alone")
     with torch.no_grad():
-        said = model.generate(sentence_embedding=embeddings[spaced], **_BOUND)
+        # The SentenceTransformer may normalise, and those cannot be decoded.
+        raw = _raw_embeddings(model, tokenizer, [sentences[query] for query in spaced])
+        said = model.generate(sentence_embedding=raw, **_BOUND)
     for query, text in zip(spaced, tokenizer.batch_decode(said, skip_special_tokens=True), strict=True):
         print(f"  {_short(sentences[query])}\n   -> {_short(text)}")
 
@@ -63,6 +64,10 @@ def show(folder: str | os.PathLike[str], sentences: Sequence[str], number: int =
         f'  model = SentenceTransformer("{folder}")\n'
         f'  embeddings = model.encode(["a sentence of yours"])'
     )
+
+
+def _raw_embeddings(model: Any, tokenizer: Any, texts: Sequence[str]) -> torch.Tensor:
+    return model.encoder(**tokenizer(list(texts), padding=True, return_tensors="pt")).pooler_output
 
 
 def _short(text: str) -> str:
