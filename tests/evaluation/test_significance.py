@@ -246,3 +246,20 @@ def test_results_of_other_test_sets_are_refused():
         average_gain([])
     with pytest.raises(ValueError, match="2 positive numbers"):
         average_gain([(model, [model])] * 2, weights=[1])
+
+
+def test_texts_of_a_cluster_are_drawn_together():
+    rng = np.random.default_rng(3)
+    cluster = np.repeat(np.arange(40), rng.integers(2, 7, size=40))
+    ours, theirs = (np.repeat(rng.random(40) < share, np.bincount(cluster)) for share in (0.8, 0.6))
+    model, control = classified(ours), classified(theirs)
+    for result in (model, control):
+        result.items["cluster"] = cluster
+    found = gain(model, [control], samples=20_000)
+    differences = model.items["correct"] - control.items["correct"]
+    sums, sizes = np.bincount(cluster, differences), np.bincount(cluster)
+    drawn = rng.integers(40, size=(20_000, 40))
+    plain = 100 * sums[drawn].sum(1) / sizes[drawn].sum(1)
+    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(plain, [0.025, 0.975])), abs=0.7)
+    alone = gain(classified(ours), [classified(theirs)], samples=20_000)
+    assert found.high - found.low > 1.5 * (alone.high - alone.low)

@@ -104,7 +104,7 @@ class ParaphraseClusters(Task):
         return {"held_out": self.held_out, "seed": self.seed, "repeats": self.repeats}
 
     def evaluate(self, embed: Embed, device: Any = None) -> TaskResult:
-        """Scores an encoder; `items` has the `correct` of `nearest_cosine`, one a text.
+        """Scores an encoder; `items` has the `correct` of `nearest_cosine` and the `cluster`, one a text.
 
         `device` computes the neighbours; the rest is done on the CPU.
 
@@ -134,7 +134,8 @@ class ParaphraseClusters(Task):
                 "inverse_davies_bouldin": inverse_davies_bouldin(vectors, labels),
             },
             main=self.main_metric,
-            items={"correct": correct["cosine"].astype(np.float64)},
+            # The texts of a cluster are right by one another.
+            items={"correct": correct["cosine"].astype(np.float64), "cluster": labels},
             num_test=len(labels),
             details={
                 "clusters": int(labels.max()) + 1,

@@ -174,7 +174,7 @@ def _check_comparable(model: TaskResult, controls: Sequence[TaskResult]) -> None
                     f"The model has {len(values):,} test items ({name!r}), a control {len(control.items[name]):,}; "
                     "they must be results on the same test set."
                 )
-            if name in ("gold", "group") and not np.array_equal(control.items[name], values):
+            if name in ("gold", "group", "cluster") and not np.array_equal(control.items[name], values):
                 raise ValueError(f"{name!r} of the model and of a control differ: results on different test sets.")
 
 
@@ -222,10 +222,14 @@ def _correct_differences(
 ) -> np.ndarray:
     correct = np.asarray(model.items["correct"], dtype=np.float64)
     differences = np.mean([correct - np.asarray(control.items["correct"]) for control in controls], axis=0)
-    # Items of equal difference are interchangeable, so how many of each value a sample holds is drawn at once.
-    values, counts = np.unique(differences, return_counts=True)
-    drawn = rng.multinomial(len(correct), counts / len(correct), size=samples)
-    return 100 * (drawn @ values) / len(correct)
+    # Whole clusters are drawn where items go together; else each item is one of its own.
+    clusters = np.unique(model.items.get("cluster", np.arange(len(correct))), return_inverse=True)[1]
+    kinds = np.stack([np.bincount(clusters, differences), np.bincount(clusters)], axis=1)
+    # Those of equal sum and size are interchangeable, so how many of each kind a sample holds is drawn at once.
+    kinds, counts = np.unique(kinds, axis=0, return_counts=True)
+    drawn = rng.multinomial(counts.sum(), counts / counts.sum(), size=samples)
+    totals = drawn @ kinds
+    return 100 * totals[:, 0] / totals[:, 1]
 
 
 def _pearson_differences(
