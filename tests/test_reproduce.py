@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import statistics
 import subprocess
@@ -45,7 +46,7 @@ def write_plan(path, **changes):
             "mean-max AAE (tiny)": {"recipe": str(path.parent / "tiny.yaml"), "seeds": [3, 4]},
             "another": {"model": "{data}/other", "controls": "none"},
         },
-        "evaluate": {"tasks": "TREC,STS12", "controls": "bag", "any_size": True},
+        "evaluate": {"tasks": "TREC,STS12,STS13", "controls": "bag", "any_size": True},
         "reconstruct": {"source": "{output}/corpus.txt", "limit": 20, "min_tokens": 1},
         "cards": {"folder": "{output}/cards", "prefix": "tiny-", "limits": "Small talk only."},
         **changes,
@@ -61,12 +62,14 @@ def test_systems_become_a_table(data, tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().out.rstrip().endswith(table.rstrip())
     header, _, *lines = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
     assert header == [
-        "system", "dimension", "TREC", "STS12", "mean STS", "BLEU", "word for word", "training tokens", "minutes",
-        "CPU minutes", "tokens/s", "sentences/s", "runs",
+        "system", "dimension", "TREC", "STS12", "STS13", "mean of STS12, STS13", "BLEU", "word for word",
+        "training tokens", "minutes", "CPU minutes", "tokens/s", "sentences/s", "runs", "prepared files",
     ]  # fmt: skip
     assert [line[0] for line in lines] == ["mean-max AAE (tiny)", "another"]
     trained, other = (dict(zip(header, line, strict=True)) for line in lines)
     assert (trained["runs"], other["runs"]) == ("2", "1")
+    corpus_hash = hashlib.blake2b((output / "corpus.txt").read_bytes(), digest_size=8).hexdigest()
+    assert (trained["prepared files"], other["prepared files"]) == (corpus_hash[:4], "")
     mean, deviation = map(float, trained["training tokens"].split(" \u00b1 "))
     assert 400 <= mean < 700
     assert (other["training tokens"], other["BLEU"]) == ("", "")
@@ -78,8 +81,10 @@ def test_systems_become_a_table(data, tmp_path, capsys, monkeypatch):
     assert prepared.startswith("cp ")
     assert trained_by.startswith("python -m hf_meanmax.training.pretrain")
     assert second["seed"] == 4
-    correlations = [one["scores"]["STS12"]["pearson"] for one in (row, second)]
-    assert [float(text) for text in trained["mean STS"].split(" \u00b1 ")] == pytest.approx(
+    correlations = [
+        statistics.fmean(one["scores"][task]["pearson"] for task in ("STS12", "STS13")) for one in (row, second)
+    ]
+    assert [float(text) for text in trained["mean of STS12, STS13"].split(" \u00b1 ")] == pytest.approx(
         [statistics.fmean(correlations), statistics.stdev(correlations)], abs=6e-4
     )
     counts = [one["training"]["tokens"] for one in (row, second)]
@@ -109,6 +114,10 @@ def test_systems_become_a_table(data, tmp_path, capsys, monkeypatch):
     assert commands == []
     (output / "kept.txt").rename(output / "corpus.txt")
     assert card.read_text() == text
+    # Nor where the folders are named otherwise.
+    (tmp_path / "link").symlink_to(data)
+    main([plan, "--data", str(tmp_path / "link"), "--output", str(output)])
+    assert commands == []
     write_plan(tmp_path / "plan.yaml", evaluate={"tasks": "TREC", "controls": "none", "any_size": True})
     main([plan, "--data", str(data), "--output", str(output), "--only", "another"])
     assert len(commands) == 1
@@ -129,8 +138,8 @@ def test_a_changed_system_is_not_taken_for_the_one_that_was_trained(data, tmp_pa
         else:
             main([plan, "--data", str(data), "--output", str(output)])
     assert json.loads((output / "rows.json").read_text())["a"]["plan"]["system"] == {
-        "model": str(output / "runs" / "a" / "model"),
-        "command": f"cp -r {data}/other '{output}/runs/a'/model",
+        "model": "{run}/model",
+        "command": command,
     }
 
 

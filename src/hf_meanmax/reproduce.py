@@ -24,6 +24,7 @@ the others. Several processes may work on one list: each leaves out what another
 from __future__ import annotations
 
 import difflib
+import hashlib
 import inspect
 import json
 import shlex
@@ -72,6 +73,7 @@ class Plan:
             their repositories on the Hub (without one, usage names the folders of the runs); a `prefix` of their
             names; and what [`write_model_card`][hf_meanmax.hub.write_model_card] takes, of which `data` and `limits`
             are for systems without a `corpus` of their own. None, and no card is written.
+        written: by system, what its row depends on as the plan has it: a row stays finished wherever the folders lie.
     """
 
     systems: dict[str, dict[str, Any]]
@@ -81,6 +83,7 @@ class Plan:
     evaluate: dict[str, Any] = field(default_factory=lambda: dict(_EVALUATE))
     reconstruct: dict[str, Any] = field(default_factory=dict)
     cards: dict[str, str] = field(default_factory=dict)
+    written: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
@@ -107,7 +110,8 @@ def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
             raise ValueError(f"{path}: unknown part {name!r}.{hint} Known: {', '.join(sorted(_PARTS))}.")
     folders = {"{data}": str(Path(data)), "{output}": str(Path(output))}
     # A part may be named and left empty.
-    content = {name: part for name, part in _put_in(content, folders).items() if part is not None}
+    as_written = {name: part for name, part in content.items() if part is not None}
+    content = _put_in(as_written, folders)
     known = {"evaluate": set(_EVALUATE), "reconstruct": _reconstruct_settings(), "cards": _CARDS}
     for part, names in known.items():
         for name in content.get(part, {}):
@@ -137,7 +141,18 @@ def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
     for name in systems:
         if places.count(folder_name(name)) > 1:
             raise ValueError(f"{path}: the system {name!r} would share its folder with another; rename it.")
-    return Plan(**{**content, "systems": systems, "groups": groups})
+    plan = Plan(**{**content, "systems": systems, "groups": groups})
+    plan.written = {one: _depends_on(as_written, group, one) for one, group in groups.items()}
+    return plan
+
+
+def _depends_on(content: Mapping[str, Any], group: str, name: str) -> dict[str, Any]:
+    """What the row of a system depends on, the folders not put in: these may lie anywhere."""
+    system = next(system for other, system in content["systems"].items() if str(other) == group)
+    common = content.get("common", {}) if "recipe" in system else {}
+    parts = {"prepare": content.get("prepare", []), "reconstruct": content.get("reconstruct", {})}
+    parts["evaluate"] = {**_EVALUATE, **content.get("evaluate", {})}
+    return {"system": {**common, **_with_seeds(group, system, Path())[name]}, **parts}
 
 
 def _reconstruct_settings() -> set[str]:
@@ -225,10 +240,7 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
 
 def _wanted(plan: Plan, name: str) -> dict[str, Any]:
     """What a finished row depends on."""
-    system = plan.systems[name]
-    common = plan.common if "recipe" in system else {}
-    parts = {"prepare": plan.prepare, "evaluate": plan.evaluate, "reconstruct": plan.reconstruct}
-    return {"system": {**common, **system}, **parts}
+    return plan.written[name]
 
 
 def _is_finished(plan: Plan, name: str, row: Mapping[str, Any]) -> bool:
@@ -240,6 +252,7 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> dict[str, Any]
     prepared = [step["command"] for step in plan.prepare] if "recipe" in system else []
     row: dict[str, Any] = {"versions": package_versions(), "commands": prepared}
     if "recipe" in system:
+        row["prepared"] = {Path(step["makes"]).name: _digest(Path(step["makes"])) for step in plan.prepare}
         model = str(run / "model")
         settings = {**plan.common, **_of_training(system), "output_dir": str(run)}
         command = [sys.executable, "-m", "hf_meanmax.training.pretrain", str(settings.pop("recipe"))]
@@ -301,6 +314,11 @@ def _write_card(plan: Plan, name: str, row: Mapping[str, Any], output: Path, ane
             model, f"{owner}/{title}" if owner else str(model), title=title, path=path, more_figures=said,
             results=Results.load(output / folder_name(name)).to_dict(), command="\n".join(row["commands"]), **cards,
         )  # fmt: skip
+
+
+def _digest(path: Path) -> str:
+    """Hash of a file, which tells the rows that share it."""
+    return hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
 
 
 def _as_typed(command: Sequence[str]) -> str:
@@ -371,8 +389,10 @@ def write_tables(plan: Plan, output: Path) -> None:
     gains = list(dict.fromkeys(name for one in results.values() for name in one.average_gains))
     header = ["system", "dimension", *tasks, *(name.replace("_", " ") for name in averages)]
     header += [f"gain, {name.replace('_', ' ')}" for name in gains]
-    header += ["mean STS", "BLEU", "word for word"]
-    header += ["training tokens", "minutes", "CPU minutes", "tokens/s", "sentences/s", "runs"]
+    if len(sts) > 1:
+        header.append(f"mean of {', '.join(sts)}")
+    header += ["BLEU", "word for word"]
+    header += ["training tokens", "minutes", "CPU minutes", "tokens/s", "sentences/s", "runs", "prepared files"]
     lines = []
     for group, names in groups.items():
         is_current = all(_is_finished(plan, name, rows[name]) for name in names)
@@ -386,7 +406,8 @@ def write_tables(plan: Plan, output: Path) -> None:
         line += [
             _number([results[name].average_gains.get(key, {}).get("difference") for name in names], 1) for key in gains
         ]
-        line.append(_number([_mean_of(rows[name]["scores"], sts) for name in names], 3))
+        if len(sts) > 1:
+            line.append(_number([_mean_of(rows[name]["scores"], sts) for name in names], 3))
         said = [rows[name].get("reconstruction", {}) for name in names]
         line += [
             _number([one.get("bleu") for one in said], 1),
@@ -396,7 +417,10 @@ def write_tables(plan: Plan, output: Path) -> None:
         columns = ("tokens", "minutes", "cpu_minutes", "tokens_per_second")
         line += [_number([one.get(key) for one in training], 0) for key in columns]
         line.append(_number([rows[name].get("sentences_per_second") for name in names], 0))
-        lines.append([*line, str(len(names))])
+        # Some, such as word vectors of several threads, come out otherwise each time that they are made.
+        files = ["".join(digest[:4] for digest in rows[name].get("prepared", {}).values()) or "?" for name in names]
+        is_trained = any("recipe" in plan.systems[name] for name in names)
+        lines.append([*line, str(len(names)), ", ".join(dict.fromkeys(files)) if is_trained and plan.prepare else ""])
     with replacing_file(output / TABLE) as file:
         file.write(markdown_table(header, lines, "l" + "r" * (len(header) - 1)) + "\n")
     write_report(list(results.values()), output)
