@@ -50,3 +50,11 @@ def test_errors_in_one_line(tmp_path):
         main([str(corpus), "--output", str(tmp_path / "vectors.txt")])
     with pytest.raises(SystemExit, match=r"^vectors: .*nothing.txt"):
         main([str(tmp_path / "nothing.txt"), "--output", str(tmp_path / "vectors.safetensors")])
+
+
+def test_the_same_vectors_on_request(tmp_path):
+    corpus = write_corpus(tmp_path / "corpus.txt")
+    options = ["--size", "8", "--epochs", "2", "--deterministic"]
+    for name in ("a", "b"):
+        main([str(corpus), "--output", str(tmp_path / f"{name}.safetensors"), *options])
+    assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()

@@ -30,6 +30,7 @@ def train_corpus_vectors(
     max_words: int = 1_000_000,
     lowercase: bool | None = None,
     seed: int = 0,
+    deterministic: bool = False,
     show_progress: bool = True,
 ) -> WordVectors:
     """Trains skip-gram vectors on a corpus, cut into words as a word-level tokenizer of this package cuts it.
@@ -43,6 +44,7 @@ def train_corpus_vectors(
         max_words: most words with a vector.
         lowercase: by default words are lower-cased, as [`train_tokenizer`] does.
         seed: of the training.
+        deterministic: one thread, so that the same corpus and seed give the same vectors.
         show_progress: whether progress bars are drawn.
 
     Raises:
@@ -57,7 +59,7 @@ def train_corpus_vectors(
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as folder:
         store = build_token_store(corpus, tokenizer, Path(folder) / "store", SentenceFilter(), show_progress)
         return train_word_vectors(
-            StoredWords(store, tokenizer), size, epochs, window=window, min_count=min_count, seed=seed,
+            StoredWords(store, tokenizer), size, epochs, window=window, min_count=min_count, seed=seed, deterministic=deterministic,
             cache_path=output, corpus_key=store.fingerprint, show_progress=show_progress,
         )  # fmt: skip
 
@@ -73,6 +75,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-words", type=positive_int, default=1_000_000, help="most words with a vector")
     parser.add_argument("--keep-case", action="store_true", help="do not lower-case")
     parser.add_argument("--seed", type=int, default=0, help="of the training")
+    parser.add_argument(
+        "--deterministic", action="store_true", help="one thread, so that the same command gives the same vectors"
+    )
     return parser
 
 
@@ -90,6 +95,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             max_words=args.max_words,
             lowercase=not args.keep_case,
             seed=args.seed,
+            deterministic=args.deterministic,
         )
         print(f"{len(vectors):,} words, {vectors.size} dimensions: {args.output}")
 
