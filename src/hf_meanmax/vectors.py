@@ -59,8 +59,8 @@ def train_corpus_vectors(
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as folder:
         store = build_token_store(corpus, tokenizer, Path(folder) / "store", SentenceFilter(), show_progress)
         return train_word_vectors(
-            StoredWords(store, tokenizer), size, epochs, window=window, min_count=min_count, seed=seed, deterministic=deterministic,
-            cache_path=output, corpus_key=store.fingerprint, show_progress=show_progress,
+            StoredWords(store, tokenizer), size, epochs, window=window, min_count=min_count, seed=seed,
+            deterministic=deterministic, cache_path=output, corpus_key=store.fingerprint, show_progress=show_progress,
         )  # fmt: skip
 
 
