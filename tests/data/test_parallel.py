@@ -81,7 +81,7 @@ def test_columns_of_a_data_set():
     assert corpus.source_side.fingerprint() != corpus.target_side.fingerprint()
     with pytest.raises(ValueError, match=r"no column 'translations\.en'; choose one of translation, other"):
         open_corpus(dataset, text_column="translations.en")
-    with pytest.raises(TypeError, match="is dict, not text"):
+    with pytest.raises(ValueError, match="is dict, not text"):
         list(open_corpus(dataset, text_column="translation"))
 
 
