@@ -45,9 +45,9 @@ from .embedding_files import (
     write_manifest,
     write_shard,
 )
-from .export import NO_LIMIT, check_checkpoint, is_missing_folder, is_own_checkpoint
+from .export import check_checkpoint, is_missing_folder, is_own_checkpoint
 from .modeling.base import NO_REPRESENTATION
-from .modeling.configuration_base import LatentConfig
+from .modeling.configuration_base import NO_LIMIT, LatentConfig
 from .training.machine import PATIENCE, is_bf16_fast
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "int8": np.int8}

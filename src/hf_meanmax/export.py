@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from .files import replacing_folder
 from .modeling.base import LatentForSequenceClassification
-from .modeling.configuration_base import LatentConfig
+from .modeling.configuration_base import NO_LIMIT, LatentConfig
 
 NORMALIZATIONS = (None, "rows", "embedding")
 
@@ -45,9 +45,6 @@ TARGET_TOKENIZER = "target_tokenizer"
 
 _TRANSFORMER = "sentence_transformers.base.modules.transformer.Transformer"
 _NORMALIZE = "sentence_transformers.base.modules.normalize.Normalize"
-
-# sentence-transformers cuts texts at `max_position_embeddings` unless it is told a length. No text is this long.
-NO_LIMIT = 2**31 - 1
 
 
 def save_checkpoint(

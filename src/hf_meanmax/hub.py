@@ -24,7 +24,6 @@ from safetensors import safe_open
 from .cli import make_parser, one_line_errors, parse_arguments
 from .export import (
     CHECKPOINT_FILES,
-    NO_LIMIT,
     TARGET_TOKENIZER,
     check_checkpoint,
     full_auto_class,
@@ -33,6 +32,7 @@ from .export import (
     saved_training_args,
 )
 from .files import replacing_file
+from .modeling.configuration_base import NO_LIMIT
 from .modeling.configuration_compound_attention import CompoundAttentionConfig
 
 # The data sets of `model_index`: these entries of a card are replaced by newer ones, any others are somebody's own.

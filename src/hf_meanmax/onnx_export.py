@@ -28,8 +28,9 @@ from . import onnx_encoder
 from .cli import make_parser, one_line_errors, parse_arguments
 from .data.corpus import open_corpus
 from .encode import unit_rows
-from .export import NO_LIMIT, check_checkpoint, checkpoint_folder, saved_normalization
+from .export import check_checkpoint, checkpoint_folder, saved_normalization
 from .files import replacing_folder
+from .modeling.configuration_base import NO_LIMIT
 from .modeling.encoders import RecurrentLayer
 from .onnx_encoder import INT8_MODEL, MODEL, SETTINGS, TOKENIZER, OnnxEncoder
 

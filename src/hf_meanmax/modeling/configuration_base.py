@@ -9,6 +9,9 @@ from huggingface_hub.dataclasses import strict
 from transformers import GenerationConfig
 from transformers.configuration_utils import PreTrainedConfig
 
+# Of the length of a text: no text is this long.
+NO_LIMIT = 2**31 - 1
+
 # Names that transformers itself passes to a configuration beside its declared fields.
 _TRANSFORMERS_KEYWORDS = {
     "_attn_implementation",
@@ -144,7 +147,7 @@ class LatentConfig(PreTrainedConfig):
             Codes added to the word vectors; positions count from 0 in encoder and decoder alike.
         max_position_embeddings (`int`, defaults to 512):
             Rows of a learned position table; positions beyond it get a zero code. Without such a table there is no
-            limit, and this becomes -1, which is how sentence-transformers is told so.
+            limit, and this becomes 2**31 - 1: sentence-transformers cuts texts at it.
         embedding_dropout (`float`, defaults to 0.5):
             Dropout on the sum of word vector and position code.
         hidden_dropout (`float`, defaults to 0.0):
@@ -232,7 +235,7 @@ class LatentConfig(PreTrainedConfig):
             self.input_vocab_size = self.vocab_size
         size = self.max_position_embeddings
         if self.position_embedding_type != "learned" and isinstance(size, int) and size > 0:
-            self.max_position_embeddings = -1
+            self.max_position_embeddings = NO_LIMIT
         super().__post_init__(**kwargs)
 
     def _refuse_unknown_keywords(self, kwargs: dict[str, Any]) -> None:
@@ -322,10 +325,12 @@ class LatentConfig(PreTrainedConfig):
             "classifier_hidden_size", "classifier_row_size", "classifier_column_size",
         ):  # fmt: skip
             value = getattr(self, name)
-            if name == "max_position_embeddings" and value == -1 and self.position_embedding_type != "learned":
-                continue
             if value is not None and value < 1:
                 raise ValueError(f"`{name}` is {value}; it must be 1 or more.")
+        if self.position_embedding_type == "learned" and self.max_position_embeddings == NO_LIMIT:
+            raise ValueError(
+                f"`max_position_embeddings` is {NO_LIMIT}, the sign of no limit; learned positions need their number."
+            )
         is_smaller = self.input_vocab_size is not None and self.input_vocab_size < self.vocab_size
         if is_smaller and not self.separate_vocabularies:
             raise ValueError(
