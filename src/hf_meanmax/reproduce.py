@@ -130,29 +130,23 @@ def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
                 f"{path}: `{name}` of `evaluate` is {content['evaluate'][name]!r}; give one like {example}."
             )
     systems: dict[str, dict[str, Any]] = {}
-    groups = {}
+    groups, written = {}, {}
+    parts = {"prepare": as_written.get("prepare", []), "reconstruct": as_written.get("reconstruct", {})}
+    parts["evaluate"] = {**_EVALUATE, **as_written.get("evaluate", {})}
     for name, system in content["systems"].items():
         if not isinstance(system, dict) or ("recipe" in system) == ("model" in system):
             raise ValueError(f"{path}: the system {name!r} needs either `recipe` or `model` (and perhaps `command`).")
         for one, settings in _with_seeds(str(name), system, path).items():
             systems[one] = _put_in(settings, {"{run}": str(Path(output) / RUNS / folder_name(one))})
             groups[one] = str(name)
+        common = as_written.get("common", {}) if "recipe" in system else {}
+        for one, settings in _with_seeds(str(name), as_written["systems"][name], path).items():
+            written[one] = {"system": {**common, **settings}, **parts}
     places = [folder_name(name) for name in systems]
     for name in systems:
         if places.count(folder_name(name)) > 1:
             raise ValueError(f"{path}: the system {name!r} would share its folder with another; rename it.")
-    plan = Plan(**{**content, "systems": systems, "groups": groups})
-    plan.written = {one: _depends_on(as_written, group, one) for one, group in groups.items()}
-    return plan
-
-
-def _depends_on(content: Mapping[str, Any], group: str, name: str) -> dict[str, Any]:
-    """What the row of a system depends on, the folders not put in: these may lie anywhere."""
-    system = next(system for other, system in content["systems"].items() if str(other) == group)
-    common = content.get("common", {}) if "recipe" in system else {}
-    parts = {"prepare": content.get("prepare", []), "reconstruct": content.get("reconstruct", {})}
-    parts["evaluate"] = {**_EVALUATE, **content.get("evaluate", {})}
-    return {"system": {**common, **_with_seeds(group, system, Path())[name]}, **parts}
+    return Plan(**{**content, "systems": systems, "groups": groups, "written": written})
 
 
 def _reconstruct_settings() -> set[str]:
@@ -220,7 +214,7 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
                 if _is_finished(plan, name, row):
                     _write_card(plan, name, row, output, anew=False)
                     continue
-                row = {"plan": _wanted(plan, name), **_make_row(plan, name, Path(data), output)}
+                row = {"plan": plan.written[name], **_make_row(plan, name, Path(data), output)}
                 _write_card(plan, name, row, output, anew=True)
                 with results:
                     rows = {**_read_rows(output), name: row}
@@ -238,13 +232,8 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
     return failures
 
 
-def _wanted(plan: Plan, name: str) -> dict[str, Any]:
-    """What a finished row depends on."""
-    return plan.written[name]
-
-
 def _is_finished(plan: Plan, name: str, row: Mapping[str, Any]) -> bool:
-    return bool(row.get("plan") == _wanted(plan, name))
+    return bool(row.get("plan") == plan.written[name])
 
 
 def _make_row(plan: Plan, name: str, data: Path, output: Path) -> dict[str, Any]:
@@ -261,7 +250,7 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> dict[str, Any]
     else:
         model, command = system["model"], _words(system.get("command", ""))
     if command:
-        _train(command, run, _of_training(_wanted(plan, name)["system"]), Path(model))
+        _train(command, run, _of_training(plan.written[name]["system"]), Path(model))
         row["commands"].append(_as_typed(command))
     trained = saved_training_args(model) if Path(model).is_dir() else {}
     row["seed"] = trained.get("seed")

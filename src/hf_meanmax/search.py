@@ -382,8 +382,7 @@ class SentenceIndex:
         made_by = self.manifest["model"]
         if not made_by:
             raise ValueError(f"{self.folder} was made from vectors alone; search it with vectors.")
-        if self.encoding.max_length is not None:
-            limit_length(model, self.encoding.max_length)
+        limit_length(model, self.encoding.max_length)
         here = model_fingerprints(model)
         if here["weights"] != made_by["weights"]:
             raise ValueError(

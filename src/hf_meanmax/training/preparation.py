@@ -61,8 +61,10 @@ class Prepared:
 
     def fingerprint(self) -> str:
         """Hash of the tokenizers and of how often each token is in the training texts, wherever these lie."""
-        tokenizers = [_tokenizer_key(tokenizer) for tokenizer in (self.tokenizer, self.said_by)]
-        stores = [self.train, self.said]
+        tokenizers = [
+            _tokenizer_key(tokenizer) for tokenizer in (self.tokenizer, self.target_tokenizer) if tokenizer is not None
+        ]
+        stores = [store for store in (self.train, self.train_target) if store is not None]
         return _digest(tokenizers, [(len(store), store.token_counts.tolist()) for store in stores])
 
     @property

@@ -141,14 +141,14 @@ class Run:
         self._build()
         latest = self.checkpoints.latest()
         if latest is not None:
-            learnt_from = self.state["learnt_from"]
-            self.state.update(self.checkpoints.load(latest, self.stateful_model, self.optimizer))
-            if self.state["learnt_from"] != learnt_from:
+            saved = self.checkpoints.load(latest, self.stateful_model, self.optimizer)
+            if saved.get("learnt_from", self.state["learnt_from"]) != self.state["learnt_from"]:
                 raise FileExistsError(
                     f"{self.folder} holds a run that learnt from other texts or with another tokenizer, so that its "
                     "weights know other words. Give the corpus as it was, another --output_dir, or --overwrite to "
                     "start anew."
                 )
+            self.state.update(saved)
             best = self.checkpoints.folder / f"step-{self.state['best_step'] or 0:08d}"
             if args.early_stopping_patience and not best.is_dir():
                 # Without early stopping the best weights need not have been saved.
@@ -313,10 +313,6 @@ class Run:
         bar = tqdm(total=self.total_steps, initial=state["step"], desc="train", disable=not self.is_main, unit="step")
         begin = time.perf_counter()
         for epoch, step_in_epoch, micro_batches, num_targets in self._steps():
-            if not self.flops_per_token:
-                waited = time.perf_counter() - begin
-                self.flops_per_token = self._count_flops_per_token(micro_batches)
-                begin = time.perf_counter() - waited
             loss = self._step(micro_batches, num_targets)
             state["step"] += 1
             state["tokens"] += num_targets
@@ -328,6 +324,8 @@ class Run:
                 self._check_losses(log)
             self.step_seconds += time.perf_counter() - begin
             self.step_tokens += num_targets
+            if not self.flops_per_token:
+                self.flops_per_token = self._count_flops_per_token(micro_batches)
             take_time()
             if state["step"] % args.log_steps == 0:
                 self._log(bar)
