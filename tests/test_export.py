@@ -213,6 +213,8 @@ def test_loads_without_the_package(saved, folder):
     recurrent = make_model(**FORMS["gated_rae"])
     save_checkpoint(recurrent, tokenizer, rae)
     np.save(folder.with_name("rae.npy"), pooled(recurrent, tokenizer))
+    again = folder.with_name("again")
+    SentenceTransformer(str(saved), device="cpu").save(str(again))
     code = f"""
 import sys
 sys.modules["hf_meanmax"] = None
@@ -235,6 +237,8 @@ assert rows.get_embedding_dimension() == 32
 assert np.allclose(np.linalg.norm(rows.encode(texts).reshape(len(texts), 2, -1), axis=-1), 1, atol=1e-5)
 encoded = SentenceTransformer({str(rae)!r}, device="cpu", **trust).encode(texts)
 assert np.allclose(encoded, np.load({str(folder.with_name("rae.npy"))!r}), atol=1e-6)
+encoded = SentenceTransformer({str(again)!r}, device="cpu", **trust).encode(texts)
+assert np.allclose(encoded, vectors, atol=1e-6)
 try:
     SentenceTransformer(folder, device="cpu")
 except (ValueError, OSError) as error:

@@ -13,9 +13,8 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ from .cli import (
     use_all_cores,
 )
 from .compression import PCA, Compression, calibrate_int8, quantize_int8
-from .data.corpus import Chain, Corpus
+from .data.corpus import Corpus, CorpusLines
 from .embedding_files import (
     COMPRESSION,
     FORMAT_VERSION,
@@ -383,37 +382,6 @@ def tokenizer_text(tokenizer: Any) -> str | None:
     backend.no_padding()
     backend.no_truncation()
     return str(backend.to_str())
-
-
-class CorpusLines:
-    """The lines of a corpus that are rows of its encoding. Boundaries between files are no lines, blank lines are.
-
-    Attributes:
-        position: how far the corpus has been read, in its unit.
-    """
-
-    def __init__(self, corpus: Corpus):
-        self.parts = _files(corpus)
-        self.position = 0
-
-    def __iter__(self) -> Iterator[str]:
-        done = 0
-        for part in self.parts:
-            for line in part:
-                self.position = done + part.position
-                yield line
-            done += part.position
-        self.position = done
-
-    def shards(self, size: int) -> Iterator[list[str]]:
-        """The lines, so many at a time."""
-        lines = iter(self)
-        while shard := list(islice(lines, size)):
-            yield shard
-
-
-def _files(corpus: Corpus) -> list[Corpus]:
-    return [part for chained in corpus.parts for part in _files(chained)] if isinstance(corpus, Chain) else [corpus]
 
 
 def _start(output: Path, plan: dict[str, Any], state: Any) -> None:

@@ -432,7 +432,7 @@ def _remote_code(model: Any, wanted: bool) -> Iterator[None]:
     was_registered, auto_map = cls._auto_class, getattr(config, "auto_map", None)
     try:
         if wanted:
-            cls.register_for_auto_class(_whole_classes(config)[cls.__name__])
+            config.auto_map = dict(config.auto_classes)
         else:
             cls._auto_class = None
             if auto_map is not None:

@@ -36,11 +36,10 @@ from .cli import (
     use_all_cores,
 )
 from .compression import PCA, Compression
-from .data.corpus import open_corpus
+from .data.corpus import CorpusLines, open_corpus
 from .embedding_files import COMPRESSION, MANIFEST, count_rows, read_embeddings, read_manifest, read_rows
 from .encode import (
     COMPUTE_DTYPES,
-    CorpusLines,
     EncodeSettings,
     add_compute_option,
     count_truncated,

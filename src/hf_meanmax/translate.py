@@ -15,8 +15,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from .cli import add_corpus_options, corpus_of, make_parser, one_line_errors, parse_arguments, positive_int
-from .data.corpus import Corpus, open_corpus
-from .encode import CorpusLines
+from .data.corpus import Corpus, CorpusLines, open_corpus
 from .evaluation.reconstruction import reconstruct
 from .evaluation.text_scores import score_texts
 from .export import load_checkpoint, load_target_tokenizer

@@ -243,6 +243,37 @@ class Chain(Corpus):
         return identities[0] if len(identities) == 1 else ["chain", *identities]
 
 
+class CorpusLines:
+    """The lines of a corpus, for what answers line by line. Boundaries between files are no lines, blank lines are.
+
+    Attributes:
+        position: how far the corpus has been read, in its unit.
+    """
+
+    def __init__(self, corpus: Corpus):
+        self.parts = _files(corpus)
+        self.position = 0
+
+    def __iter__(self) -> Iterator[str]:
+        done = 0
+        for part in self.parts:
+            for line in part:
+                self.position = done + part.position
+                yield line
+            done += part.position
+        self.position = done
+
+    def shards(self, size: int) -> Iterator[list[str]]:
+        """The lines, so many at a time."""
+        lines = iter(self)
+        while shard := list(islice(lines, size)):
+            yield shard
+
+
+def _files(corpus: Corpus) -> list[Corpus]:
+    return [part for chained in corpus.parts for part in _files(chained)] if isinstance(corpus, Chain) else [corpus]
+
+
 def open_corpus(
     source: Any,
     encoding_errors: str = "strict",

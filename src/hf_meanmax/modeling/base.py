@@ -164,10 +164,17 @@ class LatentPreTrainedModel(PreTrainedModel):
         return table
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
-        """Saves the model; with remote code registered, its configuration names every Auto class of the family."""
-        if self._auto_class is not None:
-            self.config.auto_map = dict(self.config.auto_classes)
-        super().save_pretrained(save_directory, **kwargs)
+        """[`~transformers.PreTrainedModel.save_pretrained`]; with an `auto_map` in the configuration, with the code."""
+        cls, registered = type(self), type(self)._auto_class
+        auto_classes = {path.split(".")[1]: name for name, path in self.config.auto_classes.items()}
+        try:
+            if registered is not None or (getattr(self.config, "auto_map", None) and cls.__name__ in auto_classes):
+                # What transformers itself would keep of it names files that are not in the new folder.
+                self.config.auto_map = dict(self.config.auto_classes)
+                cls._auto_class = registered or auto_classes[cls.__name__]
+            super().save_pretrained(save_directory, **kwargs)
+        finally:
+            cls._auto_class = registered
 
 
 NO_REPRESENTATION = (
