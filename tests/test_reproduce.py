@@ -219,7 +219,7 @@ def test_models_with_frozen_words_are_given_all_words_first(data, tmp_path):
     assert not (output / "runs" / "trained" / "expanded").exists()
 
 
-@pytest.mark.parametrize(("name", "systems", "size"), [("books", 16, 1024), ("push", 13, 1024), ("books-gpu", 3, 4096)])
+@pytest.mark.parametrize(("name", "systems", "size"), [("books", 16, 1024), ("push", 16, 1024), ("books-gpu", 3, 4096)])
 def test_the_plans_for_books_have_settings_that_fit(name, systems, size, tmp_path):
     plan = read_plan(Path(__file__).parents[1] / "scripts" / f"{name}.yaml", tmp_path, tmp_path)
     sizes = {}
@@ -229,7 +229,7 @@ def test_the_plans_for_books_have_settings_that_fit(name, systems, size, tmp_pat
             config = arguments_from_settings(settings, settings.pop("recipe")).build_config()
             sizes[plan.groups[name]] = config.sentence_embedding_size
     assert len(sizes) == systems
-    assert set(sizes.values()) == {size}
+    assert all(found == (2048 if "2,048 numbers" in name else size) for name, found in sizes.items()), sizes
 
 
 def test_who_stops_it_stops_what_it_runs_and_waits(data, tmp_path):
