@@ -264,6 +264,28 @@ def test_who_stops_it_stops_what_it_runs_and_waits(data, tmp_path):
     assert (output / "runs" / "slow" / "told").read_text() == "saved"
 
 
+def test_a_stop_while_a_command_starts_stops_it(tmp_path):
+    (tmp_path / "early.py").write_text(
+        "import os, signal, subprocess, sys\n"
+        "from hf_meanmax import reproduce\n"
+        "start = subprocess.Popen\n"
+        "def late(command):\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    return start(command)\n"
+        "subprocess.Popen = late\n"
+        "reproduce._run([sys.executable, '-c', 'import time; time.sleep(300)'])\n"
+    )
+    result = subprocess.run(
+        [sys.executable, str(tmp_path / "early.py")],
+        capture_output=True,
+        text=True,
+        env=python_environment(),
+        timeout=100,
+    )
+    assert result.returncode == 1
+    assert result.stderr.strip().endswith("stopped; the same command goes on from here")
+
+
 def test_a_row_of_other_settings_is_told(data, tmp_path):
     plain = {"tasks": "TREC", "controls": "none", "any_size": True}
     output = tmp_path / "results"

@@ -482,18 +482,25 @@ def _run(command: Sequence[str]) -> None:
         ChildProcessError: it failed.
     """
     print("$ " + shlex.join(command), flush=True)
-    process = subprocess.Popen(command)
+    process: subprocess.Popen[bytes] | None = None
     stopped: list[int] = []
+    too_early: list[int] = []
 
     def stop(number: int, frame: Any) -> None:
-        if number == signal.SIGTERM:
-            process.terminate()
-        # A terminal's Ctrl-C reaches the command by itself, and a second one ends it at once.
         stopped.append(number)
+        if process is None:
+            too_early.append(number)
+        # A terminal's Ctrl-C reaches the command by itself, and a second one ends it at once.
+        elif number == signal.SIGTERM:
+            process.terminate()
 
     in_main = threading.current_thread() is threading.main_thread()
+    # Before the command starts, or who stops this process in between leaves the command behind.
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT) if in_main}
     try:
+        process = subprocess.Popen(command)
+        if too_early:
+            process.terminate()
         code = process.wait()
     finally:
         for number, handler in before.items():
