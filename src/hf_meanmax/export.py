@@ -258,7 +258,7 @@ def check_checkpoint(folder: str | os.PathLike[str], encoder_alone: bool = False
         raise FileNotFoundError(f"No checkpoint folder {str(folder)!r}.{hint}")
     config = _read_config(folder)
     model_class = _saved_class(config)
-    is_encoder = model_class.__name__ == config.auto_classes["AutoModel"].split(".")[1]
+    is_encoder = config.auto_class_names.get(model_class.__name__) == "AutoModel"
     if is_encoder and not encoder_alone:
         raise ValueError(
             f"{folder} holds an encoder alone ({model_class.__name__}), which can encode but not decode, be fine-tuned "
@@ -340,7 +340,7 @@ def _whole_classes(config: Any) -> dict[str, str]:
     """The Auto class of each whole model, decoder or classifier included, by the name of its class; the one with the
     decoder first."""
     others = ("AutoConfig", "AutoModel")
-    return {path.split(".")[1]: name for name, path in config.auto_classes.items() if name not in others}
+    return {model: name for model, name in config.auto_class_names.items() if name not in others}
 
 
 def full_auto_class(config: Any) -> str:

@@ -220,6 +220,8 @@ class Chain(Corpus):
     A glob and the list of its files are the same corpus.
     """
 
+    boundary = True
+
     def __init__(self, parts: Sequence[Corpus]):
         self.parts: list[Corpus] = []
         for part in parts:
@@ -235,7 +237,8 @@ class Chain(Corpus):
                 self.position = done + part.position
                 yield line
             done += part.position
-            yield ""
+            if self.boundary:
+                yield ""
         self.position = done
 
     def identity(self) -> Any:
@@ -243,35 +246,19 @@ class Chain(Corpus):
         return identities[0] if len(identities) == 1 else ["chain", *identities]
 
 
-class CorpusLines:
-    """The lines of a corpus, for what answers line by line. Boundaries between files are no lines, blank lines are.
+class CorpusLines(Chain):
+    """The lines of a corpus, for what answers line by line. Boundaries between files are no lines, blank lines are."""
 
-    Attributes:
-        position: how far the corpus has been read, in its unit.
-    """
+    boundary = False
 
     def __init__(self, corpus: Corpus):
-        self.parts = _files(corpus)
-        self.position = 0
-
-    def __iter__(self) -> Iterator[str]:
-        done = 0
-        for part in self.parts:
-            for line in part:
-                self.position = done + part.position
-                yield line
-            done += part.position
-        self.position = done
+        super().__init__([corpus])
 
     def shards(self, size: int) -> Iterator[list[str]]:
         """The lines, so many at a time."""
         lines = iter(self)
         while shard := list(islice(lines, size)):
             yield shard
-
-
-def _files(corpus: Corpus) -> list[Corpus]:
-    return [part for chained in corpus.parts for part in _files(chained)] if isinstance(corpus, Chain) else [corpus]
 
 
 def open_corpus(

@@ -166,12 +166,12 @@ class LatentPreTrainedModel(PreTrainedModel):
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
         """[`~transformers.PreTrainedModel.save_pretrained`]; with an `auto_map` in the configuration, with the code."""
         cls, registered = type(self), type(self)._auto_class
-        auto_classes = {path.split(".")[1]: name for name, path in self.config.auto_classes.items()}
+        own = self.config.auto_class_names.get(cls.__name__)
         try:
-            if registered is not None or (getattr(self.config, "auto_map", None) and cls.__name__ in auto_classes):
+            if registered is not None or (own is not None and getattr(self.config, "auto_map", None)):
                 # What transformers itself would keep of it names files that are not in the new folder.
                 self.config.auto_map = dict(self.config.auto_classes)
-                cls._auto_class = registered or auto_classes[cls.__name__]
+                cls._auto_class = registered or own
             super().save_pretrained(save_directory, **kwargs)
         finally:
             cls._auto_class = registered

@@ -249,6 +249,11 @@ class LatentConfig(PreTrainedConfig):
             raise TypeError(f"{type(self).__name__} has no setting named `{name}`.{hint} Known: {sorted(fields)}.")
 
     @property
+    def auto_class_names(self) -> dict[str, str]:
+        """The Auto class that loads each class of the family, by the name of that class."""
+        return {path.split(".")[1]: name for name, path in self.auto_classes.items()}
+
+    @property
     def full_auto_class(self) -> str:
         """Name of the Auto class that loads the model with its decoder."""
         return next(name for name in self.auto_classes if name not in ("AutoConfig", "AutoModel"))
