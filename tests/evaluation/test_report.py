@@ -183,6 +183,8 @@ def test_report_without_controls_and_of_several_models(tmp_path):
     assert "gain" not in [row[0] for row in rows_of(alone, "SentEval")]
     assert "evaluate.py mine" in text
     assert "lengths-other-2" in text
+    assert text.startswith("# Evaluation of mine, other\n")
+    assert markdown_report(both * 3).startswith("# Evaluation of 6 encoders\n")
     with pytest.raises(ValueError, match="No results"):
         markdown_report([])
     for index, one in enumerate(both):

@@ -233,6 +233,10 @@ def write_report(results: Sequence[Results], folder: str | os.PathLike[str], fig
     return [folder / REPORT, *drawn]
 
 
+# So many encoders' names fit into a heading.
+_NAMED = 4
+
+
 def markdown_report(results: Sequence[Results], figures: Sequence[str] = ()) -> str:
     """The report: measured scores; in tables of their own what others published; how the scores were made.
 
@@ -249,7 +253,8 @@ def markdown_report(results: Sequence[Results], figures: Sequence[str] = ()) -> 
     tasks = list(dict.fromkeys(task for one in results for task in one.tasks))
     senteval = [task for task in tasks if task in known]
     others = [task for task in tasks if task not in known]
-    parts = [f"# Evaluation of {', '.join(one.name for one in results)}"]
+    names = ", ".join(one.name for one in results) if len(results) <= _NAMED else f"{len(results)} encoders"
+    parts = [f"# Evaluation of {names}"]
     if senteval:
         parts += ["## SentEval", _SENTEVAL_NOTE.format(confidence=_confidence(results)), _measured(results, senteval)]
     if others:
