@@ -28,6 +28,7 @@ from hf_meanmax.files import replacing_file
 from hf_meanmax.training.machine import is_bf16_fast, peak_memory_bytes, synchronize
 
 VOCABULARY = 30522
+WARMUP_STEPS, WARMUP_SHARE = 500, 0.1
 KEPT = 0.4  # of the words, as TSDAE's paper deletes them
 MINUTES_BETWEEN_CHECKPOINTS = 10.0
 
@@ -118,6 +119,12 @@ class Peer:
         return " ".join(kept or [self.random.choice(words)])
 
 
+def rate_at(peak: float, steps: int, progress: float) -> float:
+    """The learning rate after so many steps and such a share of the budget: it rises for 500 steps, or a tenth of the
+    budget where that is less, and falls to 0."""
+    return peak * min(1.0, max((steps + 1) / WARMUP_STEPS, progress / WARMUP_SHARE)) * (1 - progress)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("kind", choices=("tsdae", "simcse"))
@@ -126,7 +133,7 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=0, help="stop after so many (0: no limit)")
     parser.add_argument("--max-minutes", type=float, default=0.0, help="stop after so many (0: no limit)")
     parser.add_argument("--sentences", type=int, default=64, help="of a step")
-    parser.add_argument("--learning-rate", type=float, default=3e-4, help="peak, after 500 steps; it falls to 0")
+    parser.add_argument("--learning-rate", type=float, default=3e-4, help="peak; see `rate_at`")
     parser.add_argument("--max-cpu-minutes", type=float, default=0.0, help="stop after so many of the processor")
     parser.add_argument("--lines", type=int, default=6_000_000, help="lines of the corpus that are read")
     parser.add_argument("--min-words", type=int, default=4, help="shorter lines are left out")
@@ -162,7 +169,7 @@ def main() -> None:
         saved_at = minutes
         with tqdm(total=100, unit="%", initial=round(100 * progress, 1)) as bar:
             while progress < 1:
-                rate = args.learning_rate * min((steps + 1) / 500, 1 - progress)
+                rate = rate_at(args.learning_rate, steps, progress)
                 tokens += peer.step(order.sample(lines, args.sentences), rate)
                 steps += 1
                 minutes, cpu_minutes = (time.perf_counter() - start) / 60, (time.process_time() - cpu_start) / 60

@@ -1,6 +1,6 @@
 """One table of several translators: BLEU beside the scores that evaluate.py gave their representations.
 
-python scripts/compare_translations.py runs/attn/model runs/final/model --pairs test=test.en,test.de --results results
+python scripts/compare_translations.py a=runs/a/model b=runs/b/model --pairs test=test.en,test.de --output compared
 """
 
 from hf_meanmax.evaluation.translation_table import main

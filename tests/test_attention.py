@@ -78,6 +78,7 @@ def test_refusals(checkpoints, tmp_path, capsys):
         ([checkpoints[0]], "no text to show"),
         ([str(mean_max), "the cat"], "`pooling` is 'mean_max'; only 'inner_attention'"),
         ([str(tmp_path / "missing"), "the cat"], "No checkpoint folder"),
+        ([checkpoints[0], str(tmp_path / "missing"), "the cat"], "There is no checkpoint '"),
     ):
         with pytest.raises(SystemExit) as caught:
             main(arguments)

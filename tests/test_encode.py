@@ -156,6 +156,12 @@ def test_principal_components(checkpoint, model, expected, text, tmp_path):
             encode.main([*command[:4], *options])
     with pytest.raises(FileExistsError, match="holds an encoding of another PCA"):
         run(model, str(other), tmp_path / "again", shard_size=16384, **settings)
+    few = tmp_path / "few.txt"
+    few.write_text("\n".join(LINES[:4]) + "\n")
+    with pytest.raises(ValueError, match="A PCA of 6 components needs as many rows, got 4"):
+        run(model, str(few), tmp_path / "few", pca=6)
+    # Nothing was encoded, so nothing stands in the way of what the message asks for.
+    assert run(model, str(few), tmp_path / "few", pca=3)["dimension"] == 3
     with pytest.raises(ValueError, match="pca is 21, the vectors that it would be fitted to have 20 numbers"):
         run(model, str(text), tmp_path / "x", truncate_dim=20, pca=21)
     with pytest.raises(ValueError, match="pca is 21, fitted on fit_rows = 20 rows"):

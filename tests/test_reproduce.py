@@ -143,6 +143,22 @@ def test_a_changed_system_is_not_taken_for_the_one_that_was_trained(data, tmp_pa
     }
 
 
+def test_the_systems_own_folder_in_what_is_common(data, tmp_path):
+    """Each has its own."""
+    common = {"corpus": "{output}/corpus.txt", "cache_dir": "{run}/cache", "max_steps": 2}
+    plan = write_plan(
+        tmp_path / "plan.yaml", common=common, cards=None, reconstruct={"source": "{run}/cache/../../../corpus.txt",
+        "limit": 5, "min_tokens": 1}, evaluate={"tasks": "TREC", "controls": "none", "any_size": True},
+    )  # fmt: skip
+    output = tmp_path / "results"
+    main([plan, "--data", str(data), "--output", str(output), "--only", "mean-max AAE (tiny)"])
+    rows = json.loads((output / "rows.json").read_text())
+    assert [row["reconstruction"]["sentences"] for row in rows.values()] == [5, 5]
+    assert {path.parent.name for path in output.glob("runs/*/cache")} == {
+        "mean-max-aae-tiny-seed-3", "mean-max-aae-tiny-seed-4",
+    }  # fmt: skip
+
+
 def test_one_failure_does_not_stop_the_others(data, tmp_path):
     systems = {"broken": {"model": "{run}/model", "command": "false"}, "another": {"model": "{data}/other"}}
     plan = write_plan(tmp_path / "plan.yaml", systems=systems, evaluate={"tasks": "TREC", "controls": "none",
@@ -158,6 +174,10 @@ def test_one_failure_does_not_stop_the_others(data, tmp_path):
         ({"systems": {}}, "expected `systems:`"),
         ({"systems": {"x": {"seed": 1}}}, "the system 'x' needs either `recipe` or `model`"),
         ({"systems": {"x": {"model": "y", "seeds": [1]}}}, "`seeds` of the system 'x' is"),
+        ({"systems": {"x": {"recipe": "y", "seeds": []}}}, "`seeds` of the system 'x' is"),
+        ({"systems": {"x": {"recipe": "y", "seeds": [1, 1]}}}, "takes a list of different numbers"),
+        ({"systems": {"x": {"model": "y", "controls": ["bag"]}}}, "`controls` of the system 'x' is .*'bag,majority'"),
+        ({"reconstruct": {"limit": 20}}, "`reconstruct` needs `source`"),
         ({"systems": {"C": {"model": "y"}, "C++": {"model": "z"}}}, "'C' would share its folder with another"),
         ({"reconstruct": {"sources": "x"}}, "unknown setting 'sources' of `reconstruct`"),
         ({"prepare": [{"command": "true"}]}, "a step of `prepare` has `command` and `makes`"),

@@ -391,7 +391,10 @@ def _start(output: Path, plan: dict[str, Any], state: Any) -> None:
         for name in (MANIFEST, COMPRESSION, "shard-*"):
             for left in output.glob(f".{name}.partial-*"):
                 left.unlink()
-        if not output.exists() or (output.is_dir() and not any(output.iterdir())):
+        names = {path.name for path in output.iterdir()} if output.is_dir() else set()
+        # A run that failed before it had encoded anything binds nobody.
+        is_bare = names == {MANIFEST} and not read_manifest(output)["complete"]
+        if not output.exists() or (output.is_dir() and not names) or is_bare:
             output.mkdir(parents=True, exist_ok=True)
             write_manifest(output, {**plan, "complete": False})
             return

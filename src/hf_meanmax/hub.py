@@ -324,7 +324,7 @@ def push(
     check_checkpoint(folder)
     if "/" not in repo_id:
         raise ValueError(f"The repository is {repo_id!r}; give its owner too, USER/{repo_id}.")
-    if card is not None:
+    if card is not None and Path(card).resolve() != (folder / "README.md").resolve():
         shutil.copyfile(card, folder / "README.md")
     elif not (folder / "README.md").is_file():
         write_model_card(folder, repo_id)

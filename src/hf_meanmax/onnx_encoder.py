@@ -108,7 +108,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         with open(args.texts, encoding="utf-8-sig") as file:
             texts = [line.strip() for line in file]
         vectors: Any = encoder.encode(texts, args.batch_size)
-        np.save(args.output, vectors)
+        with open(args.output, "wb") as file:
+            np.save(file, vectors)
     except (OSError, ValueError) as error:
         sys.exit(f"encoder: {error}")
     print(f"{vectors.shape[0]:,} x {vectors.shape[1]:,}: {args.output}")

@@ -2,7 +2,8 @@
 
     hf-meanmax-reproduce books.yaml --data data --output results/books
 
-The list is YAML; `{data}`, `{output}` and `{run}` (the system's own folder) stand for folders in every text:
+The list is YAML; `{data}` and `{output}` stand for folders in every text, and so does `{run}`, the system's own folder,
+but for `prepare` and `cards`:
 
     prepare:  # commands, each run once, before all systems
       - command: "hf-meanmax-vectors {data}/books/*.txt --output {output}/vectors.safetensors"
@@ -35,7 +36,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,8 @@ def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
     for step in content.get("prepare", []):
         if not isinstance(step, dict) or set(step) != {"command", "makes"}:
             raise ValueError(f"{path}: a step of `prepare` has `command` and `makes`, not {step!r}.")
+    if content.get("reconstruct") and "source" not in content["reconstruct"]:
+        raise ValueError(f"{path}: `reconstruct` needs `source`, the texts to say again.")
     if content.get("cards") and "folder" not in content["cards"]:
         raise ValueError(f"{path}: `cards` needs `folder`, where to write them.")
     content["evaluate"] = {**_EVALUATE, **content.get("evaluate", {})}
@@ -136,6 +139,10 @@ def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
     for name, system in content["systems"].items():
         if not isinstance(system, dict) or ("recipe" in system) == ("model" in system):
             raise ValueError(f"{path}: the system {name!r} needs either `recipe` or `model` (and perhaps `command`).")
+        if not isinstance(system.get("controls", ""), str):
+            raise ValueError(
+                f"{path}: `controls` of the system {name!r} is {system['controls']!r}; give one like 'bag,majority'."
+            )
         for one, settings in _with_seeds(str(name), system, path).items():
             systems[one] = _put_in(settings, {"{run}": str(Path(output) / RUNS / folder_name(one))})
             groups[one] = str(name)
@@ -161,8 +168,11 @@ def _with_seeds(name: str, system: Mapping[str, Any], path: Path) -> dict[str, d
     seeds = system.get("seeds")
     if seeds is None:
         return {name: settings}
-    if "recipe" not in system or not isinstance(seeds, list) or not all(isinstance(seed, int) for seed in seeds):
-        raise ValueError(f"{path}: `seeds` of the system {name!r} is {seeds!r}; a `recipe` takes a list of numbers.")
+    is_list = isinstance(seeds, list) and seeds and all(isinstance(seed, int) for seed in seeds)
+    if "recipe" not in system or not is_list or len(set(seeds)) < len(seeds):
+        raise ValueError(
+            f"{path}: `seeds` of the system {name!r} is {seeds!r}; a `recipe` takes a list of different numbers."
+        )
     return {f"{name}, seed {seed}": {**settings, "seed": seed} for seed in seeds}
 
 
@@ -238,6 +248,8 @@ def _is_finished(plan: Plan, name: str, row: Mapping[str, Any]) -> bool:
 
 def _make_row(plan: Plan, name: str, data: Path, output: Path) -> dict[str, Any]:
     system, run = plan.systems[name], output / RUNS / folder_name(name)
+    for part in ("common", "evaluate", "reconstruct"):
+        plan = replace(plan, **{part: _put_in(getattr(plan, part), {"{run}": str(run)})})
     prepared = [step["command"] for step in plan.prepare] if "recipe" in system else []
     row: dict[str, Any] = {"versions": package_versions(), "commands": prepared}
     if "recipe" in system:
@@ -299,6 +311,7 @@ def _write_card(plan: Plan, name: str, row: Mapping[str, Any], output: Path, ane
         cards = {key: value for key, value in cards.items() if key not in ("data", "limits")}
     if anew or not path.exists():
         said = {f"reconstruction, {key}": value for key, value in row.get("reconstruction", {}).items()}
+        said["training, target tokens"] = row["training"].get("tokens")
         write_model_card(
             model, f"{owner}/{title}" if owner else str(model), title=title, path=path, more_figures=said,
             results=Results.load(output / folder_name(name)).to_dict(), command="\n".join(row["commands"]), **cards,

@@ -96,7 +96,7 @@ def test_contexts_equal_a_plain_loop(store, documents, tokenizer, objective, lea
     assert sentences.lengths.tolist() == [len(row) for row in ids(0)]
     assert split(sentences.targets(rows)) == ids(2)
     if objective == "neighbours":
-        assert split(sentences.further_targets(rows)["previous_labels"]) == ids(1)
+        assert split(sentences.further_targets(rows)["previous_targets"]) == ids(1)
     shuffled = np.random.default_rng(0).permutation(rows)
     assert split(sentences.targets(shuffled)) == [ids(2)[row] for row in shuffled]
     assert sentences.costs().shape == (len(sentences),)
@@ -135,12 +135,12 @@ def test_sentences_and_their_context(store):
     rows = np.arange(len(both))
     assert np.array_equal(both.indices, context.indices)
     assert split(both.targets(rows)) == split(both.inputs(rows)) == split(context.inputs(rows))
-    assert split(both.further_targets(rows)["context_labels"]) == split(context.targets(rows))
+    assert split(both.further_targets(rows)["context_targets"]) == split(context.targets(rows))
     assert np.array_equal(both.costs(), both.lengths)
     batches = MicroBatches(both, BatchPlan(both.costs(), 60))
     for _, micro_batches, num_targets in batches.iterate(0):
         assert num_targets == sum((batch["labels"] != -100).sum() for batch in micro_batches)
-        assert all((batch["context_labels"] != -100).any(dim=1).all() for batch in micro_batches)
+        assert all((batch["context_targets"] != -100).any(dim=1).all() for batch in micro_batches)
 
 
 def test_what_is_refused(make_store, store):
@@ -181,7 +181,7 @@ def test_batches_hold_their_contexts(store, objective):
         for rows, batch in zip(plan.rows(step), micro_batches, strict=True):
             wanted = {"input_ids": sentences.inputs(rows), "labels": sentences.targets(rows)}
             if objective == "neighbours":
-                wanted["previous_labels"] = sentences.further_targets(rows)["previous_labels"]
+                wanted["previous_targets"] = sentences.further_targets(rows)["previous_targets"]
             assert batch.keys() - {"attention_mask"} == wanted.keys()
             for name, ragged in wanted.items():
                 fill = 0 if name == "input_ids" else -100
@@ -211,7 +211,7 @@ def test_ranks_together_see_the_global_batches(store, objective):
                         assert torch.equal(own[name], values[rank::2])
                     else:
                         assert name in ("input_ids", "attention_mask") or (own[name] == -100).all()
-                for name in ("labels", "previous_labels"):
+                for name in ("labels", "previous_targets"):
                     if name in batch:
                         targets = batch[name][batch[name] != -100]
                         assert torch.isin(targets, batch["candidate_ids"]).all()
@@ -234,7 +234,7 @@ def test_sequential_has_every_context_once(store):
     batches = make(store, "neighbours", noisy=False)
     total, seen = 0, []
     for rows, batch, num_targets in batches.sequential():
-        assert num_targets == sum(int((batch[name] != -100).sum()) for name in ("labels", "previous_labels"))
+        assert num_targets == sum(int((batch[name] != -100).sum()) for name in ("labels", "previous_targets"))
         seen.extend(rows.tolist())
         total += num_targets
     assert sorted(seen) == list(range(len(batches.sentences)))
@@ -242,5 +242,5 @@ def test_sequential_has_every_context_once(store):
     sentences = batches.sentences
     assert total == sum(
         int(part.lengths.sum())
-        for part in (sentences.targets(rows), sentences.further_targets(rows)["previous_labels"])
+        for part in (sentences.targets(rows), sentences.further_targets(rows)["previous_targets"])
     )

@@ -138,9 +138,15 @@ def test_erasure_needs_single_sentences_with_a_test_set(run, checkpoint):
         run(checkpoint, "--controls", "none", "--erasure", "MRPC")
 
 
+def test_rows_that_do_not_divide_a_vector_are_refused_first(run, checkpoint, tmp_path):
+    with pytest.raises(SystemExit, match=r"--latent-rows is 3; the vectors of tiny have 32 numbers"):
+        run(checkpoint, "--controls", "none", "--erasure", "TREC", "--latent-rows", "3")
+    assert not (tmp_path / "results").exists()
+
+
 def test_truncated_vectors(run, checkpoint):
-    results = Results.load(run(checkpoint, "--truncate-dim", "8", "--controls", "none", tasks="STS14") / "tiny")
-    assert results.model["dimension"] == 8
+    results = Results.load(run(checkpoint, "--truncate-dim", "8", "--controls", "none", tasks="STS14") / "tiny-8")
+    assert (results.model["name"], results.model["dimension"]) == ("tiny-8", 8)
     with pytest.raises(SystemExit, match=r"--truncate-dim is 33; the vectors of .* have 32 numbers"):
         run(checkpoint, "--truncate-dim", "33")
 

@@ -211,6 +211,10 @@ def test_scores_of_a_checkpoint(model, tokenizer, tmp_path, capsys):
     assert {**printed, "accuracy": 0, "loss": 0} == {**scores, "accuracy": 0, "loss": 0}
     with pytest.raises(ValueError, match="has no sentence of 50-60 tokens"):
         score_checkpoint(str(folder), str(tmp_path / "text.txt"), min_tokens=50, max_tokens=60, show_progress=False)
+    told = {"objective": "translation"}
+    other = save_checkpoint(model, tokenizer, tmp_path / "translator", training_args=told)
+    with pytest.raises(ValueError, match=r"learnt by the objective 'translation'.*translate\.py --reference"):
+        score_checkpoint(str(other), str(tmp_path / "text.txt"), show_progress=False)
     with pytest.raises(SystemExit, match=r"reconstruct.*no sentence of 50-60 tokens"):
         module.main([*words, "--min-tokens", "50", "--max-tokens", "60"])
     with pytest.raises(SystemExit):

@@ -154,6 +154,10 @@ def test_command_line(server, folder, tmp_path, capsys):
 
     hub.main([str(folder), "user/tiny", "--card", str(card)])
     assert server.repositories["user/tiny"].branches["main"]["README.md"] == card.read_bytes()
+    # The folder's own card does as well.
+    hub.main([str(folder), "user/same", "--card", str(folder / "README.md")])
+    assert server.repositories["user/same"].branches["main"]["README.md"] == card.read_bytes()
+    capsys.readouterr()
     hub.main([str(folder), "user/other"])
     assert "is pushed as it is" in capsys.readouterr().err
     hub.main([str(folder), "user/third", "--data", "Letters."])

@@ -22,6 +22,8 @@ from transformers import AutoConfig, AutoModel
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
+from hf_meanmax.modeling.pooling import attention_penalty
+
 PAD, UNK, START, END = 0, 1, 2, 3
 IGNORE = -100
 LENGTHS = {7: 3, 11: 12, 13: 15, 17: 24}
@@ -204,9 +206,9 @@ class FamilyTests:
         if not config.is_autoregressive:
             batch["labels"] = pad(sentences, "right", extra, IGNORE)
         if config.predict_previous:
-            batch["previous_labels"] = pad([ids[-2::-1] + ids[-1:] for ids in sentences], side, extra, IGNORE)
+            batch["previous_targets"] = pad([ids[-2::-1] + ids[-1:] for ids in sentences], side, extra, IGNORE)
         if config.context_channels is not None:
-            batch["context_labels"] = pad([ids[::-1] for ids in sentences], "right", extra, IGNORE)
+            batch["context_targets"] = pad([ids[::-1] for ids in sentences], "right", extra, IGNORE)
         return batch
 
     # Loading and saving
@@ -446,6 +448,10 @@ print("done")
         path.write_text(json.dumps({**json.loads(path.read_text()), "label_smoothing": 1.5}))
         with pytest.raises(Exception, match=r"`label_smoothing` is 1\.5"):
             AutoConfig.from_pretrained(tmp_path)
+        # transformers assigns fields that are given to a loader one by one.
+        self.full().save_pretrained(tmp_path)
+        with pytest.raises(ValueError, match=r"^`label_smoothing` is 2\.0"):
+            self.family.full_class.from_pretrained(tmp_path, label_smoothing=2.0)
 
     def test_unknown_setting_names_the_nearest(self):
         with pytest.raises(TypeError, match=r"no setting named `hiden_size`\. Did you mean `hidden_size`"):
@@ -658,6 +664,37 @@ print("done")
             assert sampled.logits is None
             close(chunked.loss, expected.loss)
             close(sampled.loss, expected.loss)
+
+    @pytest.mark.parametrize("side", ["left", "right"])
+    def test_inputs_that_a_collator_made(self, side):
+        """Without their mask, as transformers' collator hands them on."""
+        model = self.saying(dtype=torch.float64)
+        batch = make_batch(side=side, extra=2)
+        words = model.prepare_decoder_input_ids_from_labels(batch["labels"])
+        close(model(**batch, decoder_input_ids=words).loss, model(**batch).loss)
+
+    def test_trainer_of_transformers(self, tmp_path):
+        """It evaluates, and keeps the best checkpoint."""
+        from transformers import Trainer, TrainingArguments
+
+        model = self.full(**self.no_dropout())
+        batch = self.batch(model.config)
+        rows = [{name: values[row] for name, values in batch.items()} for row in range(len(SENTENCES))]
+        arguments = TrainingArguments(
+            str(tmp_path), per_device_train_batch_size=2, gradient_accumulation_steps=2, num_train_epochs=1,
+            eval_strategy="epoch", save_strategy="epoch", load_best_model_at_end=True, use_cpu=True, report_to=[],
+            disable_tqdm=True, learning_rate=1e-3,
+        )  # fmt: skip
+        trainer = Trainer(
+            model, arguments, train_dataset=rows, eval_dataset=rows,
+            compute_metrics=lambda said: {"words": said.predictions.shape[-1], "rows": len(said.predictions)},
+        )  # fmt: skip
+        before = trainer.evaluate()
+        with torch.no_grad():
+            assert before["eval_loss"] == pytest.approx(model(**batch).loss.item(), rel=1e-4)
+        assert (before["eval_rows"], before["eval_words"]) == (len(SENTENCES), model.config.vocab_size)
+        trainer.train()
+        assert trainer.evaluate()["eval_loss"] < before["eval_loss"]
 
     @pytest.mark.parametrize("how", ["autocast", "weights"])
     def test_bfloat16_is_close(self, variant, how):
@@ -889,6 +926,29 @@ print("done")
             expected = words + (said.shape[1] - len(words)) * [PAD]
             assert said[row].tolist() == expected
 
+    def test_what_the_encoder_gives_is_decoded(self, variant):
+        """As it is: of rows and hidden states the decoder takes what it reads."""
+        model = self.full(variant, torch.float64)
+        batch = self.batch(model.config, side="left")
+        text = text_of(batch)
+        encoded = model.get_encoder()(**text)
+        close(model(encoder_outputs=encoded, **batch).loss, model(**batch).loss - self.penalty(model, text))
+        if model.config.is_autoregressive:
+            beams = {"num_beams": 2, "max_new_tokens": 6}
+            mask = {} if model.config.has_latents else {"attention_mask": text["attention_mask"]}
+            assert torch.equal(
+                model.generate(encoder_outputs=encoded, **mask, **beams), model.generate(**text, **beams)
+            )
+        if model.config.has_latents:
+            states = BaseModelOutput(last_hidden_state=torch.randn(4, 11, model.config.hidden_size).double())
+            with pytest.raises(ValueError, match=r"begin with a tensor of shape \(4, 11, \d+\); this decoder reads Z"):
+                model(encoder_outputs=states, labels=batch["labels"])
+
+    def penalty(self, model, text):
+        """What the loss has for the heads of `inner_attention`, whose weights come with a text alone."""
+        weights = model.encoder(**text).pooling_attentions
+        return 0.0 if weights is None else model.config.attention_penalty * attention_penalty(weights).mean()
+
     def test_text_and_its_embedding_say_the_same(self, variant):
         model = self.saying(variant)
         text = text_of(make_batch(side="left"))
@@ -901,6 +961,7 @@ print("done")
                 {"sentence_embedding": embedding},
                 {"sentence_embedding": embedding.view(-1, *rows)},
                 {"sentence_embedding": embedding.numpy(force=True)},
+                {"sentence_embedding": list(embedding)},
                 {"sentence_embedding": embedding.double()},
                 {"inputs": text["input_ids"], "attention_mask": text["attention_mask"]},
             ):
@@ -936,6 +997,8 @@ print("done")
             ({"max_new_tokens": 30}, 31),
             ({"max_new_tokens": 5}, 6),
             ({"max_length": 5}, 5),
+            ({"max_length": 9, "decoder_input_ids": torch.full((len(SENTENCES), 3), 5)}, 9),
+            ({"max_length": 9, "decoder_input_ids": torch.tensor(len(SENTENCES) * [[START, 5, 6]])}, 9),
             ({"max_length": 9, "max_new_tokens": 5}, 6),
             ({"generation_config": self.generation(max_length=5)}, 5),
             ({"generation_config": self.generation(max_new_tokens=5)}, 6),
@@ -1039,6 +1102,7 @@ print("done")
             (latents.transpose(1, 2)[:, :, :1], "truncated vector, or one of another model"),
             (broken, "NaN or infinite"),
             (embedding * float("inf"), "NaN or infinite"),
+            ((embedding * 10).to(torch.int8), "of type int8 are quantised"),
         ]
         for vectors, reason in refused:
             with pytest.raises(ValueError, match=reason) as caught:

@@ -554,7 +554,7 @@ class TestMeanMaxAAE(FamilyTests):
         batch = make_batch()
         around = torch.tensor([[5, 9, 8, 7], [6, 5, -100, -100], [8, -100, -100, -100], [-100, -100, -100, -100]])
         alone = model(**batch)
-        both = model(**batch, context_labels=around, context_weight=0.25)
+        both = model(**batch, context_targets=around, context_weight=0.25)
         scores = model.lm_head(model.context_decoder(alone.latents))[:, :4]
         num_targets = (batch["labels"] != -100).sum()
         summed = torch.nn.functional.cross_entropy(scores.flatten(0, 1), around.flatten(), reduction="sum")
@@ -564,14 +564,14 @@ class TestMeanMaxAAE(FamilyTests):
         # In two halves of a step, with the number of targets of all of it; and with a sampled softmax.
         halves = [
             model(
-                **{name: value[rows] for name, value in batch.items()}, context_labels=around[rows],
+                **{name: value[rows] for name, value in batch.items()}, context_targets=around[rows],
                 num_items_in_batch=num_targets,
             ).loss
             for rows in (slice(0, 2), slice(2, 4))
         ]  # fmt: skip
         torch.testing.assert_close(sum(halves), alone.loss + summed / num_targets)
         candidates = {"candidate_ids": torch.arange(40), "candidate_log_prob": torch.zeros(40)}
-        sampled = model(**batch, context_labels=around, context_weight=0.25, **candidates)
+        sampled = model(**batch, context_targets=around, context_weight=0.25, **candidates)
         torch.testing.assert_close(sampled.loss, both.loss)
         torch.testing.assert_close(sampled.context_loss, both.context_loss)
         both.context_loss.backward()
@@ -581,12 +581,12 @@ class TestMeanMaxAAE(FamilyTests):
 
     def test_words_around_a_text_need_their_decoder(self):
         batch = make_batch()
-        with pytest.raises(ValueError, match="`context_labels` need a model with `context_channels`"):
-            self.full()(**batch, context_labels=batch["labels"])
-        with pytest.raises(ValueError, match=r"`context_labels` need a model with .* `labels` beside them"):
-            self.full("context")(**text_of(batch), context_labels=batch["labels"])
-        with pytest.raises(ValueError, match="`context_labels` has 13 places; this decoder predicts 12 words"):
-            self.full("context")(**batch, context_labels=torch.full((4, 13), 5))
+        with pytest.raises(ValueError, match="`context_targets` need a model with `context_channels`"):
+            self.full()(**batch, context_targets=batch["labels"])
+        with pytest.raises(ValueError, match=r"`context_targets` need a model with .* `labels` beside them"):
+            self.full("context")(**text_of(batch), context_targets=batch["labels"])
+        with pytest.raises(ValueError, match="`context_targets` has 13 places; this decoder predicts 12 words"):
+            self.full("context")(**batch, context_targets=torch.full((4, 13), 5))
 
     def test_normalised_rows(self):
         encoder = self.full().encoder
@@ -729,7 +729,7 @@ class TestRNNCNN(FamilyTests):
         model = self.full(previous, torch.float64)
         batch = make_batch()
         labels = make_batch([[9, 3], [5, 6, 7, 8, 9, 10, 11, 12, 3], [21, 3], [3]])["labels"]
-        both = model(**batch, previous_labels=labels)
+        both = model(**batch, previous_targets=labels)
         following = model(**batch, num_items_in_batch=1).loss
         swapped = copy.deepcopy(model)
         swapped.decoder = swapped.previous_decoder
@@ -744,11 +744,11 @@ class TestRNNCNN(FamilyTests):
     def test_previous_sentence_needs_its_decoder(self):
         batch = make_batch()
         with pytest.raises(ValueError, match="need a model with `predict_previous=True`"):
-            self.full("gru")(**batch, previous_labels=batch["labels"])
+            self.full("gru")(**batch, previous_targets=batch["labels"])
         with pytest.raises(ValueError, match="need a model with `predict_previous=True`"):
-            self.full()(**batch, previous_labels=batch["labels"])
-        with pytest.raises(ValueError, match="`previous_labels` need `labels`"):
-            self.full("skip_thought")(**text_of(batch), previous_labels=batch["labels"])
+            self.full()(**batch, previous_targets=batch["labels"])
+        with pytest.raises(ValueError, match="`previous_targets` need `labels`"):
+            self.full("skip_thought")(**text_of(batch), previous_targets=batch["labels"])
 
 
 class TestStructuredSelfAttention(FamilyTests):
@@ -782,6 +782,15 @@ class TestStructuredSelfAttention(FamilyTests):
             for rows in (slice(0, 1), slice(1, 4))
         ]
         close(sum(parts), output.attention_penalty)
+        # Where targets alone are counted, as transformers' Trainer does, a part counts by its share of them.
+        targets = (batch["labels"] != -100).sum(dim=1)
+        parts = [
+            model(**{k: v[rows] for k, v in batch.items()}, num_items_in_batch=targets.sum())
+            for rows in (slice(0, 1), slice(1, 4))
+        ]
+        shares = targets[:1].sum() / targets.sum(), targets[1:].sum() / targets.sum()
+        close(sum(part.attention_penalty for part in parts), shares[0] * by_hand[0] + shares[1] * by_hand[1:].mean())
+        close(sum(part.loss for part in parts), plain.loss + sum(part.attention_penalty for part in parts))
         batch["labels"][1] = -100
         close(model(**batch).attention_penalty, by_hand[[0, 2, 3]].mean())
 

@@ -92,6 +92,20 @@ def test_new_words_are_encoded_and_the_rest_stays(tokenizer, vectors, kind, tied
         torch.testing.assert_close(first.latents, second.latents, rtol=0, atol=0)
 
 
+def test_a_decoder_with_words_of_its_own_stays_tied_to_them(tokenizer, vectors, tmp_path):
+    model = make_model(tokenizer, vectors, tie_word_embeddings=True, separate_vocabularies=True)
+    inputs = tokenizer(TEXTS, return_tensors="pt", padding=True)
+    with torch.no_grad():
+        before = model(**inputs).logits
+    expand_vocabulary(model, tokenizer, vectors)
+    assert model.config.tie_word_embeddings is True
+    model.save_pretrained(tmp_path)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            MeanMaxAAEForReconstruction.from_pretrained(tmp_path).eval()(**inputs).logits, before
+        )
+
+
 def test_expanding_twice(tokenizer, vectors):
     model = make_model(tokenizer, vectors)
     size = len(tokenizer)

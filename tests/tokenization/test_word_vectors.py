@@ -94,6 +94,11 @@ def test_words_with_spaces_and_repeated_words(tmp_path):
     assert load_word_vectors(tmp_path / "v.txt", vocabulary={".", "b"}, show_progress=False).words == ["b"]
 
 
+def test_empty_lines_are_no_words(tmp_path):
+    (tmp_path / "v.txt").write_text("2 2\na 1 2\nb 3 4\n\n")
+    assert load_word_vectors(tmp_path / "v.txt", show_progress=False).words == ["a", "b"]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -137,6 +138,16 @@ def test_regression(tmp_path):
     assert (config.num_labels, config.problem_type) == (1, "regression")
 
 
+def test_numbers_that_are_all_alike_have_no_correlation(tmp_path):
+    rows = [(text, "1.5" if label == "old" else "-0.5") for text, label in reviews(20, seed=0)]
+    files = {
+        "train": write(tmp_path / "train.tsv", rows),
+        "validation": write(tmp_path / "validation.tsv", [(text, "2") for text, _ in rows[:4]]),
+    }
+    results = run({**TINY, **files, "problem": "regression", "epochs": 1}, tmp_path / "run")
+    assert results["validation"]["pearson"] == 0
+
+
 def test_from_a_checkpoint(sets, checkpoint, tmp_path):
     """What is kept of its weights, frozen or not; a classifier that was fine-tuned can be the start of another."""
     settings = {**sets, "checkpoint": checkpoint, "epochs": 1, "learning_rate": 1e-4, "batch_size": 32}
@@ -203,6 +214,22 @@ def test_an_interrupted_run_goes_on(sets, tmp_path, monkeypatch, how):
     assert minutes == sorted(minutes)
     assert again["minutes"] >= round(minutes[-1], 2) > 0
     assert run(settings, tmp_path / "run", learning_rate=0.01, overwrite=True)["test"] != whole["test"]
+
+
+def test_a_finished_run_stays_as_it_is(sets, tmp_path, monkeypatch):
+    """The same command trains no more; other examples under the same names are another run."""
+    from transformers import Trainer
+
+    settings = {**TINY, **sets, "epochs": 1}
+    first = run(settings, tmp_path / "run")
+    monkeypatch.setattr(Trainer, "train", lambda *args, **kwargs: pytest.fail("trained again"))
+    assert run(settings, tmp_path / "run") == first
+    monkeypatch.undo()
+    exchanged = [(text, "red" if label == "old" else "old") for text, label in reviews(160, seed=0)]
+    write(tmp_path / "train.tsv", exchanged)
+    with pytest.raises(FileExistsError, match=r"examples: 'sha256 .*--overwrite to start anew"):
+        run(settings, tmp_path / "run")
+    assert run(settings, tmp_path / "run", overwrite=True)["test"] != first["test"]
 
 
 def test_a_folder_of_another_kind_of_run_is_refused(sets, checkpoint, tmp_path):
@@ -296,6 +323,8 @@ def test_classifiers_have_no_decoder(sets, checkpoint, tmp_path):
         ({"checkpoint": "x", "word_vectors": "train"}, "`word_vectors` and `checkpoint` exclude each other"),
         ({"epochs": 0}, "`epochs` is 0.0; give a positive number"),
         ({"batch_size": 0}, "`batch_size` is 0; it must be 1 or more"),
+        ({"max_grad_norm": -1}, r"`max_grad_norm` is -1\.0; it must be 0 or more"),
+        ({"learning_rate": "nan"}, "`learning_rate` is nan; it must be 0 or more"),
         ({"problem": "ranking"}, "`problem` is 'ranking'; allowed"),
         ({"lerning_rate": 1}, "Unknown setting `lerning_rate`. Did you mean `learning_rate`"),
         ({"hidden_size": 33, "num_attention_heads": 3}, "`hidden_size` is 33; the two directions"),
@@ -304,6 +333,23 @@ def test_classifiers_have_no_decoder(sets, checkpoint, tmp_path):
 def test_bad_settings_are_refused_before_anything_is_done(settings, reason):
     with pytest.raises(ValueError, match=reason):
         arguments_from_settings({"train": "train.tsv", **settings}, "", FinetuneArguments)
+
+
+def test_impossible_settings_of_a_checkpoint_are_refused_before_training(sets, checkpoint, tmp_path):
+    for given, reason in (
+        ({"attention_penalty": 1.0}, r"`attention_penalty` is 1\.0 and `pooling` 'mean_max'"),
+        ({"classifier_dropout": 1.0}, r"`classifier_dropout` is 1\.0"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            run({**sets, "checkpoint": checkpoint, **given}, tmp_path / "run")
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_a_checkpoint_below_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "mine" / "model").mkdir(parents=True)
+    given = {"train": "train.tsv", "checkpoint": "runs/mine/model"}
+    assert arguments_from_settings(given, "", FinetuneArguments).output_dir == str(Path("runs", "finetune"))
 
 
 def test_bad_labels_are_refused(sets, tmp_path):

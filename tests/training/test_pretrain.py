@@ -889,7 +889,21 @@ def test_other_texts_are_another_run(make_arguments, texts, tmp_path):
     corpus.write_text(lines + "the mill by the sea saw some bread\n" * 40)
     with pytest.raises(FileExistsError, match=r"learnt from other texts or with another tokenizer.*--overwrite"):
         pretrain(make_arguments(corpus=[str(corpus)], max_steps=6))
+    # Another vocabulary does not fit the weights, which is not what to complain of.
+    corpus.write_text(lines + "".join(f"the quince{'x' * i} and some bread\n" * 3 for i in range(40)))
+    with pytest.raises(FileExistsError, match=r"learnt from other texts or with another tokenizer.*--overwrite"):
+        pretrain(make_arguments(corpus=[str(corpus)], max_steps=6))
     assert pretrain(make_arguments(corpus=[str(corpus)], max_steps=2, overwrite=True))["steps"] == 2
+
+
+@pytest.mark.parametrize("validation", ["", "empty.txt"])
+def test_a_corpus_too_short_to_hold_out_from(make_arguments, tmp_path, validation):
+    (tmp_path / "short.txt").write_text("the cat sat on the mat\nthe dog ran\n" * 4)
+    (tmp_path / "empty.txt").write_text("\n")
+    given = {"validation": str(tmp_path / validation)} if validation else {"validation": []}
+    reason = "`validation` .* holds no text" if validation else "the corpus is too short"
+    with pytest.raises(ValueError, match=f"No text is held out for validation: {reason}"):
+        pretrain(make_arguments(corpus=[str(tmp_path / "short.txt")], **GRU, **given))
 
 
 def test_the_showcase_decodes_where_the_vectors_are_normalised(make_arguments, capsys):

@@ -320,7 +320,7 @@ class MicroBatches:
 
 def _num_targets(labels: dict[str, Ragged]) -> int:
     # A second target beside the sentence has a weight of its own, and is not counted.
-    return sum(len(targets.ids) for name, targets in labels.items() if name != "context_labels")
+    return sum(len(targets.ids) for name, targets in labels.items() if name != "context_targets")
 
 
 def _tensor(array: np.ndarray) -> torch.Tensor:

@@ -81,8 +81,8 @@ class ContextSentences(Sentences):
         return Ragged(tokens[is_word], is_word.sum(axis=1))
 
     def further_targets(self, rows: np.ndarray) -> dict[str, Ragged]:
-        """With `"neighbours"` the sentence before each, as `previous_labels`."""
-        return {"previous_labels": self._neighbours(self.in_store(rows) - 1)} if self.objective == "neighbours" else {}
+        """With `"neighbours"` the sentence before each, as `previous_targets`."""
+        return {"previous_targets": self._neighbours(self.in_store(rows) - 1)} if self.objective == "neighbours" else {}
 
     def _neighbours(self, indices: np.ndarray) -> Ragged:
         ids, lengths = self.store.rows(indices)
@@ -103,7 +103,7 @@ class ContextSentences(Sentences):
 
 
 class SentencesAndContext(ContextSentences):
-    """The same sentences, to be said themselves; the words after them are a second target, `context_labels`.
+    """The same sentences, to be said themselves; the words after them are a second target, `context_targets`.
 
     Args:
         store, min_tokens, max_tokens, num_words: as of [`ContextSentences`].
@@ -117,8 +117,8 @@ class SentencesAndContext(ContextSentences):
         return self.inputs(rows)
 
     def further_targets(self, rows: np.ndarray) -> dict[str, Ragged]:
-        """The next `num_words` words, as `context_labels`."""
-        return {"context_labels": super().targets(rows)}
+        """The next `num_words` words, as `context_targets`."""
+        return {"context_targets": super().targets(rows)}
 
     def costs(self) -> np.ndarray:
         """Lengths for a batch plan: those of the sentences, as without a context."""

@@ -134,6 +134,12 @@ def evaluate_models(
     for name, load in models:
         encoder = load()
         embedder = Embedder(encoder, name, None, batch_size, show_progress)
+        dimension = encoder.get_embedding_dimension() if latent_rows > 1 else 0
+        if dimension % latent_rows:
+            raise ValueError(
+                f"--latent-rows is {latent_rows}; the vectors of {name} have {dimension} numbers, not so many rows "
+                "of one length."
+            )
         evaluation = evaluate_with_controls(
             embedder,
             tasks,
@@ -147,10 +153,10 @@ def evaluate_models(
         done.append(summarize(evaluation, command=command))
         folder = output if len(models) == 1 else output / name
         done[-1].save(folder / RESULTS)
+        write_report(done[-1:], folder)
         if erasure:
             write_erasure(embedder, erasure, latent_rows, folder, device)
         del encoder, embedder
-        write_report(done[-1:], folder)
     if len(models) > 1:
         figures = [path.name for path in write_correlations(done, output) if path.suffix == ".png"]
         write_report(done, output, figures)
@@ -285,7 +291,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             models = [(Path(args.embeddings).stem, partial(EmbeddingFile, args.embeddings, args.sentences))]
             controls = ["majority"] if controls is None else controls
         else:
-            models = [(name, partial(_load_model, model, args)) for name, model in _named(args.model)]
+            # Shorter vectors are another encoder, whose results stand beside those of the whole ones.
+            suffix = f"-{args.truncate_dim}" if args.truncate_dim else ""
+            models = [(name + suffix, partial(_load_model, model, args)) for name, model in _named(args.model)]
         output = Path(args.output or (Path("results") / (models[0][0] if len(models) == 1 else "comparison")))
         words = sys.argv[1:] if argv is None else list(argv)
         done = evaluate_models(

@@ -252,6 +252,10 @@ class EmbeddingFile:
                 digest.update(np.ascontiguousarray(part[start : start + 4096]).data)
         self.key = f"embeddings-{digest.hexdigest()}"
 
+    def get_embedding_dimension(self) -> int:
+        """Numbers of a vector, as sentence-transformers' models tell it."""
+        return int(self._parts[0].shape[1])
+
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """The saved rows of texts, `(n, D)` float32.
 

@@ -147,7 +147,7 @@ def teacher_forced_counts(model: Any, batch: dict[str, torch.Tensor], splits: bo
     Of a model that also says the previous sentence, the next one counts. With `splits` a batch whose logits would need
     more than a gigabyte is scored in parts.
     """
-    batch = {name: value for name, value in batch.items() if name != "previous_labels"}
+    batch = {name: value for name, value in batch.items() if name != "previous_targets"}
     # Not every accelerator has float64.
     totals = torch.zeros(3, dtype=torch.float64)
     rows, length = batch["labels"].shape
@@ -211,12 +211,13 @@ def score_checkpoint(
         the tokens of BLEU).
 
     Raises:
-        ValueError: no sentence of that length is there, a bad device, or an output folder of `compare` is damaged.
+        ValueError: the checkpoint learnt to say something else, no sentence of that length is there, a bad device, or
+            an output folder of `compare` is damaged.
         FileNotFoundError: the checkpoint, the text or the results of a folder of `compare` are missing.
         FileExistsError: `output` is a file.
     """
     from hf_meanmax.data import open_corpus, pick_sentences
-    from hf_meanmax.export import load_checkpoint
+    from hf_meanmax.export import load_checkpoint, saved_training_args
 
     others = {system_name(other): _read_by_length(Path(other)) for other in compare}
     others_texts = {system_name(other): read_texts(other) for other in compare}
@@ -228,6 +229,12 @@ def score_checkpoint(
             raise FileExistsError(f"{output} is a file; name a folder.")
         if system_name(output) in others or len(others) < len(compare):
             raise ValueError("Output folders that are compared need different names: they are what the figure shows.")
+    objective = saved_training_args(folder).get("objective", "reconstruction")
+    if objective != "reconstruction":
+        raise ValueError(
+            f"{folder} learnt by the objective {objective!r}: it does not say its own text again. Score a translator "
+            "with translate.py --reference."
+        )
     device = _usable_device(device)
     model, tokenizer = load_checkpoint(folder)
     model.to(device)

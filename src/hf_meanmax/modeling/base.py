@@ -29,7 +29,14 @@ from .layers import (
     WordProjections,
     WordSpaceProjection,
 )
-from .losses import IGNORE_INDEX, chunked_cross_entropy, full_cross_entropy, sampled_cross_entropy
+from .losses import (
+    IGNORE_INDEX,
+    chunked_cross_entropy,
+    full_cross_entropy,
+    mean_over_sentences,
+    sampled_cross_entropy,
+    share_of_targets,
+)
 from .pooling import POOLINGS, attention_penalty
 
 
@@ -62,7 +69,7 @@ class LatentSeq2SeqOutput(Seq2SeqLMOutput):
 
     `encoder_last_hidden_state` is all that the decoder reads of the encoder: Z, or the hidden states where there are no
     rows. `teacher_loss` is the mean squared distance from `teacher_embeddings`, `context_loss` the cross entropy of
-    `context_labels`, and `attention_penalty` the mean overlap of the heads of `inner_attention`, all without their
+    `context_targets`, and `attention_penalty` the mean overlap of the heads of `inner_attention`, all without their
     weight. `latent_gates` are, on request
     (`output_latent_gates=True`), the gates `(B, T, R, d)` of each layer of a decoder that has them, on the R rows that
     `config.gated_rows` names.
@@ -107,6 +114,11 @@ class LatentPreTrainedModel(PreTrainedModel):
         r"^((previous|context)_)?decoder\.", r"^decoder_embeddings\.", r"^lm_head\.", r"^output_projection\.",
         r"^teacher_head\.", r"^classifier\.",
     ]  # fmt: skip
+
+    def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:
+        # Fields may have been set one by one, as `from_pretrained(folder, field=...)` does.
+        config.check()
+        super().__init__(config, *args, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -467,7 +479,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
-        previous_labels: torch.Tensor | None = None,
+        previous_targets: torch.Tensor | None = None,
         use_cache: bool | None = None,
         candidate_ids: torch.Tensor | None = None,
         candidate_log_prob: torch.Tensor | None = None,
@@ -475,7 +487,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
         return_logits: bool = True,
         teacher_embeddings: torch.Tensor | None = None,
         teacher_weight: float = 1.0,
-        context_labels: torch.Tensor | None = None,
+        context_targets: torch.Tensor | None = None,
         context_weight: float = 1.0,
         num_sentences_in_batch: torch.Tensor | int | None = None,
         **kwargs: Unpack[TransformersKwargs],
@@ -488,11 +500,13 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
             decoder_input_ids: `(B, T)`; made from `labels` (or from `input_ids`) when left out. A decoder that predicts
                 all words at once takes none.
             decoder_attention_mask: `(B, T)`, 0 for padding in the decoder's input.
-            encoder_outputs: a `BaseModelOutput` whose `last_hidden_state` is Z `(B, L, latent_width)`, or the hidden
-                states (with their `attention_mask`) where there are no rows, instead of an input text.
+            encoder_outputs: what `get_encoder()` gave, or a `BaseModelOutput` whose `last_hidden_state` is Z
+                `(B, L, latent_width)`, or the hidden states (with their `attention_mask`) where there are no rows,
+                instead of an input text.
             labels: `(B, T)` target ids, -100 where there is none.
-            previous_labels: `(B, T')`, what the decoder of the previous sentence must say
-                (`config.predict_previous`); its loss is added.
+            previous_targets: `(B, T')`, what the decoder of the previous sentence must say
+                (`config.predict_previous`), -100 where there is none; its loss is added. (transformers' Trainer would
+                miss an argument called labels in any batch without it.)
             candidate_ids, candidate_log_prob: `(C,)` each; the loss is then a sampled softmax
                 ([`~losses.sampled_cross_entropy`]) and no logits are returned.
             num_items_in_batch: what the summed loss is divided by (default: the targets of this batch).
@@ -500,22 +514,23 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
             teacher_embeddings: `(B, teacher_size)`, NaN in rows that have none: the loss also has the squared distance
                 of a linear map of the embedding from them, times `teacher_weight`, in the mean over the sentences
                 (compound attention, eq. 4.9).
-            context_labels: `(B, N)` words around the texts, -100 where there is none, which the second decoder
+            context_targets: `(B, N)` words around the texts, -100 where there is none, which the second decoder
                 (`config.context_channels`) must predict: the loss also has their summed cross entropy, times
                 `context_weight`, divided by what the loss of `labels` is divided by.
-            num_sentences_in_batch: what sums over sentences are divided by (default: the sentences of this batch).
+            num_sentences_in_batch: what sums over sentences are divided by (default: the sentences of this batch; with
+                `num_items_in_batch` their mean counts by this batch's share of the targets).
 
         Raises:
             ValueError: if there is nothing to say, or more than the decoder can; if arguments do not fit the decoder.
         """
-        if previous_labels is not None and self.previous_decoder is None:
-            raise ValueError("`previous_labels` need a model with `predict_previous=True`.")
-        if previous_labels is not None and labels is None:
-            raise ValueError("`previous_labels` need `labels` beside them, of the sentence that follows.")
+        if previous_targets is not None and self.previous_decoder is None:
+            raise ValueError("`previous_targets` need a model with `predict_previous=True`.")
+        if previous_targets is not None and labels is None:
+            raise ValueError("`previous_targets` need `labels` beside them, of the sentence that follows.")
         if teacher_embeddings is not None and self.teacher_head is None:
             raise ValueError("`teacher_embeddings` need a model with `teacher_size`, the width of the vectors.")
-        if context_labels is not None and (self.context_decoder is None or labels is None):
-            raise ValueError("`context_labels` need a model with `context_channels`, and `labels` beside them.")
+        if context_targets is not None and (self.context_decoder is None or labels is None):
+            raise ValueError("`context_targets` need a model with `context_channels`, and `labels` beside them.")
         weights: Any = None
         if encoder_outputs is None:
             encoded = self.encoder(
@@ -523,7 +538,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
             )
             latents, weights = self._read_of(encoded), encoded.pooling_attentions
         else:
-            latents = encoder_outputs[0]
+            latents = self._given_latents(encoder_outputs)
         if not self.config.has_latents and attention_mask is not None:
             kwargs["latent_mask"] = attention_mask
         use_cache = use_cache if use_cache is not None else self.config.use_cache and labels is None
@@ -535,6 +550,8 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
                 # Without any padding the causal mask is enough; with it, padding on the left must be hidden.
                 if decoder_attention_mask is None and attention_mask is not None:
                     decoder_attention_mask = (targets != IGNORE_INDEX).long()
+            elif labels is not None and decoder_attention_mask is None and attention_mask is not None:
+                decoder_attention_mask = self._from_first_word(decoder_input_ids)
             decoder_outputs = self._say(
                 self.decoder, decoder_input_ids, latents, decoder_attention_mask, past_key_values, **kwargs
             )
@@ -542,23 +559,24 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
             decoder_outputs = self._predict(latents, decoder_input_ids, labels, **kwargs)
         states: Any = decoder_outputs.last_hidden_state
         wanted: torch.Tensor | None = labels
-        if labels is not None and previous_labels is not None:
+        if labels is not None and previous_targets is not None:
             # Scored together, as one text: the loss is the mean over the targets of both.
             is_padded = decoder_attention_mask is not None
-            states = torch.cat((states, self._previous_states(previous_labels, latents, is_padded, **kwargs)), dim=1)
-            wanted = torch.cat((labels, previous_labels), dim=1)
+            states = torch.cat((states, self._previous_states(previous_targets, latents, is_padded, **kwargs)), dim=1)
+            wanted = torch.cat((labels, previous_targets), dim=1)
         loss, logits = self.score(states, wanted, candidate_ids, candidate_log_prob, num_items_in_batch, return_logits)
         if labels is not None and logits is not None:
             logits = logits[:, : labels.shape[1]]
         teacher_loss = None
         if teacher_embeddings is not None:
-            teacher_loss = self._teacher_loss(latents, teacher_embeddings, num_sentences_in_batch)
+            share = share_of_targets(labels, num_items_in_batch)
+            teacher_loss = self._teacher_loss(latents, teacher_embeddings, num_sentences_in_batch, share)
             loss = teacher_weight * teacher_loss if loss is None else loss + teacher_weight * teacher_loss
         context_loss = None
-        if labels is not None and context_labels is not None:
+        if labels is not None and context_targets is not None:
             divisor = (labels != IGNORE_INDEX).sum() if num_items_in_batch is None else num_items_in_batch
-            around = self._predict_around(latents, context_labels)
-            options = (context_labels, candidate_ids, candidate_log_prob, divisor, False)
+            around = self._predict_around(latents, context_targets)
+            options = (context_targets, candidate_ids, candidate_log_prob, divisor, False)
             context_loss, _ = self._score_states(around, *options)
             loss = loss + context_weight * context_loss
         penalty = None
@@ -566,8 +584,8 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
             # A process without a sentence of its own has a row without targets.
             is_sentence = (labels != IGNORE_INDEX).any(dim=1)
             total = (attention_penalty(weights) * is_sentence).sum()
-            divisor = is_sentence.sum().clamp(min=1) if num_sentences_in_batch is None else num_sentences_in_batch
-            penalty = total / divisor
+            share = share_of_targets(labels, num_items_in_batch)
+            penalty = mean_over_sentences(total, is_sentence.sum(), num_sentences_in_batch, share)
             loss = loss + self.config.attention_penalty * penalty
         return LatentSeq2SeqOutput(
             loss=loss,
@@ -585,14 +603,36 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
         )
 
     def _teacher_loss(
-        self, latents: torch.Tensor, teacher_embeddings: torch.Tensor, num_sentences: torch.Tensor | int | None
+        self,
+        latents: torch.Tensor,
+        teacher_embeddings: torch.Tensor,
+        num_sentences: torch.Tensor | int | None,
+        share: torch.Tensor | float,
     ) -> torch.Tensor:
         """||W u + b - t||^2 summed over the rows that have a t, divided by the number of sentences."""
         teacher_head: Any = self.teacher_head
         is_given = teacher_embeddings.isfinite().all(dim=-1, keepdim=True)
         wanted = torch.where(is_given, teacher_embeddings, torch.zeros_like(teacher_embeddings))
         distances = (teacher_head(latents.flatten(1)).to(wanted.dtype) - wanted).square() * is_given
-        return distances.sum() / (is_given.sum().clamp(min=1) if num_sentences is None else num_sentences)
+        return mean_over_sentences(distances.sum(), is_given.sum(), num_sentences, share)
+
+    def _given_latents(self, encoder_outputs: Any) -> torch.Tensor:
+        """What the decoder reads of an encoder's output, Z before the hidden states."""
+        latents = getattr(encoder_outputs, "latents", None)
+        latents = encoder_outputs[0] if latents is None else latents
+        rows, width = self.config.num_latents, self.config.latent_width
+        if self.config.has_latents and (latents.dim() != 3 or latents.shape[1:] != (rows, width)):
+            raise ValueError(
+                f"`encoder_outputs` begin with a tensor of shape {tuple(latents.shape)}; this decoder reads Z "
+                f"(B, {rows}, {width}). Give what `get_encoder()` returns with `return_dict=True`."
+            )
+        return latents
+
+    def _from_first_word(self, decoder_input_ids: torch.Tensor) -> torch.Tensor | None:
+        """A mask `(B, T)` that hides padding on the left of inputs that a collator has made of labels."""
+        if self.config.decoder_start_token_id == self.config.pad_token_id:
+            return None
+        return ((decoder_input_ids != self.config.pad_token_id).cumsum(dim=1) > 0).long()
 
     def _say(
         self,
@@ -640,18 +680,18 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
                 "Cut the labels."
             )
 
-    def _predict_around(self, latents: torch.Tensor, context_labels: torch.Tensor) -> torch.Tensor:
+    def _predict_around(self, latents: torch.Tensor, context_targets: torch.Tensor) -> torch.Tensor:
         """What the output layer scores of the second decoder, `(B, N, d)` over the places of the labels `(B, N)`."""
-        self._check_places("context_labels", context_labels)
+        self._check_places("context_targets", context_targets)
         predict: Any = self.context_decoder
-        return predict(latents)[:, : context_labels.shape[1]]
+        return predict(latents)[:, : context_targets.shape[1]]
 
     def _previous_states(
-        self, previous_labels: torch.Tensor, latents: torch.Tensor, is_padded: bool, **kwargs: Any
+        self, previous_targets: torch.Tensor, latents: torch.Tensor, is_padded: bool, **kwargs: Any
     ) -> Any:
         """States `(B, T', d)` of the decoder of the previous sentence under teacher forcing."""
-        words = self.prepare_decoder_input_ids_from_labels(previous_labels)
-        mask = (previous_labels != IGNORE_INDEX).long() if is_padded else None
+        words = self.prepare_decoder_input_ids_from_labels(previous_targets)
+        mask = (previous_targets != IGNORE_INDEX).long() if is_padded else None
         return self._say(self.previous_decoder, words, latents, mask, **kwargs).last_hidden_state
 
     @staticmethod
@@ -675,11 +715,14 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
 
         Raises:
             ValueError: if the model has no fixed representation; if a vector has another size, holds NaN or infinities,
-                was normalised, or cannot have come from this kind of encoder: such a vector has no text to give back.
+                was normalised or quantised, or cannot have come from this kind of encoder: such a vector has no text to
+                give back.
         """
         if not self.config.has_latents:
             raise ValueError(NO_REPRESENTATION)
         rows, width = self.config.num_latents, self.config.latent_width
+        if isinstance(sentence_embedding, (list, tuple)) and any(map(torch.is_tensor, sentence_embedding)):
+            sentence_embedding = torch.stack(list(sentence_embedding))
         embedding = torch.as_tensor(sentence_embedding)
         expected = f"a raw vector of {rows * width} numbers ({rows} rows of {width})"
         if embedding.dim() == 3:
@@ -691,6 +734,11 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
                 f"A sentence embedding of shape {tuple(embedding.shape)} cannot be decoded: this model decodes "
                 f"{expected}. A truncated vector, or one of another model, cannot be decoded."
             )
+        if not embedding.is_floating_point():
+            raise ValueError(
+                f"Sentence embeddings of type {str(embedding.dtype).removeprefix('torch.')} are quantised; this model "
+                f"decodes {expected}."
+            )
         latents = embedding.reshape(-1, rows, width).to(device=self.device)
         latents = latents.to(self.lm_head.weight.dtype)
         if not bool(torch.isfinite(latents).all()):
@@ -700,7 +748,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
         if not is_normed or self.config.pooling == "inner_attention":
             # No layer norm keeps a raw row far from length 1 there, and some come near it by chance: what rounding
             # leaves of a normalised vector is nearer still.
-            slack = max(torch.finfo(embedding.dtype).eps, 2e-6) if embedding.is_floating_point() else 0.0
+            slack = max(torch.finfo(embedding.dtype).eps, 2e-6)
         norms = embedding.reshape(-1, rows, width).float().norm(dim=-1)
         lengths = torch.stack(((norms - 1).abs().amax(dim=-1), (norms.square().sum(-1).sqrt() - 1).abs()))
         is_unit = (lengths <= slack).any(dim=0)
@@ -771,7 +819,9 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
                 latents = self.latents_from_embedding(sentence_embedding)
             else:
                 latents = self.encode_latents(attention_mask=attention_mask, **text)
-            kwargs["encoder_outputs"] = BaseModelOutput(last_hidden_state=latents)
+        else:
+            latents = self._given_latents(kwargs["encoder_outputs"])
+        kwargs["encoder_outputs"] = BaseModelOutput(last_hidden_state=latents)
         criteria = None
         if kwargs.get("max_new_tokens") is None:
             kwargs.pop("max_new_tokens", None)  # transformers would take a None for its own default, 20 tokens
@@ -781,7 +831,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
                 max_length = getattr(generation_config, "max_length", None)
             if max_length is not None:
                 # The model's own bound is on new tokens, and transformers would let that one win.
-                kwargs["max_new_tokens"] = max_length - 1
+                kwargs["max_new_tokens"] = max_length - self._begun_length(kwargs.get("decoder_input_ids"))
             elif text and not has_own_bound:
                 criteria = TextLengthCriteria(text_bounds(next(iter(text.values())), attention_mask))
                 kwargs["max_new_tokens"] = int(criteria.bounds.max())
@@ -789,6 +839,13 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
         output = super().generate(None, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
         pad_ended(getattr(output, "sequences", output), criteria, kwargs, generation_config, self.generation_config)
         return output
+
+    def _begun_length(self, decoder_input_ids: torch.Tensor | None) -> int:
+        """Tokens that generation begins with: before given ones, transformers puts the start where none has it."""
+        if decoder_input_ids is None:
+            return 1
+        lacks_start = (decoder_input_ids[:, 0] != self.config.decoder_start_token_id).all()
+        return decoder_input_ids.shape[1] + int(lacks_start)
 
     @torch.no_grad()
     def predict_words(

@@ -6,6 +6,7 @@ import math
 from typing import Any, ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
+from huggingface_hub.errors import StrictDataclassError
 from transformers import GenerationConfig
 from transformers.configuration_utils import PreTrainedConfig
 
@@ -117,7 +118,7 @@ class LatentConfig(PreTrainedConfig):
             Words that a `words_cnn` or `words_rnn` predicts.
         context_channels (`list[int]`, *optional*):
             Have a second decoder beside one that says the words one after the other: a `words_cnn` of these widths,
-            from Z to what the output layer scores, that predicts the words around the text (`context_labels`).
+            from Z to what the output layer scores, that predicts the words around the text (`context_targets`).
         predict_previous (`bool`, defaults to `False`):
             Have a second decoder of the same kind, for the previous sentence (skip-thought).
         attention_penalty (`float`, defaults to 0.0):
@@ -174,7 +175,11 @@ class LatentConfig(PreTrainedConfig):
 
     # Every Auto class that loads a checkpoint of the family, as "module.Class" (see save_pretrained in base.py).
     auto_classes: ClassVar[dict[str, str]] = {}
-    keys_to_ignore_at_inference = ["past_key_values", "attention_penalty", "pooling_attentions"]
+    # Trainer's predictions are the logits alone.
+    keys_to_ignore_at_inference = [
+        "past_key_values", "encoder_last_hidden_state", "latents", "teacher_loss", "context_loss", "attention_penalty",
+        "pooling_attentions",
+    ]  # fmt: skip
 
     vocab_size: int = 21583
     input_vocab_size: int | None = None
@@ -320,6 +325,17 @@ class LatentConfig(PreTrainedConfig):
     def projection_dim(self) -> int:
         """The same, under the name that sentence-transformers reads where a model gives the embedding itself."""
         return self.sentence_embedding_size
+
+    def check(self) -> None:
+        """Checks the fields against each other, as making the configuration does.
+
+        Raises:
+            ValueError: for fields that do not fit together.
+        """
+        try:
+            self.validate()
+        except StrictDataclassError as error:
+            raise ValueError(str(error.__cause__ or error)) from error
 
     def validate_sizes(self) -> None:
         """Checks the sizes and that the two vocabularies agree."""

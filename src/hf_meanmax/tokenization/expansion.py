@@ -126,7 +126,8 @@ def expand_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
     for start in range(0, len(rows), _ROWS):
         part = torch.from_numpy(_apply(matrix, vectors.vectors[rows[start : start + _ROWS]]))
         weight[old_size + start : old_size + start + len(part)] = part
-    if model.config.tie_word_embeddings:
+    # With two vocabularies the output is tied to the decoder's, which stays as it is.
+    if model.config.tie_word_embeddings and not model.config.separate_vocabularies:
         _untie(model, table)
     requires_grad = table.weight.requires_grad
     table.weight = nn.Parameter(weight, requires_grad=requires_grad)

@@ -348,6 +348,8 @@ def _read_line(line: bytes, number: int, rows: _Rows) -> None:
             rows.read += 1
             return
     fields = line.split()
+    if not fields:
+        return
     if len(fields) <= rows.size:
         raise ValueError(
             f"{rows.path}, line {number}: expected a word and {rows.size} numbers, found {len(fields)} fields"

@@ -71,7 +71,7 @@ class RunArguments:
     )
     warmup_steps: int = field(default=0, metadata={"help": "steps of linear warm-up"})
     weight_decay: float = field(default=0.0, metadata={"help": "weight of Adam's L2 regularisation"})
-    max_grad_norm: float = field(default=5.0, metadata={"help": "gradient clipping by the global norm"})
+    max_grad_norm: float = field(default=5.0, metadata={"help": "gradient clipping by the global norm (0: none)"})
     precision: Literal["auto", "bf16", "fp32"] = field(
         default="auto", metadata={"help": "auto: bf16 where the device computes it fast"}
     )
@@ -100,13 +100,14 @@ class RunArguments:
             raise ValueError(f"`family` is {self.family!r}; allowed: {', '.join(sorted(FAMILIES))}.")
         self.check_least(
             min_frequency=1, word_vector_epochs=1, gradient_accumulation_steps=1, warmup_steps=0, seed=0,
-            word_vector_scale=0, weight_decay=0,
+            word_vector_scale=0, weight_decay=0, max_grad_norm=0, learning_rate=0,
         )  # fmt: skip
 
     def check_least(self, **least: float) -> None:
         """Raises ValueError for a setting that is smaller than it may be."""
         for name, smallest in least.items():
-            if getattr(self, name) < smallest:
+            # NaN is no less than anything.
+            if not getattr(self, name) >= smallest:
                 raise ValueError(f"`{name}` is {getattr(self, name)}; it must be {smallest} or more.")
 
     def build_config(self, **overrides: Any) -> LatentConfig:
@@ -234,7 +235,7 @@ class PretrainArguments(RunArguments):
             batch_tokens=1, min_tokens=1, max_tokens=1, log_steps=1, eval_steps=0, checkpoint_steps=1,
             keep_checkpoints=1, max_steps=0, num_negatives=1, validation_sentences=1, early_stopping_patience=0,
             sample_sentences=0, max_target_tokens=1, source_vocab_size=0, teacher_weight=0, max_training_tokens=0,
-            context_weight=0,
+            context_weight=0, max_minutes=0,
         )  # fmt: skip
         if self.max_tokens < self.min_tokens:
             raise ValueError(
@@ -383,6 +384,8 @@ class FinetuneArguments(RunArguments):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_least(max_examples=0, max_tokens=1, batch_size=1, early_stopping_patience=0)
+        if not self.output_dir:
+            self.output_dir = str(Path("runs") / "finetune")
         if self.epochs <= 0:
             raise ValueError(f"`epochs` is {self.epochs}; give a positive number.")
         if not self.train:
@@ -404,7 +407,7 @@ class FinetuneArguments(RunArguments):
                     raise ValueError(
                         f"`{name}` is {getattr(self, name)!r}, but a checkpoint has its tokenizer. Leave it out."
                     )
-            place = Path(self.output_dir or ".").resolve()
+            place = Path(self.output_dir).resolve()
             if Path(self.checkpoint).exists() and place in Path(self.checkpoint).resolve().parents:
                 raise ValueError(
                     f"`checkpoint` {self.checkpoint!r} lies in `output_dir` {self.output_dir!r}, whose model would "
@@ -414,8 +417,6 @@ class FinetuneArguments(RunArguments):
                 raise ValueError("`word_vectors` and `checkpoint` exclude each other: the checkpoint has a word table.")
         else:
             self.build_config()
-        if not self.output_dir:
-            self.output_dir = str(Path("runs") / "finetune")
 
 
 def _is_of_head(name: str) -> bool:

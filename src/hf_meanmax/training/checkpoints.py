@@ -85,13 +85,21 @@ class Checkpoints:
         self._remove_old(state.get("best_step"))
         return target
 
+    def read_state(self, path: Path) -> dict[str, Any]:
+        """The plain values of a checkpoint.
+
+        Raises:
+            ValueError: if the file is missing or damaged.
+        """
+        return _read(path / "state.json", _read_state)
+
     def load(self, path: Path, model: Any, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Puts a checkpoint into model and optimizer; returns its plain values.
 
         Raises:
             ValueError: if a file is missing or damaged, or belongs to another model.
         """
-        state = _read(path / "state.json", _read_state)
+        state = self.read_state(path)
         weights = _read(path / "model.safetensors", load_file)
         tensors = _read(path / "optimizer.safetensors", load_file)
         moments: dict[str, Any] = {"state": {}, "param_groups": state.pop("param_groups")}

@@ -9,6 +9,7 @@ Without a checkpoint a model of `--family` starts from random weights (by defaul
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -27,7 +28,7 @@ from hf_meanmax.data import Documents, LabelledTexts, SentenceFilter, read_label
 from hf_meanmax.files import replacing_file
 
 from .arguments import FinetuneArguments, arguments_from_settings, describe_settings, read_options, read_recipe
-from .checkpoints import claim_folder
+from .checkpoints import RESULTS_FILE, claim_folder
 from .machine import attention_for, keep_freed_memory, peak_memory_bytes, uses_bf16
 from .preparation import cache_folder, cached_store, load_or_train_tokenizer, prepare_word_vectors, token_ids
 
@@ -37,14 +38,15 @@ _FREE_ON_RESUME = {"overwrite", "report_to", "cache_dir", "output_dir", "recipe"
 
 def finetune(args: FinetuneArguments) -> dict[str, Any]:
     """Trains as `args` say and writes `<output_dir>/model` and `<output_dir>/results.json`; resumes a run that was
-    interrupted. With a validation set the best epoch's weights are kept.
+    interrupted, and leaves a finished one as it is. The weights of the epoch that is best on the validation set are
+    kept.
 
     Returns:
         The scores of the validation set and the test set, parameters, minutes, and the score of each epoch.
 
     Raises:
         FileNotFoundError, ValueError: for settings, data or a checkpoint that cannot be trained on.
-        FileExistsError: if `output_dir` holds a run with other settings.
+        FileExistsError: if `output_dir` holds a run with other settings or on other examples.
     """
     from accelerate import PartialState
     from transformers import DataCollatorWithPadding, set_seed
@@ -58,8 +60,11 @@ def finetune(args: FinetuneArguments) -> dict[str, Any]:
     with PartialState().main_process_first():
         is_main = PartialState().is_main_process
         if is_main:
-            claim(args)
+            claim(args, (train, validation, test))
         latest = latest_checkpoint(folder / "checkpoints", remove_partial=is_main)
+        if (folder / RESULTS_FILE).is_file():
+            # Finished: of its checkpoints only the best is left, from which it would be trained again.
+            return json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))
     # Trainer sets it too, but only after the model's new weights were drawn.
     set_seed(args.seed)
     model, tokenizer = build_classifier(args, train, labels)
@@ -157,13 +162,16 @@ def _device() -> torch.device:
     return PartialState().device
 
 
-def claim(args: FinetuneArguments) -> None:
-    """Makes the output folder, or recognises the run that was begun or finished in it with the same settings.
+def claim(args: FinetuneArguments, sets: tuple[LabelledTexts, ...]) -> None:
+    """Makes the output folder, or recognises the run that was begun or finished in it with the same settings on the
+    same examples.
 
     Raises:
         FileExistsError: the folder holds another run.
     """
     settings = {name: value for name, value in args.to_dict().items() if name not in _FREE_ON_RESUME}
+    examples = json.dumps([(part.texts, part.pairs, part.labels) for part in sets])
+    settings["examples"] = f"sha256 {hashlib.sha256(examples.encode()).hexdigest()[:16]}"
     claim_folder(Path(args.output_dir), settings, args.overwrite)
 
 
@@ -339,8 +347,9 @@ def _score_classes(prediction: Any) -> dict[str, float]:
 
 def _score_numbers(prediction: Any) -> dict[str, float]:
     said = prediction.predictions.reshape(-1)
-    # A model that says the same of all texts has no correlation.
-    pearson = float(np.corrcoef(said, prediction.label_ids)[0, 1]) if said.std() and len(said) > 1 else 0.0
+    # Where either side is the same for all texts there is no correlation.
+    varies = len(said) > 1 and said.std() > 0 and prediction.label_ids.std() > 0
+    pearson = float(np.corrcoef(said, prediction.label_ids)[0, 1]) if varies else 0.0
     return {"pearson": pearson}
 
 
@@ -355,7 +364,6 @@ def _penalty_trainer_class() -> Any:
             self.penalties: list[torch.Tensor] = []
             self.started = time.perf_counter()
             self.minutes_before: float | None = None
-            self.started, self.seconds_before = time.perf_counter(), 0.0
 
         def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
             loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
@@ -381,14 +389,15 @@ def _penalty_trainer_class() -> Any:
 def _save(args: FinetuneArguments, model: Any, tokenizer: Any, folder: Path, results: dict[str, Any]) -> None:
     from hf_meanmax.export import save_checkpoint
 
-    with replacing_file(folder / "results.json") as file:
-        json.dump(results, file, indent=1)
     shown = {name: results[name] for name in ("validation", "test", "minutes") if name in results}
     normalize = None if args.normalize == "none" else args.normalize
     save_checkpoint(
         model.eval(), tokenizer, folder / "model", normalize=normalize,
         training_args={**args.to_dict(), "results": shown},
     )  # fmt: skip
+    # Last: it says that all the rest is there.
+    with replacing_file(folder / RESULTS_FILE) as file:
+        json.dump(results, file, indent=1)
 
 
 def main(argv: list[str] | None = None) -> int:

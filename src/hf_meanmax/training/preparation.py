@@ -140,7 +140,11 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
         rule = SentenceFilter(drop_unknown_words=args.drop_unknown_words)
     store = cached_store(train, tokenizer, cache, rule, show_progress)
     if args.is_of_context:
-        lines = Documents(_first_documents(held_out, args.validation_sentences))
+        first = _first_documents(held_out, args.validation_sentences)
+        if not first:
+            reason = f"`validation` {args.validation!r} holds no text" if args.validation else "the corpus is too short"
+            raise ValueError(f"No text is held out for validation: {reason}. Name a file with `--validation`.")
+        lines = Documents(first)
         validation = cached_store(lines, tokenizer, cache, rule, show_progress=False)
         return Prepared(tokenizer, store, validation, [])
     texts = pick_sentences(held_out, tokenizer, args.validation_sentences, args.min_tokens, args.max_tokens)

@@ -141,14 +141,15 @@ class Run:
         self._build()
         latest = self.checkpoints.latest()
         if latest is not None:
-            saved = self.checkpoints.load(latest, self.stateful_model, self.optimizer)
+            saved = self.checkpoints.read_state(latest)
+            # Before its weights, which another vocabulary does not fit.
             if saved.get("learnt_from", self.state["learnt_from"]) != self.state["learnt_from"]:
                 raise FileExistsError(
                     f"{self.folder} holds a run that learnt from other texts or with another tokenizer, so that its "
                     "weights know other words. Give the corpus as it was, another --output_dir, or --overwrite to "
                     "start anew."
                 )
-            self.state.update(saved)
+            self.state.update(self.checkpoints.load(latest, self.stateful_model, self.optimizer))
             best = self.checkpoints.folder / f"step-{self.state['best_step'] or 0:08d}"
             if args.early_stopping_patience and not best.is_dir():
                 # Without early stopping the best weights need not have been saved.
@@ -572,7 +573,7 @@ class Run:
         tokens = sum(
             int((batch[name] != IGNORE_INDEX).sum())
             for batch in micro_batches
-            for name in ("labels", "previous_labels")
+            for name in ("labels", "previous_targets")
             if name in batch
         )
         if self.is_sharded:
