@@ -99,6 +99,8 @@ def test_systems_become_a_table(data, tmp_path, capsys, monkeypatch):
     (card,) = (output / "cards").iterdir()
     text = card.read_text()
     assert card.name == "tiny-mean-max-aae-tiny.md"
+    first = json.loads((output / "rows.json").read_text())["mean-max AAE (tiny), seed 3"]
+    assert f"| training, target tokens | {first['training']['tokens']} |" in text
     assert "- Small talk only." in text
     assert f"```bash\n{prepared}\n{trained_by}\n```" in text
     assert f"| reconstruction, bleu | {row['reconstruction']['bleu']:.3g}"[:24] in text
