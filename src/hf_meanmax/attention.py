@@ -148,7 +148,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         # A name on the Hub is no folder here; where no folder is given, the first word is one.
         if not checkpoints:
             checkpoints, texts = texts[:1], texts[1:]
-        paths = [item for item in texts if os.sep in item and not any(letter.isspace() for letter in item)]
+        paths = [item for item in texts if os.sep in item and item.split() == [item]]
         if paths:
             raise FileNotFoundError(
                 f"There is no checkpoint {paths[0]!r}. (One word with a {os.sep!r} is no text here.)"

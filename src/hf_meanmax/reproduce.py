@@ -248,8 +248,8 @@ def _is_finished(plan: Plan, name: str, row: Mapping[str, Any]) -> bool:
 
 def _make_row(plan: Plan, name: str, data: Path, output: Path) -> dict[str, Any]:
     system, run = plan.systems[name], output / RUNS / folder_name(name)
-    for part in ("common", "evaluate", "reconstruct"):
-        plan = replace(plan, **{part: _put_in(getattr(plan, part), {"{run}": str(run)})})
+    own = {part: _put_in(getattr(plan, part), {"{run}": str(run)}) for part in ("common", "evaluate", "reconstruct")}
+    plan = replace(plan, **own)
     prepared = [step["command"] for step in plan.prepare] if "recipe" in system else []
     row: dict[str, Any] = {"versions": package_versions(), "commands": prepared}
     if "recipe" in system:

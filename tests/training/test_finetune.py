@@ -227,7 +227,7 @@ def test_a_finished_run_stays_as_it_is(sets, tmp_path, monkeypatch):
     monkeypatch.undo()
     exchanged = [(text, "red" if label == "old" else "old") for text, label in reviews(160, seed=0)]
     write(tmp_path / "train.tsv", exchanged)
-    with pytest.raises(FileExistsError, match=r"examples: 'sha256 .*--overwrite to start anew"):
+    with pytest.raises(FileExistsError, match=r"examples: '[0-9a-f]{24}' there.*--overwrite to start anew"):
         run(settings, tmp_path / "run")
     assert run(settings, tmp_path / "run", overwrite=True)["test"] != first["test"]
 

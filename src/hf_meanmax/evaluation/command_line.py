@@ -134,7 +134,8 @@ def evaluate_models(
     for name, load in models:
         encoder = load()
         embedder = Embedder(encoder, name, None, batch_size, show_progress)
-        dimension = encoder.get_embedding_dimension() if latent_rows > 1 else 0
+        # A mere function is only known by what it gives.
+        dimension = encoder.get_embedding_dimension() if hasattr(encoder, "get_embedding_dimension") else 0
         if dimension % latent_rows:
             raise ValueError(
                 f"--latent-rows is {latent_rows}; the vectors of {name} have {dimension} numbers, not so many rows "

@@ -35,7 +35,6 @@ from .losses import (
     full_cross_entropy,
     mean_over_sentences,
     sampled_cross_entropy,
-    share_of_targets,
 )
 from .pooling import POOLINGS, attention_penalty
 
@@ -567,10 +566,11 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
         loss, logits = self.score(states, wanted, candidate_ids, candidate_log_prob, num_items_in_batch, return_logits)
         if labels is not None and logits is not None:
             logits = logits[:, : labels.shape[1]]
+        counts = (num_sentences_in_batch, labels, num_items_in_batch)
         teacher_loss = None
         if teacher_embeddings is not None:
-            share = share_of_targets(labels, num_items_in_batch)
-            teacher_loss = self._teacher_loss(latents, teacher_embeddings, num_sentences_in_batch, share)
+            distance, given = self._teacher_distances(latents, teacher_embeddings)
+            teacher_loss = mean_over_sentences(distance, given, *counts)
             loss = teacher_weight * teacher_loss if loss is None else loss + teacher_weight * teacher_loss
         context_loss = None
         if labels is not None and context_targets is not None:
@@ -584,8 +584,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
             # A process without a sentence of its own has a row without targets.
             is_sentence = (labels != IGNORE_INDEX).any(dim=1)
             total = (attention_penalty(weights) * is_sentence).sum()
-            share = share_of_targets(labels, num_items_in_batch)
-            penalty = mean_over_sentences(total, is_sentence.sum(), num_sentences_in_batch, share)
+            penalty = mean_over_sentences(total, is_sentence.sum(), *counts)
             loss = loss + self.config.attention_penalty * penalty
         return LatentSeq2SeqOutput(
             loss=loss,
@@ -602,19 +601,15 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
             attention_penalty=penalty,
         )
 
-    def _teacher_loss(
-        self,
-        latents: torch.Tensor,
-        teacher_embeddings: torch.Tensor,
-        num_sentences: torch.Tensor | int | None,
-        share: torch.Tensor | float,
-    ) -> torch.Tensor:
-        """||W u + b - t||^2 summed over the rows that have a t, divided by the number of sentences."""
+    def _teacher_distances(
+        self, latents: torch.Tensor, teacher_embeddings: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """||W u + b - t||^2 summed over the rows that have a t, and the number of these."""
         teacher_head: Any = self.teacher_head
         is_given = teacher_embeddings.isfinite().all(dim=-1, keepdim=True)
         wanted = torch.where(is_given, teacher_embeddings, torch.zeros_like(teacher_embeddings))
         distances = (teacher_head(latents.flatten(1)).to(wanted.dtype) - wanted).square() * is_given
-        return mean_over_sentences(distances.sum(), is_given.sum(), num_sentences, share)
+        return distances.sum(), is_given.sum()
 
     def _given_latents(self, encoder_outputs: Any) -> torch.Tensor:
         """What the decoder reads of an encoder's output, Z before the hidden states."""

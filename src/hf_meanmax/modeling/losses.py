@@ -18,20 +18,21 @@ def _normalise(loss_sum: torch.Tensor, labels: torch.Tensor, num_items: torch.Te
     return loss_sum / num_items
 
 
-def share_of_targets(labels: torch.Tensor | None, num_items: torch.Tensor | int | None = None) -> torch.Tensor | float:
-    """The share of the targets of a step that a batch has; 1 where `num_items`, their number, is not given."""
-    return 1.0 if labels is None or num_items is None else (labels != IGNORE_INDEX).sum() / num_items
-
-
 def mean_over_sentences(
     total: torch.Tensor,
     count: torch.Tensor,
     num_sentences: torch.Tensor | int | None,
-    share: torch.Tensor | float,
+    labels: torch.Tensor | None,
+    num_items: torch.Tensor | int | None,
 ) -> torch.Tensor:
     """A sum over `count` sentences divided by `num_sentences`, those of the whole step. Where only its targets are
-    counted, the batch's own mean counts by its `share` of them: losses of micro batches are summed."""
-    return total / num_sentences if num_sentences is not None else share * total / count.clamp(min=1)
+    counted (`num_items`), the batch's own mean counts by its share of them: losses of micro batches are summed."""
+    if num_sentences is not None:
+        return total / num_sentences
+    mean = total / count.clamp(min=1)
+    if labels is None or num_items is None:
+        return mean
+    return mean * (labels != IGNORE_INDEX).sum() / num_items
 
 
 def full_cross_entropy(

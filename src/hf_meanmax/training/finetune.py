@@ -9,7 +9,6 @@ Without a checkpoint a model of `--family` starts from random weights (by defaul
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -30,7 +29,7 @@ from hf_meanmax.files import replacing_file
 from .arguments import FinetuneArguments, arguments_from_settings, describe_settings, read_options, read_recipe
 from .checkpoints import RESULTS_FILE, claim_folder
 from .machine import attention_for, keep_freed_memory, peak_memory_bytes, uses_bf16
-from .preparation import cache_folder, cached_store, load_or_train_tokenizer, prepare_word_vectors, token_ids
+from .preparation import cache_folder, cached_store, digest, load_or_train_tokenizer, prepare_word_vectors, token_ids
 
 _HELD_OUT_SHARE = 10
 _FREE_ON_RESUME = {"overwrite", "report_to", "cache_dir", "output_dir", "recipe"}
@@ -170,8 +169,7 @@ def claim(args: FinetuneArguments, sets: tuple[LabelledTexts, ...]) -> None:
         FileExistsError: the folder holds another run.
     """
     settings = {name: value for name, value in args.to_dict().items() if name not in _FREE_ON_RESUME}
-    examples = json.dumps([(part.texts, part.pairs, part.labels) for part in sets])
-    settings["examples"] = f"sha256 {hashlib.sha256(examples.encode()).hexdigest()[:16]}"
+    settings["examples"] = digest([(part.texts, part.pairs, part.labels) for part in sets])
     claim_folder(Path(args.output_dir), settings, args.overwrite)
 
 

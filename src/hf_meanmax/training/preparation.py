@@ -65,7 +65,7 @@ class Prepared:
             _tokenizer_key(tokenizer) for tokenizer in (self.tokenizer, self.target_tokenizer) if tokenizer is not None
         ]
         stores = [store for store in (self.train, self.train_target) if store is not None]
-        return _digest(tokenizers, [(len(store), store.token_counts.tolist()) for store in stores])
+        return digest(tokenizers, [(len(store), store.token_counts.tolist()) for store in stores])
 
     @property
     def said(self) -> TokenStore:
@@ -212,7 +212,7 @@ def open_pairs(args: PretrainArguments) -> tuple[ParallelCorpus, ParallelCorpus]
 
 def cached_store(corpus: Corpus, tokenizer: Any, cache: Path, rule: SentenceFilter, show_progress: bool) -> TokenStore:
     """The token store of a corpus in the cache."""
-    folder = cache / "stores" / _digest(corpus.identity(), _tokenizer_key(tokenizer), asdict(rule))
+    folder = cache / "stores" / digest(corpus.identity(), _tokenizer_key(tokenizer), asdict(rule))
     with _one_at_a_time(folder):
         return build_token_store(corpus, tokenizer, folder, rule, show_progress)
 
@@ -293,7 +293,7 @@ def load_or_train_tokenizer(
         return AutoTokenizer.from_pretrained(name)
     size = vocab_size or int(args.model.get("vocab_size", 20000))
     settings = (name, size, args.min_frequency, args.lowercase)
-    folder = cache / "tokenizers" / _digest(__version__, corpus.identity(), settings)
+    folder = cache / "tokenizers" / digest(__version__, corpus.identity(), settings)
     with _one_at_a_time(folder):
         if not (folder / "tokenizer.json").is_file():
             tokenizer = train_tokenizer(filter(None, corpus), *settings, show_progress=show_progress)
@@ -330,7 +330,7 @@ def prepare_word_vectors(
 
     if args.word_vectors == "train":
         epochs, seed = args.word_vector_epochs, args.seed
-        path = cache_folder(args) / "vectors" / _digest(store.fingerprint, size, epochs, seed)
+        path = cache_folder(args) / "vectors" / digest(store.fingerprint, size, epochs, seed)
         with _one_at_a_time(path):
             vectors = train_word_vectors(
                 StoredWords(store, tokenizer), size, epochs, seed=seed, cache_path=path, corpus_key=store.fingerprint,
@@ -363,7 +363,7 @@ def prepare_teacher(args: PretrainArguments, prepared: Prepared, device: Any, sh
 
     store, tokenizer = prepared.train, prepared.tokenizer
     teacher = load_encoder(args.teacher, device=device)
-    path = cache_folder(args) / "teachers" / f"{_digest(model_fingerprints(teacher), store.fingerprint)}.npy"
+    path = cache_folder(args) / "teachers" / f"{digest(model_fingerprints(teacher), store.fingerprint)}.npy"
     with _one_at_a_time(path):
         if not path.is_file():
             size = encode_texts(teacher, ["a"], 1).shape[1]
@@ -406,5 +406,6 @@ def _tokenizer_key(tokenizer: Any) -> str:
     return hashlib.blake2b(tokenizer.backend_tokenizer.to_str().encode(), digest_size=16).hexdigest()
 
 
-def _digest(*parts: Any) -> str:
+def digest(*parts: Any) -> str:
+    """A short hash of plain values, the same in every process."""
     return hashlib.blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=12).hexdigest()
