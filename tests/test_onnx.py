@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense
 
 from hf_meanmax import (
     CompoundAttentionForTranslation,
@@ -100,6 +101,19 @@ def test_texts_are_cut_where_the_checkpoint_cuts_them(tmp_path):
     export_onnx(folder, int8=False)
     wanted = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
     np.testing.assert_allclose(OnnxEncoder(folder / "onnx").encode(TEXTS), wanted, atol=2e-5)
+
+
+def test_encoder_saved_by_sentence_transformers(tmp_path):
+    """What its trainer leaves has no decoder, and its own length; other modules after the encoder are refused."""
+    model = SentenceTransformer(save("released", tmp_path), device="cpu")
+    model.max_seq_length = 5
+    model.save_pretrained(str(tmp_path / "saved"))
+    export_onnx(tmp_path / "saved", int8=False)
+    np.testing.assert_allclose(OnnxEncoder(tmp_path / "saved" / "onnx").encode(TEXTS), model.encode(TEXTS), atol=2e-5)
+    model.append(Dense(model.get_embedding_dimension(), 4))
+    model.save_pretrained(str(tmp_path / "dense"))
+    with pytest.raises(ValueError, match=r"Dense after its encoder; only the encoder and Normalize are exported"):
+        export_onnx(tmp_path / "dense", int8=False)
 
 
 def test_command_line_and_refusals(tmp_path, capsys):

@@ -59,7 +59,8 @@ def export_onnx(
     Batch and length are free; padding stands on the right.
 
     Args:
-        checkpoint: a checkpoint folder, or a repository on the Hub.
+        checkpoint: a checkpoint folder, or a repository on the Hub; an encoder alone, as `SentenceTransformer.save`
+            writes it after its own training, will do.
         output: a folder; by default `onnx` in the checkpoint. An older export in it is replaced, other files are kept.
         int8: also write a model with dynamically quantised products (one scale a column) and an int8 word table.
         texts: what the exported models are compared on with torch.
@@ -68,27 +69,33 @@ def export_onnx(
         For each model file: `bytes`, and against torch `largest_difference` and `least_cosine`; also in report.json.
 
     Raises:
-        FileNotFoundError, ValueError: no whole checkpoint, or one without a fixed representation.
+        FileNotFoundError, ValueError: no whole checkpoint, or one without a fixed representation, or with modules of
+            sentence-transformers after the encoder that are not exported.
         ImportError: onnx, onnxruntime or onnxscript is not installed.
     """
     from transformers import AutoModel, AutoTokenizer
 
     _require_packages()
     path = checkpoint_folder(checkpoint)
-    config = check_checkpoint(path)
+    config = check_checkpoint(path, encoder_alone=True)
     if not config.has_latents:
         from .modeling.base import NO_REPRESENTATION
 
         raise ValueError(NO_REPRESENTATION)
+    modules = json.loads((path / "modules.json").read_text(encoding="utf-8"))
+    others = [module["type"] for module in modules[1:] if not module["type"].endswith(".Normalize")]
+    if others:
+        raise ValueError(
+            f"{path} has {', '.join(others)} after its encoder; only the encoder and Normalize are exported."
+        )
     folder = path / ONNX_FOLDER if output is None else Path(output)
     encoder = AutoModel.from_pretrained(path, attn_implementation="sdpa").float().eval()
     tokenizer = AutoTokenizer.from_pretrained(path)
     module = _Exported(encoder, saved_normalization(path))
-    longest = json.loads((path / "sentence_bert_config.json").read_text(encoding="utf-8"))["max_seq_length"]
     settings = {
         "dimension": config.sentence_embedding_size,
         "pad_token_id": config.pad_token_id,
-        "max_tokens": None if longest >= NO_LIMIT else longest,
+        "max_tokens": None if tokenizer.model_max_length >= NO_LIMIT else tokenizer.model_max_length,
         "split_special_tokens": bool(getattr(tokenizer, "split_special_tokens", False)),
     }
     expected = _encode(module, tokenizer, texts, settings["max_tokens"])
