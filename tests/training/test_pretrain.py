@@ -29,7 +29,7 @@ from hf_meanmax.modeling.base import LatentForConditionalDecoding
 from hf_meanmax.training import checkpoints as checkpoints_module
 from hf_meanmax.training import pretrain as module
 from hf_meanmax.training.pretrain import Run, main, pretrain
-from tiny_model import python_environment, run_python
+from tiny_model import make_model, python_environment, run_python
 
 ROOT = Path(__file__).resolve().parents[2]
 HARD = {
@@ -587,6 +587,22 @@ def test_unknown_words_that_training_leaves_out_are_neutral(make_arguments, free
     pretrain(args)
     trained = AutoModel.from_pretrained(Path(args.output_dir) / "model").embeddings
     assert torch.equal(trained.embed_words(torch.tensor([embeddings.config.unk_token_id]))[0], unknown)
+
+
+def test_output_layer_starts_from_how_frequent_words_are(make_arguments):
+    """With nothing else in its scores it says each word as often as the corpus does; a word never seen counts once."""
+    run = built(make_arguments(frequency_bias=True))
+    counts = np.maximum(run.prepared.said.token_counts, 1)
+    assert len(set(counts.tolist())) > 3
+    torch.testing.assert_close(
+        run.model.lm_head.bias.detach().softmax(dim=0), torch.tensor(counts / counts.sum(), dtype=torch.float32)
+    )
+    assert not built(make_arguments()).model.lm_head.bias.any()
+    with pytest.raises(ValueError, match=r"token_counts has shape \(3,\), expected \(\d+,\)"):
+        run.model.start_from_frequencies(torch.ones(3))
+    model = make_model(output_bias=False)
+    with pytest.raises(ValueError, match="no bias to start from frequencies"):
+        model.start_from_frequencies(torch.ones(model.config.vocab_size))
 
 
 # Ending

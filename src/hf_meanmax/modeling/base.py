@@ -398,6 +398,25 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, GenerationMixin):
             if embeddings is not None:
                 embeddings.word_embeddings.sparse = True
 
+    @torch.no_grad()
+    def start_from_frequencies(self, token_counts: torch.Tensor) -> None:
+        """Makes the output layer's bias the log frequencies of the words, from their counts `(V,)` in the training
+        texts; a word never seen counts as seen once.
+
+        At a small learning rate a bias of zeros takes thousands of steps to get there, and until then the embedding
+        tells how frequent words are, the same for all texts.
+
+        Raises:
+            ValueError: the output layer has no bias, or the counts are not one for each word.
+        """
+        bias = self.lm_head.bias
+        if bias is None:
+            raise ValueError("The output layer has no bias to start from frequencies (`output_bias=False`).")
+        if token_counts.shape != bias.shape:
+            raise ValueError(f"token_counts has shape {tuple(token_counts.shape)}, expected {tuple(bias.shape)}.")
+        counts = token_counts.double().clamp(min=1)
+        bias.copy_((counts / counts.sum()).log())
+
     def get_output_embeddings(self) -> nn.Module:
         return self.lm_head
 
