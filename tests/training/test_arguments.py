@@ -190,10 +190,6 @@ def test_options_win_over_the_recipe(tmp_path):
             "`decoder_inputs` is 'random', which is for one decoder; with `predict_previous` there are two",
         ),
         (
-            ["--frequency_bias", "--output_bias", "false"],
-            "`frequency_bias` needs an output layer with a bias: `output_bias=True`",
-        ),
-        (
             ["--objective", "next_sentence", "--showcase"],
             "`showcase` prints reconstructions, and a model with `objective` 'next_sentence' makes none",
         ),

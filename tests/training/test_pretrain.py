@@ -591,13 +591,14 @@ def test_unknown_words_that_training_leaves_out_are_neutral(make_arguments, free
 
 def test_output_layer_starts_from_how_frequent_words_are(make_arguments):
     """With nothing else in its scores it says each word as often as the corpus does; a word never seen counts once."""
-    run = built(make_arguments(frequency_bias=True))
+    run = built(make_arguments())
     counts = np.maximum(run.prepared.said.token_counts, 1)
     assert len(set(counts.tolist())) > 3
     torch.testing.assert_close(
         run.model.lm_head.bias.detach().softmax(dim=0), torch.tensor(counts / counts.sum(), dtype=torch.float32)
     )
-    assert not built(make_arguments()).model.lm_head.bias.any()
+    assert not built(make_arguments(frequency_bias=False)).model.lm_head.bias.any()
+    assert built(make_arguments(output_bias=False)).model.lm_head.bias is None
     with pytest.raises(ValueError, match=r"token_counts has shape \(3,\), expected \(\d+,\)"):
         run.model.start_from_frequencies(torch.ones(3))
     model = make_model(output_bias=False)

@@ -209,9 +209,10 @@ class PretrainArguments(RunArguments):
     )
     num_negatives: int = field(default=4000, metadata={"help": "sampled words per forward pass"})
     frequency_bias: bool = field(
-        default=False,
+        default=True,
         metadata={
-            "help": "start the output layer's bias from how frequent words are, which it would take long to learn"
+            "help": "start the output layer's bias, where it has one, from how frequent words are, which it would take "
+            "long to learn"
         },
     )
     lazy_adam: bool = field(
@@ -284,8 +285,6 @@ class PretrainArguments(RunArguments):
                 f"`decoder_inputs` is {self.decoder_inputs!r}, which is for one decoder; with `predict_previous` there "
                 "are two. Use 'words'."
             )
-        if self.frequency_bias and not config.output_bias:
-            raise ValueError("`frequency_bias` needs an output layer with a bias: `output_bias=True`.")
         self._check_translation(config)
         if self.teacher and not config.has_latents:
             raise ValueError(

@@ -229,7 +229,7 @@ class Run:
             )
         if vectors is not None:
             self.model.encoder.embeddings.start_from(torch.from_numpy(np.asarray(vectors)))
-        if args.frequency_bias:
+        if args.frequency_bias and config.output_bias:
             self.model.start_from_frequencies(torch.from_numpy(prepared.said.token_counts))
         if args.drop_unknown_words:
             self.model.encoder.embeddings.start_unknown_as_mean()
