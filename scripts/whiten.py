@@ -1,0 +1,9 @@
+"""Write a model whose vectors are whitened, for similarity and search.
+
+python scripts/whiten.py runs/mine/model my.txt --output runs/mine/whitened --dimension 256
+"""
+
+from hf_meanmax.whiten import main
+
+if __name__ == "__main__":
+    main()
