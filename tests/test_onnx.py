@@ -94,6 +94,29 @@ def test_needs_neither_torch_nor_this_package(tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "vectors"), wanted, atol=2e-5)
 
 
+def test_says_which_packages_it_needs(tmp_path):
+    """Without onnxruntime: one line from the command, and from the export's own encoder."""
+    folder = save("rnn_cnn", tmp_path)
+    export_onnx(folder, int8=False)
+    (tmp_path / "texts.txt").write_text("the cat\n", encoding="utf-8")
+    for run, told in (
+        (f"from hf_meanmax.onnx_export import main; main([{folder!r}])", 'pip install "hf_meanmax[onnx]"'),
+        (
+            f"import runpy; sys.argv[1:] = ['texts.txt', '--output', 'v']; "
+            f"runpy.run_path({folder + '/onnx/encoder.py'!r}, run_name='__main__')",
+            "encoder: ",
+        ),
+    ):
+        result = subprocess.run(
+            [sys.executable, "-c", f"import sys; sys.modules['onnxruntime'] = None; {run}"],
+            cwd=tmp_path, capture_output=True, text=True, check=False, env=python_environment(),
+        )  # fmt: skip
+        assert result.returncode == 1
+        assert told in result.stderr
+        assert "onnxruntime" in result.stderr
+        assert "Traceback" not in result.stderr
+
+
 def test_texts_are_cut_where_the_checkpoint_cuts_them(tmp_path):
     tokenizer = make_tokenizer()
     tokenizer.model_max_length = 4

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 from tokenizers import Tokenizer
 
 MODEL, INT8_MODEL, TOKENIZER, SETTINGS = "model.onnx", "model_int8.onnx", "tokenizer.json", "encoder.json"
@@ -36,6 +35,7 @@ class OnnxEncoder:
 
     Raises:
         FileNotFoundError: the folder or one of its files is missing.
+        ImportError: onnxruntime is not installed.
     """
 
     def __init__(
@@ -45,6 +45,9 @@ class OnnxEncoder:
         threads: int | None = None,
         providers: Sequence[str] = ("CPUExecutionProvider",),
     ):
+        # Here, since exporting reads this module before it says what is missing.
+        import onnxruntime
+
         folder = Path(folder)
         for name in (SETTINGS, TOKENIZER, INT8_MODEL if int8 else MODEL):
             if not (folder / name).is_file():
@@ -110,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         vectors: Any = encoder.encode(texts, args.batch_size)
         with open(args.output, "wb") as file:
             np.save(file, vectors)
-    except (OSError, ValueError) as error:
+    except (ImportError, OSError, ValueError) as error:
         sys.exit(f"encoder: {error}")
     print(f"{vectors.shape[0]:,} x {vectors.shape[1]:,}: {args.output}")
 
