@@ -136,6 +136,16 @@ class Compression:
         return cls(pca, ranges)
 
 
+def check_finite(rows: np.ndarray) -> None:
+    """Checks that rows `(N, D)` can be fitted to.
+
+    Raises:
+        ValueError: a number is infinite or none.
+    """
+    if not np.isfinite(rows).all():
+        raise ValueError("The model gave vectors that are not finite; nothing can be fitted to them.")
+
+
 def calibrate_int8(rows: np.ndarray) -> np.ndarray:
     """The least and the greatest value of each number of the rows `(N, D)`, `(2, D)` float32."""
     return np.stack([rows.min(axis=0), rows.max(axis=0)]).astype(np.float32)

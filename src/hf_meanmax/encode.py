@@ -31,7 +31,7 @@ from .cli import (
     positive_int,
     use_all_cores,
 )
-from .compression import PCA, Compression, calibrate_int8, quantize_int8
+from .compression import PCA, Compression, calibrate_int8, check_finite, quantize_int8
 from .data.corpus import Corpus, CorpusLines
 from .embedding_files import (
     COMPRESSION,
@@ -322,8 +322,7 @@ def _fitted_once(
                 print(f"Fitting the compression on {len(texts):,} lines.", file=sys.stderr)
             raw = replace(settings, normalize=settings.normalize and settings.pca is None)
             vectors = embed_texts(model, texts, raw, batch_size=batch_size)
-            if not np.isfinite(vectors).all():
-                raise ValueError("The model gave vectors that are not finite; nothing can be fitted to them.")
+            check_finite(vectors)
             if settings.pca is not None:
                 pca = pca or PCA.fit(vectors, settings.pca)
                 vectors = pca.apply(vectors)

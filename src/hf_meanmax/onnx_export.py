@@ -92,10 +92,13 @@ def export_onnx(
     encoder = AutoModel.from_pretrained(path, attn_implementation="sdpa").float().eval()
     tokenizer = AutoTokenizer.from_pretrained(path)
     module = _Exported(encoder, saved_normalization(path))
+    saved = json.loads((path / "sentence_bert_config.json").read_text(encoding="utf-8"))
+    # sentence-transformers leaves it to the tokenizer when it saves.
+    longest = saved.get("max_seq_length", tokenizer.model_max_length)
     settings = {
         "dimension": config.sentence_embedding_size,
         "pad_token_id": config.pad_token_id,
-        "max_tokens": None if tokenizer.model_max_length >= NO_LIMIT else tokenizer.model_max_length,
+        "max_tokens": None if longest >= NO_LIMIT else longest,
         "split_special_tokens": bool(getattr(tokenizer, "split_special_tokens", False)),
     }
     expected = _encode(module, tokenizer, texts, settings["max_tokens"])

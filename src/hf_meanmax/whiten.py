@@ -2,10 +2,10 @@
 
     hf-meanmax-whiten runs/mine/model my.txt --output runs/mine/whitened --dimension 256
 
-A few directions that all texts share (how long they are, for one) make up most of a raw vector, and of its cosine
-with another. Whitening keeps the principal components of the vectors of some texts and gives each the same variance
-(Su, Cao, Liu and Ou 2021, "Whitening sentence representations for better semantics and faster retrieval"). The new
-folder has it as a last `Dense` module and encodes wherever the old one does; its vectors cannot be decoded.
+A few directions hold much of the variance of raw vectors, and so decide their cosines. Whitening keeps the
+principal components of the vectors of some texts and gives each the same variance (Su, Cao, Liu and Ou 2021, "Whitening
+sentence representations for better semantics and faster retrieval"). The new folder has it as a last `Dense` module and
+encodes wherever the old one does; its vectors cannot be decoded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from .cli import add_corpus_options, corpus_of, make_parser, one_line_errors, parse_arguments, positive_int
-from .compression import PCA
+from .compression import PCA, check_finite
 from .encode import draw_lines, encode_texts, load_encoder
 
 # Of the largest variance: less is rounding, and would be blown up to as much as the rest.
@@ -50,8 +50,7 @@ def whiten(model: Any, texts: Sequence[str], dimension: int = 256, batch_size: i
             f"{len(texts):,} texts are too few for {dimension} components; give more texts, or a smaller dimension."
         )
     vectors = np.asarray(encode_texts(model, list(texts), batch_size), dtype=np.float64)
-    if not np.isfinite(vectors).all():
-        raise ValueError("The model gave vectors that are not finite; nothing can be fitted to them.")
+    check_finite(vectors)
     pca = PCA.fit(vectors, dimension)
     varying = int((pca.variances > _LEAST_VARIANCE * pca.variances[0]).sum())
     if varying < dimension:
