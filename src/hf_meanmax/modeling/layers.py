@@ -1,5 +1,6 @@
 """Layers that encoders and decoders share: word and position embeddings, multi-head attention, feed-forward."""
 
+import math
 from typing import Any
 
 import torch
@@ -28,7 +29,9 @@ def sinusoidal_positions(length: int, width: int, device: torch.device | None = 
     positions = torch.arange(length, device=device, dtype=dtype)[:, None]
     exponents = torch.arange(0, width, 2, device=device, dtype=dtype) / width
     angles = positions * torch.pow(10000.0, -exponents)
-    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).float()
+    # A cosine in float64 is more than many versions of onnxruntime have.
+    cosines = torch.sin(angles + math.pi / 2)
+    return torch.stack((angles.sin(), cosines), dim=-1).flatten(1).float()
 
 
 class TextEmbeddings(nn.Module):
