@@ -902,7 +902,7 @@ print("done")
             given = {"encoder_outputs": outputs, "decoder_input_ids": words[:, columns]}
             return model(**given, past_key_values=cache, use_cache=True).logits
 
-        cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         whole = step(cache, [0, 1, 2, 3])
         for kept in (2, 3, 1):
             cache.crop(kept - cache.get_seq_length())

@@ -492,7 +492,7 @@ def cached_state(
     past_key_values: Cache | None, layer_idx: int, start: tuple[torch.Tensor, ...]
 ) -> tuple[torch.Tensor, ...]:
     """The state after the last word of a cache, or `start` where there is none: h, or h and c, `(B, d)` each."""
-    past = 0 if past_key_values is None else past_key_values.get_seq_length(layer_idx)
+    past = 0 if past_key_values is None else int(past_key_values.get_seq_length(layer_idx))
     if past_key_values is None or past == 0:
         return start
     layer = past_key_values.layers[layer_idx]
