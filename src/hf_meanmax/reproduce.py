@@ -266,7 +266,7 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> dict[str, Any]
         row["commands"].append(_as_typed(command))
     trained = saved_training_args(model) if Path(model).is_dir() else {}
     row["seed"] = trained.get("seed")
-    kept = ("steps", "tokens", "minutes", "cpu_minutes", "share_of_matrix_rate", "validation_loss")
+    kept = ("steps", "tokens", "minutes", "cpu_minutes", "share_of_matrix_rate", "validation_loss", "validation_bleu")
     row["training"] = training = {key: trained.get("results", {}).get(key) for key in kept}
     if training["minutes"] and training["tokens"]:
         # Of the whole training by the clock, whatever made the model.
@@ -311,7 +311,8 @@ def _write_card(plan: Plan, name: str, row: Mapping[str, Any], output: Path, ane
         cards = {key: value for key, value in cards.items() if key not in ("data", "limits")}
     if anew or not path.exists():
         said = {f"reconstruction, {key}": value for key, value in row.get("reconstruction", {}).items()}
-        said["training, target tokens"] = row["training"].get("tokens")
+        told = {"target tokens": "tokens", "greedy BLEU of validation sentences": "validation_bleu"}
+        said |= {f"training, {said_as}": row["training"].get(key) for said_as, key in told.items()}
         write_model_card(
             model, f"{owner}/{title}" if owner else str(model), title=title, path=path, more_figures=said,
             results=Results.load(output / folder_name(name)).to_dict(), command="\n".join(row["commands"]), **cards,
