@@ -35,9 +35,11 @@ def correlations(
     texts = sorted({text for task in tasks for text in task.sentences()})
     vectors = np.asarray(encode(texts), dtype=np.float64)
     kinds = {RAW: vectors}
-    for dimension in (number for number in dimensions if number <= rows.shape[1]):
-        pca = PCA.fit(rows, dimension)
-        kinds[str(dimension)] = pca.apply(vectors) / np.sqrt(pca.variances)
+    possible = [dimension for dimension in dimensions if dimension <= rows.shape[1]]
+    if possible:
+        weight, bias = PCA.fit(rows, max(possible)).whitening()
+        whitened = vectors @ weight.T + bias
+        kinds |= {str(dimension): whitened[:, :dimension] for dimension in possible}
     found = {}
     for kind, values in kinds.items():
         by_text = dict(zip(texts, values, strict=True))

@@ -64,6 +64,11 @@ class PCA:
             min(1.0, float(self.variances.sum(dtype=np.float64)) / self.total_variance) if self.total_variance else 1.0
         )
 
+    def whitening(self) -> tuple[np.ndarray, np.ndarray]:
+        """Weight `(K, D)` and bias `(K,)` of the linear map to the components, each with the variance 1."""
+        weight = self.components / np.sqrt(self.variances)[:, None]
+        return weight, -weight @ self.mean
+
     def fingerprint(self) -> str:
         """Hash of what it does to a vector."""
         digest = hashlib.blake2b(f"{self.components.shape}".encode(), digest_size=16)

@@ -311,8 +311,8 @@ def _write_card(plan: Plan, name: str, row: Mapping[str, Any], output: Path, ane
         cards = {key: value for key, value in cards.items() if key not in ("data", "limits")}
     if anew or not path.exists():
         said = {f"reconstruction, {key}": value for key, value in row.get("reconstruction", {}).items()}
-        told = {"target tokens": "tokens", "greedy BLEU of validation sentences": "validation_bleu"}
-        said |= {f"training, {said_as}": row["training"].get(key) for said_as, key in told.items()}
+        said["training, target tokens"] = row["training"].get("tokens")
+        said["training, greedy BLEU of validation sentences"] = row["training"].get("validation_bleu")
         write_model_card(
             model, f"{owner}/{title}" if owner else str(model), title=title, path=path, more_figures=said,
             results=Results.load(output / folder_name(name)).to_dict(), command="\n".join(row["commands"]), **cards,

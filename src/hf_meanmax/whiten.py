@@ -55,13 +55,13 @@ def whiten(model: Any, texts: Sequence[str], dimension: int = 256, batch_size: i
     varying = int((pca.variances > _LEAST_VARIANCE * pca.variances[0]).sum())
     if varying < dimension:
         raise ValueError(f"The vectors of these texts vary in {varying} directions only; give a dimension up to that.")
-    weight = pca.components / np.sqrt(pca.variances)[:, None]
+    weight, bias = pca.whitening()
     dense = Dense(
         vectors.shape[1],
         dimension,
         activation_function=None,
         init_weight=torch.from_numpy(weight),
-        init_bias=torch.from_numpy(-weight @ pca.mean),
+        init_bias=torch.from_numpy(bias),
     )
     model.append(dense.to(model.device))
     return pca

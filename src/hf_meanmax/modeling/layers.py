@@ -1,6 +1,5 @@
 """Layers that encoders and decoders share: word and position embeddings, multi-head attention, feed-forward."""
 
-import math
 from typing import Any
 
 import torch
@@ -30,7 +29,7 @@ def sinusoidal_positions(length: int, width: int, device: torch.device | None = 
     exponents = torch.arange(0, width, 2, device=device, dtype=dtype) / width
     angles = positions * torch.pow(10000.0, -exponents)
     # A cosine in float64 is more than many versions of onnxruntime have.
-    cosines = torch.sin(angles + math.pi / 2)
+    cosines = torch.sin(angles + torch.pi / 2)
     return torch.stack((angles.sin(), cosines), dim=-1).flatten(1).float()
 
 
