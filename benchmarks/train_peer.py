@@ -62,14 +62,21 @@ class Peer:
     """A step of TSDAE or SimCSE, as sentence-transformers' trainer makes one."""
 
     def __init__(
-        self, kind: str, tokenizer: str, folder: Path, device: torch.device, learning_rate: float, seed: int = 0
+        self,
+        kind: str,
+        tokenizer: str,
+        folder: Path,
+        device: torch.device,
+        learning_rate: float,
+        seed: int = 0,
+        groups: int = 1,
     ) -> None:
         from sentence_transformers.sentence_transformer.losses import (
             DenoisingAutoEncoderLoss,
             MultipleNegativesRankingLoss,
         )
 
-        self.kind, self.device = kind, device
+        self.kind, self.device, self.groups = kind, device, groups
         self.model = make_model(tokenizer, folder, device, "cls" if kind == "tsdae" else "mean")
         if kind == "tsdae":
             loss: Any = DenoisingAutoEncoderLoss(self.model, tie_encoder_decoder=True)
@@ -82,22 +89,43 @@ class Peer:
 
     def step(self, texts: list[str], learning_rate: float | None = None) -> int:
         """Trains on texts; returns the number of tokens."""
-        others = [self._noisy(text) for text in texts] if self.kind == "tsdae" else texts
-        features = [self.model.preprocess(side) for side in (others, texts)]
-        features = [
-            {name: value.to(self.device) for name, value in side.items() if isinstance(value, torch.Tensor)}
-            for side in features
-        ]
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate or group["lr"]
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.use_bf16):
-            self.loss(features, None).backward()
+        tokens = self.backward(texts)
         torch.nn.utils.clip_grad_norm_(self.loss.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         synchronize(self.device)
+        return tokens
+
+    def backward(self, texts: list[str]) -> int:
+        """Adds the gradients of the loss of texts, in `groups` of like length, which change no gradient and have less
+        padding; returns the number of tokens."""
+        texts = sorted(texts, key=len)
+        others = [self._noisy(text) for text in texts] if self.kind == "tsdae" else texts
+        size = -(-len(texts) // self.groups)
+        groups = [
+            (self._features(others[start : start + size]), self._features(texts[start : start + size]))
+            for start in range(0, len(texts), size)
+        ]
         # The first token of a text is no target.
-        return int(features[1]["attention_mask"].sum()) - len(texts)
+        counts = [int(features["attention_mask"][:, 1:].sum()) for _, features in groups]
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.use_bf16):
+            if self.kind == "tsdae":
+                # The loss is a mean over target tokens.
+                for features, count in zip(groups, counts, strict=True):
+                    (self.loss(features, None) * (count / sum(counts))).backward()
+            else:
+                sides = [
+                    torch.cat([self.model(side)["sentence_embedding"] for side in sides])
+                    for sides in zip(*groups, strict=True)
+                ]
+                self.loss.compute_loss_from_embeddings(sides, None).backward()
+        return sum(counts)
+
+    def _features(self, texts: list[str]) -> dict[str, torch.Tensor]:
+        features = self.model.preprocess(texts)
+        return {name: value.to(self.device) for name, value in features.items() if isinstance(value, torch.Tensor)}
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -133,6 +161,12 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=0, help="stop after so many (0: no limit)")
     parser.add_argument("--max-minutes", type=float, default=0.0, help="stop after so many (0: no limit)")
     parser.add_argument("--sentences", type=int, default=64, help="of a step")
+    parser.add_argument(
+        "--groups",
+        type=int,
+        default=1,
+        help="of like length that a step computes in turn: same gradients, less padding",
+    )
     parser.add_argument("--learning-rate", type=float, default=3e-4, help="peak; see `rate_at`")
     parser.add_argument("--max-cpu-minutes", type=float, default=0.0, help="stop after so many of the processor")
     parser.add_argument("--lines", type=int, default=6_000_000, help="lines of the corpus that are read")
@@ -156,7 +190,7 @@ def main() -> None:
         parser.error(f"{checkpoint} is of a run with other settings; remove it, or give another --output")
     tokenizer = train_tokenizer(lines) if saved is None else saved["tokenizer"]
     with tempfile.TemporaryDirectory() as folder:
-        peer = Peer(args.kind, tokenizer, Path(folder), device, args.learning_rate, args.seed)
+        peer = Peer(args.kind, tokenizer, Path(folder), device, args.learning_rate, args.seed, args.groups)
         order = random.Random(args.seed)
         steps, tokens, progress = 0, 0, 0.0
         minutes, cpu_minutes = 0.0, 0.0

@@ -1,5 +1,6 @@
 """Fields and checks that the configurations of all families share."""
 
+import copy
 import dataclasses
 import difflib
 import math
@@ -299,6 +300,19 @@ class LatentConfig(PreTrainedConfig):
     def is_autoregressive(self) -> bool:
         """Whether the decoder says one word after the other; otherwise it predicts all words at once."""
         return not self.decoder_type.startswith("words_")
+
+    @property
+    def num_decoder_layers(self) -> int:
+        """The decoder has as many layers as the encoder, but for the autoregressive CNN's one."""
+        return 1 if self.decoder_type == "causal_cnn" else self.num_hidden_layers
+
+    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PreTrainedConfig:
+        """As the base class; the decoder's tells of its own number of layers, by which caches are made."""
+        config = super().get_text_config(decoder, encoder)
+        if decoder and not encoder and self.num_decoder_layers != self.num_hidden_layers:
+            config = copy.copy(config)
+            config.num_hidden_layers = self.num_decoder_layers
+        return config
 
     @property
     def decoder_output_size(self) -> int:

@@ -378,8 +378,7 @@ class AutoregressiveDecoder(nn.Module):
         super().__init__()
         self.config = config
         layer_class = self.layer_classes[config.decoder_type]
-        depth = 1 if config.decoder_type == "causal_cnn" else config.num_hidden_layers
-        self.layers = nn.ModuleList(layer_class(config, i) for i in range(depth))
+        self.layers = nn.ModuleList(layer_class(config, i) for i in range(config.num_decoder_layers))
 
     def forward(
         self,
