@@ -123,7 +123,8 @@ class RecurrentDecoderLayer(SequenceLayer):
         if self.initial_state is None:
             zeros = latents.new_zeros(latents.shape[0], self.lstm.hidden_size)
             return zeros, zeros
-        h, c = self.initial_state(latents[:, self.state_row_indices].flatten(1)).chunk(2, dim=-1)
+        rows = torch.cat([latents[:, row] for row in self.state_row_indices], dim=-1)
+        h, c = self.initial_state(rows).chunk(2, dim=-1)
         return h.tanh(), c
 
     def forward(

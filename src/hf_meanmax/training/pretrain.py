@@ -235,6 +235,9 @@ class Run:
             self.model.encoder.embeddings.start_unknown_as_mean()
         if args.freeze_encoder:
             self.model.encoder.requires_grad_(False)
+        if not self.is_sharded:
+            # The optimizer must be made of the parameters on the device.
+            self.model.to(self.device)
         self.model.train()
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.say(

@@ -1,0 +1,184 @@
+"""That everything runs on a device other than the CPU, with the CPU's results; for a process of its own
+(`test_other_device.py`), since the device is registered for all of it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from accelerate.state import AcceleratorState
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+import modeling.test_families as families
+from hf_meanmax.evaluation import reconstruct
+from hf_meanmax.evaluation.controls import make_controls
+from hf_meanmax.evaluation.logistic_regression import fit_logistic_regressions
+from hf_meanmax.evaluation.neighbors import nearest
+from hf_meanmax.evaluation.relatedness import fit_relatedness
+from hf_meanmax.export import save_checkpoint
+from hf_meanmax.training import pretrain as pretraining
+from hf_meanmax.training.pretrain import pretrain
+from modeling.family_tests import NO_DROPOUT, text_of
+from other_device import DEVICE, OtherTensor
+from tiny_model import make_model, make_tokenizer, random_lines
+from training.test_pretrain import CONTEXT_MODELS, OTHER_MODELS, losses, weights
+
+FAMILIES = {
+    test.__name__.removeprefix("Test"): test
+    for test in vars(families).values()
+    if isinstance(test, type) and issubclass(test, families.FamilyTests) and test is not families.FamilyTests
+}
+VARIANTS = [(name, variant) for name, test in FAMILIES.items() for variant in test.family.variants]
+RUNS: dict[str, dict[str, Any]] = {
+    "full": {},
+    "sampled": {"softmax": "sampled", "num_negatives": 5},
+    "chunked": {"softmax": "chunked", "label_smoothing": 0.1},
+    "noise": {"word_drop": 0.2, "word_swap": 0.2, "gradient_accumulation_steps": 2},
+    **OTHER_MODELS,
+    **{f"context_{name}": changes for name, changes in CONTEXT_MODELS.items()},
+}
+
+
+def on_device(values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: value.to(DEVICE) for name, value in values.items()}
+
+
+def test_the_device_refuses_what_a_gpu_refuses():
+    here, there = torch.ones(3), torch.ones(3, device=DEVICE)
+    assert there.device == DEVICE
+    assert isinstance(there + 1, OtherTensor)
+    assert (there + 1).cpu().tolist() == [2, 2, 2]
+    with pytest.raises(RuntimeError, match="two devices"):
+        there + here
+    with pytest.raises(RuntimeError, match="two devices"):
+        torch.nn.functional.embedding(torch.tensor([0]), there.unsqueeze(0))
+    with pytest.raises(TypeError, match="copy it to the CPU"):
+        np.asarray(there)
+
+
+@pytest.mark.parametrize("module", [torch.nn.LSTM, torch.nn.GRU])
+def test_its_recurrent_networks_are_torchs(module):
+    network = module(3, 5, batch_first=True, bidirectional=True)
+    inputs = torch.randn(2, 4, 3)
+    there = copy.deepcopy(network).to(DEVICE)
+    network(inputs)[0].square().sum().backward()
+    there(inputs.to(DEVICE))[0].square().sum().backward()
+    for expected, found in zip(network.parameters(), there.parameters(), strict=True):
+        torch.testing.assert_close(found.grad.cpu(), expected.grad)
+
+
+@pytest.mark.parametrize(("family", "variant"), VARIANTS)
+def test_values_and_gradients(family, variant):
+    test = FAMILIES[family]()
+    model = test.full(variant, torch.float64)
+    batch = test.batch(model.config)
+    there = copy.deepcopy(model).to(DEVICE)
+    expected, found = model(**batch), there(**on_device(batch))
+    expected.loss.backward()
+    found.loss.backward()
+    torch.testing.assert_close(found.loss.cpu(), expected.loss)
+    torch.testing.assert_close(found.logits.cpu(), expected.logits)
+    for (name, weight), copied in zip(model.named_parameters(), there.parameters(), strict=True):
+        if weight.grad is None:
+            assert copied.grad is None, name
+        else:
+            assert copied.grad.device == DEVICE
+            torch.testing.assert_close(copied.grad.cpu(), weight.grad, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize(("family", "variant"), VARIANTS)
+def test_what_is_said(family, variant):
+    test = FAMILIES[family]()
+    model = test.full(variant, torch.float64)
+    text = text_of(test.batch(model.config))
+    there = copy.deepcopy(model).to(DEVICE)
+    assert test.say(there, **on_device(text)).tolist() == test.say(model, **text).tolist()
+    if model.config.is_autoregressive:
+        for strategy in ({"num_beams": 3}, {"cache_implementation": "static"}, {"use_cache": False}):
+            said = [
+                m.generate(**t, **strategy, max_new_tokens=6).tolist()
+                for m, t in ((there, on_device(text)), (model, text))
+            ]
+            assert said[0] == said[1], strategy
+
+
+@pytest.fixture
+def use(monkeypatch):
+    """Has the runs that follow compute on a device, as Accelerate is told to."""
+
+    def use(device):
+        AcceleratorState._reset_state(reset_partial_state=True)
+        monkeypatch.setenv("ACCELERATE_TORCH_DEVICE", str(device))
+
+    yield use
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.mark.parametrize("changes", RUNS.values(), ids=RUNS)
+def test_a_run_and_its_resumption(make_arguments, changes, use, monkeypatch):
+    monkeypatch.setattr(pretraining, "measure_matrix_rate", lambda device, dtype: 1e12)
+    folders = []
+    for device in ("cpu", str(DEVICE)):
+        use(device)
+        for steps in (3, 5):
+            args = make_arguments(device.replace(":", " "), max_steps=steps, attention="eager", **NO_DROPOUT, **changes)
+            pretrain(args)
+        folders.append(args.output_dir)
+    assert losses(folders[1]) == pytest.approx(losses(folders[0]), rel=1e-4)
+    expected, found = map(weights, folders)
+    assert expected.keys() == found.keys()
+    for name, weight in found.items():
+        torch.testing.assert_close(
+            weight, expected[name], atol=1e-3, rtol=1e-3, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model") / "model"
+    save_checkpoint(make_model(), make_tokenizer(), folder)
+    return folder
+
+
+def test_encoding_and_decoding(folder):
+    lines = [line for line in random_lines(40) if line]
+    here, there = (SentenceTransformer(str(folder), device=device) for device in ("cpu", str(DEVICE)))
+    vectors = there.encode(lines)
+    np.testing.assert_allclose(vectors, here.encode(lines), atol=1e-6)
+    assert there.encode(lines, convert_to_tensor=True).device == DEVICE
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    said, decoded = reconstruct(model, tokenizer, lines), model.generate(sentence_embedding=vectors).tolist()
+    model.to(DEVICE)
+    assert reconstruct(model, tokenizer, lines) == said
+    assert model.generate(sentence_embedding=vectors).tolist() == decoded
+
+
+def test_controls(folder):
+    lines = random_lines(40)
+    model = SentenceTransformer(str(folder), device="cpu")
+    for here, there in zip(make_controls(model, (0,)), make_controls(model, (0,), device=DEVICE), strict=True):
+        np.testing.assert_allclose(there.encode(lines), here.encode(lines), atol=1e-5)
+
+
+def test_classifiers_and_neighbours():
+    draw = np.random.default_rng(0)
+    rows = draw.normal(size=(90, 7)).astype(np.float32)
+    labels = (rows[:, 0] + draw.normal(size=90) > 0).astype(int) + (rows[:, 1] > 1)
+    masks = draw.random((4, 90)) < 0.8
+    scores = 2.5 + 2 * np.tanh(rows[:, 0])
+    fits = [
+        fit_logistic_regressions(rows, labels, masks, [0.1, 1.0, 1.0, 10.0], device=device)
+        for device in ("cpu", DEVICE)
+    ]
+    np.testing.assert_allclose(fits[1].coefficients.cpu(), fits[0].coefficients, atol=1e-4)
+    fits = [
+        fit_relatedness(rows[:60], scores[:60], rows[60:], scores[60:], device=device) for device in ("cpu", DEVICE)
+    ]
+    np.testing.assert_allclose(fits[1].weight.cpu(), fits[0].weight, atol=1e-4)
+    found = [nearest(rows, rows, excluded=np.arange(90), device=device) for device in ("cpu", DEVICE)]
+    assert found[0].tolist() == found[1].tolist()
