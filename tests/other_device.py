@@ -7,6 +7,8 @@ Importing this registers the device for the whole process.
 
 from __future__ import annotations
 
+import traceback
+from collections import Counter
 from typing import Any
 
 import safetensors.torch
@@ -29,6 +31,11 @@ MAY_MIX = {
     "aten::copy_", "aten::_to_copy", "aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_",
     "aten::_pack_padded_sequence",
 }  # fmt: skip
+
+
+# Where the host waits for a GPU: for a number, for how many there are, or for a copy; how often, by operation and line.
+WAITS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::equal"}
+waits: Counter[str] = Counter()
 
 
 class OtherTensor(torch.Tensor):
@@ -83,6 +90,11 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
     foreign = [tensor for tensor in tensors if not isinstance(tensor, OtherTensor) and tensor.dim()]
     if own and foreign and name not in MAY_MIX:
         raise RuntimeError(f"{name} of tensors on two devices, {own[0].shape} on {DEVICE} and {foreign[0].shape}")
+    if own:
+        leaves = str(kwargs.get("device")) == "cpu" or (name == "aten::copy_" and not isinstance(args[0], OtherTensor))
+        by_mask = "index" in name and any(tensor.dtype == torch.bool for tensor in tensors[1:])
+        if leaves or by_mask or name in WAITS:
+            _count_wait(name)
     stays = bool(own)
     if kwargs.get("device") is not None:
         stays = torch.device(kwargs["device"]).type == DEVICE.type
@@ -102,6 +114,11 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
     return pytree.tree_map_only(
         torch.Tensor, lambda raw: known[id(raw)] if id(raw) in known else OtherTensor(raw), result
     )
+
+
+def _count_wait(name: str) -> None:
+    frames = [frame for frame in traceback.extract_stack() if "hf_meanmax" in frame.filename]
+    waits[f"{name} at {frames[-1].filename}:{frames[-1].lineno}" if frames else name] += 1
 
 
 def _raw(tensor: torch.Tensor) -> torch.Tensor:

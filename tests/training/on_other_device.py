@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from hf_meanmax.export import save_checkpoint
 from hf_meanmax.training import pretrain as pretraining
 from hf_meanmax.training.pretrain import pretrain
 from modeling.family_tests import NO_DROPOUT, text_of
-from other_device import DEVICE, OtherTensor
+from other_device import DEVICE, OtherTensor, waits
 from tiny_model import make_model, make_tokenizer, random_lines
 from training.test_pretrain import CONTEXT_MODELS, OTHER_MODELS, losses, weights
 
@@ -41,6 +42,8 @@ RUNS: dict[str, dict[str, Any]] = {
     **OTHER_MODELS,
     **{f"context_{name}": changes for name, changes in CONTEXT_MODELS.items()},
 }
+# With padding, transformers looks whether a mask is all ones, and recurrent networks read the lengths on the CPU.
+PADDED = {"noise", "lstm_sdae", "cnn_lstm", "context_rnn_cnn", "context_skip_thought"}
 
 
 def on_device(values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -135,6 +138,23 @@ def test_a_run_and_its_resumption(make_arguments, changes, use, monkeypatch):
         torch.testing.assert_close(
             weight, expected[name], atol=1e-3, rtol=1e-3, msg=lambda text, name=name: f"{name}: {text}"
         )
+
+
+@pytest.mark.parametrize("name", [name for name in RUNS if name not in PADDED])
+def test_a_step_makes_the_host_wait_for_nothing(make_arguments, name, use, monkeypatch):
+    use(DEVICE)
+    monkeypatch.setattr(pretraining, "measure_matrix_rate", lambda device, dtype: 1e12)
+    counts = []
+    original = pretraining.Run._step
+
+    def step(self, *args):
+        counts.append(waits.copy())
+        return original(self, *args)
+
+    monkeypatch.setattr(pretraining.Run, "_step", step)
+    pretrain(make_arguments(max_steps=5, log_steps=100, checkpoint_steps=100, **RUNS[name]))
+    assert len(counts) == 5
+    assert counts[-1] - counts[1] == Counter()
 
 
 @pytest.fixture(scope="module")
