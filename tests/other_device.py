@@ -26,10 +26,10 @@ class _Module(_DummyBackendModule):
 _setup_privateuseone_for_python_backend("other", backend_module=_Module())
 DEVICE = torch.device("other:0")
 
-# A GPU's tensors are copied from the CPU's and indexed by them, and lengths of rows are read on the CPU.
+# A GPU's tensors are copied from the CPU's and indexed by them, and lengths of rows stay on the CPU.
 MAY_MIX = {
     "aten::copy_", "aten::_to_copy", "aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_",
-    "aten::_pack_padded_sequence",
+    "aten::_pack_padded_sequence", "aten::_pad_packed_sequence", "aten::lstm", "aten::gru",
 }  # fmt: skip
 
 

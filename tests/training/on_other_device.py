@@ -157,10 +157,13 @@ def test_a_step_makes_the_host_wait_for_nothing(make_arguments, name, use, monke
     assert counts[-1] - counts[1] == Counter()
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+RECURRENT = {"encoder_type": "bilstm", "decoder_type": "lstm_attention", "position_embedding_type": "none"}
+
+
+@pytest.fixture(scope="module", params=[{}, RECURRENT], ids=["attention", "recurrent"])
+def folder(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("model") / "model"
-    save_checkpoint(make_model(), make_tokenizer(), folder)
+    save_checkpoint(make_model(**request.param), make_tokenizer(), folder)
     return folder
 
 
