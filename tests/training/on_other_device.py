@@ -112,6 +112,7 @@ def test_what_is_said(family, variant):
 @pytest.fixture
 def use(monkeypatch):
     """Has the runs that follow compute on a device, as Accelerate is told to."""
+    monkeypatch.setattr(pretraining, "measure_matrix_rate", lambda device, dtype: 1e12)
 
     def use(device):
         AcceleratorState._reset_state(reset_partial_state=True)
@@ -122,8 +123,7 @@ def use(monkeypatch):
 
 
 @pytest.mark.parametrize("changes", RUNS.values(), ids=RUNS)
-def test_a_run_and_its_resumption(make_arguments, changes, use, monkeypatch):
-    monkeypatch.setattr(pretraining, "measure_matrix_rate", lambda device, dtype: 1e12)
+def test_a_run_and_its_resumption(make_arguments, changes, use):
     folders = []
     for device in ("cpu", str(DEVICE)):
         use(device)
@@ -143,7 +143,6 @@ def test_a_run_and_its_resumption(make_arguments, changes, use, monkeypatch):
 @pytest.mark.parametrize("name", [name for name in RUNS if name not in PADDED])
 def test_a_step_makes_the_host_wait_for_nothing(make_arguments, name, use, monkeypatch):
     use(DEVICE)
-    monkeypatch.setattr(pretraining, "measure_matrix_rate", lambda device, dtype: 1e12)
     counts = []
     original = pretraining.Run._step
 
