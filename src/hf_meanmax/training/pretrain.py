@@ -235,9 +235,6 @@ class Run:
             self.model.encoder.embeddings.start_unknown_as_mean()
         if args.freeze_encoder:
             self.model.encoder.requires_grad_(False)
-        if not self.is_sharded:
-            # The optimizer must be made of the parameters on the device.
-            self.model.to(self.device)
         self.model.train()
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.say(
@@ -250,10 +247,9 @@ class Run:
         self.has_sparse_gradients = args.lazy_adam or (self.world_size == 1 and self.device.type == "cpu")
         if self.has_sparse_gradients:
             self.model.make_gradients_sparse()
-        if self.is_sharded:
-            # The optimizer must be made of the sharded parameters.
-            wrapped = self.accelerator.prepare_model(wrapped)
-            trained = [parameter for parameter in wrapped.parameters() if parameter.requires_grad]
+        # The optimizer must be made of the parameters where they are in the end, on the device and sharded.
+        self.wrapped = self.accelerator.prepare_model(wrapped)
+        trained = [parameter for parameter in self.wrapped.parameters() if parameter.requires_grad]
         self.optimizer = RowAdam(
             trained,
             lazy=args.lazy_adam,
@@ -263,7 +259,6 @@ class Run:
             weight_decay=args.weight_decay,
             fused=self.device.type in ("cpu", "cuda"),
         )
-        self.wrapped = wrapped if self.is_sharded else self.accelerator.prepare_model(wrapped)
         self.stateful_model = self.wrapped if self.is_sharded else self.model
         self.trained = trained
 
