@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from hf_meanmax.data import open_corpus
 from hf_meanmax.files import replacing_file
-from hf_meanmax.training.machine import is_bf16_fast, peak_memory_bytes, synchronize
+from hf_meanmax.training.machine import is_bf16_fast, keep_freed_memory, peak_memory_bytes, synchronize
 
 VOCABULARY = 30522
 WARMUP_STEPS, WARMUP_SHARE = 500, 0.1
@@ -182,6 +182,7 @@ def main() -> None:
         for line in islice(filter(None, open_corpus(args.corpus)), args.lines)
         if args.min_words <= len(line.split()) <= args.max_words
     ]
+    keep_freed_memory()
     torch.manual_seed(args.seed)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     checkpoint = Path(f"{args.output}.checkpoint")
