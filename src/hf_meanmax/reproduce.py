@@ -44,15 +44,18 @@ import yaml
 from filelock import FileLock, Timeout
 
 from .cli import make_parser, one_line_errors, parse_arguments
+from .data import open_corpus
+from .evaluation.command_line import control_kinds, load_tasks
 from .evaluation.report import Results, write_report
 from .evaluation.runner import is_percentage, package_versions
 from .export import check_checkpoint, is_own_checkpoint, saved_training_args
 from .files import replacing_file
 from .markdown import markdown_table, markdown_text
-from .training.checkpoints import METRICS_FILE
+from .training.checkpoints import CHECKPOINTS, METRICS_FILE, Checkpoints
 
 ROWS, TABLE, FIGURE, RUNS, SYSTEM, EXPANDED = "rows.json", "table.md", "systems.png", "runs", "system.json", "expanded"
-_PARTS = {"prepare", "common", "systems", "evaluate", "reconstruct", "cards"}
+PREPARED = "prepared.json"
+_PARTS = {"prepare": list, "common": dict, "systems": dict, "evaluate": dict, "reconstruct": dict, "cards": dict}
 _CARDS = {"folder", "owner", "prefix", "data", "limits", "language", "license"}
 _EVALUATE = {"tasks": "ten", "controls": "all", "seeds": 3, "any_size": False, "expand": ""}
 
@@ -112,6 +115,10 @@ def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
     folders = {"{data}": str(Path(data)), "{output}": str(Path(output))}
     # A part may be named and left empty.
     as_written = {name: part for name, part in content.items() if part is not None}
+    for name, part in as_written.items():
+        if not isinstance(part, _PARTS[name]):
+            shape = "`- ` items" if _PARTS[name] is list else "`name: value` lines"
+            raise ValueError(f"{path}: `{name}` is {part!r}; it takes {shape}, see hf_meanmax.reproduce.")
     content = _put_in(as_written, folders)
     known = {"evaluate": set(_EVALUATE), "reconstruct": _reconstruct_settings(), "cards": _CARDS}
     for part, names in known.items():
@@ -196,7 +203,9 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
         What went wrong, by the name of the system.
 
     Raises:
-        ValueError: an unknown name in `only`, or a preparation that did not make what it should.
+        FileNotFoundError: the data of a task, or the texts of `reconstruct`, are missing.
+        ValueError: an unknown name in `only`, an unknown task or control, a preparation that did not make what it
+            should, or one whose file another command made.
         ChildProcessError: a preparation failed.
     """
     output = Path(output)
@@ -209,13 +218,15 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
     (output / RUNS).mkdir(exist_ok=True)
     results = FileLock(output / RUNS / "results.lock")
     finished = _read_rows(output)
-    is_done = all(_is_finished(plan, name, finished.get(name, {})) for name in chosen)
-    with FileLock(output / RUNS / "prepare.lock"):
-        for step in [] if is_done else plan.prepare:
-            if not Path(step["makes"]).exists():
-                _run(_words(step["command"]))
-                if not Path(step["makes"]).exists():
-                    raise ValueError(f"{step['command']!r} did not make {step['makes']}.")
+    todo = [name for name in chosen if not _is_finished(plan, name, finished.get(name, {}))]
+    if todo:
+        _check_evaluation(plan, todo, data)
+        with FileLock(output / RUNS / "prepare.lock"):
+            _prepare(plan, output)
+        source = plan.reconstruct.get("source")
+        if source and "{run}" not in str(source):
+            # Missing texts are told before the training, not after it.
+            next(iter(open_corpus(source)), None)
     failures = {}
     for name in chosen:
         try:
@@ -235,11 +246,50 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
                     write_tables(plan, output)
         except Timeout:
             print(f"Another process is at {name!r}; it is left out here.", flush=True)
-        except (OSError, ValueError, ImportError) as error:
+        # A RuntimeError is torch's, such as too little memory for decoding.
+        except (OSError, ValueError, ImportError, RuntimeError) as error:
             failures[name] = str(error)
     with results:
         write_tables(plan, output)
     return failures
+
+
+def _check_evaluation(plan: Plan, names: Sequence[str], data: str | Path) -> None:
+    """Has what would end an evaluation, hours later, told at once."""
+    load_tasks(plan.evaluate["tasks"], data, not plan.evaluate["any_size"])
+    for kinds in {plan.systems[name].get("controls", plan.evaluate["controls"]) for name in names}:
+        control_kinds(kinds)
+
+
+def _prepare(plan: Plan, output: Path) -> None:
+    """Makes what is not there."""
+    told = output / RUNS / PREPARED
+    made = _made_by(output)
+    # As the plan has it: a file stays prepared wherever the folders lie.
+    for step, written in zip(plan.prepare, _written_steps(plan), strict=True):
+        path = Path(step["makes"])
+        before = made.get(written["makes"], written["command"])
+        if path.exists() and before != written["command"]:
+            raise ValueError(
+                f"{path} was made by another command, {before!r}. Remove it, or let the plan name another."
+            )
+        if not path.exists():
+            _run(_words(step["command"]))
+            if not path.exists():
+                raise ValueError(f"{step['command']!r} did not make {path}.")
+            made[written["makes"]] = written["command"]
+            with replacing_file(told) as file:
+                json.dump(made, file, indent=1)
+
+
+def _made_by(output: Path) -> dict[str, str]:
+    """The command that made each prepared file, both as the plan has them; none for a file that was there before."""
+    path = output / RUNS / PREPARED
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def _written_steps(plan: Plan) -> list[dict[str, str]]:
+    return next(iter(plan.written.values()))["prepare"]
 
 
 def _is_finished(plan: Plan, name: str, row: Mapping[str, Any]) -> bool:
@@ -250,10 +300,15 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> dict[str, Any]
     system, run = plan.systems[name], output / RUNS / folder_name(name)
     own = {part: _put_in(getattr(plan, part), {"{run}": str(run)}) for part in ("common", "evaluate", "reconstruct")}
     plan = replace(plan, **own)
-    prepared = [step["command"] for step in plan.prepare] if "recipe" in system else []
-    row: dict[str, Any] = {"versions": package_versions(), "commands": prepared}
+    row: dict[str, Any] = {"versions": package_versions(), "commands": []}
+    of_training = _of_training(plan.written[name]["system"])
     if "recipe" in system:
-        row["prepared"] = {Path(step["makes"]).name: _digest(Path(step["makes"])) for step in plan.prepare}
+        made = _made_by(output)
+        steps = zip(plan.prepare, _written_steps(plan), strict=True)
+        row["commands"] += [step["command"] for step, written in steps if written["makes"] in made]
+        row["prepared"] = of_training["prepared"] = {
+            Path(step["makes"]).name: _digest(Path(step["makes"])) for step in plan.prepare
+        }
         model = str(run / "model")
         settings = {**plan.common, **_of_training(system), "output_dir": str(run)}
         command = [sys.executable, "-m", "hf_meanmax.training.pretrain", str(settings.pop("recipe"))]
@@ -262,7 +317,7 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> dict[str, Any]
     else:
         model, command = system["model"], _words(system.get("command", ""))
     if command:
-        _train(command, run, _of_training(plan.written[name]["system"]), Path(model))
+        _train(command, run, of_training, Path(model))
         row["commands"].append(_as_typed(command))
     trained = saved_training_args(model) if Path(model).is_dir() else {}
     row["seed"] = trained.get("seed")
@@ -336,11 +391,12 @@ def _train(command: Sequence[str], run: Path, settings: dict[str, Any], model: P
     """Runs the command if its model is not there.
 
     Raises:
-        ValueError: the model was made with other settings.
+        ValueError: the model was made, or is half made, with other settings or from other prepared files.
         ChildProcessError: the command failed, or was stopped before it had a model.
     """
     told = run / SYSTEM
-    if (model / "modules.json").is_file():
+    is_made = (model / "modules.json").is_file()
+    if is_made or Checkpoints(run / CHECKPOINTS).latest():
         theirs = json.loads(told.read_text(encoding="utf-8")) if told.is_file() else settings
         changed = sorted(key for key in {*theirs, *settings} if theirs.get(key) != settings.get(key))
         if changed:
@@ -348,6 +404,7 @@ def _train(command: Sequence[str], run: Path, settings: dict[str, Any], model: P
                 f"{run} holds a model of other settings ({', '.join(changed)}). Remove it, or give the system another "
                 "name."
             )
+    if is_made:
         return
     run.mkdir(parents=True, exist_ok=True)
     with replacing_file(told) as file:
@@ -480,7 +537,12 @@ def _number(values: Sequence[float | None], digits: int, scale: float = 1) -> st
 
 def _read_rows(output: Path) -> dict[str, Any]:
     path = output / ROWS
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is damaged ({error}). Bring it back, or remove it: models and finished tasks are kept."
+        ) from error
 
 
 def _words(command: str) -> list[str]:

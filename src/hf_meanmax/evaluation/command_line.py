@@ -282,7 +282,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_arguments(build_parser(), argv)
     with one_line_errors(PROGRAM), _told_how_to_go_on(args.cache):
         _check_arguments(args)
-        controls = _control_kinds(args.controls)
+        controls = control_kinds(args.controls)
         tasks = load_tasks(args.tasks, args.data, not args.any_size)
         if args.write_sentences:
             count = write_sentences(args.write_sentences, (text for task in tasks for text in task.sentences()))
@@ -339,8 +339,12 @@ def _check_arguments(args: argparse.Namespace) -> None:
                 raise ValueError(f"--write-model-card writes into the folder of a model, and {model!r} is none.")
 
 
-def _control_kinds(text: str) -> list[str] | None:
-    """None for all of them."""
+def control_kinds(text: str) -> list[str] | None:
+    """The kinds of controls of a list of names with commas; None for all of them.
+
+    Raises:
+        ValueError: there is no such kind; the message has the nearest name.
+    """
     if text in ("all", "none"):
         return None if text == "all" else []
     parts = [part.strip().replace("-", "_") for part in text.split(",") if part.strip()]

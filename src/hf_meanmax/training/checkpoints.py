@@ -24,6 +24,7 @@ from torch.distributed.checkpoint.state_dict import (
 from hf_meanmax.files import replacing_file, replacing_folder
 
 METRICS_FILE, RESULTS_FILE, SETTINGS_FILE = "metrics.jsonl", "results.json", "settings.json"
+CHECKPOINTS = "checkpoints"
 _FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
@@ -170,7 +171,7 @@ def claim_folder(folder: Path, settings: dict[str, Any], overwrite: bool = False
         FileExistsError: the folder holds a run with other settings.
     """
     path = folder / SETTINGS_FILE
-    parts = (folder / "checkpoints", folder / "model")
+    parts = (folder / CHECKPOINTS, folder / "model")
     if overwrite and path.is_file():
         for part in parts:
             shutil.rmtree(part, ignore_errors=True)

@@ -27,7 +27,7 @@ from hf_meanmax.data import Documents, LabelledTexts, SentenceFilter, read_label
 from hf_meanmax.files import replacing_file
 
 from .arguments import FinetuneArguments, arguments_from_settings, describe_settings, read_options, read_recipe
-from .checkpoints import RESULTS_FILE, claim_folder
+from .checkpoints import CHECKPOINTS, RESULTS_FILE, claim_folder
 from .machine import attention_for, keep_freed_memory, peak_memory_bytes, uses_bf16
 from .preparation import cache_folder, cached_store, digest, load_or_train_tokenizer, prepare_word_vectors, token_ids
 
@@ -60,7 +60,7 @@ def finetune(args: FinetuneArguments) -> dict[str, Any]:
         is_main = PartialState().is_main_process
         if is_main:
             claim(args, (train, validation, test))
-        latest = latest_checkpoint(folder / "checkpoints", remove_partial=is_main)
+        latest = latest_checkpoint(folder / CHECKPOINTS, remove_partial=is_main)
         if (folder / RESULTS_FILE).is_file():
             # Finished: of its checkpoints only the best is left, from which it would be trained again.
             return json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))
@@ -115,7 +115,7 @@ def _training_arguments(args: FinetuneArguments, folder: Path, metric: str) -> A
         schedule = "constant_with_warmup"
     device = _device()
     return TrainingArguments(
-        output_dir=str(folder / "checkpoints"),
+        output_dir=str(folder / CHECKPOINTS),
         # Else Trainer refuses the bf16 of a CPU.
         use_cpu=device.type == "cpu",
         num_train_epochs=args.epochs,

@@ -40,7 +40,7 @@ from hf_meanmax.modeling.generation import LEAST_OF_EMBEDDING, decoding_bound
 from hf_meanmax.modeling.losses import IGNORE_INDEX
 
 from .arguments import PretrainArguments, describe_settings, list_recipes, parse_command_line
-from .checkpoints import METRICS_FILE, Checkpoints, claim_folder
+from .checkpoints import CHECKPOINTS, METRICS_FILE, Checkpoints, claim_folder
 from .decoder_inputs import feed_decoder
 from .machine import (
     PATIENCE,
@@ -115,7 +115,7 @@ class Run:
                 "`decoder_inputs` 'own' needs whole weights in each process. Leave FSDP out, or give 'words'."
             )
         self.use_bf16 = uses_bf16(args.precision, self.device)
-        self.checkpoints = Checkpoints(self.folder / "checkpoints", args.keep_checkpoints)
+        self.checkpoints = Checkpoints(self.folder / CHECKPOINTS, args.keep_checkpoints)
         self.state: dict[str, Any] = {
             "step": 0, "tokens": 0, "seconds": 0.0, "cpu_seconds": 0.0, "best_step": None, "best_accuracy": -1.0,
             "bad_evaluations": 0, "unlogged_losses": [],
