@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import statistics
 import subprocess
 import sys
@@ -60,6 +61,8 @@ def test_systems_become_a_table(data, tmp_path, capsys, monkeypatch):
     main([plan, "--data", str(data), "--output", str(output)])
     table = (output / "table.md").read_text()
     assert capsys.readouterr().out.rstrip().endswith(table.rstrip())
+    table, legend = table.split("\n\n")
+    assert "`prepared files`" in legend
     header, _, *lines = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
     assert header == [
         "system", "dimension", "TREC", "STS12", "STS13", "mean of STS12, STS13", "BLEU", "word for word",
@@ -101,6 +104,8 @@ def test_systems_become_a_table(data, tmp_path, capsys, monkeypatch):
     assert card.name == "tiny-mean-max-aae-tiny.md"
     first = json.loads((output / "rows.json").read_text())["mean-max AAE (tiny), seed 3"]
     assert f"| training, target tokens | {first['training']['tokens']} |" in text
+    said = [one["reconstruction"]["bleu"] for one in (row, second)]
+    assert f"| bleu, 2 seeds | {statistics.fmean(said):.1f} \u00b1 {statistics.stdev(said):.1f} |" in text
     assert "- Small talk only." in text
     assert f"```bash\n{prepared}\n{trained_by}\n```" in text
     assert f"| reconstruction, bleu | {row['reconstruction']['bleu']:.3g}"[:24] in text
@@ -389,7 +394,7 @@ def test_a_stop_while_a_command_starts_stops_it(tmp_path):
     assert result.stderr.strip().endswith("stopped; the same command goes on from here")
 
 
-def test_a_row_of_other_settings_is_told(data, tmp_path):
+def test_a_row_of_other_settings_is_told(data, tmp_path, capsys):
     plain = {"tasks": "TREC", "controls": "none", "any_size": True}
     output = tmp_path / "results"
     systems = {"a": {"model": "{data}/other"}, "b": {"model": "{data}/other"}}
@@ -404,6 +409,13 @@ def test_a_row_of_other_settings_is_told(data, tmp_path):
     table = (output / "table.md").read_text()
     assert "| a (older settings) |" in table
     assert "| b |" in table
+    # A folder that was taken away takes its line with it, and no more.
+    shutil.rmtree(output / "b")
+    main([plan, "--data", str(data), "--output", str(output), "--only", "a"])
+    assert "the table has no line of 'b'" in capsys.readouterr().out
+    table = (output / "table.md").read_text()
+    assert "| a |" in table
+    assert "| b |" not in table
 
 
 def test_other_refusals(data, tmp_path):

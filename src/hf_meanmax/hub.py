@@ -258,15 +258,23 @@ def is_evaluation(results: Any) -> bool:
 
 
 def _figures(results: dict[str, Any]) -> dict[str, Any]:
-    """What the card's table shows of an evaluation."""
+    """What the card's table shows of an evaluation, gains with their intervals."""
+    from .evaluation.report import gain_text, kind_name
+    from .evaluation.runner import shown_score
+
     figures: dict[str, Any] = {}
     for task, scores in results["scores"].items():
         main = results["tasks"][task]["main"]
-        figures[task] = {main: scores["metrics"][main]}
+        figures[task] = {main: shown_score(scores["metrics"][main], main)}
         gain = results.get("gains", {}).get(task)
         if gain:
-            figures[task][f"gain over the control {gain['control']}"] = gain["difference"]
-    return {**figures, **results.get("averages", {})}
+            figures[task][f"gain over the control {kind_name(gain['control'])}"] = gain_text(gain, main)
+    for name, value in results.get("averages", {}).items():
+        figures[name] = shown_score(value, "accuracy")
+        gain = results.get("average_gains", {}).get(name)
+        if gain:
+            figures[f"{name}, gain over the control {kind_name(gain['control'])}"] = gain_text(gain, "accuracy")
+    return figures
 
 
 def _with_newer(before: list[Any], newer: list[Any]) -> list[Any]:

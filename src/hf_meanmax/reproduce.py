@@ -46,7 +46,7 @@ from filelock import FileLock, Timeout
 from .cli import make_parser, one_line_errors, parse_arguments
 from .data import open_corpus
 from .evaluation.command_line import control_kinds, load_tasks
-from .evaluation.report import Results, write_report
+from .evaluation.report import RESULTS, Results, write_report
 from .evaluation.runner import is_percentage, package_versions
 from .export import check_checkpoint, is_own_checkpoint, saved_training_args
 from .files import replacing_file
@@ -58,6 +58,16 @@ PREPARED = "prepared.json"
 _PARTS = {"prepare": list, "common": dict, "systems": dict, "evaluate": dict, "reconstruct": dict, "cards": dict}
 _CARDS = {"folder", "owner", "prefix", "data", "limits", "language", "license"}
 _EVALUATE = {"tasks": "ten", "controls": "all", "seeds": 3, "any_size": False, "expand": ""}
+
+
+_LEGEND = """\
+`macro N`, `micro N`: mean accuracy of the eight classification tasks, of seven (no MRPC) or six (no SST2, no SICK-E
+either), of tasks alike and of test items alike. `gain`: over the strongest control on the same word vectors; report.md
+has all controls. `word for word`: percent of the held-out sentences that were decoded exactly. After \u00b1: the standard
+deviation over as many seeds as `runs`. `tokens/s`: of the training by the clock; `sentences/s`: encoded. `prepared
+files`: first digits of the hash of what was prepared, `?` where it was not noted; rows that share it share their word
+vectors and controls.
+"""
 
 
 @dataclass
@@ -233,10 +243,9 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
             with FileLock(output / RUNS / f"{folder_name(name)}.lock", timeout=0):
                 row = _read_rows(output).get(name, {})
                 if _is_finished(plan, name, row):
-                    _write_card(plan, name, row, output, anew=False)
+                    _write_card(plan, name, output, anew=False)
                     continue
                 row = {"plan": plan.written[name], **_make_row(plan, name, Path(data), output)}
-                _write_card(plan, name, row, output, anew=True)
                 with results:
                     rows = {**_read_rows(output), name: row}
                     # Those of systems that the plan no longer has come last.
@@ -244,6 +253,7 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
                     with replacing_file(output / ROWS) as file:
                         json.dump({known: rows[known] for known in order}, file, indent=1)
                     write_tables(plan, output)
+                _write_card(plan, name, output, anew=True)
         except Timeout:
             print(f"Another process is at {name!r}; it is left out here.", flush=True)
         # A RuntimeError is torch's, such as too little memory for decoding.
@@ -348,16 +358,19 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> dict[str, Any]
     return row
 
 
-def _write_card(plan: Plan, name: str, row: Mapping[str, Any], output: Path, anew: bool) -> None:
-    """A model card for the system, unless it belongs to a run that has one, or its model is not here."""
+def _write_card(plan: Plan, name: str, output: Path, anew: bool) -> None:
+    """A model card for the system, or for the first of its seeds, unless its model is not here."""
     from .hub import write_model_card
 
     group = plan.groups.get(name, name)
-    first = next(other for other in plan.systems if plan.groups.get(other, other) == group)
+    seeds = [other for other in plan.systems if plan.groups.get(other, other) == group]
+    rows = {other: row for other, row in _read_rows(output).items() if other in seeds}
+    name = seeds[0]
     run = output / RUNS / folder_name(name)
     model = run / EXPANDED if (run / EXPANDED).is_dir() else run / "model"
-    if not plan.cards or "recipe" not in plan.systems[name] or name != first or not model.is_dir():
+    if not plan.cards or "recipe" not in plan.systems[name] or name not in rows or not model.is_dir():
         return
+    row = rows[name]
     cards = dict(plan.cards)
     folder, owner, title = cards.pop("folder"), cards.pop("owner", None), cards.pop("prefix", "") + folder_name(group)
     path = Path(folder) / f"{title}.md"
@@ -366,6 +379,11 @@ def _write_card(plan: Plan, name: str, row: Mapping[str, Any], output: Path, ane
         cards = {key: value for key, value in cards.items() if key not in ("data", "limits")}
     if anew or not path.exists():
         said = {f"reconstruction, {key}": value for key, value in row.get("reconstruction", {}).items()}
+        if len(rows) > 1:
+            # Of which this model is one, and not the best or the worst on purpose.
+            for part, key in [("averages", key) for key in row["averages"]] + [("reconstruction", "bleu")]:
+                of_all = [one[part][key] for one in rows.values() if key in one.get(part, {})]
+                said[f"{key}, {len(of_all)} seeds"] = _number(of_all, 1)
         said["training, target tokens"] = row["training"].get("tokens")
         said["training, greedy BLEU of validation sentences"] = row["training"].get("validation_bleu")
         write_model_card(
@@ -436,6 +454,9 @@ def write_tables(plan: Plan, output: Path) -> None:
     """Writes table.md, report.md and systems.png of the finished rows; of a system with several seeds, the mean and
     the standard deviation of those that are finished."""
     rows = {name: row for name, row in _read_rows(output).items() if name in plan.systems}
+    for name in [name for name in rows if not (output / folder_name(name) / RESULTS).is_file()]:
+        print(f"{output / folder_name(name)} is not there any more; the table has no line of {name!r}.", flush=True)
+        del rows[name]
     if not rows:
         return
     groups: dict[str, list[str]] = {}
@@ -482,7 +503,7 @@ def write_tables(plan: Plan, output: Path) -> None:
         is_trained = any("recipe" in plan.systems[name] for name in names)
         lines.append([*line, str(len(names)), ", ".join(dict.fromkeys(files)) if is_trained and plan.prepare else ""])
     with replacing_file(output / TABLE) as file:
-        file.write(markdown_table(header, lines, "l" + "r" * (len(header) - 1)) + "\n")
+        file.write(markdown_table(header, lines, "l" + "r" * (len(header) - 1)) + "\n\n" + _LEGEND)
     write_report(list(results.values()), output)
     _draw(rows, groups, results, output)
 

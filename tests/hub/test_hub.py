@@ -252,8 +252,9 @@ def evaluation(**scores: dict[str, float]) -> dict:
         "model": {"name": "tiny"},
         "tasks": {task: {"main": next(iter(metrics))} for task, metrics in scores.items()},
         "scores": {task: {"metrics": metrics} for task, metrics in scores.items()},
-        "gains": {"MR": {"control": "bag", "difference": 1.25, "low": 0.5, "high": 2.0}},
+        "gains": {"MR": {"control": "echo_state_network", "difference": 1.25, "low": 0.5, "high": 2.0}},
         "averages": {"macro_8": 80.5},
+        "average_gains": {"macro_8": {"control": "bag", "difference": -0.3, "low": -0.6, "high": 0.1}},
     }
 
 
@@ -280,9 +281,11 @@ def test_model_index_is_read_back_by_huggingface_hub(server, folder):
     assert card.data.model_name == "tiny"
     index = card.data.to_dict()["model-index"]
     assert [entry["dataset"]["config"] for entry in index[0]["results"]] == ["MR", "MRPC", "STSB"]
-    assert "| MR.accuracy | 78.66 |" in card.text
-    assert "| MR.gain over the control bag | 1.25 |" in card.text
+    assert "| MR.accuracy | 78.7 |" in card.text
+    assert "| MR.gain over the control echo state network | +1.2 [+0.5, +2.0] |" in card.text
+    assert "| STSB.pearson | 0.700 |" in card.text
     assert "| macro_8 | 80.5 |" in card.text
+    assert "| macro_8, gain over the control bag | -0.3 [-0.6, +0.1] |" in card.text
 
 
 def test_model_index_changes_no_text_and_no_entry_of_others(folder):
