@@ -63,10 +63,10 @@ _EVALUATE = {"tasks": "ten", "controls": "all", "seeds": 3, "any_size": False, "
 _LEGEND = """\
 `macro N`, `micro N`: mean accuracy of the eight classification tasks, of seven (no MRPC) or six (no SST2, no SICK-E
 either), of tasks alike and of test items alike. `gain`: over the strongest control on the same word vectors; report.md
-has all controls. `word for word`: percent of the held-out sentences that were decoded exactly. After \u00b1: the standard
-deviation over as many seeds as `runs`. `tokens/s`: of the training by the clock; `sentences/s`: encoded. `prepared
-files`: first digits of the hash of what was prepared, `?` where it was not noted; rows that share it share their word
-vectors and controls.
+has all controls. `word for word`: percent of the held-out sentences that were decoded exactly. After \u00b1: the
+standard deviation over as many seeds as `runs`. `tokens/s`: of the training by the clock; `sentences/s`: encoded.
+`prepared files`: first digits of the hash of what was prepared, `?` where it was not noted; rows that share it share
+their word vectors and controls.
 """
 
 
