@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,7 @@ def make_parser(program: str, description: str) -> argparse.ArgumentParser:
 
 def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
     """Parses `argv` (default: the command line); a misspelt option ends the program with the nearest known name."""
+    print_what_can_be_printed()
     words = sys.argv[1:] if argv is None else list(argv)
     known = [name for action in parser._actions for name in action.option_strings]
     # After a bare `--` there are no options, and argparse takes what holds a space for a text.
@@ -34,6 +36,13 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None)
             hint = f"; did you mean {nearest[0]}?" if nearest else "."
             parser.error(f"unknown option {option}{hint} Known: {', '.join(known)}.")
     return parser.parse_args(words)
+
+
+def print_what_can_be_printed() -> None:
+    """Has letters that a terminal or file of another encoding cannot hold printed as escapes, not end the program."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 @contextmanager

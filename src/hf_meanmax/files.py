@@ -95,7 +95,8 @@ def _sync(folder: Path) -> None:
     """Brings every file of a folder to the disk, so that a rename cannot outlive what it renames."""
     for path in folder.rglob("*"):
         if path.is_file():
-            descriptor = os.open(path, os.O_RDONLY)
+            # Windows brings nothing to the disk that was opened for reading.
+            descriptor = os.open(path, os.O_RDWR)
             try:
                 os.fsync(descriptor)
             finally:

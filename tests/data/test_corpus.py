@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
 import gzip
 import json
 import lzma
 import sys
+import zipfile
 
 import datasets
 import pytest
 
 from hf_meanmax.data import Documents, open_corpus
+from hf_meanmax.data import corpus as corpus_module
+from hf_meanmax.data.corpus import by_size
 
 TEXT = "One sentence.\r\n  Another one.  \n\nNext document \u4e2d\u6587.\u2028Same line.\n"
 LINES = ["One sentence.", "Another one.", "", "Next document \u4e2d\u6587.\u2028Same line."]
 
 
 def write(path, data: bytes):
-    if path.suffix == ".gz":
+    if path.suffix.lower() == ".gz":
         data = gzip.compress(data)
+    elif path.suffix == ".bz2":
+        data = bz2.compress(data)
     elif path.suffix == ".xz":
         data = lzma.compress(data)
     elif path.suffix == ".zst":
@@ -29,7 +35,7 @@ def write(path, data: bytes):
 
 
 @pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"], ids=["plain", "bom"])
-@pytest.mark.parametrize("suffix", [".txt", ".gz", ".xz", ".zst", ""])
+@pytest.mark.parametrize("suffix", [".txt", ".gz", ".xz", ".zst", ".bz2", ".GZ", ""])
 def test_every_format_gives_the_same_lines(tmp_path, suffix, bom):
     path = write(tmp_path / f"corpus{suffix}", bom + TEXT.encode())
     corpus = open_corpus(str(path))
@@ -93,7 +99,7 @@ def test_unknown_encoding_errors(tmp_path):
         open_corpus(tmp_path / "a.txt", encoding_errors="skip")
 
 
-@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst", ".bz2"])
 @pytest.mark.parametrize("damage", ["cut", "garbage"])
 def test_damaged_compressed_file_is_named(tmp_path, suffix, damage):
     text = "".join(f"line {i * 7919 % 10007}\n" for i in range(5000)).encode()
@@ -102,6 +108,54 @@ def test_damaged_compressed_file_is_named(tmp_path, suffix, damage):
     path.write_bytes(data[: len(data) // 2] if damage == "cut" else b"this is plain text")
     with pytest.raises(ValueError, match=f"damaged{suffix}.*damaged or cut short"):
         list(open_corpus(path))
+
+
+@pytest.mark.parametrize("errors", ["strict", "replace"])
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".bz2", ".zip"])
+def test_compressed_bytes_under_another_name_are_no_text(tmp_path, suffix, errors):
+    """Nor by --encoding-errors, which would make a corpus of garbage."""
+    packed = tmp_path / f"corpus{suffix}"
+    if suffix == ".zip":
+        with zipfile.ZipFile(packed, "w") as file:
+            file.writestr("corpus.txt", TEXT)
+    else:
+        write(packed, TEXT.encode())
+    path = packed.rename(tmp_path / "corpus.txt")
+    remedy = "Unpack it" if suffix == ".zip" else f"ends in {suffix}"
+    with pytest.raises(ValueError, match=f"corpus.txt is no text: its first bytes are those of a .* file.*{remedy}"):
+        list(open_corpus(path, errors))
+
+
+def test_a_text_that_begins_like_a_compressed_file(tmp_path):
+    (tmp_path / "a.txt").write_text("BZh is no word.\nPK neither.\n")
+    assert list(open_corpus(tmp_path / "a.txt")) == ["BZh is no word.", "PK neither."]
+
+
+def test_utf_16_without_a_mark_is_refused(tmp_path):
+    (tmp_path / "a.txt").write_bytes("one\ntwo\n".encode("utf-16-le"))
+    with pytest.raises(ValueError, match=r"a\.txt holds NUL characters, as UTF-16 does\. Convert it to UTF-8"):
+        list(open_corpus(tmp_path / "a.txt"))
+
+
+def test_a_lone_carriage_return_ends_no_line(tmp_path):
+    """The lines of a file are those that others count, and that its translation has."""
+    (tmp_path / "a.txt").write_bytes(b"one two\rthree four\nfive six\r\nseven\n")
+    assert list(open_corpus(tmp_path / "a.txt")) == ["one two\rthree four", "five six", "seven"]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.tsv", "a.txt.gz", "*.txt"])
+def test_lines_of_text_have_no_columns(tmp_path, name):
+    write(tmp_path / name.replace("*", "b"), b"en\tde\na dog\tein Hund\n")
+    with pytest.raises(
+        ValueError, match=r"read as lines of text, which have no column 'en'\. Columns are those of .csv"
+    ):
+        open_corpus(str(tmp_path / name), text_column="en")
+
+
+def test_lists_of_long_lines_are_short(monkeypatch):
+    monkeypatch.setattr(corpus_module, "CHARACTERS_AT_ONCE", 10)
+    lines = ["abc", "", "abcdefg", "abcdefghijklmnop", "a", "b", "c", "d"]
+    assert list(by_size(lines, 3)) == [["abc", "", "abcdefg"], ["abcdefghijklmnop"], ["a", "b", "c"], ["d"]]
 
 
 def test_folder_that_is_no_data_set(tmp_path):

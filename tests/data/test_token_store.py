@@ -62,6 +62,7 @@ RULES = [
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: "-".join(map(str, vars(rule).values())))
 def test_store_equals_plain_reference(tmp_path, tokenizer, monkeypatch, rule):
     monkeypatch.setattr(module, "_LINES_PER_CHUNK", 7)  # documents cross the borders of chunks
+    monkeypatch.setattr(module, "CHARACTERS_AT_ONCE", 200)
     rng = random.Random(1)
     words = [*WORDS, "unknown", "stranger"]
     documents = [

@@ -85,10 +85,14 @@ def test_prepared_run(make_arguments, texts):
 def test_a_part_of_the_corpus_is_held_out(make_arguments, texts):
     prepared = prepare(make_arguments(validation=None, validation_sentences=50), show_progress=False)
     lines = [line for line in (texts / "train.txt").read_text().splitlines() if line]
-    # 300 lines are few: every second document of ten.
-    expected = [line for start in range(10, 300, 20) for line in lines[start : start + 10]]
-    assert prepared.validation_texts == expected[:50]
-    assert len(prepared.train) == 150
+    # Of 300 lines every tenth document of ten.
+    expected = [line for start in range(50, 300, 100) for line in lines[start : start + 10]]
+    assert prepared.validation_texts == expected
+    assert len(prepared.train) == 270
+    (texts / "few.txt").write_text("\n".join(lines[:100]))
+    few = prepare(make_arguments(validation=None, corpus=[str(texts / "few.txt")]), show_progress=False)
+    # Of a hundred half of the blocks of twenty, or next to nothing would be measured.
+    assert few.validation_texts == [*lines[20:40], *lines[60:80]]
     assert prepared.tokenizer(prepared.validation_texts[0])["input_ids"] == prepared.validation[0].tolist()
 
 

@@ -695,6 +695,30 @@ def test_a_loss_that_is_no_number_stops_the_run(make_arguments):
     assert rows.split() == list(map(str, expected[:20]))
 
 
+def test_the_sentences_of_such_a_loss_are_named_by_their_place_in_the_store(make_arguments):
+    """Which an objective that leaves some out numbers otherwise."""
+    args = make_arguments(
+        max_steps=30, checkpoint_steps=50, learning_rate=1e20, objective="next_words", min_tokens=7, max_tokens=8
+    )
+    with pytest.raises(FloatingPointError, match="The loss is") as caught:
+        pretrain(args)
+    rows = list(map(int, re.search(r"\): ([\d ]+)", str(caught.value))[1].split()))
+    lengths = built(args).prepared.train.lengths[rows]
+    assert set(lengths.tolist()) <= {8, 9}, "seven or eight tokens and </s>"
+
+
+def test_a_sample_that_a_stream_cannot_hold_does_not_end_the_run(settings, tmp_path):
+    lines = Path(settings["corpus"][0]).read_text(encoding="utf-8").split("\n")
+    path = tmp_path / "other.txt"
+    path.write_text("\n".join(f"\u0142\u00f3d\u017a {line}" for line in lines if line), encoding="utf-8")
+    changes = {"corpus": path, "validation": path, "max_steps": 2, "eval_steps": 1, "output_dir": tmp_path / "run"}
+    plain = {key: value[0] if isinstance(value, list) else value for key, value in {**settings, **changes}.items()}
+    options = [f"--{key}={value}" for key, value in plain.items()]
+    result = run_python("-m", "hf_meanmax.training.pretrain", *options, PYTHONIOENCODING="ascii")
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert "\\u0142" in result.stdout
+
+
 def test_a_gradient_that_is_no_number_reaches_no_checkpoint(make_arguments, monkeypatch):
     """The loss of that step is finite still; the next one would show it, too late."""
     args = make_arguments(max_steps=30, checkpoint_steps=1)
@@ -802,7 +826,8 @@ def test_sigterm_of_a_process(make_arguments, settings):
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     output, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors[-3000:]
+    # As a program that the signal ended: half a run is no success.
+    assert process.returncode == 128 + signal.SIGTERM, errors[-3000:]
     stopped_at = int(re.search(r"terminated at step (\d+)", output)[1])
 
     args = make_arguments("process", max_steps=stopped_at + 2)

@@ -5,6 +5,7 @@ Iterating over a corpus yields one stripped sentence at a time; an empty string 
 
 from __future__ import annotations
 
+import bz2
 import glob
 import gzip
 import hashlib
@@ -20,8 +21,17 @@ from pathlib import Path
 from typing import IO, Any
 
 ENCODING_ERRORS = ("strict", "replace", "ignore")
-COMPRESSED = (".gz", ".xz", ".zst")
+COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
 TABLES = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+_PACKED = {
+    b"\x1f\x8b": ".gz",
+    b"\xfd7zXZ\x00": ".xz",
+    b"\x28\xb5\x2f\xfd": ".zst",
+    b"BZh": ".bz2",
+    b"PK\x03\x04": "zip",
+    b"7z\xbc\xaf\x27\x1c": "7z",
+}
+CHARACTERS_AT_ONCE = 1 << 22
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -49,7 +59,10 @@ class Corpus:
 
 
 class TextFile(Corpus):
-    """One UTF-8 text file, plain or compressed (.gz, .xz, .zst): one sentence a line, a blank line ends a document."""
+    """One UTF-8 text file, plain or compressed (.gz, .xz, .zst, .bz2).
+
+    A line is a sentence, a blank line ends a document.
+    """
 
     unit = "B"
 
@@ -64,11 +77,14 @@ class TextFile(Corpus):
         self.position = 0
         with open(self.path, "rb") as raw:
             try:
-                # utf-8-sig: a byte-order mark is no part of the first sentence.
+                # utf-8-sig: a byte-order mark is no part of the first sentence. A lone carriage return ends no line, as
+                # for those who count the lines of a file.
                 text = io.TextIOWrapper(
-                    _decompressed(raw, self.path), encoding="utf-8-sig", errors=self.encoding_errors
+                    _decompressed(raw, self.path), encoding="utf-8-sig", errors=self.encoding_errors, newline="\n"
                 )
                 for number, line in enumerate(text):
+                    if number == 0 and "\0" in line and self.encoding_errors == "strict":
+                        raise ValueError(f"{self.path} holds NUL characters, as UTF-16 does. Convert it to UTF-8.")
                     if number % 1024 == 0:
                         self.position = raw.tell()
                     yield line.strip()
@@ -98,13 +114,33 @@ class TextFile(Corpus):
         return UnicodeDecodeError(error.encoding, error.object, error.start, error.end, reason)
 
 
+class _Bz2File(bz2.BZ2File):
+    """Bytes of a .bz2 file, of which a damaged one is told from one that cannot be read."""
+
+    def read1(self, size: int = -1) -> bytes:
+        try:
+            return super().read1(size)
+        except OSError as error:
+            raise EOFError(str(error)) from error
+
+
 def _decompressed(raw: IO[bytes], path: Path) -> Any:
-    if path.suffix == ".gz":
+    suffix = path.suffix.lower()
+    if suffix == ".gz":
         return gzip.GzipFile(fileobj=raw)
-    if path.suffix == ".xz":
+    if suffix == ".xz":
         return lzma.LZMAFile(raw)
-    if path.suffix == ".zst":
+    if suffix == ".zst":
         return io.BufferedReader(_ZstdReader(raw, path), buffer_size=1 << 20)
+    if suffix == ".bz2":
+        return _Bz2File(raw)
+    start = raw.read(8)
+    raw.seek(0)
+    for magic, kind in _PACKED.items():
+        # "BZh" may begin a text, the digit and the constant after it do not.
+        if start.startswith(magic) and (kind != ".bz2" or start[4:8] == b"1AY&"):
+            remedy = f"Name it so that it ends in {kind}." if kind in COMPRESSED else "Unpack it."
+            raise ValueError(f"{path} is no text: its first bytes are those of a {kind.strip('.')} file. {remedy}")
     return raw
 
 
@@ -272,9 +308,9 @@ def open_corpus(
     """Open text files or a data set as a `Corpus`.
 
     Args:
-        source: a path or glob of text files (any suffix, perhaps with .gz, .xz or .zst) or of .csv, .json, .jsonl or
-            .parquet tables with named columns, the folder of a data set written by `save_to_disk`, the name of a data
-            set on the Hub (streamed), a loaded data set, a `Corpus`, or a list of any of these.
+        source: a path or glob of text files (any suffix, perhaps with .gz, .xz, .zst or .bz2) or of .csv, .json,
+            .jsonl or .parquet tables with named columns, the folder of a data set written by `save_to_disk`, the name
+            of a data set on the Hub (streamed), a loaded data set, a `Corpus`, or a list of any of these.
         encoding_errors: what to do with bytes that are not UTF-8: "strict" (an error), "replace" or "ignore".
         text_column: the column of a data set or table that holds the text.
         split: the split of a data set.
@@ -283,8 +319,8 @@ def open_corpus(
 
     Raises:
         FileNotFoundError: no such file, no match of a glob, no such data set.
-        ValueError: unknown split, column or `encoding_errors`, an empty list, a damaged table, or a folder that is no
-            data set.
+        ValueError: unknown split, column or `encoding_errors`, a column of a text file, an empty list, a damaged table,
+            or a folder that is no data set.
     """
     if isinstance(source, Corpus):
         return source
@@ -305,6 +341,11 @@ def open_corpus(
     def open_file(path: Path) -> Corpus:
         if table_kind(path):
             return DatasetRows(load_table(path, encoding_errors), text_column, rows_are_documents)
+        if text_column != "text":
+            raise ValueError(
+                f"{path} is read as lines of text, which have no column {text_column!r}. Columns are those of "
+                f"{', '.join(TABLES)} files and of data sets; write one of these, or leave the column out."
+            )
         return TextFile(path, encoding_errors)
 
     path = Path(source).expanduser()
@@ -317,7 +358,7 @@ def open_corpus(
         if not files:
             raise FileNotFoundError(f"No file matches {source!r}.")
         return Chain([open_file(Path(file)) for file in files])
-    looks_local = source.startswith((".", "/", "~")) or path.suffix in (".txt", *COMPRESSED, *TABLES)
+    looks_local = source.startswith((".", "/", "~")) or path.suffix.lower() in (".txt", ".tsv", *COMPRESSED, *TABLES)
     in_a_folder = path.parent != Path(".") and path.parent.is_dir()
     if looks_local or in_a_folder or not _HUB_NAME.fullmatch(source):
         raise FileNotFoundError(f"No such file, folder or data set: {source!r}.")
@@ -327,7 +368,8 @@ def open_corpus(
 
 def table_kind(path: Path) -> str:
     """The kind of a file with named columns, by its suffix, as `datasets` calls it; empty for other files."""
-    return TABLES.get(Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix, "")
+    is_packed = path.suffix.lower() in COMPRESSED
+    return TABLES.get((Path(path.stem).suffix if is_packed else path.suffix).lower(), "")
 
 
 def load_table(path: Path, encoding_errors: str = "strict") -> Any:
@@ -384,9 +426,24 @@ def datasets_package() -> Any:
 def pick_sentences(corpus: Iterable[str], tokenizer: Any, number: int, min_tokens: int, max_tokens: int) -> list[str]:
     """The first `number` sentences of `min_tokens` to `max_tokens` tokens, `</s>` not counted."""
     picked: list[str] = []
-    lines = filter(None, corpus)
-    while len(picked) < number and (batch := list(islice(lines, 1000))):
+    for batch in by_size(filter(None, corpus), 1000):
         for text, ids in zip(batch, tokenizer(batch, add_special_tokens=False)["input_ids"], strict=True):
             if min_tokens <= len(ids) <= max_tokens:
                 picked.append(text)
+        if len(picked) >= number:
+            break
     return picked[:number]
+
+
+def by_size(lines: Iterable[str], number: int) -> Iterator[list[str]]:
+    """Lists of `number` lines, shorter where lines are long, so that a list takes some megabytes whatever they are."""
+    found: list[str] = []
+    size = 0
+    for line in lines:
+        found.append(line)
+        size += len(line)
+        if len(found) == number or size >= CHARACTERS_AT_ONCE:
+            yield found
+            found, size = [], 0
+    if found:
+        yield found

@@ -43,21 +43,23 @@ def read_labelled(
     label_column: str = "label",
     split: str = "train",
     encoding_errors: str = "strict",
+    config_name: str | None = None,
 ) -> LabelledTexts:
     """Labelled texts of a file or a data set.
 
     Args:
         source: a file without a header, of lines `text TAB label` or `text TAB second text TAB label` (`.tsv`, `.txt`,
-            plain or `.gz`, `.xz`, `.zst`); a `.csv`, `.json`, `.jsonl` or `.parquet` file with named columns; the
-            folder of a data set written by `save_to_disk`, or the name of one on the Hub.
+            plain or `.gz`, `.xz`, `.zst`, `.bz2`); a `.csv`, `.json`, `.jsonl` or `.parquet` file with named columns;
+            the folder of a data set written by `save_to_disk`, or the name of one on the Hub.
         text_column, pair_column, label_column: the columns of the latter; without a `pair_column` texts are single.
         split: the split of a data set.
         encoding_errors: what to do with bytes that are not UTF-8: "strict" (an error), "replace" or "ignore".
+        config_name: the configuration of a data set on the Hub.
 
     Raises:
         FileNotFoundError: there is no such file or data set.
-        ValueError: nothing in it, no such column or split, a damaged file, or a line or row without its text or label;
-            with its number.
+        ValueError: nothing in it, no such column or split, columns named of a file that has none, a damaged file, or a
+            line or row without its text or label; with its number.
     """
     path = Path(source).expanduser()
     if path.is_dir():
@@ -68,12 +70,18 @@ def read_labelled(
         if table_kind(path):
             table = load_table(path, encoding_errors)
             rows = _from_dataset(table, text_column, pair_column, label_column, str(path))
+        elif (text_column, pair_column, label_column) != ("text", "", "label"):
+            raise ValueError(
+                f"{path} is read as lines `text TAB label` or `text TAB second text TAB label`, whose columns have no "
+                f"names such as {text_column!r}, {pair_column!r} and {label_column!r}. Leave the columns out, or give "
+                f"a file with named columns: {', '.join(TABLES)}."
+            )
         else:
             rows = _from_lines(TextFile(path, encoding_errors))
     elif str(source).startswith((".", "/", "~")) or path.suffix in (*COMPRESSED, *TABLES, ".tsv", ".txt"):
         raise FileNotFoundError(f"No such file or data set: {str(source)!r}.")
     else:
-        loaded = load_from_hub(os.fspath(source), split, None)
+        loaded = load_from_hub(os.fspath(source), split, config_name)
         rows = _from_dataset(loaded, text_column, pair_column, label_column, str(source))
     read = list(rows)
     found = [row for row in read if row[2] is not None]

@@ -24,7 +24,7 @@ from tqdm.auto import tqdm
 
 from hf_meanmax.files import replacing_folder
 
-from .corpus import Corpus
+from .corpus import CHARACTERS_AT_ONCE, Corpus
 
 FORMAT_VERSION = 1
 _LINES_PER_CHUNK = 8192
@@ -241,7 +241,7 @@ def _chunks(corpus: Corpus) -> Iterator[_Chunk]:
     lines: list[str] = []
     documents: list[int] = []
     positions: list[int] = []
-    document, position = 0, 0
+    document, position, size = 0, 0, 0
     for line in corpus:
         if not line:
             document, position = document + 1, 0
@@ -250,9 +250,11 @@ def _chunks(corpus: Corpus) -> Iterator[_Chunk]:
         documents.append(document)
         positions.append(position)
         position += 1
-        if len(lines) == _LINES_PER_CHUNK:
+        size += len(line)
+        # Lines may be books.
+        if len(lines) == _LINES_PER_CHUNK or size >= CHARACTERS_AT_ONCE:
             yield _Chunk(lines, np.array(documents), np.array(positions))
-            lines, documents, positions = [], [], []
+            lines, documents, positions, size = [], [], [], 0
     if lines:
         yield _Chunk(lines, np.array(documents), np.array(positions))
 

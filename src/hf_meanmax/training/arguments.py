@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib.resources
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
@@ -49,6 +50,7 @@ class RunArguments:
     encoding_errors: Literal["strict", "replace", "ignore"] = field(
         default="strict", metadata={"help": "what to do with bytes that are not UTF-8"}
     )
+    config_name: str = field(default="", metadata={"help": "configuration of a data set on the Hub"})
     text_column: str = field(
         default="text", metadata={"help": "column of a data set (`translation.en` for a part of one)"}
     )
@@ -90,14 +92,18 @@ class RunArguments:
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(type(self)).items():
-            if getattr(kind, "__origin__", None) is list or list[str] in get_args(kind):
+            if _takes_list(kind):
                 value = getattr(self, name)
                 setattr(self, name, [value] if isinstance(value, str) else value)
             allowed = get_args(kind)
             if getattr(kind, "__origin__", None) is Literal and getattr(self, name) not in allowed:
                 raise ValueError(f"`{name}` is {getattr(self, name)!r}; allowed: {', '.join(map(repr, allowed))}.")
+            if isinstance(getattr(self, name), float) and not math.isfinite(getattr(self, name)):
+                raise ValueError(f"`{name}` is {getattr(self, name)}; it must be a finite number.")
         if self.family not in FAMILIES:
             raise ValueError(f"`family` is {self.family!r}; allowed: {', '.join(sorted(FAMILIES))}.")
+        if self.seed >= 2**63:
+            raise ValueError(f"`seed` is {self.seed}; it must be less than 2**63.")
         self.check_least(
             min_frequency=1, word_vector_epochs=1, gradient_accumulation_steps=1, warmup_steps=0, seed=0,
             word_vector_scale=0, weight_decay=0, max_grad_norm=0, learning_rate=0,
@@ -242,7 +248,7 @@ class PretrainArguments(RunArguments):
             batch_tokens=1, min_tokens=1, max_tokens=1, log_steps=1, eval_steps=0, checkpoint_steps=1,
             keep_checkpoints=1, max_steps=0, num_negatives=1, validation_sentences=1, early_stopping_patience=0,
             sample_sentences=0, max_target_tokens=1, source_vocab_size=0, teacher_weight=0, max_training_tokens=0,
-            context_weight=0, max_minutes=0,
+            context_weight=0, max_minutes=0, adam_epsilon=0,
         )  # fmt: skip
         if self.max_tokens < self.min_tokens:
             raise ValueError(
@@ -250,9 +256,20 @@ class PretrainArguments(RunArguments):
             )
         if not self.max_steps and self.epochs <= 0:
             raise ValueError(f"`epochs` is {self.epochs}; give a positive number, or `max_steps`.")
-        for name in ("word_drop", "word_swap"):
+        for name in ("word_drop", "word_swap", "adam_beta1", "adam_beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"`{name}` is {getattr(self, name)}; it must be at least 0 and less than 1.")
+        if not 0 <= self.max_unknown_rate <= 1:
+            raise ValueError(f"`max_unknown_rate` is {self.max_unknown_rate}; it must be from 0 to 1.")
+        if self.early_stopping_patience and not self.eval_steps:
+            raise ValueError(
+                f"`early_stopping_patience` is {self.early_stopping_patience}, but with `eval_steps` 0 nothing is "
+                "evaluated before the end. Give `eval_steps`."
+            )
+        if self.teacher_shuffled and not self.teacher:
+            raise ValueError("`teacher_shuffled` is the control of a `teacher`. Give one, or leave it out.")
+        if self.drop_unknown_words and self.objective == "translation":
+            raise ValueError("`drop_unknown_words` is not for the objective 'translation'. Leave it out.")
         if self.lazy_adam and self.softmax != "sampled":
             raise ValueError(
                 f"`lazy_adam` needs `softmax` 'sampled', not {self.softmax!r}: otherwise each step reads all words."
@@ -512,7 +529,7 @@ def read_options(argv: list[str]) -> tuple[str, dict[str, Any]]:
     """The recipe of a command line, if there is one, and its options by name, as strings and lists of strings.
 
     Raises:
-        ValueError: if there are two recipes.
+        ValueError: if there are two recipes, or an option that takes a list is given twice.
     """
     positional: list[str] = []
     options: dict[str, Any] = {}
@@ -529,12 +546,19 @@ def read_options(argv: list[str]) -> tuple[str, dict[str, Any]]:
         while not equals and index < len(argv) and not argv[index].startswith("--"):
             values.append(argv[index])
             index += 1
+        # Of a single value the last one counts, as scripts that add to a command expect; of a list some would be lost.
+        if key in options and _takes_list(get_type_hints(PretrainArguments).get(key)):
+            raise ValueError(f"`--{key}` is given twice. Several values stand after one: --{key} first second.")
         options[key] = values if len(values) > 1 else (values[0] if values else True)
     if len(positional) > 1:
         raise ValueError(
             f"Give one recipe, not {len(positional)}: {', '.join(positional)}. Settings are `--key value`."
         )
     return (positional[0] if positional else ""), options
+
+
+def _takes_list(kind: Any) -> bool:
+    return getattr(kind, "__origin__", None) is list or list[str] in get_args(kind)
 
 
 def describe_settings(arguments: type[RunArguments]) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_meanmax.cli import use_all_cores
+from hf_meanmax.cli import print_what_can_be_printed, use_all_cores
 from hf_meanmax.data import Documents, LabelledTexts, SentenceFilter, read_labelled
 from hf_meanmax.files import replacing_file
 
@@ -198,7 +198,7 @@ def read_sets(args: FinetuneArguments) -> tuple[LabelledTexts, LabelledTexts, La
 
     def read(source: str, split: str) -> LabelledTexts:
         columns = (args.text_column, args.pair_column, args.label_column)
-        return read_labelled(source, *columns, split, args.encoding_errors)
+        return read_labelled(source, *columns, split, args.encoding_errors, args.config_name or None)
 
     train = read(args.train, args.train_split)
     # Before some are held out or left out, which may be all of a rare label.
@@ -404,6 +404,7 @@ def main(argv: list[str] | None = None) -> int:
     if any(word in ("-h", "--help") for word in argv):
         print(f"{__doc__}\n{describe_settings(FinetuneArguments)}")
         return 0
+    print_what_can_be_printed()
     try:
         recipe, options = read_options(argv)
         settings = {**(read_recipe(recipe) if recipe else {}), **options}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import ctypes
-import resource
 import sys
 import time
 from datetime import timedelta
@@ -106,6 +105,12 @@ def peak_memory_bytes(device: torch.device) -> int:
     """Peak memory: allocated on a GPU, resident in the process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    if sys.platform == "win32":
+        import psutil
+
+        return int(psutil.Process().memory_info().peak_wset)
+    import resource
+
     # Kilobytes on Linux, bytes on macOS.
     scale = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale

@@ -27,6 +27,7 @@ from hf_meanmax.data import (
     pick_sentences,
 )
 from hf_meanmax.data.corpus import Chain
+from hf_meanmax.files import replacing_file
 from hf_meanmax.tokenization import train_tokenizer
 
 from .arguments import PretrainArguments, RunArguments
@@ -124,6 +125,10 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
         ValueError: if nothing is left of a corpus, with what each filter dropped.
     """
     cache = cache_folder(args)
+    if args.word_vectors not in ("", "train") and not Path(args.word_vectors).is_file():
+        raise FileNotFoundError(
+            f"`word_vectors` is {args.word_vectors!r}: no such file. Give a file of word vectors, or 'train'."
+        )
     if args.objective == "translation":
         return _prepare_translation(args, cache, show_progress)
     train, held_out = open_sides(args, show_progress)
@@ -197,7 +202,8 @@ def open_pairs(args: PretrainArguments) -> tuple[ParallelCorpus, ParallelCorpus]
 
     def read(source: list[str], target: list[str] | None, split: str) -> ParallelCorpus:
         sides = ((source, args.text_column), (target or source, args.target_column or args.text_column))
-        return ParallelCorpus(*(open_corpus(names, args.encoding_errors, column, split) for names, column in sides))
+        options = (args.encoding_errors, split, args.config_name or None)
+        return ParallelCorpus(*(open_corpus(names, options[0], column, *options[1:]) for names, column in sides))
 
     pairs = read(args.corpus, args.target, args.split)
     if args.validation:
@@ -247,7 +253,7 @@ def open_sides(args: PretrainArguments, show_progress: bool = True) -> tuple[Cor
     """The training corpus and the held-out one."""
 
     def read(source: list[str]) -> Corpus:
-        return open_corpus(source, args.encoding_errors, args.text_column, args.split)
+        return open_corpus(source, args.encoding_errors, args.text_column, args.split, args.config_name or None)
 
     if args.corpus == ["docstrings"]:
         from hf_meanmax.data.docstrings import harvest_docstrings
@@ -263,8 +269,8 @@ def open_sides(args: PretrainArguments, show_progress: bool = True) -> tuple[Cor
 
 def _share_to_hold_out(corpus: Corpus) -> int:
     """Every how many blocks one is held out: of a small corpus more, so that there is something to measure on."""
-    for every in (100, 10):
-        if sum(1 for _ in islice(filter(None, HeldOut(corpus, every, held_out=True)), 100)) == 100:
+    for every, least in ((100, 100), (10, 20)):
+        if sum(1 for _ in islice(filter(None, HeldOut(corpus, every, held_out=True)), least)) == least:
             return every
     return 2
 
@@ -367,15 +373,18 @@ def prepare_teacher(args: PretrainArguments, prepared: Prepared, device: Any, sh
     with _one_at_a_time(path):
         if not path.is_file():
             size = encode_texts(teacher, ["a"], 1).shape[1]
-            partial = path.with_name(f"{path.stem}.{os.getpid()}.npy")
-            made = np.lib.format.open_memmap(partial, "w+", np.float32, (len(store), size))
-            for start in tqdm(range(0, len(store), 4096), desc="teacher", disable=not show_progress):
-                rows = store.rows(np.arange(start, min(start + 4096, len(store))))
-                sentences = np.split(rows.ids, np.cumsum(rows.lengths)[:-1])
-                texts = tokenizer.batch_decode([ids[:-1].tolist() for ids in sentences])
-                made[start : start + len(texts)] = encode_texts(teacher, texts, 64)
-            made.flush()
-            os.replace(partial, path)
+            # Those of runs that were killed.
+            for partial in path.parent.glob(f".{path.name}.partial-*"):
+                partial.unlink()
+            # A full disk is an error of a written file, and a signal that kills of a mapped one.
+            with replacing_file(path, "wb") as file:
+                header = {"descr": "<f4", "fortran_order": False, "shape": (len(store), size)}
+                np.lib.format.write_array_header_1_0(file, header)
+                for start in tqdm(range(0, len(store), 4096), desc="teacher", disable=not show_progress):
+                    rows = store.rows(np.arange(start, min(start + 4096, len(store))))
+                    sentences = np.split(rows.ids, np.cumsum(rows.lengths)[:-1])
+                    texts = tokenizer.batch_decode([ids[:-1].tolist() for ids in sentences])
+                    file.write(np.ascontiguousarray(encode_texts(teacher, texts, 64), "<f4").data)
     vectors = np.load(path, mmap_mode="r")
     if args.teacher_shuffled:
         vectors = vectors[np.random.default_rng(args.seed).permutation(len(vectors))]

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from hf_meanmax.cli import use_all_cores
+from hf_meanmax.cli import print_what_can_be_printed, use_all_cores
 from hf_meanmax.data import (
     BatchPlan,
     CandidateSampler,
@@ -137,6 +137,7 @@ class Run:
         self.say(f"training corpus: {self.prepared.train.report}")
         if self.prepared.train_target is not None:
             self.say(f"its translations: {self.prepared.train_target.report}")
+        self.say(f"held out: {len(self.prepared.validation):,} sentences for validation")
         self.state["learnt_from"] = self.prepared.fingerprint()
         self._build()
         latest = self.checkpoints.latest()
@@ -434,7 +435,7 @@ class Run:
                 self.state["unlogged_losses"].append(losses)
                 continue
             step, epoch, step_in_epoch = entry
-            rows = np.concatenate(self.batches.plan.epoch(epoch).rows(step_in_epoch))
+            rows = self.batches.sentences.in_store(np.concatenate(self.batches.plan.epoch(epoch).rows(step_in_epoch)))
             shown = " ".join(map(str, rows[:20])) + (" ..." if len(rows) > 20 else "")
             latest = self.checkpoints.latest()
             raise FloatingPointError(
@@ -738,12 +739,14 @@ def main(argv: list[str] | None = None) -> int:
     if any(word in ("-h", "--help") for word in argv):
         print(f"{__doc__}\npackaged recipes: {', '.join(list_recipes())}\n\n{describe_settings(PretrainArguments)}")
         return 0
+    print_what_can_be_printed()
     try:
-        pretrain(parse_command_line(argv))
+        summary = pretrain(parse_command_line(argv))
     except (ValueError, TypeError, OSError, FloatingPointError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    return 0
+    # As a program that SIGTERM ended, or who waits for it takes half a run for a whole one.
+    return 128 + signal.SIGTERM if summary.get("terminated") else 0
 
 
 if __name__ == "__main__":
