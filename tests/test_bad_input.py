@@ -159,7 +159,7 @@ def test_normalised_vectors_are_not_decoded(checkpoint, tmp_path):
     [
         (b"", "the corpus is empty"),
         (b"\n \n\n", "the corpus is empty"),
-        (b"one two\n" * 300, "No sentence of the corpus is left after the filters (160 lines read; dropped: "),
+        (b"one two\n" * 300, "No sentence of the corpus is left after the filters (280 lines read; dropped: "),
     ],
     ids=["empty", "blank", "short"],
 )
