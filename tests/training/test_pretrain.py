@@ -814,7 +814,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(make_arguments, monkeypatch,
 
 
 def test_sigterm_of_a_process(make_arguments, settings):
-    """In a process of its own: exit code 0, and the run here goes on from it."""
+    """In a process of its own: the exit code of a program that the signal ended, and the run here goes on from it."""
     args = make_arguments("process", max_steps=100_000)
     options = {**settings, "max_steps": 100_000, "output_dir": args.output_dir}
     words = [f"--{key}={value[0] if isinstance(value, list) else value}" for key, value in options.items()]
@@ -826,7 +826,6 @@ def test_sigterm_of_a_process(make_arguments, settings):
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     output, errors = process.communicate(timeout=60)
-    # As a program that the signal ended: half a run is no success.
     assert process.returncode == 128 + signal.SIGTERM, errors[-3000:]
     stopped_at = int(re.search(r"terminated at step (\d+)", output)[1])
 
@@ -846,6 +845,25 @@ def test_sigkill_of_real_processes(tmp_path):
     assert result.returncode == 0, result.stdout + result.stderr[-3000:]
     assert result.stdout.count("all 40 losses and the final weights are identical to the last bit") == 2
     assert losses(tmp_path / "whole-1") == pytest.approx(losses(tmp_path / "whole-2"), abs=1e-5)
+
+
+def test_the_steps_after_the_last_log_line_are_logged_at_the_end(make_arguments):
+    every, few = make_arguments("every", max_steps=3, log_steps=1), make_arguments("few", max_steps=3, log_steps=2)
+    for args in (every, few):
+        pretrain(args)
+    first, second, third = losses(every.output_dir).values()
+    assert losses(few.output_dir) == {2: pytest.approx((first + second) / 2), 3: third}
+
+
+def test_a_finished_run_has_the_same_summary_when_called_again(make_arguments):
+    args = make_arguments(max_steps=3)
+    first = pretrain(args)
+    logged = losses(args.output_dir)
+    again = pretrain(args)
+    assert first["tokens_per_second"] > 0 and first["flops_per_token"] > 0
+    passing = ("peak_memory_bytes", "minutes", "cpu_minutes")
+    assert {k: v for k, v in again.items() if k not in passing} == {k: v for k, v in first.items() if k not in passing}
+    assert losses(args.output_dir) == logged and again.keys() == first.keys()
 
 
 def test_changed_settings_are_refused(make_arguments):

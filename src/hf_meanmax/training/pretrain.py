@@ -118,7 +118,7 @@ class Run:
         self.checkpoints = Checkpoints(self.folder / CHECKPOINTS, args.keep_checkpoints)
         self.state: dict[str, Any] = {
             "step": 0, "tokens": 0, "seconds": 0.0, "cpu_seconds": 0.0, "best_step": None, "best_accuracy": -1.0,
-            "bad_evaluations": 0, "unlogged_losses": [],
+            "bad_evaluations": 0, "unlogged_losses": [], "step_seconds": 0.0, "step_tokens": 0, "flops_per_token": 0.0,
         }  # fmt: skip
         self.agreed_seconds = 0.0
         self.stop_reason = ""
@@ -306,8 +306,6 @@ class Run:
         args, state = self.args, self.state
         log = _StepLog()
         take_time = self._start_clocks()
-        self.step_seconds, self.step_tokens = 0.0, 0
-        self.flops_per_token = 0.0
         # A run that had ended by time or by early stopping makes no further step.
         self.stop_reason = self._agree_to_stop(terminated)
         if self.stop_reason:
@@ -324,10 +322,10 @@ class Run:
             checks = self.device.type == "cpu" or state["step"] % args.log_steps == 0
             if checks:
                 self._check_losses(log)
-            self.step_seconds += time.perf_counter() - begin
-            self.step_tokens += num_targets
-            if not self.flops_per_token:
-                self.flops_per_token = self._count_flops_per_token(micro_batches)
+            state["step_seconds"] += time.perf_counter() - begin
+            state["step_tokens"] += num_targets
+            if not state["flops_per_token"]:
+                state["flops_per_token"] = self._count_flops_per_token(micro_batches)
             take_time()
             if state["step"] % args.log_steps == 0:
                 self._log(bar)
@@ -336,9 +334,11 @@ class Run:
                 take_time()
             if checks:
                 self.stop_reason = self._agree_to_stop(terminated)
-            at_end = state["step"] >= self.total_steps
+            at_end = state["step"] >= self.total_steps or self.stop_reason not in ("", "terminated")
             if must_save or self.stop_reason or at_end or state["step"] % args.checkpoint_steps == 0:
                 self._check_losses(log)
+                if at_end:
+                    self._log(bar)
                 self._save()
                 take_time()
             if self.stop_reason or at_end:
@@ -448,7 +448,7 @@ class Run:
         losses = self.state["unlogged_losses"]
         if not losses:
             return
-        rate = self.step_tokens / max(self.step_seconds, 1e-9)
+        rate = self.state["step_tokens"] / max(self.state["step_seconds"], 1e-9)
         record = {
             "step": self.state["step"],
             **dict(zip(("loss", *self.side_losses), np.mean(losses, axis=0).tolist(), strict=True)),
@@ -595,12 +595,12 @@ class Run:
             "cpu_minutes": round(state.get("cpu_seconds", 0.0) / 60, 2),
             "stopped_by": self.stop_reason or "steps",
         }
-        if self.step_tokens:
-            rate = self.step_tokens / self.step_seconds
+        if state["step_tokens"]:
+            rate = state["step_tokens"] / state["step_seconds"]
             summary["tokens_per_second"] = round(rate, 1)
-            summary["flops_per_token"] = self.flops_per_token
+            summary["flops_per_token"] = state["flops_per_token"]
             summary["matrix_rate_flops"] = self.matrix_rate
-            summary["share_of_matrix_rate"] = rate / self.world_size * self.flops_per_token / self.matrix_rate
+            summary["share_of_matrix_rate"] = rate / self.world_size * state["flops_per_token"] / self.matrix_rate
         summary["peak_memory_bytes"] = peak_memory_bytes(self.device)
         summary.update(self.evaluate())
         if not self.is_sharded and prepared.references:
