@@ -116,10 +116,13 @@ def test_command_line(vectors, tmp_path, capsys):
     assert "unknown words after: 12.50% of 8" in told
     main([str(old), str(vectors), "--output", str(tmp_path / "less"), "--limit", str(len(WORDS) + 1)])
     assert "1 words added, 15 in all" in capsys.readouterr().out
+    # An older expansion is replaced.
+    main([str(old), str(vectors), "--output", str(tmp_path / "less")])
+    assert "2 words added, 16 in all" in capsys.readouterr().out
 
 
 def test_what_cannot_be_expanded_is_told_in_one_line(vectors, tmp_path):
-    old = make_checkpoint(tmp_path / "old")
+    old, taken = make_checkpoint(tmp_path / "old"), make_checkpoint(tmp_path / "trained")
     before = {path.name: path.read_bytes() for path in old.iterdir() if path.is_file()}
     other = tmp_path / "other.safetensors"
     WordVectors(["zebra"], np.ones((1, 5), dtype=np.float32)).save(other)
@@ -128,6 +131,7 @@ def test_what_cannot_be_expanded_is_told_in_one_line(vectors, tmp_path):
         ([str(tmp_path / "none"), str(vectors), "--output", str(tmp_path / "new")], "No checkpoint folder"),
         ([str(old), str(tmp_path / "none.txt"), "--output", str(tmp_path / "new")], "none.txt"),
         ([str(old), str(other), "--output", str(tmp_path / "new")], "none of the 1 words"),
+        ([str(old), str(vectors), "--output", str(taken)], "something else than an expanded checkpoint"),
     ):
         with pytest.raises(SystemExit, match=f"^expand: .*{message}"):
             main(words)

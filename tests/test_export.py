@@ -336,6 +336,15 @@ def test_new_save_replaces_the_checkpoint_and_keeps_the_rest(folder):
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
+@pytest.mark.parametrize("name", ["base.py", "config.json", "model.safetensors"])
+def test_files_of_others_are_not_replaced(tmp_path, name):
+    (tmp_path / name).write_text("{}")
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match=rf"no checkpoint of this package.*\({name}\); name another folder"):
+        save_checkpoint(make_model(), make_tokenizer(), tmp_path)
+    assert snapshot(tmp_path) == {name: b"{}", "notes.txt": b"mine"}
+
+
 @pytest.mark.parametrize("moment", [0, 1, 2, 3])
 def test_a_kill_between_the_renames_loses_nothing(tmp_path, monkeypatch, moment):
     folder = tmp_path / "run"

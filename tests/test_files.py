@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import threading
 
+import pytest
+
 from hf_meanmax.files import replacing_file
 
 
@@ -17,6 +19,11 @@ def test_the_target_of_a_link_is_replaced_and_not_the_link(tmp_path):
         assert target.read_text() == "old"
     assert link.is_symlink()
     assert target.read_text() == "new"
+
+
+def test_a_folder_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(IsADirectoryError, match="is a folder; name a file"), replacing_file(tmp_path):
+        pytest.fail("the work began")
 
 
 def test_a_pipe_is_written_to(tmp_path):

@@ -21,6 +21,7 @@ from tiny_model import make_model, make_tokenizer, python_environment, random_li
 
 pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")
+from hf_meanmax import onnx_encoder, onnx_export
 from hf_meanmax.onnx_encoder import OnnxEncoder
 from hf_meanmax.onnx_export import export_onnx, main
 
@@ -139,16 +140,41 @@ def test_encoder_saved_by_sentence_transformers(tmp_path):
         export_onnx(tmp_path / "dense", int8=False)
 
 
+def test_an_export_that_is_wrong_is_not_written(tmp_path, monkeypatch):
+    folder = save("mean_max", tmp_path)
+    report = export_onnx(folder, int8=False)
+    true = onnx_export._encode
+    for change in (3.0, np.nan):
+        monkeypatch.setattr(onnx_export, "_encode", lambda *args, change=change: true(*args) + change)
+        with pytest.raises(ValueError, match=r"model\.onnx is not what torch computes"):
+            export_onnx(folder, int8=False)
+    assert json.loads((tmp_path / "model" / "onnx" / "report.json").read_text()) == report
+
+
 def test_command_line_and_refusals(tmp_path, capsys):
     folder = save("mean_max", tmp_path)
     (tmp_path / "texts.txt").write_text("the cat\n\na dog\n")
     main([folder, "--no-int8", "--texts", str(tmp_path / "texts.txt")])
-    assert "model.onnx: " in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "model.onnx: " in told
+    assert f"written to {folder}/onnx" in told
+    with pytest.raises(SystemExit, match="say where to"):
+        main(["user/name"])
     assert not (tmp_path / "model" / "onnx" / "model_int8.onnx").exists()
+    exported = str(tmp_path / "model" / "onnx")
+    # A lone carriage return ends no line, as for the other readers of corpora.
+    (tmp_path / "lines.txt").write_bytes(b"the cat\ra dog\r\n\nthe mat\n")
+    onnx_encoder.main([str(tmp_path / "lines.txt"), "--output", str(tmp_path / "v.npy"), "--model", exported])
+    assert np.load(tmp_path / "v.npy").shape[0] == 3
+    assert list(tmp_path.glob("*.partial")) == []
     with pytest.raises(FileNotFoundError, match=r"model_int8\.onnx is missing: the folder is no whole export"):
         OnnxEncoder(tmp_path / "model" / "onnx", int8=True)
     with pytest.raises(ValueError, match="batch_size is 0"):
         OnnxEncoder(tmp_path / "model" / "onnx").encode(["a"], batch_size=0)
+    with pytest.raises(SystemExit, match="No such file or directory"):
+        onnx_encoder.main(
+            [str(tmp_path / "texts.txt"), "--output", str(tmp_path / "none" / "v.npy"), "--model", exported]
+        )
     translator = make_model(full_class=CompoundAttentionForTranslation, architecture="attn")
     save_checkpoint(translator, make_tokenizer(), tmp_path / "translator")
     with pytest.raises(SystemExit, match="no fixed representation"):

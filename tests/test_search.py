@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import faiss
@@ -168,7 +169,7 @@ def test_a_row_as_near_as_the_last_counts_as_found(tmp_path):
     ] == pytest.approx(1, abs=0.05)
 
 
-def test_memory_is_reserved_exactly(vectors, tmp_path):
+def test_memory_is_reserved_exactly(vectors, monkeypatch):
     """Vectors that grow by doubling would hold up to twice the bytes of the index."""
     data = clustered()
     for kind in ("int8", "ivf-int8"):
@@ -176,8 +177,19 @@ def test_memory_is_reserved_exactly(vectors, tmp_path):
         store = search._Vectors(vectors, settings, ROWS, False)
         plan = plan_index(ROWS, DIMENSION, settings)
         index, _ = search._fit(faiss, plan, settings, store)
-        search._add(faiss, index, plan, settings, store, None, None)
+        asked: list[int] = []
+        grows = index.invlists if kind == "ivf-int8" else index.codes
+        resize = type(grows).resize
+
+        def record(*args, resize=resize, asked=asked):
+            asked.append(args[-1])
+            return resize(*args)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(grows), "resize", record)
+            search._add(faiss, index, plan, settings, store, None, None)
         assert index.ntotal == ROWS
+        assert sum(asked) == (ROWS if kind == "ivf-int8" else ROWS * DIMENSION)
         if kind == "ivf-int8":
             units = data / np.linalg.norm(data, axis=1)[:, None]
             plain = faiss.clone_index(index)
@@ -493,7 +505,6 @@ def test_bad_vectors(vectors, tmp_path):
         index.search(np.zeros((2, 15)))
     with pytest.raises(ValueError, match="NaN or infinite"):
         index.search(np.full((1, 16), np.nan))
-    assert np.isfinite(index.search(np.zeros((1, 16)))[0]).all()
     with pytest.raises(ValueError, match="missing in the index"):
         index.nearest(np.ones((1, 16)), queries=["a"], skip_identical=True)
     with pytest.raises(ValueError, match="2 queries with 1 vectors"):
@@ -501,6 +512,29 @@ def test_bad_vectors(vectors, tmp_path):
     with pytest.raises(ValueError, match="from vectors alone"):
         index.check_model(None)
     assert index.nearest(np.ones((1, 16)), 2)[0][0].text is None
+
+
+@pytest.mark.parametrize("kind", INDEX_TYPES)
+def test_a_vector_of_zeros_has_no_neighbour_and_is_none(tmp_path, kind):
+    data = clustered(10_500)
+    # A plain direction, from which all the others are far.
+    data[:, 0], data[[7, 10_400]] = 0, 0
+    np.save(tmp_path / "a.npy", data)
+    manifest = build([tmp_path / "a.npy"], tmp_path / "index", index_type=kind)
+    index = SentenceIndex(tmp_path / "index")
+    queries = np.eye(16, dtype="f4")[[0, 0]] + np.array([[0], [0.1]], dtype="f4")
+    queries = np.concatenate([queries, np.zeros((1, 16), "f4")])
+    scores, rows = index.search(queries, 20)
+    assert (rows[:2] >= 0).all()
+    assert not {7, 10_400} & set(rows.ravel().tolist())
+    assert (rows[2] == -1).all()
+    assert (scores[2] == 0).all()
+    assert index.nearest(queries, 3)[2] == []
+    expected, _ = brute_force(queries[:2], np.delete(data, [7, 10_400], axis=0), "cosine", 20)
+    if kind == "exact":
+        assert np.allclose(scores[:2], expected, atol=1e-5)
+    else:
+        assert manifest["recall"]["recall@10"] > 0.5
 
 
 def test_many_copies_are_looked_past(model, tmp_path):
@@ -579,6 +613,37 @@ def test_what_a_killed_run_left_serves_its_own_settings_alone(checkpoint, corpus
             search.main([*command, "2"])
     search.main([*command, "12"])
     assert SentenceIndex(tmp_path / "index").encoding.max_length == 12
+
+
+def test_what_a_killed_run_left_serves_its_own_text_alone(checkpoint, corpus, tmp_path, monkeypatch):
+    text = tmp_path / "text.txt"
+    text.write_text(corpus.read_text())
+    command = ["index", str(checkpoint), str(text), "--output", str(tmp_path / "index")]
+    with monkeypatch.context() as patch:
+        patch.setattr(search, "build_index", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            search.main(command)
+    text.write_text(corpus.read_text() + "\none more\n")
+    search.main(command)
+    texts = SentenceIndex(tmp_path / "index").texts
+    assert texts[len(texts) - 1] == "one more"
+
+
+def test_faiss_is_missed_before_the_corpus_is_encoded(checkpoint, corpus, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    monkeypatch.setattr(search, "encode_corpus", lambda *_, **__: pytest.fail("encoded first"))
+    with pytest.raises(SystemExit, match="faiss-cpu"):
+        search.main(["index", str(checkpoint), str(corpus), "--output", str(tmp_path / "index")])
+
+
+def test_settings_of_another_index_type_are_refused(indexed, tmp_path):
+    with pytest.raises(ValueError, match="links is a setting of hnsw, hnsw-int8, not of index_type 'exact'"):
+        IndexSettings(links=8)
+    with pytest.raises(ValueError, match="nlist is a setting of ivf-int8, ivfpq, not of index_type 'hnsw'"):
+        IndexSettings("hnsw", nlist=8)
+    assert IndexSettings("hnsw", links=8).ef_search == 128
+    with pytest.raises(ValueError, match=r"nprobe is a setting of an ivf index; .* is of type exact"):
+        SentenceIndex(indexed, nprobe=3)
 
 
 def test_a_length_limit_that_the_shards_do_not_have(model, checkpoint, corpus, tmp_path):

@@ -20,7 +20,7 @@ import torch
 from tqdm.auto import tqdm
 
 from .cli import make_parser, one_line_errors, parse_arguments, positive_int
-from .embedding_files import read_embeddings, read_manifest
+from .embedding_files import MANIFEST, read_embeddings, read_manifest
 from .encode import weights_fingerprint
 from .export import load_checkpoint, load_target_tokenizer
 from .files import replacing_file
@@ -54,8 +54,10 @@ def decode_embeddings(
         FileNotFoundError: a file is missing.
     """
     for source in sources:
-        if Path(source).is_dir():
-            check_decodable(Path(source), model)
+        folder = Path(source) if Path(source).is_dir() else Path(source).parent
+        # A shard alone is what its folder says, too.
+        if folder == Path(source) or (Path(source).name.startswith("shard-") and (folder / MANIFEST).is_file()):
+            check_decodable(folder, model)
     row = cut = longest = 0
     for batch in read_embeddings(sources, batch_size, name):
         try:

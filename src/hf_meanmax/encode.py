@@ -164,6 +164,7 @@ def encode_corpus(
         FileExistsError: the folder holds an encoding of another text, model or settings, or other files.
         ValueError: the model gave a vector that is not finite, or more numbers or components are asked for than there
             are, or the PCA does not fit the vectors.
+        ImportError: scikit-learn is not installed, and a PCA must be fitted.
     """
     settings = settings or EncodeSettings()
     output = Path(output)
@@ -176,6 +177,10 @@ def encode_corpus(
             f"{settings.truncate_dim or full} to {settings.pca}",
         )
         raise ValueError(f"The PCA goes from {found} numbers; this encoding needs one from {wanted}.")
+    if settings.pca is not None and pca is None:
+        from .evaluation.requirements import require
+
+        require("sklearn.decomposition")
     limit_length(model, settings.max_length)
     plan = {
         "format_version": FORMAT_VERSION,
@@ -253,7 +258,7 @@ def limit_length(model: Any, max_length: int | None) -> None:
     """Has a SentenceTransformer cut texts at `max_length` tokens; None leaves its own limit.
 
     Raises:
-        ValueError: the model has no positions for so many.
+        ValueError: the model has no positions for so many, or no limit that could be set.
     """
     if max_length is None:
         return
@@ -263,7 +268,12 @@ def limit_length(model: Any, max_length: int | None) -> None:
         raise ValueError(
             f"The length limit is {max_length} tokens, but the model has {positions} positions; give less."
         )
-    model.max_seq_length = max_length
+    try:
+        model.max_seq_length = max_length
+    except AttributeError as error:
+        raise ValueError(
+            f"The length limit is {max_length} tokens, but a {type(model[0]).__name__} has none to set; leave it out."
+        ) from error
 
 
 def encode_texts(model: Any, texts: list[str], batch_size: int, **options: Any) -> np.ndarray:

@@ -17,6 +17,7 @@ from .cli import make_parser, one_line_errors, parse_arguments, positive_int
 from .data.corpus import ENCODING_ERRORS, open_corpus
 from .export import (
     checkpoint_folder,
+    is_own_checkpoint,
     load_checkpoint,
     load_target_tokenizer,
     save_checkpoint,
@@ -24,6 +25,9 @@ from .export import (
     saved_training_args,
 )
 from .tokenization import Expansion, expand_vocabulary, load_word_vectors, unknown_word_rate
+
+# Where `training_args.json` tells of an expansion.
+_EXPANSION = "vocabulary_expansion"
 
 
 def expand_checkpoint(
@@ -50,11 +54,15 @@ def expand_checkpoint(
 
     Raises:
         FileNotFoundError: there is no such checkpoint, or no such file.
+        FileExistsError: `output` holds something else than an expanded checkpoint.
         ValueError: the vectors do not fit the model, or `output` is `model`.
     """
     folder = checkpoint_folder(model)
     if Path(output).resolve() == folder.resolve():
         raise ValueError(f"output is {str(output)!r}, the checkpoint itself; name another folder.")
+    is_taken = Path(output).is_dir() and any(Path(output).iterdir())
+    if is_taken and not (is_own_checkpoint(output) and _EXPANSION in saved_training_args(output)):
+        raise FileExistsError(f"{output} holds something else than an expanded checkpoint; name another folder.")
     whole, tokenizer = load_checkpoint(folder)
     words = load_word_vectors(vectors, limit=limit, encoding_errors=encoding_errors)  # type: ignore[arg-type]
     expansion = expand_vocabulary(whole, tokenizer, words)
@@ -70,7 +78,7 @@ def expand_checkpoint(
         target_tokenizer=load_target_tokenizer(folder, whole.config, None),
         normalize=saved_normalization(folder),
         remote_code=bool(getattr(whole.config, "auto_map", None)),
-        training_args={**saved_training_args(folder), "vocabulary_expansion": told},
+        training_args={**saved_training_args(folder), _EXPANSION: told},
     )
     return expansion
 

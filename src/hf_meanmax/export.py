@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,7 @@ def save_checkpoint(
     Raises:
         TypeError: an encoder alone, or `training_args` that JSON cannot hold.
         ValueError: an unknown `normalize`, or a tokenizer that does not fit the model.
+        FileExistsError: `folder` holds files with the names of a checkpoint's, and is no checkpoint of this package.
         OSError: no permission or no space left; an older checkpoint is untouched.
     """
     if normalize not in NORMALIZATIONS:
@@ -107,6 +109,7 @@ def save_checkpoint(
     args_text = None if training_args is None else json.dumps(training_args, indent=2, ensure_ascii=False) + "\n"
 
     folder = Path(folder)
+    _check_free(folder)
     try:
         with replacing_folder(folder, CHECKPOINT_FILES) as partial:
             with _remote_code(model, remote_code):
@@ -124,6 +127,20 @@ def save_checkpoint(
             f"{folder}: the weights could not be written ({error}); an older checkpoint is untouched."
         ) from error
     return folder
+
+
+def _check_free(folder: Path) -> None:
+    """Checks that what a checkpoint would replace in a folder is an older one."""
+    if not folder.is_dir() or is_own_checkpoint(folder):
+        return
+    taken = sorted(
+        entry.name for entry in folder.iterdir() if any(fnmatch(entry.name, own) for own in CHECKPOINT_FILES)
+    )
+    if taken:
+        raise FileExistsError(
+            f"{folder} is no checkpoint of this package, but has files that one would replace ({', '.join(taken)}); "
+            "name another folder."
+        )
 
 
 def sentence_transformer_files(config: Any, tokenizer: Any, normalize: str | None) -> dict[str, Any]:

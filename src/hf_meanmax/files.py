@@ -16,10 +16,16 @@ def replacing_file(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO
     """Opens a temporary file beside `path` (UTF-8 in text mode) that takes its name if the block ends without error.
 
     What a link points to is replaced, not the link; a device or a pipe is written to as it is.
+
+    Raises:
+        IsADirectoryError: `path` is a folder.
+        OSError: no permission, or no space left.
     """
     path = Path(os.path.realpath(path))
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; name a file.")
     encoding = None if "b" in mode else "utf-8"
-    if path.exists() and not path.is_file() and not path.is_dir():
+    if path.exists() and not path.is_file():
         with open(path, mode, encoding=encoding) as file:
             yield file
         return

@@ -40,12 +40,6 @@ _OWN_DATASETS = ("senteval", "hf_meanmax")
 _SENTEVAL_METRICS = ("accuracy", "f1", "pearson", "spearman")
 _METRICS = {"pearson": ("pearsonr", "Pearson correlation"), "spearman": ("spearmanr", "Spearman correlation")}
 
-# Settings that say where a run read and wrote, not what it was.
-_PLACES = (
-    "corpus", "validation", "target", "validation_target", "output_dir", "cache_dir", "word_vectors", "tokenizer",
-    "target_tokenizer", "overwrite", "report_to",
-)  # fmt: skip
-
 
 class HubError(OSError):
     """What went wrong with the Hub, on one line. Nothing local is lost; the same call can be made again."""
@@ -87,12 +81,18 @@ def write_model_card(
 
     Raises:
         FileNotFoundError, ValueError: the folder is no whole checkpoint.
+        ValueError: `results` is no dict.
     """
     from huggingface_hub import ModelCard, ModelCardData
+
+    from .training.arguments import FinetuneArguments, PretrainArguments, local_settings
 
     folder = Path(folder)
     config = check_checkpoint(folder)
     args = saved_training_args(folder)
+    hidden = {*local_settings(PretrainArguments), *local_settings(FinetuneArguments), "results"}
+    if results is not None and not isinstance(results, dict):
+        raise ValueError(f"Figures for the card have names: expected a dict, got a {type(results).__name__}.")
     remote_code = bool(getattr(config, "auto_map", None))
     # What was trained without this package's training, or before it had objectives, does what its family is for.
     is_translator = config.model_type == CompoundAttentionConfig.model_type
@@ -165,11 +165,12 @@ def write_model_card(
         vocab_size=f"{config.vocab_size:,}",
         input_vocab_size=f"{config.input_vocab_size:,}",
         longest="no limit" if longest >= NO_LIMIT else f"{longest:,} tokens, then cut",
-        settings=[(name, value) for name, value in _flat(args) if name.split(".")[0] not in (*_PLACES, "results")],
+        settings=[(name, value) for name, value in _flat(args) if name.split(".")[0] not in hidden],
     )
     target = folder / "README.md" if path is None else Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    card.save(target)
+    with replacing_file(target, "wb") as file:
+        file.write(str(card).encode())
     return target
 
 
@@ -313,18 +314,20 @@ def push(
     Args:
         folder: a checkpoint folder.
         repo_id: `USER/NAME`; the repository is made if need be.
-        private: whether a new repository is private; by default as the account says.
+        private: whether a new repository is private; by default as the account says. A public one that is there already
+            is not pushed to if this is True.
         token: a token with write access; by default the one of `hf auth login` or of `HF_TOKEN`.
         revision: the branch to push to, made if need be; by default `main`.
         exist_ok: push even if the repository already holds files. One that a failed push has left empty needs no leave.
-        card: a file that becomes the folder's README.md first.
+        card: a file that becomes the folder's README.md first; a former one is kept beside it.
 
     Returns:
         The address of the commit.
 
     Raises:
         FileNotFoundError, ValueError: the folder is no whole checkpoint, or `repo_id` is no valid name with its owner.
-        HubError: no token, no permission, the Hub cannot be reached, or the repository holds files already.
+        HubError: no token, no permission, the Hub cannot be reached, or the repository holds files already or is public
+            against `private`.
     """
     from huggingface_hub import HfApi, get_token
 
@@ -333,6 +336,7 @@ def push(
     if "/" not in repo_id:
         raise ValueError(f"The repository is {repo_id!r}; give its owner too, USER/{repo_id}.")
     if card is not None and Path(card).resolve() != (folder / "README.md").resolve():
+        keep_former_card(folder)
         shutil.copyfile(card, folder / "README.md")
     elif not (folder / "README.md").is_file():
         write_model_card(folder, repo_id)
@@ -351,6 +355,10 @@ def push(
                 "or push to another name."
             )
         api.create_repo(repo_id, private=private, exist_ok=True)
+        if private and api.model_info(repo_id).private is False:
+            raise HubError(
+                f"{repo_id} was there already and is public; make it private on the Hub, or take another name."
+            )
         if revision is not None:
             api.create_branch(repo_id, branch=revision, exist_ok=True)
         commit = api.upload_folder(
@@ -363,6 +371,17 @@ def push(
             commit_message="Push a checkpoint of hf_meanmax",
         )
     return commit.commit_url
+
+
+def keep_former_card(folder: str | os.PathLike[str]) -> Path | None:
+    """Copies a folder's README.md to the first free README.md.1, README.md.2, ...; None if there is none."""
+    readme = Path(folder) / "README.md"
+    if not readme.is_file():
+        return None
+    places = (readme.with_name(f"README.md.{number}") for number in itertools.count(1))
+    former = shutil.copyfile(readme, next(place for place in places if not place.exists()))
+    print(f"the former card is kept as {former}.", file=sys.stderr)
+    return former
 
 
 def _files_on_hub(api: Any, repo_id: str, revision: str | None) -> set[str]:
@@ -402,13 +421,17 @@ _ROWS = {"max": "the maximum over the tokens", "mean": "the mean over the tokens
 
 
 def _describe_data(args: dict[str, Any]) -> str:
-    corpus = args.get("corpus")
+    corpus = args.get("corpus") or args.get("train")
     if not corpus:
         return "Not recorded with this checkpoint."
     if corpus in ("docstrings", ["docstrings"]):
         return "English sentences from the docstrings of the Python standard library and of installed packages."
     sources = [corpus] if isinstance(corpus, str) else corpus
-    return "Sentences of " + ", ".join(f"`{Path(str(source)).name}`" for source in sources) + "."
+    return (
+        ("Texts of " if args.get("train") else "Sentences of ")
+        + ", ".join(f"`{Path(str(source)).name}`" for source in sources)
+        + "."
+    )
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -449,7 +472,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> None:
     """The command line; see `--help`."""
-    args = parse_arguments(build_parser(), argv)
+    parser = build_parser()
+    args = parse_arguments(parser, argv)
+    written = {"--results": args.results, "--data": args.data}
+    if args.card is not None and any(written.values()):
+        parser.error(f"{' and '.join(filter(written.get, written))}: for a card that is written, not for --card")
     with one_line_errors("push_to_hub"):
         results = None if args.results is None else json.loads(Path(args.results).read_text(encoding="utf-8"))
         described = {"data": args.data, "results": results, "language": args.language, "license": args.license}
@@ -460,10 +487,7 @@ def main(argv: list[str] | None = None) -> None:
         if args.card is None and readme.is_file() and not (results or args.data):
             print(f"{readme} is pushed as it is; remove it to have a card written.", file=sys.stderr)
         elif args.card is None:
-            if readme.is_file():
-                places = (readme.with_name(f"README.md.{number}") for number in itertools.count(1))
-                former = shutil.copyfile(readme, next(place for place in places if not place.exists()))
-                print(f"the former card is kept as {former}.", file=sys.stderr)
+            keep_former_card(args.folder)
             write_model_card(args.folder, args.repo_id, **described)
         url = push(
             args.folder,

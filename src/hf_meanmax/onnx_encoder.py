@@ -107,12 +107,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     try:
         encoder = OnnxEncoder(args.model, int8=args.int8)
-        # Only a line's end ends a text, not a form feed, as `splitlines` would have it.
-        with open(args.texts, encoding="utf-8-sig") as file:
+        # Only a line feed ends a text, not a form feed or a lone carriage return.
+        with open(args.texts, encoding="utf-8-sig", newline="\n") as file:
             texts = [line.strip() for line in file]
-        vectors: Any = encoder.encode(texts, args.batch_size)
-        with open(args.output, "wb") as file:
+        partial = f"{args.output}.partial"
+        # Before the work: a folder that is missing shows at once.
+        with open(partial, "wb") as file:
+            vectors: Any = encoder.encode(texts, args.batch_size)
             np.save(file, vectors)
+        os.replace(partial, args.output)
     except (ImportError, OSError, ValueError) as error:
         sys.exit(f"encoder: {error}")
     print(f"{vectors.shape[0]:,} x {vectors.shape[1]:,}: {args.output}")

@@ -17,6 +17,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ ONNX_FOLDER = "onnx"
 REPORT, CODE = "report.json", "encoder.py"
 _OWNED = (MODEL, f"{MODEL}.data", INT8_MODEL, f"{INT8_MODEL}.data", TOKENIZER, SETTINGS, REPORT, CODE)
 _OPSET = 20
+# Of float32 against torch, relative to the largest number; what is seen is a thousandth of it.
+_TOLERANCE = 1e-3
 _EXAMPLE = ("the old man sat by the fire .", "a dog", "")
 _TEXTS = (
     *_EXAMPLE,
@@ -61,7 +64,8 @@ def export_onnx(
     Args:
         checkpoint: a checkpoint folder, or a repository on the Hub; an encoder alone, as `SentenceTransformer.save`
             writes it after its own training, will do.
-        output: a folder; by default `onnx` in the checkpoint. An older export in it is replaced, other files are kept.
+        output: a folder; by default `onnx` in the checkpoint folder. An older export in it is replaced, other files
+            are kept.
         int8: also write a model with dynamically quantised products (one scale a column) and an int8 word table.
         texts: what the exported models are compared on with torch.
 
@@ -70,12 +74,14 @@ def export_onnx(
 
     Raises:
         FileNotFoundError, ValueError: no whole checkpoint, or one without a fixed representation, or with modules of
-            sentence-transformers after the encoder that are not exported.
+            sentence-transformers after the encoder that are not exported; no `output` for a repository; or vectors of
+            the export that are not torch's. An older export is then untouched.
         ImportError: onnx, onnxruntime or onnxscript is not installed.
     """
     from transformers import AutoModel, AutoTokenizer
 
     _require_packages()
+    folder = _output_folder(checkpoint, output)
     path = checkpoint_folder(checkpoint)
     config = check_checkpoint(path, encoder_alone=True)
     if not config.has_latents:
@@ -88,7 +94,6 @@ def export_onnx(
         raise ValueError(
             f"{path} has {', '.join(others)} after its encoder; only the encoder and Normalize are exported."
         )
-    folder = path / ONNX_FOLDER if output is None else Path(output)
     encoder = AutoModel.from_pretrained(path, attn_implementation="sdpa").float().eval()
     tokenizer = AutoTokenizer.from_pretrained(path)
     module = _Exported(encoder, saved_normalization(path))
@@ -112,6 +117,7 @@ def export_onnx(
         shutil.copyfile(onnx_encoder.__file__, partial / CODE)
         for name in (MODEL, INT8_MODEL) if int8 else (MODEL,):
             vectors = OnnxEncoder(partial, int8=name == INT8_MODEL).encode(list(texts))
+            _check_vectors(vectors, expected, name)
             report[name] = {
                 "bytes": sum(file.stat().st_size for file in partial.glob(f"{name}*")),
                 "largest_difference": float(np.abs(vectors - expected).max()),
@@ -119,6 +125,19 @@ def export_onnx(
             }
         (partial / REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     return report
+
+
+def _output_folder(checkpoint: str | os.PathLike[str], output: str | os.PathLike[str] | None) -> Path:
+    if output is None and not Path(checkpoint).is_dir():
+        raise ValueError(f"{str(checkpoint)!r} is no folder here to export into; say where to (`output`, --output).")
+    return Path(checkpoint) / ONNX_FOLDER if output is None else Path(output)
+
+
+def _check_vectors(vectors: np.ndarray, expected: np.ndarray, name: str) -> None:
+    difference, largest = float(np.abs(vectors - expected).max()), float(np.abs(expected).max())
+    # Rounding, of int8 too, changes no vector by more than its largest number; NaN is no less than anything.
+    if not difference <= (_TOLERANCE if name == MODEL else 1.0) * max(1.0, largest):
+        raise ValueError(f"{name} is not what torch computes: the largest difference is {difference:.2g}.")
 
 
 @torch.no_grad()
@@ -273,7 +292,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """The command line; see `--help`."""
     args = parse_arguments(build_parser(), argv)
     with one_line_errors("onnx"):
-        texts = _TEXTS if args.texts is None else [line for line in open_corpus(args.texts) if line][:1000]
+        texts = _TEXTS if args.texts is None else list(islice(filter(None, open_corpus(args.texts)), 1000))
         if not texts:
             raise ValueError(f"{args.texts} has no text to compare on.")
         report = export_onnx(args.checkpoint, args.output, int8=not args.no_int8, texts=texts)
@@ -282,6 +301,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 f"{name}: {found['bytes'] / 1e6:.1f} MB; against torch: largest difference "
                 f"{found['largest_difference']:.2g}, least cosine {found['least_cosine']:.5f}"
             )
+        print(f"written to {_output_folder(args.checkpoint, args.output)}")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ by the model that it was made with.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import os
@@ -58,11 +59,12 @@ from .files import replacing_file, replacing_folder
 from .markdown import markdown_table, markdown_text
 
 INDEX_MANIFEST = "index.json"
-INDEX_FORMAT_VERSION = 1
+INDEX_FORMAT_VERSION = 2
 INDEX_FILES = (
     INDEX_MANIFEST,
     "vectors.faiss",
     "pca.safetensors",
+    "zero_rows.npy",
     COMPRESSION,
     "texts.bin",
     "text_offsets.npy",
@@ -81,6 +83,12 @@ INDEX_TYPES = {
 ROWS_A_CENTROID = 39
 MIN_IVF_ROWS = ROWS_A_CENTROID * 256
 BATCH_BYTES = 1 << 27
+# The index types, by how they begin, that have a setting.
+_SETTINGS_OF = {
+    "nlist": "ivf", "nprobe": "ivf", "pq_bytes": "ivfpq", "links": "hnsw", "ef_construction": "hnsw",
+    "ef_search": "hnsw",
+}  # fmt: skip
+_HNSW = {"links": 32, "ef_construction": 100, "ef_search": 128}
 RECALL_AT = (1, 10)
 RESCORE = 4
 
@@ -97,11 +105,14 @@ class IndexSettings:
         nlist: clusters of an `ivf` type; by default `4 * sqrt(rows)`.
         nprobe: clusters that a query searches; by default a 32nd of them, at least 8.
         pq_bytes: bytes of a vector in `ivfpq`, a divisor of its dimension; by default one for every 4 numbers.
-        links: neighbours of a vector in `hnsw` (twice as many on the lowest level).
-        ef_construction: breadth of the search for neighbours while an `hnsw` is built.
-        ef_search: breadth of an `hnsw` search.
+        links: neighbours of a vector in an `hnsw` type, twice as many on the lowest level; by default 32.
+        ef_construction: breadth of the search for neighbours while an `hnsw` is built; by default 100.
+        ef_search: breadth of an `hnsw` search; by default 128.
         fit_rows: rows that clusters, quantisers and PCA are fitted on; by default what they need.
         seed: of everything that is drawn. An `hnsw` is the same again only if it is built by one thread.
+
+    Raises:
+        ValueError: a value that is not allowed, or a setting of another index type.
     """
 
     index_type: str = "exact"
@@ -111,9 +122,9 @@ class IndexSettings:
     nlist: int | None = None
     nprobe: int | None = None
     pq_bytes: int | None = None
-    links: int = 32
-    ef_construction: int = 100
-    ef_search: int = 128
+    links: int | None = None
+    ef_construction: int | None = None
+    ef_search: int | None = None
     fit_rows: int | None = None
     seed: int = 0
 
@@ -125,6 +136,13 @@ class IndexSettings:
             value = getattr(self, field.name)
             if value is not None and value < 1:
                 raise ValueError(f"{field.name} is {value}; it must be 1 or more.")
+        for name, kind in _SETTINGS_OF.items():
+            if getattr(self, name) is not None and not self.index_type.startswith(kind):
+                kinds = ", ".join(known for known in INDEX_TYPES if known.startswith(kind))
+                raise ValueError(f"{name} is a setting of {kinds}, not of index_type {self.index_type!r}.")
+        if self.index_type.startswith("hnsw"):
+            for name, value in _HNSW.items():
+                object.__setattr__(self, name, getattr(self, name) or value)
 
 
 @dataclass(frozen=True)
@@ -172,7 +190,7 @@ def estimate_index_bytes(
     *,
     nlist: int | None = None,
     pq_bytes: int | None = None,
-    links: int = 32,
+    links: int = _HNSW["links"],
 ) -> int:
     """Bytes of an index, in its file and in memory; the sentences are not counted, they stay on the disk.
 
@@ -248,7 +266,7 @@ def plan_index(rows: int, dimension: int, settings: IndexSettings, recall_querie
         if fit_rows < least:
             raise ValueError(f"fit_rows is {fit_rows:,}; {least:,} rows are needed to fit this index.")
     index_bytes = estimate_index_bytes(
-        rows, stored, kind, nlist=nlist or None, pq_bytes=pq_bytes or None, links=settings.links
+        rows, stored, kind, nlist=nlist or None, pq_bytes=pq_bytes or None, links=settings.links or _HNSW["links"]
     )
     table = nlist * pq_bytes * 256 * 4
     adding = index_bytes + (table if table <= 2 << 30 else 0) + 6 * BATCH_BYTES + 4 * recall_queries * dimension * 4
@@ -326,7 +344,8 @@ class SentenceIndex:
 
     Args:
         folder: the folder.
-        nprobe, ef_search: instead of those that it was built with: greater finds more, and takes longer.
+        nprobe, ef_search: of an `ivf` and of an `hnsw` index, instead of those that it was built with: greater finds
+            more, and takes longer.
 
     Attributes:
         manifest: what [`build_index`] gave.
@@ -334,7 +353,7 @@ class SentenceIndex:
 
     Raises:
         FileNotFoundError: no such folder, or a file of it is missing.
-        ValueError: the folder is no index, or is damaged.
+        ValueError: the folder is no index, or is damaged, or has no such setting.
     """
 
     def __init__(self, folder: str | os.PathLike[str], nprobe: int | None = None, ef_search: int | None = None):
@@ -360,9 +379,16 @@ class SentenceIndex:
                 f"{path} holds {self._index.ntotal:,} vectors of {self._index.d}, its {INDEX_MANIFEST} says "
                 f"{expected[0]:,} of {expected[1]}."
             )
-        _set_search_effort(
-            self._index, nprobe or self.manifest["nprobe"], ef_search or self.manifest["settings"]["ef_search"]
-        )
+        kind = self.manifest["index_type"]
+        for name, given in (("nprobe", nprobe), ("ef_search", ef_search)):
+            if given is not None and not kind.startswith(_SETTINGS_OF[name]):
+                raise ValueError(
+                    f"{name} is a setting of an {_SETTINGS_OF[name]} index; {self.folder} is of type {kind}."
+                )
+        _set_search_effort(self._index, nprobe or self.manifest["nprobe"], ef_search or self._settings.ef_search)
+        zero_rows = self.folder / "zero_rows.npy"
+        without = np.load(zero_rows, allow_pickle=False) if zero_rows.is_file() else ()
+        self._parameters = _search_parameters(faiss, self._index, without)
 
     def __len__(self) -> int:
         return self.manifest["rows"]
@@ -404,7 +430,8 @@ class SentenceIndex:
 
         Returns:
             Scores `(N, k)` float32, the nearest first (cosines, or distances where the metric is L2; approximate where
-            the index is), and rows `(N, k)` int64. A row of -1 means that fewer were found.
+            the index is), and rows `(N, k)` int64. A row of -1 means that fewer were found. A vector of zeros has no
+            cosine: as a query it finds nothing, in the index it is not found.
 
         Raises:
             ValueError: vectors of another dimension, or not finite.
@@ -417,9 +444,11 @@ class SentenceIndex:
         if not np.isfinite(vectors).all():
             raise ValueError("The vectors of the queries hold NaN or infinite values.")
         k = min(k, len(self))
-        distances, rows = self._index.search(_prepare(vectors, self._settings, self._pca), k)
+        prepared = _prepare(vectors, self._settings, self._pca)
+        distances, rows = self._index.search(prepared, k, params=self._parameters)
         if self._settings.metric == "cosine":
-            return np.clip(1 - distances / 2, -1, 1), rows
+            rows[_is_zero(vectors, self._settings)] = -1
+            return np.where(rows < 0, 0, np.clip(1 - distances / 2, -1, 1)), rows
         return np.sqrt(np.maximum(distances, 0)), rows
 
     def nearest(
@@ -564,7 +593,11 @@ def build_index(
         queries = _RecallQueries(faiss, vectors, min(recall_queries, rows), settings.seed) if is_reduced else None
         _add(faiss, index, plan, settings, vectors, pca, queries)
         _set_search_effort(index, plan.nprobe, settings.ef_search)
-        recall = queries.measure(index, pca) if queries is not None and queries.rows.size else None
+        if len(vectors.zero_rows):
+            np.save(partial / "zero_rows.npy", vectors.zero_rows)
+        recall = None
+        if queries is not None and queries.rows.size:
+            recall = queries.measure(index, pca, _search_parameters(faiss, index, vectors.zero_rows))
         faiss.write_index(index, str(partial / "vectors.faiss"))
         del index
         compression: dict[str, Any] = {}
@@ -620,6 +653,8 @@ class _Vectors:
 
     def __init__(self, sources: Sequence[Path], settings: IndexSettings, rows: int, show_progress: bool):
         self.sources, self.settings, self.rows, self.show_progress = sources, settings, rows, show_progress
+        # Rows without a direction, known when all batches were read.
+        self.zero_rows = np.zeros(0, np.int64)
 
     def full(self, rows: np.ndarray) -> np.ndarray:
         """Rows by their numbers, before truncation."""
@@ -631,14 +666,22 @@ class _Vectors:
         return np.sort(np.random.default_rng(seed).choice(self.rows, count, replace=False))
 
     def batches(self, name: str, dimension: int) -> Iterator[np.ndarray]:
-        size = max(1, BATCH_BYTES // (4 * dimension))
+        size, zeros = max(1, BATCH_BYTES // (4 * dimension)), [np.zeros(0, np.int64)]
         with tqdm(total=self.rows, desc=name, unit="row", unit_scale=True, disable=not self.show_progress) as bar:
             for batch in read_embeddings(self.sources, size, dequantize=True):
                 if not np.isfinite(batch).all():
                     row = bar.n + int(np.argmin(np.isfinite(batch).all(axis=1))) + 1
                     raise ValueError(f"The embedding of line {row:,} is not finite; it cannot be found.")
+                if self.settings.metric == "cosine":
+                    zeros.append(bar.n + np.flatnonzero(_is_zero(batch, self.settings)))
                 yield batch.astype(np.float32, copy=False)
                 bar.update(len(batch))
+        self.zero_rows = np.concatenate(zeros)
+
+
+def _is_zero(vectors: np.ndarray, settings: IndexSettings) -> np.ndarray:
+    """Which of given vectors have no direction as the index holds them, `(N,)`."""
+    return np.logical_not(vectors[:, : settings.truncate_dim].any(axis=1))
 
 
 def _prepare(vectors: np.ndarray, settings: IndexSettings, pca: PCA | None) -> np.ndarray:
@@ -725,7 +768,19 @@ def _add(
         first += len(rows)
 
 
-def _set_search_effort(index: Any, nprobe: int, ef_search: int) -> None:
+def _search_parameters(faiss: Any, index: Any, without: Sequence[int] | np.ndarray) -> Any:
+    """What a search is told so that it finds none of some rows; None where there are none."""
+    if not len(without):
+        return None
+    found = faiss.IDSelectorNot(faiss.IDSelectorBatch(np.asarray(without, np.int64)))
+    if hasattr(index, "nprobe"):
+        return faiss.SearchParametersIVF(sel=found, nprobe=index.nprobe)
+    if hasattr(index, "hnsw"):
+        return faiss.SearchParametersHNSW(sel=found, efSearch=index.hnsw.efSearch)
+    return faiss.SearchParameters(sel=found)
+
+
+def _set_search_effort(index: Any, nprobe: int, ef_search: int | None) -> None:
     if hasattr(index, "nprobe"):
         index.nprobe = nprobe
     if hasattr(index, "hnsw"):
@@ -739,6 +794,10 @@ class _RecallQueries:
         self._faiss, self._vectors = faiss, vectors
         self.rows = vectors.draw(count if vectors.rows > 1 else 0, (seed, 1))
         self._queries = vectors.full(self.rows)
+        if vectors.settings.metric == "cosine":
+            # A vector of zeros has no neighbour, and is none.
+            has_direction = ~_is_zero(self._queries, vectors.settings)
+            self.rows, self._queries = self.rows[has_direction], self._queries[has_direction]
         # One more, for the query itself.
         self._k = min(max(RECALL_AT), vectors.rows - 1) + 1
         self._distances = np.full((len(self.rows), self._k), np.inf, np.float32)
@@ -746,18 +805,22 @@ class _RecallQueries:
         self._seen = 0
 
     def compare(self, batch: np.ndarray) -> None:
-        if len(self.rows):
-            batch = unit_rows(batch) if self._vectors.settings.metric == "cosine" else batch
-            distances, found = self._faiss.knn(self._queries, np.ascontiguousarray(batch), min(self._k, len(batch)))
+        size, kept = len(batch), np.arange(len(batch))
+        if self._vectors.settings.metric == "cosine":
+            kept = kept[~_is_zero(batch, self._vectors.settings)]
+            batch = unit_rows(batch[kept])
+        if len(self.rows) and len(kept):
+            count = min(self._k, len(kept))
+            distances, found = self._faiss.knn(self._queries, np.ascontiguousarray(batch), count)
             distances = np.concatenate([self._distances, distances], axis=1)
-            found = np.concatenate([self._found, found + self._seen], axis=1)
+            found = np.concatenate([self._found, kept[found] + self._seen], axis=1)
             order = np.argsort(distances, axis=1, kind="stable")[:, : self._k]
             self._distances = np.take_along_axis(distances, order, axis=1)
             self._found = np.take_along_axis(found, order, axis=1)
-        self._seen += len(batch)
+        self._seen += size
 
-    def measure(self, index: Any, pca: PCA | None) -> dict[str, float]:
-        """Recall of a filled index."""
+    def measure(self, index: Any, pca: PCA | None, parameters: Any) -> dict[str, float]:
+        """Recall of a filled index that is searched with such parameters."""
         most = self._k - 1
         hits: dict[str, list[float]] = {}
         for start in range(0, len(self.rows), 100):
@@ -765,7 +828,9 @@ class _RecallQueries:
             rows, queries = self.rows[part], self._queries[part]
             # As the index takes them: scaling a unit vector again changes nothing.
             _, found = index.search(
-                _prepare(queries, self._vectors.settings, pca), min(RESCORE * most + 1, index.ntotal)
+                _prepare(queries, self._vectors.settings, pca),
+                min(RESCORE * most + 1, index.ntotal),
+                params=parameters,
             )
             numbers, inverse = np.unique(found, return_inverse=True)
             others = self._vectors.full(np.maximum(numbers, 0))
@@ -775,7 +840,7 @@ class _RecallQueries:
                 distances = np.square(others[places] - queries[number]).sum(axis=1)
                 exact = self._distances[start + number][self._found[start + number] != row]
                 for k in RECALL_AT:
-                    if k <= most:
+                    if k <= min(most, np.isfinite(exact).sum()):
                         # Distances in float32 by two ways.
                         bound = exact[k - 1] + 1e-5 * (exact[k - 1] + np.square(queries[number]).sum())
                         hits.setdefault(f"recall@{k}", []).append((distances[:k] <= bound).sum() / k)
@@ -870,9 +935,13 @@ def build_index_parser() -> argparse.ArgumentParser:
     parser.add_argument("--nlist", type=positive_int, help="clusters of an ivf type (default: 4 * sqrt(rows))")
     parser.add_argument("--nprobe", type=positive_int, help="clusters that a query searches (default: a 32nd)")
     parser.add_argument("--pq-bytes", type=positive_int, help="bytes of a vector in ivfpq (default: dimension / 4)")
-    parser.add_argument("--links", type=positive_int, default=32, help="neighbours of a vector in hnsw")
-    parser.add_argument("--ef-construction", type=positive_int, default=100, help="breadth of building an hnsw")
-    parser.add_argument("--ef-search", type=positive_int, default=128, help="breadth of searching an hnsw")
+    for name, words in (
+        ("links", "neighbours of a vector in hnsw"),
+        ("ef_construction", "breadth of building an hnsw"),
+        ("ef_search", "breadth of searching an hnsw"),
+    ):
+        option = f"--{name.replace('_', '-')}"
+        parser.add_argument(option, type=positive_int, help=f"{words} (default: {_HNSW[name]})")
     parser.add_argument("--fit-rows", type=positive_int, help="rows that clusters, quantisers and PCA are fitted on")
     parser.add_argument("--seed", type=int, default=0, help="of the rows and clusters that are drawn")
     parser.add_argument("--recall-queries", type=_count, default=1000, help="rows that measure the recall")
@@ -927,6 +996,9 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def _index(args: argparse.Namespace) -> None:
+    require("faiss")
+    if args.pca:
+        require("sklearn.decomposition")
     output = Path(args.output)
     check_index_output(output)
     settings = IndexSettings(**{field.name: getattr(args, field.name) for field in fields(IndexSettings)})
@@ -940,11 +1012,7 @@ def _index(args: argparse.Namespace) -> None:
     compute_dtype = fast_dtype(args.compute_dtype, state.device)
     encoding = EncodeSettings(dtype=args.dtype, max_length=args.max_length, compute_dtype=compute_dtype)
     pca = None
-    if not args.embeddings and embeddings.is_dir():
-        # What a run that was killed has left serves only the same settings.
-        if not (embeddings / MANIFEST).is_file() or read_manifest(embeddings)["settings"] != asdict(encoding):
-            shutil.rmtree(embeddings)
-    elif (embeddings / MANIFEST).is_file():
+    if args.embeddings and (embeddings / MANIFEST).is_file():
         # Shards that are there decide how they are made; whether text and model are theirs is checked below.
         found = read_manifest(embeddings)
         encoding = EncodeSettings(**found["settings"])
@@ -958,7 +1026,8 @@ def _index(args: argparse.Namespace) -> None:
     rows = sum(1 for _ in CorpusLines(corpus))
     dimension = encoding.check_dimension(model.get_embedding_dimension())
     check_memory(plan_index(rows, dimension, settings, args.recall_queries), args.max_memory)
-    encode_corpus(
+    encode = functools.partial(
+        encode_corpus,
         model,
         corpus,
         embeddings,
@@ -969,6 +1038,14 @@ def _index(args: argparse.Namespace) -> None:
         batch_size=args.batch_size,
         state=state,
     )
+    try:
+        encode()
+    except FileExistsError:
+        if args.embeddings:
+            raise
+        # What a run that was killed has left serves the same text, model and settings alone.
+        shutil.rmtree(embeddings)
+        encode()
     manifest = build_index(
         [embeddings],
         output,
@@ -1030,6 +1107,7 @@ def _query(args: argparse.Namespace) -> None:
 
 
 def _query_vectors(index: SentenceIndex, source: Path) -> np.ndarray:
+    _, dimension = count_rows([source])
     if source.is_dir():
         encoded = read_manifest(source)
         made_by = (index.manifest["model"] or {}).get("weights")
@@ -1046,7 +1124,6 @@ def _query_vectors(index: SentenceIndex, source: Path) -> np.ndarray:
                 f"{source} was encoded with other settings than the vectors of {index.folder}: "
                 + ", ".join(f"{name} is {here[name]}, not {there[name]}" for name in changed)
             )
-    _, dimension = count_rows([source])
     if dimension != index.dimension:
         raise ValueError(f"{source} holds vectors of {dimension} numbers; {index.folder} takes {index.dimension}.")
     return np.concatenate(list(read_embeddings([source], dequantize=True)))

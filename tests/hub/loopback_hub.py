@@ -215,7 +215,8 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(200, [self.entry(name, content[name]) for name in sorted(content)])
         else:
             siblings = [{"rfilename": name} for name in sorted(repository.commits[commit])]
-            self.reply(200, {"id": repo_id, "modelId": repo_id, "sha": commit, "siblings": siblings, "tags": []})
+            told = {"id": repo_id, "modelId": repo_id, "sha": commit, "private": repository.private}
+            self.reply(200, {**told, "siblings": siblings, "tags": []})
 
     do_HEAD = do_GET
 

@@ -137,6 +137,24 @@ def test_unreachable_hub(folder, monkeypatch, capsys):
     assert (folder / "README.md").is_file()
 
 
+def test_what_is_to_be_private_goes_to_no_public_repository(server, folder):
+    server.repositories["user/public"] = Repository()
+    with pytest.raises(HubError, match="is public; make it private"):
+        push(folder, "user/public", private=True)
+    assert set(server.repositories["user/public"].branches.get("main", {})) <= {".gitattributes"}
+
+
+def test_a_card_tells_no_path(tmp_path):
+    told = {"train": "/some/where/train.tsv", "test": "/some/where/test.tsv", "checkpoint": "/some/where/model"}
+    told |= {"teacher": "/some/where/teacher", "seed": 7}
+    folder = save_checkpoint(make_model(), make_tokenizer(), tmp_path / "model", training_args=told)
+    text = write_model_card(folder, "user/tiny").read_text()
+    assert "Texts of `train.tsv`." in text
+    assert "/some/where" not in text
+    with pytest.raises(ValueError, match="expected a dict, got a list"):
+        write_model_card(folder, "user/tiny", results=[1])
+
+
 def test_broken_checkpoint_is_not_pushed(server, folder):
     (folder / "modules.json").unlink()
     with pytest.raises(FileNotFoundError, match=r"modules\.json is missing"):
@@ -152,7 +170,13 @@ def test_command_line(server, folder, tmp_path, capsys):
     assert "| reconstruction.bleu | 43.21 |" in card.read_text()
     assert server.repositories == {}
 
+    with pytest.raises(SystemExit):
+        hub.main([str(folder), "user/tiny", "--card", str(card), "--data", "Letters."])
+    assert "--data: for a card that is written" in capsys.readouterr().err
+    (folder / "README.md").write_text("written by hand")
     hub.main([str(folder), "user/tiny", "--card", str(card)])
+    assert (folder / "README.md.1").read_text() == "written by hand"
+    (folder / "README.md.1").unlink()
     assert server.repositories["user/tiny"].branches["main"]["README.md"] == card.read_bytes()
     # The folder's own card does as well.
     hub.main([str(folder), "user/same", "--card", str(folder / "README.md")])

@@ -32,6 +32,8 @@ FAMILIES: dict[str, type[LatentConfig]] = {
     )
 }
 DEFAULT_RECIPE = "docstrings"
+# Marks settings of where a run reads, writes and reports.
+LOCAL = {"local": True}
 Arguments = TypeVar("Arguments", bound="RunArguments")
 
 
@@ -44,9 +46,9 @@ class RunArguments:
     """
 
     family: str = field(default="mean_max_aae", metadata={"help": "the kind of model to train"})
-    output_dir: str = field(default="", metadata={"help": "folder of the result; by default runs/<recipe>"})
-    cache_dir: str = field(default="", metadata={"help": "tokenised corpora; by default ~/.cache/hf_meanmax"})
-    overwrite: bool = field(default=False, metadata={"help": "start anew in a folder that holds another run"})
+    output_dir: str = field(default="", metadata={"help": "folder of the result; by default runs/<recipe>", **LOCAL})
+    cache_dir: str = field(default="", metadata={"help": "tokenised corpora; by default ~/.cache/hf_meanmax", **LOCAL})
+    overwrite: bool = field(default=False, metadata={"help": "start anew in a folder that holds another run", **LOCAL})
     encoding_errors: Literal["strict", "replace", "ignore"] = field(
         default="strict", metadata={"help": "what to do with bytes that are not UTF-8"}
     )
@@ -54,11 +56,14 @@ class RunArguments:
     text_column: str = field(
         default="text", metadata={"help": "column of a data set (`translation.en` for a part of one)"}
     )
-    tokenizer: str = field(default="word", metadata={"help": "word, bpe, unigram, char, or a tokenizer's folder"})
+    tokenizer: str = field(
+        default="word", metadata={"help": "word, bpe, unigram, char, or a tokenizer's folder", **LOCAL}
+    )
     lowercase: bool | None = field(default=None, metadata={"help": "by default words are lower-cased, pieces are not"})
     min_frequency: int = field(default=1, metadata={"help": "rarer words are unknown"})
     word_vectors: str = field(
-        default="", metadata={"help": "`train` skip-gram vectors on the corpus first, or a word2vec / GloVe file"}
+        default="",
+        metadata={"help": "`train` skip-gram vectors on the corpus first, or a word2vec / GloVe file", **LOCAL},
     )
     word_vector_epochs: int = field(default=2, metadata={"help": "epochs of the skip-gram training"})
     word_vector_scale: float = field(
@@ -85,7 +90,7 @@ class RunArguments:
     normalize: Literal["none", "rows", "embedding"] = field(
         default="none", metadata={"help": "L2 normalisation in the SentenceTransformer export"}
     )
-    report_to: str = field(default="", metadata={"help": "trackers of Accelerate: tensorboard, wandb"})
+    report_to: str = field(default="", metadata={"help": "trackers of Accelerate: tensorboard, wandb", **LOCAL})
 
     model: dict[str, Any] = field(default_factory=dict, metadata={"help": "fields of the family's configuration"})
     recipe: str = ""
@@ -128,8 +133,32 @@ class RunArguments:
             raise ValueError(str(error.__cause__ or error)) from error
 
     def to_dict(self) -> dict[str, Any]:
-        """All settings as plain values, as `training_args.json` holds them."""
+        """All settings as plain values."""
         return dataclasses.asdict(self)
+
+    def to_share(self) -> dict[str, Any]:
+        """All settings as `training_args.json` holds them, which goes where the checkpoint goes: of the paths of this
+        machine the last part alone."""
+        told = self.to_dict()
+        for name in local_settings(type(self)):
+            value = told[name]
+            told[name] = list(map(_shared_name, value)) if isinstance(value, list) else _shared_name(value)
+        return told
+
+
+def local_settings(kind: type[RunArguments]) -> list[str]:
+    """The settings that say where a run read, wrote and reported, not what it was."""
+    return [setting.name for setting in dataclasses.fields(kind) if setting.metadata.get("local")]
+
+
+def _shared_name(value: Any) -> Any:
+    """The last part of a path; a name that is no path here, as of something on the Hub, whole."""
+    if not isinstance(value, str):
+        return value
+    is_path = (
+        Path(value).is_absolute() or value.count("/") != 1 or any(c in value for c in "*?[") or Path(value).exists()
+    )
+    return Path(value).name if is_path else value
 
 
 @dataclass
@@ -139,17 +168,20 @@ class PretrainArguments(RunArguments):
     corpus: list[str] = field(
         default_factory=lambda: ["docstrings"],
         metadata={
-            "help": "text files or globs (.txt .gz .xz .zst), one data set, or `docstrings` for the built-in one"
+            "help": "text files or globs (.txt .gz .xz .zst .bz2), one data set, or `docstrings` for the built-in one",
+            **LOCAL,
         },
     )
     validation: list[str] | None = field(
-        default=None, metadata={"help": "like corpus; by default a part of the corpus's documents is held out"}
+        default=None,
+        metadata={"help": "like corpus; by default a part of the corpus's documents is held out", **LOCAL},
     )
     validation_sentences: int = field(default=2000, metadata={"help": "sentences that evaluations use"})
     target: list[str] | None = field(
-        default=None, metadata={"help": "translation: like corpus, line by line what its lines are in another language"}
+        default=None,
+        metadata={"help": "translation: like corpus, line by line what its lines are in another language", **LOCAL},
     )
-    validation_target: list[str] | None = field(default=None, metadata={"help": "the same for validation"})
+    validation_target: list[str] | None = field(default=None, metadata={"help": "the same for validation", **LOCAL})
     target_column: str = field(
         default="", metadata={"help": "translation: column of the data set with the translations"}
     )
@@ -157,7 +189,8 @@ class PretrainArguments(RunArguments):
     target_tokenizer: str = field(
         default="",
         metadata={
-            "help": "translation: a tokenizer of the target's own, like tokenizer; by default one is for both languages"
+            "help": "translation: a tokenizer of the target's own, like tokenizer; by default both languages share one",
+            **LOCAL,
         },
     )
     source_vocab_size: int = field(
@@ -183,7 +216,8 @@ class PretrainArguments(RunArguments):
     teacher: str = field(
         default="",
         metadata={
-            "help": "a SentenceTransformer whose vectors a linear map of the embedding is trained to give as well"
+            "help": "a SentenceTransformer whose vectors a linear map of the embedding is trained to give as well",
+            **LOCAL,
         },
     )
     teacher_weight: float = field(default=100.0, metadata={"help": "weight of the squared distance from them"})
@@ -374,17 +408,18 @@ class FinetuneArguments(RunArguments):
     family: str = field(default="structured_self_attention", metadata={"help": "the kind of model to train"})
     checkpoint: str = field(
         default="",
-        metadata={"help": "start from this checkpoint's encoder and tokenizer (a folder, or one on the Hub)"},
+        metadata={"help": "start from this checkpoint's encoder and tokenizer (a folder, or one on the Hub)", **LOCAL},
     )
     start: Literal["encoder", "word_embeddings", "nothing"] = field(
         default="encoder",
         metadata={"help": "what of the checkpoint's weights is kept; its architecture and tokenizer are in every case"},
     )
     train: str = field(
-        default="", metadata={"help": "lines `text TAB label` or `text TAB text TAB label`, a table, or a data set"}
+        default="",
+        metadata={"help": "lines `text TAB label` or `text TAB text TAB label`, a table, or a data set", **LOCAL},
     )
-    validation: str = field(default="", metadata={"help": "like train; by default a tenth of it is held out"})
-    test: str = field(default="", metadata={"help": "like train; scored once, at the end"})
+    validation: str = field(default="", metadata={"help": "like train; by default a tenth of it is held out", **LOCAL})
+    test: str = field(default="", metadata={"help": "like train; scored once, at the end", **LOCAL})
     pair_column: str = field(default="", metadata={"help": "column of the second texts, in a table or a data set"})
     label_column: str = field(default="label", metadata={"help": "column of the labels, in a table or a data set"})
     train_split: str = field(default="train", metadata={"help": "split of a data set"})

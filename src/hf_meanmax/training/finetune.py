@@ -391,7 +391,7 @@ def _save(args: FinetuneArguments, model: Any, tokenizer: Any, folder: Path, res
     normalize = None if args.normalize == "none" else args.normalize
     save_checkpoint(
         model.eval(), tokenizer, folder / "model", normalize=normalize,
-        training_args={**args.to_dict(), "results": shown},
+        training_args={**args.to_share(), "results": shown},
     )  # fmt: skip
     # Last: it says that all the rest is there.
     with replacing_file(folder / RESULTS_FILE) as file:

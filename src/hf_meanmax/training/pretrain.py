@@ -632,7 +632,7 @@ class Run:
             normalize = None if args.normalize == "none" else args.normalize
             save_checkpoint(
                 model, prepared.tokenizer, folder, target_tokenizer=prepared.target_tokenizer, normalize=normalize,
-                training_args={**args.to_dict(), "corpus_report": str(prepared.train.report), "results": summary},
+                training_args={**args.to_share(), "corpus_report": str(prepared.train.report), "results": summary},
             )  # fmt: skip
             self._print_summary(summary, folder)
             if args.showcase:
