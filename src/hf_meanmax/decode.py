@@ -53,10 +53,11 @@ def decode_embeddings(
             the row.
         FileNotFoundError: a file is missing.
     """
-    for source in sources:
-        folder = Path(source) if Path(source).is_dir() else Path(source).parent
-        # A shard alone is what its folder says, too.
-        if folder == Path(source) or (Path(source).name.startswith("shard-") and (folder / MANIFEST).is_file()):
+    paths = [Path(source) for source in sources]
+    # A shard alone is what its folder says, too.
+    shards = [path for path in paths if path.name.startswith("shard-") and (path.parent / MANIFEST).is_file()]
+    for folder in dict.fromkeys(path.parent if path in shards else path for path in paths):
+        if folder.is_dir():
             check_decodable(folder, model)
     row = cut = longest = 0
     for batch in read_embeddings(sources, batch_size, name):

@@ -31,7 +31,7 @@ from .cli import (
     positive_int,
     use_all_cores,
 )
-from .compression import PCA, Compression, calibrate_int8, check_finite, quantize_int8
+from .compression import PCA, Compression, calibrate_int8, check_finite, quantize_int8, require_pca
 from .data.corpus import Corpus, CorpusLines
 from .embedding_files import (
     COMPRESSION,
@@ -178,9 +178,7 @@ def encode_corpus(
         )
         raise ValueError(f"The PCA goes from {found} numbers; this encoding needs one from {wanted}.")
     if settings.pca is not None and pca is None:
-        from .evaluation.requirements import require
-
-        require("sklearn.decomposition")
+        require_pca()
     limit_length(model, settings.max_length)
     plan = {
         "format_version": FORMAT_VERSION,

@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoTokenizer
 
-from .files import replacing_folder
+from .files import is_owned, replacing_folder
 from .modeling.base import LatentForSequenceClassification
 from .modeling.configuration_base import NO_LIMIT, LatentConfig
 
@@ -133,9 +132,7 @@ def _check_free(folder: Path) -> None:
     """Checks that what a checkpoint would replace in a folder is an older one."""
     if not folder.is_dir() or is_own_checkpoint(folder):
         return
-    taken = sorted(
-        entry.name for entry in folder.iterdir() if any(fnmatch(entry.name, own) for own in CHECKPOINT_FILES)
-    )
+    taken = sorted(entry.name for entry in folder.iterdir() if is_owned(entry.name, CHECKPOINT_FILES))
     if taken:
         raise FileExistsError(
             f"{folder} is no checkpoint of this package, but has files that one would replace ({', '.join(taken)}); "

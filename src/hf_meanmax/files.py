@@ -87,10 +87,14 @@ def recover_folder(folder: str | os.PathLike[str], owned: Sequence[str]) -> None
         os.rename(old, folder)
         return
     for entry in old.iterdir():
-        is_owned = any(fnmatch.fnmatch(entry.name, pattern) for pattern in owned)
-        if not is_owned and not (folder / entry.name).exists():
+        if not is_owned(entry.name, owned) and not (folder / entry.name).exists():
             os.rename(entry, folder / entry.name)
     shutil.rmtree(old)
+
+
+def is_owned(name: str, owned: Sequence[str]) -> bool:
+    """Whether the name of an entry fits one of the patterns of [`replacing_folder`]."""
+    return any(fnmatch.fnmatch(name, pattern) for pattern in owned)
 
 
 def _old_name(folder: Path) -> Path:

@@ -14,7 +14,6 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from fnmatch import fnmatch
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from .export import (
     saved_normalization,
     saved_training_args,
 )
-from .files import replacing_file
+from .files import is_owned, replacing_file
 from .modeling.configuration_base import NO_LIMIT
 from .modeling.configuration_compound_attention import CompoundAttentionConfig
 
@@ -336,13 +335,13 @@ def push(
     if "/" not in repo_id:
         raise ValueError(f"The repository is {repo_id!r}; give its owner too, USER/{repo_id}.")
     if card is not None and Path(card).resolve() != (folder / "README.md").resolve():
-        keep_former_card(folder)
+        _keep_former_card(folder)
         shutil.copyfile(card, folder / "README.md")
     elif not (folder / "README.md").is_file():
         write_model_card(folder, repo_id)
     if token is None and get_token() is None:
         raise HubError("There is no token for the Hub: run `hf auth login`, or set HF_TOKEN.")
-    names = [entry for entry in folder.iterdir() if any(fnmatch(entry.name, p) for p in CHECKPOINT_FILES)]
+    names = [entry for entry in folder.iterdir() if is_owned(entry.name, CHECKPOINT_FILES)]
     patterns = ["README.md", *(f"{entry.name}/*" if entry.is_dir() else entry.name for entry in names)]
 
     api = HfApi(token=token)
@@ -373,15 +372,14 @@ def push(
     return commit.commit_url
 
 
-def keep_former_card(folder: str | os.PathLike[str]) -> Path | None:
-    """Copies a folder's README.md to the first free README.md.1, README.md.2, ...; None if there is none."""
-    readme = Path(folder) / "README.md"
+def _keep_former_card(folder: Path) -> None:
+    """Copies a folder's README.md, if there is one, to the first free README.md.1, README.md.2, ..."""
+    readme = folder / "README.md"
     if not readme.is_file():
-        return None
+        return
     places = (readme.with_name(f"README.md.{number}") for number in itertools.count(1))
     former = shutil.copyfile(readme, next(place for place in places if not place.exists()))
     print(f"the former card is kept as {former}.", file=sys.stderr)
-    return former
 
 
 def _files_on_hub(api: Any, repo_id: str, revision: str | None) -> set[str]:
@@ -487,7 +485,7 @@ def main(argv: list[str] | None = None) -> None:
         if args.card is None and readme.is_file() and not (results or args.data):
             print(f"{readme} is pushed as it is; remove it to have a card written.", file=sys.stderr)
         elif args.card is None:
-            keep_former_card(args.folder)
+            _keep_former_card(Path(args.folder))
             write_model_card(args.folder, args.repo_id, **described)
         url = push(
             args.folder,

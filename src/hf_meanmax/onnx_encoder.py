@@ -112,10 +112,13 @@ def main(argv: Sequence[str] | None = None) -> None:
             texts = [line.strip() for line in file]
         partial = f"{args.output}.partial"
         # Before the work: a folder that is missing shows at once.
-        with open(partial, "wb") as file:
-            vectors: Any = encoder.encode(texts, args.batch_size)
-            np.save(file, vectors)
-        os.replace(partial, args.output)
+        try:
+            with open(partial, "wb") as file:
+                vectors: Any = encoder.encode(texts, args.batch_size)
+                np.save(file, vectors)
+            os.replace(partial, args.output)
+        finally:
+            Path(partial).unlink(missing_ok=True)
     except (ImportError, OSError, ValueError) as error:
         sys.exit(f"encoder: {error}")
     print(f"{vectors.shape[0]:,} x {vectors.shape[1]:,}: {args.output}")

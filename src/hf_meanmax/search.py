@@ -36,7 +36,7 @@ from .cli import (
     positive_int,
     use_all_cores,
 )
-from .compression import PCA, Compression
+from .compression import PCA, Compression, require_pca
 from .data.corpus import CorpusLines, open_corpus
 from .embedding_files import COMPRESSION, MANIFEST, count_rows, read_embeddings, read_manifest, read_rows
 from .encode import (
@@ -998,7 +998,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 def _index(args: argparse.Namespace) -> None:
     require("faiss")
     if args.pca:
-        require("sklearn.decomposition")
+        require_pca()
     output = Path(args.output)
     check_index_output(output)
     settings = IndexSettings(**{field.name: getattr(args, field.name) for field in fields(IndexSettings)})

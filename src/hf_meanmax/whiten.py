@@ -20,9 +20,8 @@ import numpy as np
 import torch
 
 from .cli import add_corpus_options, corpus_of, make_parser, one_line_errors, parse_arguments, positive_int
-from .compression import PCA, check_finite
+from .compression import PCA, check_finite, require_pca
 from .encode import draw_lines, encode_texts, load_encoder
-from .evaluation.requirements import require
 
 # Of the largest variance: less is rounding, and would be blown up to as much as the rest.
 _LEAST_VARIANCE = 1e-7
@@ -46,7 +45,7 @@ def whiten(model: Any, texts: Sequence[str], dimension: int = 256, batch_size: i
     """
     from sentence_transformers.sentence_transformer.modules import Dense
 
-    require("sklearn.decomposition")
+    require_pca()
     if len(texts) <= dimension:
         raise ValueError(
             f"{len(texts):,} texts are too few for {dimension} components; give more texts, or a smaller dimension."

@@ -118,7 +118,7 @@ class Run:
         self.checkpoints = Checkpoints(self.folder / CHECKPOINTS, args.keep_checkpoints)
         self.state: dict[str, Any] = {
             "step": 0, "tokens": 0, "seconds": 0.0, "cpu_seconds": 0.0, "best_step": None, "best_accuracy": -1.0,
-            "bad_evaluations": 0, "unlogged_losses": [], "step_seconds": 0.0, "step_tokens": 0, "flops_per_token": 0.0,
+            "bad_evaluations": 0, "unlogged_losses": [], "step_seconds": 0.0, "flops_per_token": 0.0,
         }  # fmt: skip
         self.agreed_seconds = 0.0
         self.stop_reason = ""
@@ -323,7 +323,6 @@ class Run:
             if checks:
                 self._check_losses(log)
             state["step_seconds"] += time.perf_counter() - begin
-            state["step_tokens"] += num_targets
             if not state["flops_per_token"]:
                 state["flops_per_token"] = self._count_flops_per_token(micro_batches)
             take_time()
@@ -448,7 +447,7 @@ class Run:
         losses = self.state["unlogged_losses"]
         if not losses:
             return
-        rate = self.state["step_tokens"] / max(self.state["step_seconds"], 1e-9)
+        rate = self.state["tokens"] / max(self.state["step_seconds"], 1e-9)
         record = {
             "step": self.state["step"],
             **dict(zip(("loss", *self.side_losses), np.mean(losses, axis=0).tolist(), strict=True)),
@@ -595,8 +594,8 @@ class Run:
             "cpu_minutes": round(state.get("cpu_seconds", 0.0) / 60, 2),
             "stopped_by": self.stop_reason or "steps",
         }
-        if state["step_tokens"]:
-            rate = state["step_tokens"] / state["step_seconds"]
+        if state["step_seconds"]:
+            rate = state["tokens"] / state["step_seconds"]
             summary["tokens_per_second"] = round(rate, 1)
             summary["flops_per_token"] = state["flops_per_token"]
             summary["matrix_rate_flops"] = self.matrix_rate
