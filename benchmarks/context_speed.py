@@ -20,8 +20,8 @@ from training_speed import Ours, compare_loops, make_store
 
 from hf_meanmax import RNNCNNConfig, RNNCNNForContextPrediction
 from hf_meanmax.data import BatchPlan, CandidateSampler, ContextSentences, MicroBatches
-from hf_meanmax.training.decoder_inputs import feed_decoder
-from hf_meanmax.training.machine import attention_for
+from hf_meanmax.hardware import attention_for
+from hf_meanmax.objectives.decoder_inputs import feed_decoder
 
 SKIP_THOUGHT = {
     "encoder_type": "gru", "pooling": "last", "decoder_type": "gru", "predict_previous": True,

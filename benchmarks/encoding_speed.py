@@ -21,12 +21,12 @@ import numpy as np
 import torch
 
 from hf_meanmax import MeanMaxAAEConfig, MeanMaxAAEForReconstruction
+from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.data import open_corpus
-from hf_meanmax.export import save_checkpoint
-from hf_meanmax.onnx_encoder import OnnxEncoder
-from hf_meanmax.onnx_export import export_onnx
+from hf_meanmax.hardware import is_bf16_fast, measure_matrix_rate
+from hf_meanmax.inference.onnx_encoder import OnnxEncoder
+from hf_meanmax.inference.onnx_export import export_onnx
 from hf_meanmax.tokenization import train_tokenizer
-from hf_meanmax.training.machine import is_bf16_fast, measure_matrix_rate
 
 SIZES = {"mean-max 512": (512, 1024), "mean-max 1024": (1024, 2048)}
 

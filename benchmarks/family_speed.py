@@ -16,7 +16,7 @@ import torch
 from training_speed import Ours, compare_loops, make_store
 
 from hf_meanmax import GatedMeanMaxAAEConfig, GatedMeanMaxAAEForReconstruction
-from hf_meanmax.training.machine import attention_for
+from hf_meanmax.hardware import attention_for
 
 RECURRENT = {"encoder_type": "bilstm", "position_embedding_type": "none"}
 SYSTEMS = {

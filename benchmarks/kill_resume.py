@@ -190,8 +190,8 @@ def main() -> int:
     if args.fork:
         import accelerate  # noqa: F401
 
+        import hf_meanmax.checkpoint.folder
         import hf_meanmax.evaluation
-        import hf_meanmax.export
         import hf_meanmax.training.pretrain  # noqa: F401
 
     with tempfile.TemporaryDirectory() as temporary:

@@ -14,8 +14,8 @@ import time
 import torch
 from torch import nn
 
+from hf_meanmax.hardware import synchronize
 from hf_meanmax.modeling.layers import _run_packed, run_recurrent
-from hf_meanmax.training.machine import synchronize
 
 
 def packed(network: nn.LSTM, inputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -33,11 +33,9 @@ from training_speed import make_optimizer
 
 from hf_meanmax import MeanMaxAAEConfig, MeanMaxAAEForReconstruction
 from hf_meanmax.data import BatchPlan, SentenceFilter, build_token_store, open_corpus
+from hf_meanmax.evaluation.markdown import markdown_table
 from hf_meanmax.files import replacing_file
-from hf_meanmax.markdown import markdown_table
-from hf_meanmax.plots.training import read_metrics
-from hf_meanmax.tokenization import train_tokenizer
-from hf_meanmax.training.machine import (
+from hf_meanmax.hardware import (
     attention_for,
     count_flops,
     is_bf16_fast,
@@ -45,6 +43,8 @@ from hf_meanmax.training.machine import (
     peak_memory_bytes,
     synchronize,
 )
+from hf_meanmax.plots.training import read_metrics
+from hf_meanmax.tokenization import train_tokenizer
 from hf_meanmax.training.optimizer import clip_gradients
 
 LENGTHS = (8, 16, 32, 64, 128, 256)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hf_meanmax.search import INDEX_TYPES, METRICS, IndexSettings, SentenceIndex, build_index
+from hf_meanmax.inference.search import INDEX_TYPES, METRICS, IndexSettings, SentenceIndex, build_index
 
 
 def main() -> None:

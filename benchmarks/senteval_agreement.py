@@ -21,7 +21,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from tqdm.auto import tqdm
 
-from hf_meanmax.evaluation.command_line import data_folder, load_tasks
+from hf_meanmax.commands.evaluate import data_folder, load_tasks
 from hf_meanmax.evaluation.relatedness import score_distributions
 
 SEED = 1111

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from hf_meanmax.evaluation.command_line import data_folder, load_tasks
+from hf_meanmax.commands.evaluate import data_folder, load_tasks
 from hf_meanmax.evaluation.senteval import NestedCrossValidationTask
 
 

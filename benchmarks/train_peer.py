@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from hf_meanmax.data import open_corpus
 from hf_meanmax.files import replacing_file
-from hf_meanmax.training.machine import is_bf16_fast, keep_freed_memory, peak_memory_bytes, synchronize
+from hf_meanmax.hardware import is_bf16_fast, keep_freed_memory, peak_memory_bytes, synchronize
 
 VOCABULARY = 30522
 WARMUP_STEPS, WARMUP_SHARE = 500, 0.1

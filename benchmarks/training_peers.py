@@ -24,7 +24,7 @@ import torch
 from train_peer import Peer, train_tokenizer
 from training_speed import Ours, add_options, make_model, make_store
 
-from hf_meanmax.training.machine import attention_for, is_bf16_fast, peak_memory_bytes
+from hf_meanmax.hardware import attention_for, is_bf16_fast, peak_memory_bytes
 
 
 class Tsdae:

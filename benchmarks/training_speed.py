@@ -21,8 +21,7 @@ import torch
 
 from hf_meanmax import MeanMaxAAEConfig, MeanMaxAAEForReconstruction
 from hf_meanmax.data import BatchPlan, CandidateSampler, MicroBatches, SentenceFilter, build_token_store, open_corpus
-from hf_meanmax.tokenization import train_tokenizer
-from hf_meanmax.training.machine import (
+from hf_meanmax.hardware import (
     attention_for,
     count_flops,
     is_bf16_fast,
@@ -30,6 +29,7 @@ from hf_meanmax.training.machine import (
     measure_matrix_rate,
     peak_memory_bytes,
 )
+from hf_meanmax.tokenization import train_tokenizer
 from hf_meanmax.training.optimizer import RowAdam, clip_gradients
 
 

@@ -3,7 +3,7 @@
 python scripts/compare_reconstructions.py runs/gated/scores runs/rae/scores --names gated RAE --output table.md
 """
 
-from hf_meanmax.evaluation.reconstruction_table import main
+from hf_meanmax.reproduce.reconstruction_table import main
 
 if __name__ == "__main__":
     main()

@@ -4,7 +4,7 @@ python scripts/encode.py runs/docstrings/model corpus.txt --output embeddings
 accelerate launch --num_processes 2 scripts/encode.py runs/docstrings/model "corpus/*.txt.xz" --output embeddings
 """
 
-from hf_meanmax.encode import main
+from hf_meanmax.inference.encode import main
 
 if __name__ == "__main__":
     main()

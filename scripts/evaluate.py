@@ -4,7 +4,7 @@ python scripts/evaluate.py runs/docstrings/model --data data
 python scripts/evaluate.py sentence-transformers/all-MiniLM-L6-v2 --tasks senteval --output results/minilm
 """
 
-from hf_meanmax.evaluation.command_line import main
+from hf_meanmax.commands.evaluate import main
 
 if __name__ == "__main__":
     main()

@@ -3,7 +3,7 @@
 python scripts/expand_vocabulary.py runs/mine/model vectors.bin --output runs/mine/expanded --texts reviews.txt
 """
 
-from hf_meanmax.expand import main
+from hf_meanmax.checkpoint.expand import main
 
 if __name__ == "__main__":
     main()

@@ -3,7 +3,7 @@
 python scripts/export_onnx.py runs/mine/model
 """
 
-from hf_meanmax.onnx_export import main
+from hf_meanmax.inference.onnx_export import main
 
 if __name__ == "__main__":
     main()

@@ -3,7 +3,7 @@
 python scripts/inspect_attention.py runs/reviews/model "the food was awful but the staff were kind" --output attention
 """
 
-from hf_meanmax.attention import main
+from hf_meanmax.inspection.attention import main
 
 if __name__ == "__main__":
     main()

@@ -3,7 +3,7 @@
 python scripts/inspect_decoding.py runs/docstrings/model "Return the number of items." --output inspection
 """
 
-from hf_meanmax.inspection import main
+from hf_meanmax.inspection.decoding import main
 
 if __name__ == "__main__":
     main()

@@ -4,7 +4,7 @@ python scripts/prepare_corpus.py reviews.txt --output reviews.cut.txt.xz --min-l
 python scripts/prepare_corpus.py "news-zh/*.txt.xz" --output news-zh.txt.xz --segment jieba --max-length 60
 """
 
-from hf_meanmax.prepare import main
+from hf_meanmax.commands.prepare import main
 
 if __name__ == "__main__":
     main()

@@ -4,7 +4,7 @@ python scripts/push_to_hub.py runs/docstrings/model USER/NAME --private
 python scripts/push_to_hub.py runs/docstrings/model USER/NAME --card-only model_cards/NAME.md
 """
 
-from hf_meanmax.hub import main
+from hf_meanmax.checkpoint.hub import main
 
 if __name__ == "__main__":
     main()

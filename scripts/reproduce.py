@@ -3,7 +3,7 @@
 python scripts/reproduce.py scripts/books.yaml --data data --output results/books
 """
 
-from hf_meanmax.reproduce import main
+from hf_meanmax.reproduce.run import main
 
 if __name__ == "__main__":
     main()

@@ -4,7 +4,7 @@ python scripts/search.py index runs/books/model "books/*.txt.xz" --output books.
 python scripts/search.py query books.index "the old man sat by the fire" --k 5 --skip-identical
 """
 
-from hf_meanmax.search import main
+from hf_meanmax.inference.search import main
 
 if __name__ == "__main__":
     main()

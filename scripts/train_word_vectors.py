@@ -3,7 +3,7 @@
 python scripts/train_word_vectors.py 'my/*.txt' --output vectors.safetensors --size 300
 """
 
-from hf_meanmax.vectors import main
+from hf_meanmax.commands.vectors import main
 
 if __name__ == "__main__":
     main()

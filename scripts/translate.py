@@ -3,7 +3,7 @@
 python scripts/translate.py runs/en-de/model test.en --output test.out.de --reference test.de
 """
 
-from hf_meanmax.translate import main
+from hf_meanmax.inference.translate import main
 
 if __name__ == "__main__":
     main()

@@ -3,7 +3,7 @@
 python scripts/whiten.py runs/mine/model my.txt --output runs/mine/whitened --dimension 256
 """
 
-from hf_meanmax.whiten import main
+from hf_meanmax.inference.whitening import main
 
 if __name__ == "__main__":
     main()

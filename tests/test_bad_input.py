@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from hf_meanmax import decode, encode
-from hf_meanmax.export import save_checkpoint
+from hf_meanmax.checkpoint.folder import save_checkpoint
+from hf_meanmax.inference import decode, encode
 from hf_meanmax.training import pretrain
 from tiny_model import make_model, make_tokenizer
 
@@ -26,13 +26,13 @@ ANSWERS = {
     "empty or all-unknown sentence at encode: a finite embedding, never NaN or -inf": [
         f"{FAMILY}::test_empty_input_is_finite",
         f"{FAMILY}::test_row_without_tokens_leaves_the_others_alone",
-        "test_export.py::test_one_folder_loads_everywhere",
+        "checkpoint/test_folder.py::test_one_folder_loads_everywhere",
         f"{HERE}::test_empty_and_unknown_sentences_are_encoded",
     ],
     "a normalised, truncated or foreign vector given to decode: refused, with what was expected": [
         f"{FAMILY}::test_vectors_that_are_no_embeddings_are_refused",
         "modeling/test_families.py::test_swapped_rows_are_refused",
-        "test_decode.py::test_vectors_that_cannot_be_decoded",
+        "inference/test_decode.py::test_vectors_that_cannot_be_decoded",
         f"{HERE}::test_normalised_vectors_are_not_decoded",
     ],
     "longer than a learned position table: zero codes beyond it, one warning with the count": [
@@ -48,29 +48,29 @@ ANSWERS = {
     ],
     "a file that is not UTF-8: an error with file and line; --encoding-errors replace to go on": [
         "data/test_corpus.py::test_bytes_that_are_not_utf8",
-        "test_encode.py::test_bad_vectors_and_bad_text",
+        "inference/test_encode.py::test_bad_vectors_and_bad_text",
         f"{HERE}::test_training_on_a_file_that_is_not_utf8",
     ],
     "a line longer than the limit: truncated, counted, reported once": [
         "data/test_token_store.py::test_truncated_lines_are_reported_once",
-        "test_encode.py::test_length_limit_is_counted",
-        "test_decode.py::test_texts_that_had_not_ended_are_counted",
+        "inference/test_encode.py::test_length_limit_is_counted",
+        "inference/test_decode.py::test_texts_that_had_not_ended_are_counted",
         "evaluation/test_embedding.py::test_cut_texts_are_counted_and_told_once",
         "training/test_preparation.py::test_sentences_are_filtered",
     ],
     "unknown recipe key, misspelt option: refused, with the nearest known name": [
         f"{FAMILY}::test_unknown_setting_names_the_nearest",
-        "training/test_arguments.py::test_refused_options",
-        "training/test_arguments.py::test_recipe_files_that_are_refused",
-        "training/test_arguments.py::test_recipes_that_are_not_there",
+        "training/test_settings.py::test_refused_options",
+        "training/test_settings.py::test_recipe_files_that_are_refused",
+        "training/test_settings.py::test_recipes_that_are_not_there",
         "training/test_pretrain.py::test_command_line",
-        "test_encode.py::test_misspelt_options",
-        "test_decode.py::test_command_line",
-        "hub/test_hub.py::test_command_line",
+        "inference/test_encode.py::test_misspelt_options",
+        "inference/test_decode.py::test_command_line",
+        "checkpoint/test_hub.py::test_command_line",
     ],
     "checkpoint of another family, damaged or half-written file: an error that names the file and what was expected": [
-        "test_export.py::test_missing_and_damaged_files_are_named",
-        "test_export.py::test_wrong_checkpoints_are_explained",
+        "checkpoint/test_folder.py::test_missing_and_damaged_files_are_named",
+        "checkpoint/test_folder.py::test_wrong_checkpoints_are_explained",
         "training/test_checkpoints.py::test_damaged_files_are_named",
         "training/test_checkpoints.py::test_checkpoint_of_another_model_is_refused",
         "training/test_checkpoints.py::test_what_a_killed_process_left_is_no_checkpoint",
@@ -84,8 +84,8 @@ ANSWERS = {
         "training/test_checkpoints.py::test_weights_that_are_no_numbers_are_not_saved",
     ],
     "disk full or no write permission: an error before the old checkpoint is touched": [
-        "test_export.py::test_old_checkpoint_survives_a_failed_save",
-        "test_export.py::test_replacing_file_is_all_or_nothing",
+        "checkpoint/test_folder.py::test_old_checkpoint_survives_a_failed_save",
+        "checkpoint/test_folder.py::test_replacing_file_is_all_or_nothing",
         "training/test_checkpoints.py::test_an_error_while_writing_leaves_the_older_ones",
         "training/test_checkpoints.py::test_no_permission",
         "training/test_pretrain.py::test_disk_full_at_a_checkpoint",
@@ -93,10 +93,10 @@ ANSWERS = {
         f"{HERE}::test_output_that_cannot_be_written",
     ],
     "Hub unreachable, no token, repository exists: a one-line error; nothing local is lost; retry works": [
-        "hub/test_hub.py::test_unreachable_hub",
-        "hub/test_hub.py::test_permissions",
-        "hub/test_hub.py::test_existing_repository",
-        "hub/test_hub.py::test_retry_after_an_error",
+        "checkpoint/test_hub.py::test_unreachable_hub",
+        "checkpoint/test_hub.py::test_permissions",
+        "checkpoint/test_hub.py::test_existing_repository",
+        "checkpoint/test_hub.py::test_retry_after_an_error",
         "data/test_corpus.py::test_hub_out_of_reach",
     ],
 }

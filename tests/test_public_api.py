@@ -52,7 +52,7 @@ def test_public_names():
 def test_public_names_of_the_evaluation():
     assert set(evaluation.__all__) == EVALUATION_NAMES
     # A submodule of the same name would take the function's place once it is imported.
-    importlib.import_module("hf_meanmax.evaluation.command_line")
+    importlib.import_module("hf_meanmax.commands.evaluate")
     assert callable(evaluation.evaluate)
 
 

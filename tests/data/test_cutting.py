@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from hf_meanmax.commands.prepare import main
 from hf_meanmax.data import Cutting, Documents, cut_corpus, open_corpus
 from hf_meanmax.data import cutting as cutting_module
 from hf_meanmax.data.cutting import Cutter, CuttingReport
-from hf_meanmax.prepare import main
 from hf_meanmax.tokenization.words import word_normalizer, word_pre_tokenizer
 
 ENGLISH = [

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from torch import nn
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-from hf_meanmax.encode import load_encoder, weights_fingerprint
+from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.evaluation.controls import (
     CONTROL_KINDS,
     BagOfWords,
@@ -28,7 +28,7 @@ from hf_meanmax.evaluation.controls import (
     spectral_radius,
     unknown_word_rate,
 )
-from hf_meanmax.export import save_checkpoint
+from hf_meanmax.inference.encode import load_encoder, weights_fingerprint
 from tiny_model import WORDS, make_model, make_tokenizer, random_lines
 
 try:

@@ -9,11 +9,11 @@ from safetensors.numpy import save_file
 from sentence_transformers import SentenceTransformer
 
 from evaluation.fake_tasks import LengthEncoder, LengthTask
+from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.data.corpus import open_corpus
-from hf_meanmax.encode import EncodeSettings, encode_corpus, load_encoder
 from hf_meanmax.evaluation.embedding import Embedder, EmbeddingFile, encoder_key, read_sentences, write_sentences
 from hf_meanmax.evaluation.runner import evaluate
-from hf_meanmax.export import save_checkpoint
+from hf_meanmax.inference.encode import EncodeSettings, encode_corpus, load_encoder
 from tiny_model import TEXTS, make_model, make_tokenizer
 
 SIZE = 5

@@ -9,13 +9,13 @@ import pytest
 import sacrebleu
 import torch
 
+from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.evaluation import reconstruct, score_reconstructions, teacher_forced_scores
 from hf_meanmax.evaluation import reconstruction as module
 from hf_meanmax.evaluation.reconstruction import _padded_batches as padded_batches
 from hf_meanmax.evaluation.reconstruction import reconstruction_pairs, score_checkpoint, teacher_forced_counts
-from hf_meanmax.evaluation.reconstruction_table import read_texts, reconstruction_table, sample_texts
 from hf_meanmax.evaluation.text_scores import score_texts
-from hf_meanmax.export import save_checkpoint
+from hf_meanmax.reproduce.reconstruction_table import read_texts, reconstruction_table, sample_texts
 from hf_meanmax.tokenization import train_tokenizer
 from tiny_model import make_model, make_tokenizer, random_lines
 

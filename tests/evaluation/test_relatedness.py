@@ -9,13 +9,7 @@ import pytest
 import torch
 from scipy.stats import pearsonr
 
-from hf_meanmax.evaluation.relatedness import (
-    _Layer,
-    correlations,
-    fit_relatedness,
-    pair_features,
-    score_distributions,
-)
+from hf_meanmax.evaluation.relatedness import _Layer, correlations, fit_relatedness, pair_features, score_distributions
 
 SIZE = 6
 

@@ -8,13 +8,7 @@ from itertools import islice
 import pytest
 from transformers import AutoTokenizer
 
-from hf_meanmax.tokenization import (
-    SPECIAL_TOKENS,
-    split_words,
-    split_words_batch,
-    train_tokenizer,
-    unknown_word_rate,
-)
+from hf_meanmax.tokenization import SPECIAL_TOKENS, split_words, split_words_batch, train_tokenizer, unknown_word_rate
 
 CORPUS = [
     "The quick brown fox doesn't jump over the lazy dog's bed.",

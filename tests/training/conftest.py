@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hf_meanmax.training.arguments import PretrainArguments, arguments_from_settings
+from hf_meanmax.training.settings import PretrainArguments, arguments_from_settings
 
 SUBJECTS = ["the cat", "a dog", "my friend", "the old man", "her sister"]
 VERBS = ["saw", "found", "painted", "forgot", "bought"]

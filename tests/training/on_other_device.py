@@ -15,12 +15,12 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import modeling.test_families as families
+from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.evaluation import reconstruct
 from hf_meanmax.evaluation.controls import make_controls
 from hf_meanmax.evaluation.logistic_regression import fit_logistic_regressions
 from hf_meanmax.evaluation.neighbors import nearest
 from hf_meanmax.evaluation.relatedness import fit_relatedness
-from hf_meanmax.export import save_checkpoint
 from hf_meanmax.training import pretrain as pretraining
 from hf_meanmax.training.pretrain import pretrain
 from modeling.family_tests import NO_DROPOUT, text_of

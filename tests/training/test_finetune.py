@@ -18,11 +18,11 @@ from sentence_transformers import (
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-from hf_meanmax.encode import load_encoder
-from hf_meanmax.export import check_checkpoint, load_checkpoint, save_checkpoint
-from hf_meanmax.hub import write_model_card
-from hf_meanmax.training.arguments import FinetuneArguments, arguments_from_settings
+from hf_meanmax.checkpoint.folder import check_checkpoint, load_checkpoint, save_checkpoint
+from hf_meanmax.checkpoint.hub import write_model_card
+from hf_meanmax.inference.encode import load_encoder
 from hf_meanmax.training.finetune import _early_stopping, build_classifier, finetune, main, read_sets
+from hf_meanmax.training.settings import FinetuneArguments, arguments_from_settings
 from tiny_model import WORDS, make_model, make_tokenizer
 
 TINY = {

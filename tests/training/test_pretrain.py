@@ -302,7 +302,7 @@ def test_sentences_are_learnt_with_the_words_after_them(make_arguments, counted)
 @pytest.mark.parametrize("how", ["own", "random"])
 def test_what_the_decoder_is_fed(make_arguments, counted, how):
     """Behind the start symbol its own draws, such as one forward pass over them gives, or any word; not the targets."""
-    from hf_meanmax.training.decoder_inputs import feed_decoder, own_inputs, random_inputs
+    from hf_meanmax.objectives.decoder_inputs import feed_decoder, own_inputs, random_inputs
 
     run = built(make_arguments(**{**counted, **GRU, "decoder_inputs": how}))
     _, (batch, *_), _ = next(run.batches.iterate(0))
@@ -337,7 +337,7 @@ def test_what_the_decoder_is_fed(make_arguments, counted, how):
 
 def test_draws_follow_the_scores():
     """Each word as often as its probability says, from the first to the last, and an impossible one never."""
-    from hf_meanmax.training.decoder_inputs import draw
+    from hf_meanmax.objectives.decoder_inputs import draw
 
     torch.manual_seed(0)
     scores = torch.tensor([[2.0, 0.0, -1e9, 1.0, -1.0], [-1e9, -1e9, 0.0, -1e9, 0.0]])

@@ -484,14 +484,14 @@ class _WordSource:
     @cached_property
     def fingerprint(self) -> list[str]:
         """Hashes of the tables, and of the tokenizer, length limit and modules."""
-        from hf_meanmax.encode import pipeline_fingerprint, weights_fingerprint
+        from hf_meanmax.inference.encode import pipeline_fingerprint, weights_fingerprint
 
         return [*map(weights_fingerprint, _input_tables(self.inner)), pipeline_fingerprint(self.model)]
 
     @cached_property
     def word_fingerprint(self) -> str:
         """Hash of what decides the vectors that [`words`] gives; the same for models with the same frozen words."""
-        from hf_meanmax.encode import tokenizer_text
+        from hf_meanmax.inference.encode import tokenizer_text
 
         digest = hashlib.blake2b(digest_size=16)
         digest.update(json.dumps([self.model.max_seq_length, tokenizer_text(self.tokenizer)]).encode())

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from tqdm.auto import tqdm
 
-from hf_meanmax.embedding_files import embedding_files, read_embeddings
 from hf_meanmax.evaluation.tasks import read_lines
 from hf_meanmax.files import replacing_file
+from hf_meanmax.inference.embedding_files import embedding_files, read_embeddings
 
 CACHE_BYTES = 1_500_000_000
 
@@ -147,7 +147,7 @@ class Embedder:
             return encoder, size
         options: dict[str, Any] = {}
         if is_sentence_transformer(encoder):
-            from hf_meanmax.encode import encode_texts
+            from hf_meanmax.inference.encode import encode_texts
 
             return partial(encode_texts, encoder, batch_size=size), 64 * size
         if _takes_batch_size(encoder.encode):
@@ -161,7 +161,7 @@ class Embedder:
         self.seconds += time.perf_counter() - start
         self.encoded += len(texts)
         if is_sentence_transformer(self.encoder):
-            from hf_meanmax.encode import count_truncated
+            from hf_meanmax.inference.encode import count_truncated
 
             self.truncated += count_truncated(self.encoder, texts)
         return vectors
@@ -325,7 +325,7 @@ def encoder_key(encoder: Any) -> str | None:
         return key
     if not is_sentence_transformer(encoder):
         return None
-    from hf_meanmax.encode import pipeline_fingerprint, weights_fingerprint
+    from hf_meanmax.inference.encode import pipeline_fingerprint, weights_fingerprint
 
     # Two models of equal weights may still differ by their configuration (heads, activations).
     configs = []

@@ -12,8 +12,8 @@ import numpy as np
 
 from hf_meanmax.evaluation.neighbors import nearest
 from hf_meanmax.evaluation.pair_files import PairSource, read_pairs
-from hf_meanmax.evaluation.requirements import require
 from hf_meanmax.evaluation.tasks import Embed, Task, TaskResult
+from hf_meanmax.extras import require
 
 HELD_OUT = ("one", "half")
 SPLITS = ("validation", "test")

@@ -20,9 +20,9 @@ from tqdm.auto import tqdm
 from hf_meanmax.data import BatchPlan
 from hf_meanmax.data.sentences import is_unsegmented
 from hf_meanmax.files import replacing_file
+from hf_meanmax.reproduce.reconstruction_table import read_texts, system_name, write_table, write_texts
 from hf_meanmax.tokenization import split_words_batch
 
-from .reconstruction_table import read_texts, system_name, write_table, write_texts
 from .text_scores import TOKENIZATIONS, TextScores, length_table, score_texts, scores_by_length
 
 RESULTS_FILE, EXAMPLES_FILE = "reconstruction.json", "reconstructions.md"
@@ -216,8 +216,8 @@ def score_checkpoint(
         FileNotFoundError: the checkpoint, the text or the results of a folder of `compare` are missing.
         FileExistsError: `output` is a file.
     """
+    from hf_meanmax.checkpoint.folder import load_checkpoint, saved_training_args
     from hf_meanmax.data import open_corpus, pick_sentences
-    from hf_meanmax.export import load_checkpoint, saved_training_args
 
     others = {system_name(other): _read_by_length(Path(other)) for other in compare}
     others_texts = {system_name(other): read_texts(other) for other in compare}
@@ -338,7 +338,7 @@ def _rows_by_length(encoded: Sequence[Sequence[int]], batch_tokens: int, least: 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line of `scripts/reconstruct.py`; prints the scores as JSON."""
-    from hf_meanmax.cli import make_parser, one_line_errors, parse_arguments, positive_int
+    from hf_meanmax.commands.options import make_parser, one_line_errors, parse_arguments, positive_int
 
     parser = make_parser("reconstruct.py", "Scores how well a checkpoint says held-out sentences again.")
     parser.add_argument("checkpoint", help="folder of a checkpoint with its decoder")

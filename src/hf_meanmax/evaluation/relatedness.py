@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_meanmax.evaluation.requirements import require
+from hf_meanmax.extras import require
 
 CLASSES = 5
 SEED = 1111

@@ -15,7 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hf_meanmax.cli import make_parser, one_line_errors, parse_arguments
+from hf_meanmax.commands.options import make_parser, one_line_errors, parse_arguments
+from hf_meanmax.evaluation.markdown import markdown_table
 from hf_meanmax.evaluation.published import published_intrinsic_rows, published_rows, published_tasks
 from hf_meanmax.evaluation.runner import (
     MODEL,
@@ -27,7 +28,6 @@ from hf_meanmax.evaluation.runner import (
     shown_score,
 )
 from hf_meanmax.files import replacing_file
-from hf_meanmax.markdown import markdown_table
 
 FORMAT_VERSION = 1
 RESULTS = "results.json"

@@ -19,15 +19,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hf_meanmax.evaluation.logistic_regression import fit_logistic_regressions
-from hf_meanmax.evaluation.relatedness import (
-    RESOLUTION,
-    correlations,
-    fit_relatedness,
-    nan_to_zero,
-    pair_features,
-)
-from hf_meanmax.evaluation.requirements import require
+from hf_meanmax.evaluation.relatedness import RESOLUTION, correlations, fit_relatedness, nan_to_zero, pair_features
 from hf_meanmax.evaluation.tasks import Embed, Task, TaskResult, read_lines
+from hf_meanmax.extras import require
 
 SEED = 1111
 

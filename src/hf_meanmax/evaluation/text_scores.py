@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 
 from hf_meanmax.data.sentences import CJK
-from hf_meanmax.markdown import markdown_table
-
-from .requirements import require
+from hf_meanmax.evaluation.markdown import markdown_table
+from hf_meanmax.extras import require
 
 # How sacrebleu cuts texts into the tokens of BLEU; its other ways need the network or further packages.
 TOKENIZATIONS = ("none", "13a", "intl", "zh", "char")

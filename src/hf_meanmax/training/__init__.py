@@ -1,5 +1,5 @@
 """The pretraining loop and what it is told."""
 
-from .arguments import PretrainArguments, list_recipes, parse_command_line, read_recipe
+from .settings import PretrainArguments, list_recipes, parse_command_line, read_recipe
 
 __all__ = ["PretrainArguments", "list_recipes", "parse_command_line", "read_recipe"]

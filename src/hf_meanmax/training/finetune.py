@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_meanmax.cli import print_what_can_be_printed, use_all_cores
+from hf_meanmax.commands.options import print_what_can_be_printed, use_all_cores
 from hf_meanmax.data import Documents, LabelledTexts, SentenceFilter, read_labelled
 from hf_meanmax.files import replacing_file
+from hf_meanmax.hardware import attention_for, keep_freed_memory, peak_memory_bytes, uses_bf16
 
-from .arguments import FinetuneArguments, arguments_from_settings, describe_settings, read_options, read_recipe
 from .checkpoints import CHECKPOINTS, RESULTS_FILE, claim_folder
-from .machine import attention_for, keep_freed_memory, peak_memory_bytes, uses_bf16
 from .preparation import cache_folder, cached_store, digest, load_or_train_tokenizer, prepare_word_vectors, token_ids
+from .settings import FinetuneArguments, arguments_from_settings, describe_settings, read_options, read_recipe
 
 _HELD_OUT_SHARE = 10
 _FREE_ON_RESUME = {"overwrite", "report_to", "cache_dir", "output_dir", "recipe"}
@@ -250,7 +250,7 @@ def build_classifier(args: FinetuneArguments, train: LabelledTexts, labels: list
     """
     from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
-    from hf_meanmax.export import check_checkpoint, checkpoint_folder
+    from hf_meanmax.checkpoint.folder import check_checkpoint, checkpoint_folder
 
     head: dict[str, Any] = {"num_labels": len(labels) or 1, "problem_type": "single_label_classification"}
     if labels:
@@ -385,7 +385,7 @@ def _penalty_trainer_class() -> Any:
 
 
 def _save(args: FinetuneArguments, model: Any, tokenizer: Any, folder: Path, results: dict[str, Any]) -> None:
-    from hf_meanmax.export import save_checkpoint
+    from hf_meanmax.checkpoint.folder import save_checkpoint
 
     shown = {name: results[name] for name in ("validation", "test", "minutes") if name in results}
     normalize = None if args.normalize == "none" else args.normalize

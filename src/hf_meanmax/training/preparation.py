@@ -30,7 +30,7 @@ from hf_meanmax.data.corpus import Chain
 from hf_meanmax.files import replacing_file
 from hf_meanmax.tokenization import train_tokenizer
 
-from .arguments import PretrainArguments, RunArguments
+from .settings import PretrainArguments, RunArguments
 
 TOKENIZER_KINDS = ("word", "bpe", "unigram", "char")
 _BLOCK_LINES = 20
@@ -365,7 +365,7 @@ def prepare_teacher(args: PretrainArguments, prepared: Prepared, device: Any, sh
     Raises:
         FileNotFoundError, ValueError: no such encoder, or one without a fixed representation.
     """
-    from hf_meanmax.encode import encode_texts, load_encoder, model_fingerprints
+    from hf_meanmax.inference.encode import encode_texts, load_encoder, model_fingerprints
 
     store, tokenizer = prepared.train, prepared.tokenizer
     teacher = load_encoder(args.teacher, device=device)

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from hf_meanmax.cli import print_what_can_be_printed, use_all_cores
+from hf_meanmax.commands.options import print_what_can_be_printed, use_all_cores
 from hf_meanmax.data import (
     BatchPlan,
     CandidateSampler,
@@ -36,13 +36,7 @@ from hf_meanmax.data import (
     TokenStore,
 )
 from hf_meanmax.files import replacing_file
-from hf_meanmax.modeling.generation import LEAST_OF_EMBEDDING, decoding_bound
-from hf_meanmax.modeling.losses import IGNORE_INDEX
-
-from .arguments import PretrainArguments, describe_settings, list_recipes, parse_command_line
-from .checkpoints import CHECKPOINTS, METRICS_FILE, Checkpoints, claim_folder
-from .decoder_inputs import feed_decoder
-from .machine import (
+from hf_meanmax.hardware import (
     PATIENCE,
     attention_for,
     count_flops,
@@ -52,8 +46,14 @@ from .machine import (
     synchronize,
     uses_bf16,
 )
+from hf_meanmax.modeling.generation import LEAST_OF_EMBEDDING, decoding_bound
+from hf_meanmax.modeling.losses import IGNORE_INDEX
+from hf_meanmax.objectives.decoder_inputs import feed_decoder
+
+from .checkpoints import CHECKPOINTS, METRICS_FILE, Checkpoints, claim_folder
 from .optimizer import RowAdam, clip_gradients
 from .preparation import prepare, prepare_teacher, prepare_word_vectors, token_ids
+from .settings import PretrainArguments, describe_settings, list_recipes, parse_command_line
 
 # Settings that say how long a run goes on and what it shows, not what each step does.
 _FREE_ON_RESUME = {
@@ -582,8 +582,8 @@ class Run:
 
     def _finish(self) -> dict[str, Any]:
         """Final scores, the checkpoint folder and the summary."""
+        from hf_meanmax.checkpoint.folder import save_checkpoint
         from hf_meanmax.evaluation.reconstruction import reconstruct, score_reconstructions
-        from hf_meanmax.export import save_checkpoint
 
         args, state, prepared = self.args, self.state, self.prepared
         synchronize(self.device)

@@ -1,0 +1,461 @@
+"""The checkpoint folder: one folder that loads as encoder, as autoencoder and as SentenceTransformer."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers import AutoConfig, AutoTokenizer
+
+from hf_meanmax.files import is_owned, replacing_folder
+from hf_meanmax.modeling.base import LatentForSequenceClassification
+from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
+
+NORMALIZATIONS = (None, "rows", "embedding")
+
+# What a checkpoint folder consists of. Anything else in it is somebody's own: kept by a new save, never pushed.
+CHECKPOINT_FILES = (
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "model-*-of-*.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "target_tokenizer",
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "1_Pooling",
+    "[12]_Normalize",
+    "training_args.json",
+    # The code of the model; any other is somebody's own.
+    *sorted(path.name for path in (Path(__file__).parents[1] / "modeling").glob("[a-z]*.py")),
+)
+
+TARGET_TOKENIZER = "target_tokenizer"
+
+_TRANSFORMER = "sentence_transformers.base.modules.transformer.Transformer"
+_NORMALIZE = "sentence_transformers.base.modules.normalize.Normalize"
+
+
+def save_checkpoint(
+    model: Any,
+    tokenizer: Any,
+    folder: str | os.PathLike[str],
+    *,
+    target_tokenizer: Any = None,
+    normalize: str | None = None,
+    remote_code: bool = True,
+    training_args: dict[str, Any] | None = None,
+) -> Path:
+    """Writes the one folder that `AutoModel`, the Auto class of the whole model (`AutoModelForSeq2SeqLM`, for RNN-CNN
+    `AutoModelForPreTraining`, for a classifier `AutoModelForSequenceClassification`), `AutoTokenizer` and
+    `SentenceTransformer` load.
+
+    The folder is written beside `folder` and renamed, so a crash or a full disk leaves an older checkpoint whole; files
+    in `folder` that belong to no checkpoint (logs, a README.md) are kept. Weights are safetensors only.
+
+    A translator without a fixed representation has no embedding, and its SentenceTransformer says so when it is asked.
+
+    The SentenceTransformer consists of stock modules, and gives the model's own embedding; the vectors of single tokens
+    are `last_hidden_state` of `AutoModel`. It cuts no text: its limit is the tokenizer's `model_max_length`
+    where one was set, and otherwise none (sentence-transformers' own default would be `max_position_embeddings`).
+
+    Args:
+        model: an autoencoder with its decoder, or a classifier.
+        tokenizer: its tokenizer, which ends every text with the end token.
+        folder: where to write.
+        target_tokenizer: the tokenizer of what the decoder says, for a model with a decoder and
+            `separate_vocabularies`; it goes into the sub-folder `target_tokenizer`.
+        normalize: what `SentenceTransformer.encode` gives: None is the raw embedding, which `generate` decodes;
+            `"rows"` scales each latent row to unit length, as the released code of the mean-max autoencoder does at
+            encoding time; `"embedding"` scales the whole vector. `pooler_output` stays raw in every case.
+        remote_code: whether the model's code goes into the folder, so that it loads with `trust_remote_code=True`
+            where hf_meanmax is not installed.
+        training_args: what the run was, as `training_args.json`.
+
+    Returns:
+        The folder.
+
+    Raises:
+        TypeError: an encoder alone, or `training_args` that JSON cannot hold.
+        ValueError: an unknown `normalize`, or a tokenizer that does not fit the model.
+        FileExistsError: `folder` holds files with the names of a checkpoint's, and is no checkpoint of this package.
+        OSError: no permission or no space left; an older checkpoint is untouched.
+    """
+    if normalize not in NORMALIZATIONS:
+        raise ValueError(f'normalize is {normalize!r}; choose None (raw), "rows" or "embedding".')
+    _check_model(model)
+    config = model.config
+    _check_tokenizer(tokenizer, config.input_vocab_size, config)
+    if (target_tokenizer is not None) != (config.separate_vocabularies and not _is_classifier(model)):
+        raise ValueError(
+            f"`separate_vocabularies` is {config.separate_vocabularies} and target_tokenizer "
+            f"{'given' if target_tokenizer is not None else 'left out'}; a model of two vocabularies, and no other, "
+            "has a target tokenizer."
+        )
+    if target_tokenizer is not None:
+        _check_tokenizer(target_tokenizer, config.vocab_size, config)
+    args_text = None if training_args is None else json.dumps(training_args, indent=2, ensure_ascii=False) + "\n"
+
+    folder = Path(folder)
+    _check_free(folder)
+    try:
+        with replacing_folder(folder, CHECKPOINT_FILES) as partial:
+            with _remote_code(model, remote_code):
+                model.save_pretrained(partial)
+            tokenizer.save_pretrained(partial)
+            if target_tokenizer is not None:
+                target_tokenizer.save_pretrained(partial / TARGET_TOKENIZER)
+            for name, content in sentence_transformer_files(config, tokenizer, normalize).items():
+                (partial / name).parent.mkdir(exist_ok=True)
+                (partial / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            if args_text is not None:
+                (partial / "training_args.json").write_text(args_text, encoding="utf-8")
+    except SafetensorError as error:
+        raise OSError(
+            f"{folder}: the weights could not be written ({error}); an older checkpoint is untouched."
+        ) from error
+    return folder
+
+
+def _check_free(folder: Path) -> None:
+    """Checks that what a checkpoint would replace in a folder is an older one."""
+    if not folder.is_dir() or is_own_checkpoint(folder):
+        return
+    taken = sorted(entry.name for entry in folder.iterdir() if is_owned(entry.name, CHECKPOINT_FILES))
+    if taken:
+        raise FileExistsError(
+            f"{folder} is no checkpoint of this package, but has files that one would replace ({', '.join(taken)}); "
+            "name another folder."
+        )
+
+
+def sentence_transformer_files(config: Any, tokenizer: Any, normalize: str | None) -> dict[str, Any]:
+    """The SentenceTransformer part of a checkpoint folder: the JSON content of each file, by its name."""
+    # A model without an embedding refuses the same call, and says why.
+    if normalize == "rows" or not config.has_latents:
+        output = {"method": "normalized_rows", "method_output_name": None}
+    else:
+        # sentence-transformers' own pooling would pool a second time, which is a seventh of the time of encoding.
+        output = {"method": "forward", "method_output_name": "pooler_output"}
+    modules = [("", _TRANSFORMER)]
+    files: dict[str, Any] = {
+        "sentence_bert_config.json": {
+            "transformer_task": "feature-extraction",
+            "modality_config": {"text": output},
+            "module_output_name": "sentence_embedding",
+            "max_seq_length": min(tokenizer.model_max_length, NO_LIMIT),
+            # Sentences joined to one row would share their positions.
+            "unpad_inputs": False,
+        },
+        "config_sentence_transformers.json": {
+            "model_type": "SentenceTransformer",
+            "prompts": {},
+            "default_prompt_name": None,
+            "similarity_fn_name": "cosine",
+        },
+    }
+    if normalize == "embedding":
+        modules.append(("1_Normalize", _NORMALIZE))
+        files["1_Normalize/config.json"] = {
+            "module_input_name": "sentence_embedding",
+            "module_output_name": "sentence_embedding",
+        }
+    files["modules.json"] = [
+        {"idx": index, "name": str(index), "path": path, "type": kind} for index, (path, kind) in enumerate(modules)
+    ]
+    return files
+
+
+def load_checkpoint(folder: str | os.PathLike[str], **kwargs: Any) -> tuple[Any, Any]:
+    """The autoencoder (in evaluation mode) and the tokenizer of a checkpoint folder or of a repository on the Hub.
+
+    Args:
+        folder: the folder, or the name of a repository.
+        kwargs: passed to the model's `from_pretrained`, for instance `dtype`.
+
+    Raises:
+        FileNotFoundError, ValueError: as [`check_checkpoint`], and if the checkpoint is a classifier.
+    """
+    path = checkpoint_folder(folder)
+    config = check_checkpoint(path)
+    model_class = _saved_class(config)
+    if _is_classifier(model_class):
+        raise ValueError(
+            f"{path} holds a {model_class.__name__}, which has no decoder. Load it with "
+            "AutoModelForSequenceClassification, or give the checkpoint that it was fine-tuned from."
+        )
+    model = model_class.from_pretrained(path, **kwargs)
+    return model.eval(), AutoTokenizer.from_pretrained(path)
+
+
+def load_target_tokenizer(folder: str | os.PathLike[str], config: LatentConfig, tokenizer: Any) -> Any:
+    """The tokenizer of what the decoder says: the one in the sub-folder `target_tokenizer` for a model of two
+    vocabularies, else `tokenizer` itself."""
+    if not config.separate_vocabularies:
+        return tokenizer
+    return AutoTokenizer.from_pretrained(checkpoint_folder(folder) / TARGET_TOKENIZER)
+
+
+def checkpoint_folder(name: str | os.PathLike[str]) -> Path:
+    """The folder of a checkpoint: `name` itself, or what is downloaded if it names a repository on the Hub.
+
+    Raises:
+        FileNotFoundError: there is no such folder, and no repository of this name could be read.
+    """
+    path = Path(name)
+    if not path.exists() and not is_missing_folder(name):
+        from huggingface_hub import snapshot_download
+
+        try:
+            path = Path(snapshot_download(os.fspath(name)))
+        except (OSError, ValueError) as error:
+            message = f"{str(name)!r} is no folder here, and no repository of this name could be read on the Hub"
+            raise FileNotFoundError(f"{message} ({error}).") from error
+    return path
+
+
+def saved_normalization(folder: str | os.PathLike[str]) -> str | None:
+    """What `SentenceTransformer.encode` of a checkpoint folder scales to unit length, as `normalize` of
+    [`save_checkpoint`]."""
+    transformer = json.loads((Path(folder) / "sentence_bert_config.json").read_text(encoding="utf-8"))
+    if transformer["modality_config"]["text"]["method"] == "normalized_rows":
+        return "rows"
+    modules = json.loads((Path(folder) / "modules.json").read_text(encoding="utf-8"))
+    return "embedding" if any(module["type"].endswith("Normalize") for module in modules) else None
+
+
+def saved_training_args(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """The content of a checkpoint's `training_args.json`; empty if there is none.
+
+    Raises:
+        ValueError: the file is damaged or holds something else.
+    """
+    path = Path(folder) / "training_args.json"
+    if not path.is_file():
+        return {}
+    args = _read_json(path)
+    if not isinstance(args, dict):
+        raise ValueError(f"{path}: expected the settings of a run by name, found a {type(args).__name__}.")
+    return args
+
+
+def check_checkpoint(folder: str | os.PathLike[str], encoder_alone: bool = False) -> LatentConfig:
+    """Checks that a folder is a whole checkpoint of this package, without loading its weights.
+
+    Args:
+        folder: the folder.
+        encoder_alone: whether an encoder will do, as `SentenceTransformer.save_pretrained` writes it.
+
+    Returns:
+        Its configuration.
+
+    Raises:
+        FileNotFoundError: the folder or one of its files is missing.
+        ValueError: a file is damaged or cut short, belongs to another family of models, or does not fit the others; or
+            the folder holds an encoder alone. The message names the file and what was expected.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        old = folder.with_name(f".{folder.name}.old")
+        hint = f" A save was interrupted: rename {old} to {folder}." if old.is_dir() else ""
+        raise FileNotFoundError(f"No checkpoint folder {str(folder)!r}.{hint}")
+    config = _read_config(folder)
+    model_class = _saved_class(config)
+    is_encoder = config.auto_class_names.get(model_class.__name__) == "AutoModel"
+    if is_encoder and not encoder_alone:
+        raise ValueError(
+            f"{folder} holds an encoder alone ({model_class.__name__}), which can encode but not decode, be fine-tuned "
+            "or be pushed; give the checkpoint that it was made from."
+        )
+    _check_weights(folder, config, model_class)
+    _check_tokenizer_files(folder, config.input_vocab_size or 0, "input_vocab_size")
+    if config.separate_vocabularies and not is_encoder and not _is_classifier(model_class):
+        _check_tokenizer_files(folder / TARGET_TOKENIZER, config.vocab_size, "vocab_size")
+    modules_file = folder / "modules.json"
+    for entry in _read_json(modules_file):
+        if not isinstance(entry, dict) or not {"path", "type"} <= set(entry):
+            raise ValueError(f"{modules_file}: expected a list of modules with `path` and `type`, found {entry!r}.")
+        _read_json(folder / entry["path"] / ("config.json" if entry["path"] else "sentence_bert_config.json"))
+    return config
+
+
+def _check_tokenizer_files(folder: Path, most: int, name: str) -> None:
+    path = folder / "tokenizer.json"
+    vocabulary = _read_json(path).get("model", {}).get("vocab")
+    if not vocabulary or len(vocabulary) > most:
+        raise ValueError(f"{path}: {len(vocabulary or ())} tokens, expected 1 to {most} (`{name}` of config.json).")
+    _read_json(folder / "tokenizer_config.json")
+
+
+def is_own_checkpoint(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder claims, by its config.json, to be a checkpoint of this package (whole or not)."""
+    path = Path(folder) / "config.json"
+    if not path.is_file():
+        return False
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return True  # damaged: check_checkpoint says so
+    return isinstance(content, dict) and content.get("model_type") in _families()
+
+
+def is_missing_folder(name: str | os.PathLike[str]) -> bool:
+    """Whether a name is a path that does not exist here, rather than the name of a repository on the Hub."""
+    text, path = os.fspath(name), Path(name)
+    if path.exists():
+        return False
+    is_path = text.startswith((".", "/", "~")) or text.count("/") > 1
+    return is_path or (path.parent != Path() and path.parent.is_dir())
+
+
+def _read_json(path: Path) -> Any:
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path} is missing: the folder is no whole checkpoint; hf_meanmax.checkpoint.folder.save_checkpoint "
+            "writes all of it."
+        )
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is damaged or cut short: expected JSON ({error}).") from None
+
+
+def _families() -> dict[str, type[LatentConfig]]:
+    return {config.model_type: config for config in LatentConfig.__subclasses__()}
+
+
+def _read_config(folder: Path) -> LatentConfig:
+    path = folder / "config.json"
+    content = _read_json(path)
+    families = _families()
+    model_type = content.get("model_type") if isinstance(content, dict) else None
+    if model_type not in families:
+        raise ValueError(
+            f"{path}: model_type is {model_type!r}, a family that hf_meanmax does not have; expected one of "
+            f"{', '.join(map(repr, families))}."
+        )
+    try:
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # strict configurations raise classes of their own
+        raise ValueError(f"{path}: {error.__cause__ or error}") from error
+
+
+def _whole_classes(config: Any) -> dict[str, str]:
+    """The Auto class of each whole model, decoder or classifier included, by the name of its class; the one with the
+    decoder first."""
+    others = ("AutoConfig", "AutoModel")
+    return {model: name for model, name in config.auto_class_names.items() if name not in others}
+
+
+def full_auto_class(config: Any) -> str:
+    """Name of the Auto class of the whole model that a checkpoint with this configuration holds."""
+    saved = (config.architectures or [""])[0]
+    return _whole_classes(config).get(saved, config.full_auto_class)
+
+
+def _saved_class(config: Any) -> Any:
+    """The class of what a checkpoint with this configuration holds: a whole model, or an encoder alone."""
+    saved = (config.architectures or [""])[0]
+    paths = {path.split(".")[1]: path for name, path in config.auto_classes.items() if name != "AutoConfig"}
+    module, name = paths.get(saved, config.auto_classes[config.full_auto_class]).split(".")
+    return getattr(importlib.import_module(f"hf_meanmax.modeling.{module}"), name)
+
+
+def _is_classifier(model: Any) -> bool:
+    """Whether a model, or its class, has a classifier in place of a decoder."""
+    return issubclass(model if isinstance(model, type) else type(model), LatentForSequenceClassification)
+
+
+def _check_weights(folder: Path, config: LatentConfig, model_class: Any) -> None:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        files = sorted({folder / name for name in _read_json(index).get("weight_map", {}).values()})
+    else:
+        files = [folder / "model.safetensors"]
+    found: dict[str, tuple[Path, tuple[int, ...]]] = {}
+    for path in files:
+        if not path.is_file():
+            raise FileNotFoundError(f"{path} is missing; expected the weights of {type(config).__name__}.")
+        try:
+            with safe_open(path, framework="pt") as weights:
+                names = weights.keys()
+                found |= {name: (path, tuple(weights.get_slice(name).get_shape())) for name in names}
+        except SafetensorError as error:
+            raise ValueError(f"{path} is damaged or cut short: expected whole safetensors weights ({error}).") from None
+    with torch.device("meta"):
+        model = model_class(config)
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    tied = set(model._tied_weights_keys or ()) if config.tie_word_embeddings else set()
+    missing = sorted(set(expected) - set(found) - tied)
+    if missing:
+        raise ValueError(
+            f"{files[0]}: {len(missing)} of {len(expected)} tensors of {type(model).__name__} are missing, "
+            f"{missing[0]!r} among them."
+        )
+    for name, (path, shape) in found.items():
+        if name in expected and shape != expected[name]:
+            raise ValueError(f"{path}: {name!r} is {shape}, expected {expected[name]} by config.json.")
+
+
+def _check_model(model: Any) -> None:
+    if not getattr(getattr(model, "config", None), "auto_classes", None):
+        raise TypeError(f"save_checkpoint saves models of hf_meanmax; got {type(model).__name__}.")
+    names = list(_whole_classes(model.config))
+    if type(model).__name__ not in names:
+        raise TypeError(
+            f"The decoder or the classifier is part of a checkpoint; got {type(model).__name__}, expected "
+            f"{' or '.join(names)}."
+        )
+
+
+def _check_tokenizer(tokenizer: Any, most: int, config: Any) -> None:
+    if len(tokenizer) > most:
+        name = "input_vocab_size" if most == config.input_vocab_size else "vocab_size"
+        raise ValueError(
+            f"The tokenizer has {len(tokenizer)} tokens, the model knows {most} (`{name}`): they do not belong "
+            "together."
+        )
+    for name in ("pad_token_id", "eos_token_id"):
+        if getattr(tokenizer, name) != getattr(config, name):
+            raise ValueError(
+                f"`{name}` is {getattr(tokenizer, name)} in the tokenizer and {getattr(config, name)} in the model's "
+                "configuration; they must be equal."
+            )
+    # Without it an empty text has no token, and its maximum would be minus infinity.
+    if tokenizer("").input_ids != [tokenizer.eos_token_id]:
+        raise ValueError(
+            f"The tokenizer turns an empty text into {tokenizer('').input_ids}, expected the end token alone "
+            f"([{tokenizer.eos_token_id}]); give it the template '$A {tokenizer.eos_token}'."
+        )
+
+
+@contextmanager
+def _remote_code(model: Any, wanted: bool) -> Iterator[None]:
+    """While it lasts, saving the model also saves its code (or does not), and the saved configuration says so."""
+    cls, config = type(model), model.config
+    was_registered, auto_map = cls._auto_class, getattr(config, "auto_map", None)
+    try:
+        if wanted:
+            config.auto_map = dict(config.auto_classes)
+        else:
+            cls._auto_class = None
+            if auto_map is not None:
+                del config.auto_map
+        yield
+    finally:
+        cls._auto_class = was_registered
+        if auto_map is not None:
+            config.auto_map = auto_map
+        elif getattr(config, "auto_map", None) is not None:
+            del config.auto_map

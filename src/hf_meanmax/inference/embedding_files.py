@@ -1,0 +1,297 @@
+"""Files of embeddings: the shards and the manifest of `encode`, and any matrix in .npy, .safetensors or .parquet."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save as safetensors_bytes
+
+from hf_meanmax.files import replacing_file
+
+from .compression import Compression, dequantize_int8
+
+MANIFEST = "manifest.json"
+COMPRESSION = "compression.safetensors"  # the PCA and the ranges of int8 of an encoded corpus
+FORMAT_VERSION = 2
+EMBEDDINGS = "embeddings"  # name of the tensor, or of the column
+FORMATS = {"npy": ".npy", "safetensors": ".safetensors", "parquet": ".parquet"}
+
+
+def read_embeddings(
+    sources: Sequence[str | os.PathLike[str]],
+    batch_size: int = 1024,
+    name: str | None = None,
+    *,
+    dequantize: bool = False,
+) -> Iterator[np.ndarray]:
+    """Streams embeddings back, `(rows <= batch_size, dimension)` float arrays, in order.
+
+    Args:
+        sources: .npy, .safetensors or .parquet files, or folders that [`encode_corpus`] has written.
+        batch_size: most rows given at a time; arrays do not cross files.
+        name: the tensor or column that holds the embeddings; by default `embeddings`, or the only one there is.
+        dequantize: turn an int8 encoding back to float32, half a step of its ranges off at most. Without it, it is an
+            error.
+
+    Raises:
+        FileNotFoundError: a file is missing.
+        ValueError: a folder's encoding is not finished, or a file is damaged or holds no matrix of numbers; or the
+            numbers are int8, and `dequantize` was not asked for.
+    """
+    for source in sources:
+        files, ranges = embedding_files(source), _int8_ranges(Path(source), dequantize)
+        for path in files:
+            try:
+                for batch in _READERS[path.suffix](path, batch_size, name, "f" if ranges is None else "i"):
+                    yield batch if ranges is None else dequantize_int8(batch, ranges)
+            except _READ_ERRORS as error:
+                raise ValueError(f"{path}: no embeddings can be read from it ({error}).") from error
+
+
+def read_rows(sources: Sequence[str | os.PathLike[str]], rows: np.ndarray, name: str | None = None) -> np.ndarray:
+    """Single rows of what [`read_embeddings`] would stream, `(len(rows), dimension)` float32; int8 is turned back.
+
+    Of .npy files only these rows are read, of other files those that hold one.
+
+    Args:
+        sources: files or folders as [`read_embeddings`] takes them.
+        rows: row numbers over all sources, in any order.
+        name: the tensor or column that holds the embeddings.
+
+    Raises:
+        IndexError: a row that is not there.
+        FileNotFoundError, ValueError: as [`read_embeddings`].
+    """
+    wanted, inverse = np.unique(rows, return_inverse=True)
+    if len(wanted) and wanted[0] < 0:
+        raise IndexError(f"Row {wanted[0]} is asked for; rows count from 0.")
+    found: list[np.ndarray] = []
+    first = done = 0
+    for source in sources:
+        ranges = _int8_ranges(Path(source), dequantize=True)
+        for path in embedding_files(source):
+            try:
+                count = _shape(path, name)[0]
+                upto = int(np.searchsorted(wanted, first + count))
+                if upto > done:
+                    picked = _pick(path, wanted[done:upto] - first, name, "f" if ranges is None else "i")
+                    found.append(picked if ranges is None else dequantize_int8(picked, ranges))
+            except _READ_ERRORS as error:
+                raise ValueError(f"{path}: no embeddings can be read from it ({error}).") from error
+            first, done = first + count, upto
+    if done < len(wanted):
+        raise IndexError(f"Row {wanted[done]:,} is asked for; there are {first:,}.")
+    return np.concatenate(found).astype(np.float32, copy=False)[inverse] if found else np.zeros((0, 0), np.float32)
+
+
+def _pick(path: Path, rows: np.ndarray, name: str | None, kind: str) -> np.ndarray:
+    if path.suffix == ".npy":
+        return _open_npy(path, kind)[rows]
+    found, first = [], 0
+    for batch in _READERS[path.suffix](path, 1024, name, kind):
+        inside = rows[(rows >= first) & (rows < first + len(batch))]
+        found.append(batch[inside - first])
+        first += len(batch)
+    return np.concatenate(found)
+
+
+def count_rows(sources: Sequence[str | os.PathLike[str]], name: str | None = None) -> tuple[int, int]:
+    """Rows and numbers a row of what [`read_embeddings`] streams, by the headers of the files.
+
+    Raises:
+        FileNotFoundError, ValueError: as [`read_embeddings`]; the files hold vectors of different sizes, or none.
+    """
+    rows, dimensions = 0, set()
+    for source in sources:
+        for path in embedding_files(source):
+            try:
+                shape = _shape(path, name)
+                if len(shape) != 2:
+                    raise ValueError(f"an array {shape}, expected a matrix")
+                count, dimension = shape
+            except _READ_ERRORS as error:
+                raise ValueError(f"{path}: no embeddings can be read from it ({error}).") from error
+            rows += count
+            dimensions |= {dimension} if count else set()
+    if len(dimensions) != 1:
+        found = f"vectors of {', '.join(map(str, sorted(dimensions)))} numbers" if dimensions else "no vector"
+        raise ValueError(f"{', '.join(map(str, sources))}: expected vectors of one size, found {found}.")
+    return rows, dimensions.pop()
+
+
+def _int8_ranges(source: Path, dequantize: bool) -> np.ndarray | None:
+    """The ranges of a folder of int8 shards."""
+    if not source.is_dir() or read_manifest(source)["settings"]["dtype"] != "int8":
+        return None
+    if not dequantize:
+        raise ValueError(
+            f"{source} was encoded with --dtype int8; its numbers are steps of the ranges in {COMPRESSION}, no vectors."
+        )
+    ranges = Compression.load(source / COMPRESSION).ranges
+    if ranges is None:
+        raise ValueError(f"{source / COMPRESSION} holds no ranges of int8.")
+    return ranges
+
+
+def embedding_files(source: str | os.PathLike[str]) -> list[Path]:
+    """The files of a source of [`read_embeddings`], in order."""
+    path = Path(source)
+    if path.is_dir():
+        manifest = read_manifest(path)
+        if not manifest.get("complete"):
+            raise ValueError(f"{path}: the encoding is not finished; give its command again to go on with it.")
+        suffix = FORMATS[manifest["settings"]["format"]]
+        return [path / shard_name(number, suffix) for number in range(len(manifest["shards"]))]
+    if not path.is_file():
+        raise FileNotFoundError(f"No such file or folder: {str(path)!r}.")
+    if path.suffix not in _READERS:
+        raise ValueError(f"{path}: embeddings are read from {', '.join(_READERS)} files or a folder of encode.")
+    return [path]
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What [`encode_corpus`] wrote of its work in a folder.
+
+    Raises:
+        ValueError: there is no such thing, or it is damaged.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise ValueError(f"{folder} holds no encoded corpus: it has no {MANIFEST}.")
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        if manifest["format_version"] != FORMAT_VERSION:
+            raise ValueError(f"format {manifest['format_version']}, expected {FORMAT_VERSION}")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged or of another version ({error}).") from None
+    return manifest
+
+
+def shard_name(number: int, suffix: str) -> str:
+    """The file name of a shard."""
+    return f"shard-{number:06d}{suffix}"
+
+
+def write_manifest(output: Path, manifest: dict[str, Any]) -> None:
+    with replacing_file(output / MANIFEST) as file:
+        json.dump(manifest, file, indent=2)
+        file.write("\n")
+
+
+def is_finished(path: Path, rows: int, dimension: int) -> bool:
+    """Whether a shard is there, whole and of the right shape, by its header."""
+    if not path.is_file():
+        return False
+    try:
+        return _shape(path, EMBEDDINGS) == (rows, dimension)
+    except Exception:  # whatever a reader says of a damaged file
+        return False
+
+
+def _shape(path: Path, name: str | None) -> tuple[int, ...]:
+    if path.suffix == ".npy":
+        return tuple(np.load(path, mmap_mode="r", allow_pickle=False).shape)
+    if path.suffix == ".safetensors":
+        with safe_open(path, framework="pt") as file:
+            return tuple(file.get_slice(_choose(name, list(file.keys()), "tensor")).get_shape())
+    file = _pyarrow().parquet.ParquetFile(path)
+    column = _choose_column(file.schema_arrow, name)
+    kind = file.schema_arrow.field(column).type
+    if _pyarrow().types.is_fixed_size_list(kind):
+        return file.metadata.num_rows, kind.list_size
+    first = next(_read_parquet(path, 1, name, "f"), np.zeros((0, 0)))
+    return file.metadata.num_rows, first.shape[1]
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow.parquet  # type: ignore[import-untyped]
+    except ImportError:
+        raise ImportError('Parquet files need pyarrow: pip install "pyarrow"') from None
+    return pyarrow
+
+
+def write_shard(path: Path, embeddings: np.ndarray) -> None:
+    with replacing_file(path, "wb") as file:
+        if path.suffix == ".npy":
+            np.save(file, embeddings, allow_pickle=False)
+        elif path.suffix == ".safetensors":
+            file.write(safetensors_bytes({EMBEDDINGS: embeddings}))
+        else:
+            pa = _pyarrow()
+            values = pa.array(embeddings.reshape(-1))
+            column = pa.FixedSizeListArray.from_arrays(values, embeddings.shape[1])
+            pa.parquet.write_table(pa.table({EMBEDDINGS: column}), file)
+
+
+def _open_npy(path: Path, kind: str) -> np.ndarray:
+    array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+    if array.ndim != 2 or array.dtype.kind != kind:
+        raise ValueError(f"an array {array.shape} of {array.dtype}, expected a matrix of {_KINDS[kind]}")
+    return array
+
+
+def _read_npy(path: Path, batch_size: int, name: str | None, kind: str) -> Iterator[np.ndarray]:
+    array = _open_npy(path, kind)
+    for start in range(0, len(array), batch_size):
+        yield np.array(array[start : start + batch_size])
+
+
+def _read_safetensors(path: Path, batch_size: int, name: str | None, kind: str) -> Iterator[np.ndarray]:
+    with safe_open(path, framework="pt") as file:
+        tensor = file.get_slice(_choose(name, list(file.keys()), "tensor"))
+        shape = tensor.get_shape()
+        if len(shape) != 2 or tensor.get_dtype() not in (("F64", "F32", "F16", "BF16") if kind == "f" else ("I8",)):
+            raise ValueError(f"a tensor {shape} of {tensor.get_dtype()}, expected a matrix of {_KINDS[kind]}")
+        for start in range(0, shape[0], batch_size):
+            batch = tensor[start : start + batch_size]
+            yield (batch.float() if kind == "f" else batch).numpy()
+
+
+def _read_parquet(path: Path, batch_size: int, name: str | None, kind: str) -> Iterator[np.ndarray]:
+    pa = _pyarrow()
+    file = pa.parquet.ParquetFile(path)
+    column = _choose_column(file.schema_arrow, name)
+    for batch in file.iter_batches(batch_size=batch_size, columns=[column]):
+        array = batch.column(0)
+        if array.null_count:
+            raise ValueError(f"column {column!r} has missing rows")
+        values = array.flatten().to_numpy(zero_copy_only=False)
+        if len(array) == 0:
+            continue
+        lengths = np.unique(pa.compute.list_value_length(array).to_numpy())
+        if len(lengths) != 1 or values.dtype.kind != kind:
+            raise ValueError(f"rows of column {column!r} are not vectors of one size ({lengths[:3]}, {values.dtype})")
+        yield np.array(values.reshape(len(array), -1))
+
+
+_KINDS = {"f": "floating-point numbers", "i": "int8"}
+_READ_ERRORS = (ValueError, OSError, EOFError, KeyError, SafetensorError)
+_READERS: dict[str, Callable[[Path, int, str | None, str], Iterator[np.ndarray]]] = {
+    ".npy": _read_npy,
+    ".safetensors": _read_safetensors,
+    ".parquet": _read_parquet,
+}
+
+
+def _choose_column(schema: Any, name: str | None) -> str:
+    types = _pyarrow().types
+    lists = [field.name for field in schema if types.is_list(field.type) or types.is_fixed_size_list(field.type)]
+    return _choose(name, lists, "list column")
+
+
+def _choose(name: str | None, names: list[str], kind: str) -> str:
+    if name is None:
+        if EMBEDDINGS in names:
+            return EMBEDDINGS
+        if len(names) == 1:
+            return names[0]
+    if name not in names:
+        raise ValueError(f"no {kind} {name or EMBEDDINGS!r}; name one of {', '.join(names) or 'none'}")
+    return name

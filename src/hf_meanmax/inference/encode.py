@@ -1,0 +1,588 @@
+"""Text files or a data set to sharded embeddings, one row a line.
+
+    hf-meanmax-encode runs/docstrings/model corpus.txt --output embeddings
+
+Works with every checkpoint of this package and every SentenceTransformer, on one process or, through
+`accelerate launch`, on several. A killed run goes on where it stopped when the same command is given again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+
+from hf_meanmax.checkpoint.folder import check_checkpoint, is_missing_folder, is_own_checkpoint
+from hf_meanmax.commands.options import (
+    add_corpus_options,
+    corpus_of,
+    make_parser,
+    one_line_errors,
+    parse_arguments,
+    positive_int,
+    use_all_cores,
+)
+from hf_meanmax.data.corpus import Corpus, CorpusLines
+from hf_meanmax.hardware import PATIENCE, is_bf16_fast
+from hf_meanmax.modeling.base import NO_REPRESENTATION
+from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
+
+from .compression import PCA, Compression, calibrate_int8, check_finite, quantize_int8, require_pca
+from .embedding_files import (
+    COMPRESSION,
+    FORMAT_VERSION,
+    FORMATS,
+    MANIFEST,
+    is_finished,
+    read_manifest,
+    shard_name,
+    write_manifest,
+    write_shard,
+)
+
+DTYPES = {"float32": np.float32, "float16": np.float16, "int8": np.int8}
+COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+AUTO = "auto"
+
+# Up to so many tokens, texts fill a batch; of longer ones fewer share a forward pass.
+LONG_TEXT = 256
+
+
+@dataclass(frozen=True)
+class EncodeSettings:
+    """What the files of an encoded corpus depend on, beside the text and the model.
+
+    Args:
+        format: `"npy"`, `"safetensors"` (a tensor named `embeddings`) or `"parquet"` (a column of that name).
+        shard_size: rows of a shard; also the lines that are held in memory at a time.
+        dtype: `"float32"`, `"float16"` or `"int8"` in the files. Int8 vectors cannot be decoded.
+        truncate_dim: keep only the first so many numbers of each vector. Such vectors cannot be decoded.
+        pca: keep so many principal components of each (truncated) vector. Such vectors cannot be decoded.
+        normalize: whether every vector is scaled to unit length, after the two. Such vectors cannot be decoded.
+        fit_rows: the PCA and the ranges of int8 are fitted on so many rows, drawn from the whole corpus.
+        max_length: cut texts at so many tokens; by default at the model's own limit, if it has one.
+        compute_dtype: `"float32"`, `"bfloat16"` or `"float16"` in the model.
+    """
+
+    format: str = "npy"
+    shard_size: int = 16384
+    dtype: str = "float32"
+    truncate_dim: int | None = None
+    pca: int | None = None
+    normalize: bool = False
+    fit_rows: int = 16384
+    max_length: int | None = None
+    compute_dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("format", FORMATS), ("dtype", DTYPES), ("compute_dtype", COMPUTE_DTYPES)):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(allowed)}.")
+        for name in ("shard_size", "truncate_dim", "pca", "fit_rows", "max_length"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}; it must be 1 or more.")
+        if self.pca is not None and self.pca > self.fit_rows:
+            raise ValueError(
+                f"pca is {self.pca}, fitted on fit_rows = {self.fit_rows} rows; it needs at least as many."
+            )
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether something is fitted to the vectors."""
+        return self.pca is not None or self.dtype == "int8"
+
+    def check_dimension(self, dimension: int) -> int:
+        """The numbers of a vector in the files, for a model whose vectors have `dimension`.
+
+        Raises:
+            ValueError: more numbers or components are asked for than there are.
+        """
+        if self.truncate_dim is not None:
+            if self.truncate_dim > dimension:
+                raise ValueError(f"truncate_dim is {self.truncate_dim}, the model's vectors have {dimension} numbers.")
+            dimension = self.truncate_dim
+        if self.pca is not None:
+            if self.pca > dimension:
+                raise ValueError(f"pca is {self.pca}, the vectors that it would be fitted to have {dimension} numbers.")
+            dimension = self.pca
+        return dimension
+
+
+def fast_dtype(name: str, device: torch.device) -> str:
+    """The precision that `"auto"` stands for: bfloat16 where the device multiplies it faster, else float32."""
+    if name != AUTO:
+        return name
+    return "bfloat16" if is_bf16_fast(device) else "float32"
+
+
+def encode_corpus(
+    model: Any,
+    corpus: Corpus,
+    output: str | os.PathLike[str],
+    settings: EncodeSettings | None = None,
+    *,
+    pca: PCA | None = None,
+    model_name: str = "",
+    batch_size: int = 64,
+    state: Any = None,
+    show_progress: bool = True,
+) -> dict[str, Any]:
+    """Encodes a corpus into shards of a folder; a line is a row, a blank line the row of the empty text.
+
+    Lines are held a shard at a time and encoded in the order of their lengths; the rows of a shard are in the order of
+    the lines. Shards are written to a temporary name and renamed, so those that a killed run has finished are kept and
+    the next run with the same text, model and settings makes the rest. A PCA and the ranges of int8 are fitted once, on
+    rows drawn from the whole corpus with a fixed seed, and kept in `compression.safetensors` before the first shard.
+
+    Args:
+        model: a SentenceTransformer; it is left with the length limit and the precision of the settings.
+        corpus: the text (see [`open_corpus`]).
+        output: the folder for the shards and `manifest.json`.
+        settings: see [`EncodeSettings`].
+        pca: a PCA of `settings.pca` components that was fitted before, instead of one fitted here.
+        model_name: what the manifest calls the model.
+        batch_size: texts of one forward pass; of long ones fewer (see [`encode_texts`]).
+        state: accelerate's `PartialState`; with several processes each encodes every n-th shard.
+        show_progress: show a progress bar.
+
+    Returns:
+        The manifest: the settings, `input`, `model`, `dimension`, `compression` (what was fitted), and `shards` (the
+        rows of each file).
+
+    Raises:
+        FileExistsError: the folder holds an encoding of another text, model or settings, or other files.
+        ValueError: the model gave a vector that is not finite, or more numbers or components are asked for than there
+            are, or the PCA does not fit the vectors.
+        ImportError: scikit-learn is not installed, and a PCA must be fitted.
+    """
+    settings = settings or EncodeSettings()
+    output = Path(output)
+    rank, processes = (state.process_index, state.num_processes) if state is not None else (0, 1)
+    full = model.get_embedding_dimension()
+    dimension = settings.check_dimension(full)
+    if pca is not None and pca.components.shape != (settings.pca, settings.truncate_dim or full):
+        found, wanted = (
+            " to ".join(map(str, pca.components.shape[::-1])),
+            f"{settings.truncate_dim or full} to {settings.pca}",
+        )
+        raise ValueError(f"The PCA goes from {found} numbers; this encoding needs one from {wanted}.")
+    if settings.pca is not None and pca is None:
+        require_pca()
+    limit_length(model, settings.max_length)
+    plan = {
+        "format_version": FORMAT_VERSION,
+        "settings": asdict(settings),
+        "dimension": dimension,
+        "input": corpus.fingerprint(),
+        "model": {"name": model_name, **model_fingerprints(model)},
+        "given_pca": None if pca is None else pca.fingerprint(),
+    }
+    _start(output, plan, state)
+    model.to(COMPUTE_DTYPES[settings.compute_dtype])
+    compression = _fitted_once(model, corpus, output, settings, pca, batch_size, state, show_progress)
+
+    rows: list[int] = []
+    truncated = 0
+    lines = CorpusLines(corpus)
+    suffix = FORMATS[settings.format]
+    with tqdm(
+        total=corpus.size, unit=corpus.unit, unit_scale=True, desc="encode", disable=not show_progress or rank > 0
+    ) as bar:
+        for number, shard in enumerate(lines.shards(settings.shard_size)):
+            path = output / shard_name(number, suffix)
+            if number % processes == rank and not is_finished(path, len(shard), dimension):
+                truncated += count_truncated(model, shard)
+                embeddings = embed_texts(model, shard, settings, compression.pca, batch_size)
+                if settings.dtype == "float16":
+                    embeddings = embeddings.astype(np.float16)
+                finite = np.isfinite(embeddings).all(axis=1)
+                if not finite.all():
+                    row = sum(rows) + int(np.argmin(finite)) + 1
+                    raise ValueError(
+                        f"The embedding of line {row:,} is not finite in {settings.dtype}; "
+                        "finished shards are kept. Check the model, or use float32."
+                    )
+                if compression.ranges is not None:
+                    embeddings = quantize_int8(embeddings, compression.ranges)
+                write_shard(path, embeddings)
+            rows.append(len(shard))
+            bar.set_postfix(rows=sum(rows), refresh=False)
+            bar.update(lines.position - bar.n)
+    report_truncated(truncated, model, f" (process {rank})" if processes > 1 else "")
+    if state is not None:
+        state.wait_for_everyone()
+    fitted: dict[str, Any] = {}
+    if compression.pca is not None:
+        fitted["pca"] = compression.pca.fingerprint()
+        fitted["explained_variance_ratio"] = round(compression.pca.explained_variance_ratio, 6)
+    manifest = {**plan, "compression": fitted, "shards": rows, "rows": sum(rows), "complete": True}
+    if rank == 0:
+        write_manifest(output, manifest)
+    return manifest
+
+
+def embed_texts(
+    model: Any, texts: list[str], settings: EncodeSettings, pca: PCA | None = None, batch_size: int = 64
+) -> np.ndarray:
+    """The vectors that an encoding with these settings holds of some texts, `(N, dimension)` float32, before int8.
+
+    Args:
+        model: a SentenceTransformer that has the length limit and the precision of the settings.
+        texts: any number of texts.
+        settings: see [`EncodeSettings`].
+        pca: the PCA of the encoding, if `settings.pca` asks for one.
+        batch_size: texts of one forward pass; of long ones fewer (see [`encode_texts`]).
+    """
+    vectors = encode_texts(model, texts, batch_size, truncate_dim=settings.truncate_dim)
+    vectors = np.asarray(vectors, dtype=np.float32)
+    if pca is not None:
+        vectors = pca.apply(vectors)
+    # Here, since in the model's bf16 no row would come out at length 1.
+    return unit_rows(vectors) if settings.normalize else vectors
+
+
+def limit_length(model: Any, max_length: int | None) -> None:
+    """Has a SentenceTransformer cut texts at `max_length` tokens; None leaves its own limit.
+
+    Raises:
+        ValueError: the model has no positions for so many, or no limit that could be set.
+    """
+    if max_length is None:
+        return
+    config = getattr(getattr(model[0], "auto_model", None), "config", None)
+    positions = getattr(config, "max_position_embeddings", -1)
+    if not isinstance(config, LatentConfig) and 0 < positions < max_length:
+        raise ValueError(
+            f"The length limit is {max_length} tokens, but the model has {positions} positions; give less."
+        )
+    try:
+        model.max_seq_length = max_length
+    except AttributeError as error:
+        raise ValueError(
+            f"The length limit is {max_length} tokens, but a {type(model[0]).__name__} has none to set; leave it out."
+        ) from error
+
+
+def encode_texts(model: Any, texts: list[str], batch_size: int, **options: Any) -> np.ndarray:
+    """`model.encode` in batches that long texts do not swell: `(N, D)`.
+
+    Args:
+        model: a SentenceTransformer.
+        texts: any number of texts.
+        batch_size: texts of one forward pass; half as many of those beyond 256 tokens, a quarter beyond 512, and so on.
+        options: further arguments of `encode`.
+    """
+    options |= {"show_progress_bar": False, "convert_to_numpy": True}
+    lengths = np.zeros(len(texts))
+    # Fewer characters are no more tokens, but for some rare scripts as bytes.
+    long = [row for row, text in enumerate(texts) if len(text) > LONG_TEXT]
+    lengths[long] = np.minimum(count_tokens(model, [texts[row] for row in long]), model.max_seq_length or NO_LIMIT)
+    halvings = np.ceil(np.log2(np.maximum(lengths / LONG_TEXT, 1))).astype(int)
+    sizes = np.maximum(1, batch_size >> halvings)
+    if len(set(sizes.tolist())) < 2:
+        return model.encode(texts, batch_size=int(sizes.max(initial=1)), **options)
+    # The longest first: too little memory shows at once.
+    rows = [np.flatnonzero(sizes == size) for size in np.unique(sizes)]
+    parts = [model.encode([texts[row] for row in part], batch_size=int(sizes[part[0]]), **options) for part in rows]
+    vectors = np.empty((len(texts), parts[0].shape[1]), dtype=parts[0].dtype)
+    vectors[np.concatenate(rows)] = np.concatenate(parts)
+    return vectors
+
+
+def unit_rows(rows: np.ndarray) -> np.ndarray:
+    """Rows `(N, D)` scaled to unit length; a zero row stays zero."""
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.where(norms == 0, 1, norms)
+
+
+def _fitted_once(
+    model: Any,
+    corpus: Corpus,
+    output: Path,
+    settings: EncodeSettings,
+    pca: PCA | None,
+    batch_size: int,
+    state: Any,
+    show_progress: bool,
+) -> Compression:
+    """What the folder's vectors are compressed with: found in it, or fitted by the first process."""
+    path = output / COMPRESSION
+    if not settings.is_fitted:
+        return Compression()
+    if (state is None or state.is_main_process) and not path.is_file():
+        ranges = None
+        if pca is None or settings.dtype == "int8":
+            texts = draw_lines(CorpusLines(corpus), settings.fit_rows)
+            if not texts:
+                raise ValueError("The corpus is empty; a PCA and the ranges of int8 are fitted to its lines.")
+            if show_progress:
+                print(f"Fitting the compression on {len(texts):,} lines.", file=sys.stderr)
+            raw = replace(settings, normalize=settings.normalize and settings.pca is None)
+            vectors = embed_texts(model, texts, raw, batch_size=batch_size)
+            check_finite(vectors)
+            if settings.pca is not None:
+                pca = pca or PCA.fit(vectors, settings.pca)
+                vectors = pca.apply(vectors)
+                vectors = unit_rows(vectors) if settings.normalize else vectors
+            if settings.dtype == "int8":
+                ranges = calibrate_int8(vectors)
+        if pca is not None and show_progress:
+            print(
+                f"{settings.pca} components keep {pca.explained_variance_ratio:.1%} of the variance.", file=sys.stderr
+            )
+        Compression(pca, ranges).save(path)
+    if state is not None:
+        state.wait_for_everyone()
+    return Compression.load(path)
+
+
+def draw_lines(lines: Iterable[str], count: int, seed: int = 0) -> list[str]:
+    """So many lines drawn uniformly, in their order; all of them if there are fewer. Only these are held."""
+    generator = np.random.default_rng(seed)
+    drawn: list[tuple[int, str]] = []
+    for number, line in enumerate(lines):
+        if number < count:
+            drawn.append((number, line))
+        elif (place := int(generator.integers(number + 1))) < count:
+            drawn[place] = (number, line)
+    return [line for _, line in sorted(drawn)]
+
+
+def model_fingerprints(model: Any) -> dict[str, str]:
+    """Hashes of a SentenceTransformer: `weights`, and `pipeline` (modules, length limit, prompts, tokenizer)."""
+    return {"weights": weights_fingerprint(model), "pipeline": pipeline_fingerprint(model)}
+
+
+def weights_fingerprint(module: torch.nn.Module) -> str:
+    """Hash of the values of all weights, whatever they are called."""
+    digest = hashlib.blake2b(digest_size=16)
+    for tensor in module.state_dict().values():
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def pipeline_fingerprint(model: Any) -> str:
+    """Hash of what a SentenceTransformer does around its weights: modules, length limit, tokenizer."""
+    parts = [repr(model), model.max_seq_length, model.prompts, tokenizer_text(getattr(model, "tokenizer", None))]
+    return hashlib.blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
+
+
+def tokenizer_text(tokenizer: Any) -> str | None:
+    """All settings of a fast tokenizer; None of another."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return None
+    backend = type(backend).from_str(backend.to_str())
+    # Left over from the last call, not settings.
+    backend.no_padding()
+    backend.no_truncation()
+    return str(backend.to_str())
+
+
+def _start(output: Path, plan: dict[str, Any], state: Any) -> None:
+    """Makes the folder, or checks that what is in it belongs to this text, model and these settings."""
+
+    def prepare() -> None:
+        for name in (MANIFEST, COMPRESSION, "shard-*"):
+            for left in output.glob(f".{name}.partial-*"):
+                left.unlink()
+        names = {path.name for path in output.iterdir()} if output.is_dir() else set()
+        # A run that failed before it had encoded anything binds nobody.
+        is_bare = names == {MANIFEST} and not read_manifest(output)["complete"]
+        if not output.exists() or (output.is_dir() and not names) or is_bare:
+            output.mkdir(parents=True, exist_ok=True)
+            write_manifest(output, {**plan, "complete": False})
+            return
+        if not output.is_dir() or not (output / MANIFEST).is_file():
+            raise FileExistsError(f"{output} exists and holds no encoded corpus; name another folder.")
+        found = read_manifest(output)
+        for key, words in (
+            ("input", "another text, or the same file changed since"),
+            ("model", "another model"),
+            ("dimension", "vectors of another size"),
+            ("settings", "other settings"),
+            ("given_pca", "another PCA"),
+        ):
+            before, now = found.get(key), plan[key]
+            if key == "model":
+                # The same model may have moved.
+                before, now = ({k: v for k, v in (m or {}).items() if k != "name"} for m in (before, now))
+            if before != now:
+                detail = f" ({before} there, {now} now)" if key in ("settings", "dimension") else ""
+                raise FileExistsError(
+                    f"{output} holds an encoding of {words}{detail}. Name another folder, or remove this one."
+                )
+
+    if state is None:
+        prepare()
+    else:
+        if state.is_main_process:
+            prepare()
+        state.wait_for_everyone()
+
+
+def count_truncated(model: Any, texts: list[str]) -> int:
+    """How many texts the length limit of a SentenceTransformer cuts."""
+    limit = model.max_seq_length or NO_LIMIT
+    # A token is a byte or more, so only these can be too long.
+    long = [text for text in texts if 4 * len(text) + 8 > limit]
+    return sum(length > limit for length in count_tokens(model, long))
+
+
+def report_truncated(number: int, model: Any, where: str = "") -> None:
+    """Says on stderr how many texts the length limit of a SentenceTransformer has cut, if it has cut any."""
+    if number:
+        print(f"{number:,} texts were longer than {model.max_seq_length} tokens and were cut{where}.", file=sys.stderr)
+
+
+def count_tokens(model: Any, texts: list[str]) -> list[int]:
+    """The tokens of each text before any limit; 0 where a SentenceTransformer has no tokenizer that tells."""
+    tokenizer = getattr(model, "tokenizer", None)
+    if not texts or not callable(tokenizer):
+        return [0] * len(texts)
+    return [len(ids) for ids in tokenizer(texts, truncation=False, verbose=False)["input_ids"]]
+
+
+def process_state() -> Any:
+    """Accelerate's `PartialState` for the processes of a launcher, or for this one alone.
+
+    Raises:
+        ValueError: several processes were launched that do not know of one another.
+    """
+    from accelerate import PartialState
+    from accelerate.utils import parse_flag_from_env
+
+    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    if launched == 1:
+        return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
+    cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
+    # A process may wait long for the others' last shards.
+    state = PartialState(cpu=cpu, timeout=PATIENCE)
+    if state.num_processes != launched:
+        raise ValueError(f"{launched} processes were launched, but accelerate sees {state.num_processes}.")
+    return state
+
+
+def load_encoder(name: str, trust_remote_code: bool = False, device: Any = None) -> Any:
+    """A SentenceTransformer from a folder or from the Hub; a folder of this package is checked first.
+
+    Raises:
+        FileNotFoundError, ValueError: no such model, a damaged folder (see [`check_checkpoint`]), or a model without a
+            fixed representation.
+    """
+    from sentence_transformers import SentenceTransformer
+
+    if is_own_checkpoint(name) or is_missing_folder(name):
+        if not check_checkpoint(name, encoder_alone=True).has_latents:
+            raise ValueError(f"{name}: {NO_REPRESENTATION}")
+    elif Path(name).is_dir() and not (Path(name) / "modules.json").is_file():
+        raise FileNotFoundError(
+            f"{name} has no modules.json, so how its tokens become one vector is not known; expected a folder of "
+            "save_checkpoint or of SentenceTransformer.save_pretrained."
+        )
+    return SentenceTransformer(
+        name,
+        device=None if device is None else str(device),
+        trust_remote_code=trust_remote_code,
+    )
+
+
+def load_pca(path: str | os.PathLike[str], num_components: int | None = None) -> PCA:
+    """The PCA in a file of [`Compression.save`], of that many components if a number is given.
+
+    Raises:
+        FileNotFoundError, ValueError: no such file, a damaged one, one without a PCA or with another number.
+    """
+    pca = Compression.load(path).pca
+    if pca is None:
+        raise ValueError(f"{path} holds no PCA.")
+    if num_components not in (None, len(pca.components)):
+        raise ValueError(f"{path} holds a PCA of {len(pca.components)} components, {num_components} are asked for.")
+    return pca
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = make_parser("hf-meanmax-encode", "Encode text files or a data set to sharded embeddings, one row a line.")
+    parser.add_argument("model", help="a checkpoint folder, or any SentenceTransformer (folder or name on the Hub)")
+    parser.add_argument("--output", required=True, help="folder for the shards")
+    parser.add_argument("--format", choices=FORMATS, default="npy", help="kind of the shards")
+    parser.add_argument("--shard-size", type=positive_int, default=16384, help="rows of a shard, held in memory")
+    parser.add_argument(
+        "--batch-size",
+        type=positive_int,
+        default=64,
+        help=f"texts of one forward pass; fewer of those beyond {LONG_TEXT} tokens",
+    )
+    parser.add_argument(
+        "--dtype", choices=DTYPES, default="float32", help="numbers in the shards (int8: not decodable)"
+    )
+    add_compute_option(parser)
+    parser.add_argument("--normalize", action="store_true", help="scale vectors to unit length (then not decodable)")
+    parser.add_argument("--truncate-dim", type=positive_int, help="keep the first so many numbers (then not decodable)")
+    parser.add_argument("--pca", type=positive_int, help="keep so many principal components (then not decodable)")
+    parser.add_argument(
+        "--pca-file", help=f"take the PCA of another encoding (its {COMPRESSION}) instead of fitting one"
+    )
+    parser.add_argument(
+        "--fit-rows", type=positive_int, default=16384, help="lines that the PCA and the ranges of int8 are fitted on"
+    )
+    parser.add_argument("--max-length", type=positive_int, help="cut texts at so many tokens")
+    add_corpus_options(parser)
+    parser.add_argument("--trust-remote-code", action="store_true", help="run code that comes with the model")
+    return parser
+
+
+def add_compute_option(parser: argparse.ArgumentParser) -> None:
+    """The precision of the model, in commands that encode."""
+    parser.add_argument(
+        "--compute-dtype",
+        choices=(AUTO, *COMPUTE_DTYPES),
+        default=AUTO,
+        help="numbers in the model (auto: bfloat16 where the device multiplies it faster)",
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    """The command line; see `--help`."""
+    args = parse_arguments(build_parser(), argv)
+    with one_line_errors("encode"):
+        state = process_state()
+        if state.device.type == "cpu":
+            use_all_cores(int(os.environ.get("LOCAL_WORLD_SIZE", state.num_processes)))
+        pca = None if args.pca_file is None else load_pca(args.pca_file, args.pca)
+        args.pca = args.pca if pca is None else len(pca.components)
+        args.compute_dtype = fast_dtype(args.compute_dtype, state.device)
+        settings = EncodeSettings(**{field.name: getattr(args, field.name) for field in fields(EncodeSettings)})
+        corpus = corpus_of(args)
+        model = load_encoder(args.model, args.trust_remote_code, state.device)
+        manifest = encode_corpus(
+            model,
+            corpus,
+            args.output,
+            settings,
+            pca=pca,
+            model_name=args.model,
+            batch_size=args.batch_size,
+            state=state,
+        )
+        if state.is_main_process:
+            shape = f"{manifest['rows']:,} rows of {manifest['dimension']}"
+            print(f"{shape} in {len(manifest['shards'])} shards: {args.output}", file=sys.stderr)
+        state.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

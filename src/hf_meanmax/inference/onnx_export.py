@@ -1,0 +1,309 @@
+"""A checkpoint's encoder as ONNX, also with int8 weights, checked against torch.
+
+    hf-meanmax-onnx runs/mine/model
+
+Writes `runs/mine/model/onnx/`: the models, the tokenizer, and `encoder.py`, which encodes with onnxruntime and
+tokenizers alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import json
+import logging
+import os
+import shutil
+import warnings
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hf_meanmax.checkpoint.folder import check_checkpoint, checkpoint_folder, saved_normalization
+from hf_meanmax.commands.options import make_parser, one_line_errors, parse_arguments
+from hf_meanmax.data.corpus import open_corpus
+from hf_meanmax.files import replacing_folder
+from hf_meanmax.inference import onnx_encoder
+from hf_meanmax.modeling.configuration_base import NO_LIMIT
+from hf_meanmax.modeling.encoders import RecurrentLayer
+
+from .encode import unit_rows
+from .onnx_encoder import INT8_MODEL, MODEL, SETTINGS, TOKENIZER, OnnxEncoder
+
+ONNX_FOLDER = "onnx"
+REPORT, CODE = "report.json", "encoder.py"
+_OWNED = (MODEL, f"{MODEL}.data", INT8_MODEL, f"{INT8_MODEL}.data", TOKENIZER, SETTINGS, REPORT, CODE)
+_OPSET = 20
+# Of float32 against torch, relative to the largest number; what is seen is a thousandth of it.
+_TOLERANCE = 1e-3
+_EXAMPLE = ("the old man sat by the fire .", "a dog", "")
+_TEXTS = (
+    *_EXAMPLE,
+    "nobody had told her what the letter said , and she did not ask .",
+    "unheardof wordz !",
+    "two men in blue shirts are standing on a ladder and cleaning the windows of a tall house .",
+)
+
+
+def export_onnx(
+    checkpoint: str | os.PathLike[str],
+    output: str | os.PathLike[str] | None = None,
+    *,
+    int8: bool = True,
+    texts: Sequence[str] = _TEXTS,
+) -> dict[str, Any]:
+    """Writes a checkpoint's encoder as ONNX: token ids and mask -> what `SentenceTransformer.encode` gives.
+
+    Batch and length are free; padding stands on the right.
+
+    Args:
+        checkpoint: a checkpoint folder, or a repository on the Hub; an encoder alone, as `SentenceTransformer.save`
+            writes it after its own training, will do.
+        output: a folder; by default `onnx` in the checkpoint folder. An older export in it is replaced, other files
+            are kept.
+        int8: also write a model with dynamically quantised products (one scale a column) and an int8 word table.
+        texts: what the exported models are compared on with torch.
+
+    Returns:
+        For each model file: `bytes`, and against torch `largest_difference` and `least_cosine`; also in report.json.
+
+    Raises:
+        FileNotFoundError, ValueError: no whole checkpoint, or one without a fixed representation, or with modules of
+            sentence-transformers after the encoder that are not exported; no `output` for a repository; or vectors of
+            the export that are not torch's. An older export is then untouched.
+        ImportError: onnx, onnxruntime or onnxscript is not installed.
+    """
+    from transformers import AutoModel, AutoTokenizer
+
+    _require_packages()
+    folder = _output_folder(checkpoint, output)
+    path = checkpoint_folder(checkpoint)
+    config = check_checkpoint(path, encoder_alone=True)
+    if not config.has_latents:
+        from hf_meanmax.modeling.base import NO_REPRESENTATION
+
+        raise ValueError(NO_REPRESENTATION)
+    modules = json.loads((path / "modules.json").read_text(encoding="utf-8"))
+    others = [module["type"] for module in modules[1:] if not module["type"].endswith(".Normalize")]
+    if others:
+        raise ValueError(
+            f"{path} has {', '.join(others)} after its encoder; only the encoder and Normalize are exported."
+        )
+    encoder = AutoModel.from_pretrained(path, attn_implementation="sdpa").float().eval()
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    module = _Exported(encoder, saved_normalization(path))
+    saved = json.loads((path / "sentence_bert_config.json").read_text(encoding="utf-8"))
+    # sentence-transformers leaves it to the tokenizer when it saves.
+    longest = saved.get("max_seq_length", tokenizer.model_max_length)
+    settings = {
+        "dimension": config.sentence_embedding_size,
+        "pad_token_id": config.pad_token_id,
+        "max_tokens": None if longest >= NO_LIMIT else longest,
+        "split_special_tokens": bool(getattr(tokenizer, "split_special_tokens", False)),
+    }
+    expected = _encode(module, tokenizer, texts, settings["max_tokens"])
+    report: dict[str, Any] = {}
+    with replacing_folder(folder, _OWNED) as partial:
+        _write_model(_exportable(module), tokenizer(list(_EXAMPLE), padding=True, return_tensors="pt"), partial / MODEL)
+        if int8:
+            _write_int8(partial / MODEL, partial / INT8_MODEL)
+        shutil.copyfile(path / TOKENIZER, partial / TOKENIZER)
+        (partial / SETTINGS).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+        shutil.copyfile(onnx_encoder.__file__, partial / CODE)
+        for name in (MODEL, INT8_MODEL) if int8 else (MODEL,):
+            vectors = OnnxEncoder(partial, int8=name == INT8_MODEL).encode(list(texts))
+            _check_vectors(vectors, expected, name)
+            report[name] = {
+                "bytes": sum(file.stat().st_size for file in partial.glob(f"{name}*")),
+                "largest_difference": float(np.abs(vectors - expected).max()),
+                "least_cosine": float((unit_rows(vectors) * unit_rows(expected)).sum(axis=1).min()),
+            }
+        (partial / REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    return report
+
+
+def _output_folder(checkpoint: str | os.PathLike[str], output: str | os.PathLike[str] | None) -> Path:
+    if output is None and not Path(checkpoint).is_dir():
+        raise ValueError(f"{str(checkpoint)!r} is no folder here to export into; say where to (`output`, --output).")
+    return Path(checkpoint) / ONNX_FOLDER if output is None else Path(output)
+
+
+def _check_vectors(vectors: np.ndarray, expected: np.ndarray, name: str) -> None:
+    difference, largest = float(np.abs(vectors - expected).max()), float(np.abs(expected).max())
+    # Rounding, of int8 too, changes no vector by more than its largest number; NaN is no less than anything.
+    if not difference <= (_TOLERANCE if name == MODEL else 1.0) * max(1.0, largest):
+        raise ValueError(f"{name} is not what torch computes: the largest difference is {difference:.2g}.")
+
+
+@torch.no_grad()
+def _encode(module: Any, tokenizer: Any, texts: Sequence[str], max_tokens: int | None) -> np.ndarray:
+    """What torch gives, a text at a time."""
+    limit = {} if max_tokens is None else {"truncation": True, "max_length": max_tokens}
+    batches = (tokenizer([text], return_tensors="pt", **limit) for text in texts)
+    return np.concatenate([module(batch["input_ids"], batch["attention_mask"]).numpy() for batch in batches])
+
+
+class _Exported(nn.Module):
+    """Ids and mask `(B, N)` -> the sentence embedding, normalised as the checkpoint's SentenceTransformer does."""
+
+    def __init__(self, encoder: Any, normalize: str | None) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.normalize = normalize
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        if self.normalize == "rows":
+            return self.encoder.normalized_rows(input_ids, attention_mask)
+        embedding = self.encoder(input_ids=input_ids, attention_mask=attention_mask).pooler_output
+        return nn.functional.normalize(embedding, dim=-1) if self.normalize == "embedding" else embedding
+
+
+@torch.library.custom_op("hf_meanmax::recurrent", mutates_args=())
+def _recurrent(
+    inputs: torch.Tensor, lengths: torch.Tensor, w: torch.Tensor, r: torch.Tensor, b: torch.Tensor, hidden_size: int,
+    is_lstm: bool,
+) -> torch.Tensor:  # fmt: skip
+    raise NotImplementedError("This stands for an operator of ONNX, and is only exported.")
+
+
+@_recurrent.register_fake
+def _(
+    inputs: torch.Tensor, lengths: torch.Tensor, w: torch.Tensor, r: torch.Tensor, b: torch.Tensor, hidden_size: int,
+    is_lstm: bool,
+) -> torch.Tensor:  # fmt: skip
+    return inputs.new_empty(inputs.shape[0], inputs.shape[1], w.shape[0] * hidden_size)
+
+
+def _translate_recurrent(inputs: Any, lengths: Any, w: Any, r: Any, b: Any, hidden_size: int, is_lstm: bool) -> Any:
+    """ONNX's LSTM or GRU, which stops each row at its length and reads it backwards from there."""
+    from onnxscript import opset20
+
+    op: Any = opset20
+    directions = "bidirectional" if w.shape[0] == 2 else "forward"
+    options = {"hidden_size": hidden_size, "direction": directions}
+    steps_first = op.Transpose(inputs, perm=[1, 0, 2])
+    count = op.Cast(lengths, to=6)  # int32
+    if is_lstm:
+        states, _, _ = op.LSTM(steps_first, w, r, b, count, **options)
+    else:
+        states, _ = op.GRU(steps_first, w, r, b, count, linear_before_reset=1, **options)
+    # (N, directions, B, hidden) -> (B, N, directions * hidden)
+    return op.Reshape(op.Transpose(states, perm=[2, 0, 1, 3]), op.Constant(value_ints=[0, 0, -1]))
+
+
+class _OnnxLayer(nn.Module):
+    """A recurrent layer as one operator of ONNX, over texts that are padded on the right."""
+
+    def __init__(self, layer: RecurrentLayer) -> None:
+        super().__init__()
+        network = layer.network
+        self.hidden_size, self.is_lstm = network.hidden_size, isinstance(network, nn.LSTM)
+        suffixes = ("_l0", "_l0_reverse") if network.bidirectional else ("_l0",)
+        # torch has the gates as i f g o and r z n, ONNX as i o f g and z r n.
+        order = (0, 3, 1, 2) if self.is_lstm else (1, 0, 2)
+
+        def reordered(name: str) -> torch.Tensor:
+            gates = getattr(network, name).detach().chunk(len(order))
+            return torch.cat([gates[gate] for gate in order])
+
+        self.w = nn.Parameter(torch.stack([reordered(f"weight_ih{suffix}") for suffix in suffixes]))
+        self.r = nn.Parameter(torch.stack([reordered(f"weight_hh{suffix}") for suffix in suffixes]))
+        self.b = nn.Parameter(
+            torch.stack(
+                [torch.cat([reordered(f"bias_{kind}{suffix}") for kind in ("ih", "hh")]) for suffix in suffixes]
+            )
+        )
+
+    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        lengths = attention_mask.sum(dim=1)
+        return _recurrent(hidden_states, lengths, self.w, self.r, self.b, self.hidden_size, self.is_lstm)
+
+
+def _exportable(module: _Exported) -> _Exported:
+    """A copy whose recurrent layers are operators of ONNX; torch's have no free length there."""
+    module = copy.deepcopy(module)
+    layers = module.encoder.sequence_encoder.layers
+    for index, layer in enumerate(layers):
+        if isinstance(layer, RecurrentLayer):
+            layers[index] = _OnnxLayer(layer)
+    return module.eval()
+
+
+def _write_model(module: nn.Module, batch: Any, path: Path) -> None:
+    dims = {0: torch.export.Dim("texts"), 1: torch.export.Dim("tokens")}
+    with _silence():
+        program: Any = torch.onnx.export(
+            module, (batch["input_ids"], batch["attention_mask"]), dynamo=True, dynamic_shapes=(dims, dims),
+            opset_version=_OPSET, input_names=["input_ids", "attention_mask"], output_names=["sentence_embedding"],
+            custom_translation_table={torch.ops.hf_meanmax.recurrent.default: _translate_recurrent}, verbose=False,
+        )  # fmt: skip
+        program.save(str(path))
+
+
+def _write_int8(source: Path, target: Path) -> None:
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    is_large = source.with_name(f"{source.name}.data").is_file()
+    with _silence():
+        quantize_dynamic(
+            str(source), str(target), weight_type=QuantType.QInt8, per_channel=True, use_external_data_format=is_large
+        )
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Without what the exporters tell of themselves."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+def _require_packages() -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+        from onnxruntime.quantization import quantize_dynamic  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            f'Exporting to ONNX needs more packages ({error.name}): pip install "hf_meanmax[onnx]"'
+        ) from None
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = make_parser("hf-meanmax-onnx", "Write a checkpoint's encoder as ONNX, and check it against torch.")
+    parser.add_argument("checkpoint", help="a checkpoint (folder or name on the Hub)")
+    parser.add_argument("--output", help="folder; by default onnx/ in the checkpoint")
+    parser.add_argument("--no-int8", action="store_true", help="leave out the quantised model")
+    parser.add_argument("--texts", help="text file: compare with torch on its first 1,000 lines")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command line; see `--help`."""
+    args = parse_arguments(build_parser(), argv)
+    with one_line_errors("onnx"):
+        texts = _TEXTS if args.texts is None else list(islice(filter(None, open_corpus(args.texts)), 1000))
+        if not texts:
+            raise ValueError(f"{args.texts} has no text to compare on.")
+        report = export_onnx(args.checkpoint, args.output, int8=not args.no_int8, texts=texts)
+        for name, found in report.items():
+            print(
+                f"{name}: {found['bytes'] / 1e6:.1f} MB; against torch: largest difference "
+                f"{found['largest_difference']:.2g}, least cosine {found['least_cosine']:.5f}"
+            )
+        print(f"written to {_output_folder(args.checkpoint, args.output)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""Which words an encoder with inner attention reads, and what a classifier makes of them.
+
+    hf-meanmax-attention runs/reviews/model "the food was awful but the staff were kind"
+    hf-meanmax-attention with-penalty/model without-penalty/model --input reviews.txt --output attention
+
+Several checkpoints are shown side by side. The terminal gets the texts, shaded; `--output` gets figures, a page of all
+texts and the numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hf_meanmax.checkpoint.folder import check_checkpoint, checkpoint_folder, full_auto_class
+from hf_meanmax.commands.options import make_parser, one_line_errors, parse_arguments, positive_int
+from hf_meanmax.data.corpus import open_corpus
+from hf_meanmax.files import replacing_folder
+from hf_meanmax.plots.attention import ReadText, attention_page, attention_text, plot_head_maps
+from hf_meanmax.plots.figures import save_figure
+
+from .decoding import inner_attention_weights, token_texts
+
+ATTENTION_FILE = "attention.json"
+ATTENTION_PAGE = "attention.html"
+_OWNED = (ATTENTION_FILE, ATTENTION_PAGE, "text-*.png")
+
+
+def read_texts(checkpoints: Sequence[str | os.PathLike[str]], texts: Sequence[str]) -> list[ReadText]:
+    """What the inner attention of each checkpoint reads of each text; a classifier's label with its probability.
+
+    Checkpoints go by their folders' names, or where these are alike by their paths.
+
+    Raises:
+        FileNotFoundError, ValueError: no such checkpoint, one with another pooling, checkpoints that cut texts into
+            other tokens, or no text.
+    """
+    if isinstance(texts, str) or not texts:
+        raise ValueError(f"texts is {texts!r}; give a list of one text at least.")
+    paths = [checkpoint_folder(name) for name in checkpoints]
+    names = _short_names([str(path) for path in paths])
+    cut: list[list[str]] = []
+    weights: list[dict[str, Any]] = [{} for _ in texts]
+    said: list[dict[str, str]] = [{} for _ in texts]
+    for path, name in zip(paths, names, strict=True):
+        encoder, classifier, tokenizer = _load(path)
+        tokens = [token_texts(tokenizer, ids) for ids in tokenizer(list(texts))["input_ids"]]
+        if cut and tokens != cut:
+            raise ValueError(f"{path} cuts the texts into other tokens than {paths[0]}; show the two apart.")
+        cut = tokens
+        for row, found in enumerate(inner_attention_weights(encoder, tokenizer, texts)):
+            weights[row][name] = found
+        if classifier is not None:
+            for row, text in enumerate(texts):
+                said[row][name] = _label(classifier, tokenizer, text)
+    return [ReadText("", *entry) for entry in zip(cut, weights, said, strict=True)]
+
+
+def _load(path: Path) -> tuple[Any, Any, Any]:
+    """Encoder, classifier of single texts (or None) and tokenizer of a checkpoint."""
+    from accelerate import PartialState
+    from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+
+    config, device = check_checkpoint(path), PartialState().device
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    if full_auto_class(config) == "AutoModelForSequenceClassification" and config.pair_combination is None:
+        classifier = AutoModelForSequenceClassification.from_pretrained(path).eval().to(device)
+        return classifier.encoder, classifier, tokenizer
+    return AutoModel.from_pretrained(path).eval().to(device), None, tokenizer
+
+
+@torch.no_grad()
+def _label(classifier: Any, tokenizer: Any, text: str) -> str:
+    logits = classifier(**tokenizer([text], return_tensors="pt").to(classifier.device)).logits[0].float()
+    if classifier.config.problem_type == "regression":
+        return f"{logits[0].item():.2f}"
+    probability, label = logits.softmax(dim=-1).max(dim=-1)
+    return f"{classifier.config.id2label[label.item()]} ({probability.item():.2f})"
+
+
+def _short_names(paths: Sequence[str]) -> list[str]:
+    """The shortest ends of the paths that tell them apart."""
+    parts = [Path(path).parts for path in paths]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = [str(Path(*part[-length:])) for part in parts]
+        if len(set(names)) == len(names) and names != ["model"]:
+            return names
+    return list(paths)
+
+
+def write_attention(
+    read: Sequence[ReadText], folder: str | os.PathLike[str], title: str = "Attention", most_figures: int = 20
+) -> None:
+    """Writes a page of all texts, the numbers, and a figure of each of the first `most_figures` texts; all or nothing.
+
+    Without matplotlib the figures are left out, which is said on stderr.
+
+    Raises:
+        FileExistsError: `folder` is a file.
+    """
+    content = [
+        {
+            "heading": text.heading,
+            "tokens": list(text.tokens),
+            "said": dict(text.said),
+            "weights": {name: weights.round(6).tolist() for name, weights in text.weights.items()},
+        }
+        for text in read
+    ]
+    with replacing_folder(folder, _OWNED) as partial:
+        with open(partial / ATTENTION_FILE, "w", encoding="utf-8") as file:
+            json.dump(content, file, ensure_ascii=False)
+            file.write("\n")
+        (partial / ATTENTION_PAGE).write_text(attention_page(title, read), encoding="utf-8")
+        try:
+            for number, text in enumerate(islice(read, most_figures), 1):
+                weights = text.weights if len(text.weights) > 1 else next(iter(text.weights.values()))
+                save_figure(plot_head_maps(text.tokens, weights), partial / f"text-{number}.png")
+        except ImportError as error:
+            print(f"No figures were drawn. {error}", file=sys.stderr)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = make_parser("hf-meanmax-attention", "Show which words inner attention reads.")
+    parser.add_argument("what", nargs="+", metavar="CHECKPOINT|TEXT", help="checkpoints (folders), then texts")
+    parser.add_argument("--input", help="text file with further texts, one a line")
+    parser.add_argument("--output", help="folder for the page, the figures and the numbers")
+    parser.add_argument("--limit", type=positive_int, default=200, help="most texts of --input")
+    parser.add_argument(
+        "--color", choices=("auto", "always", "never"), default="auto", help="shade words on the terminal"
+    )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command line; see `--help`."""
+    args = parse_arguments(build_parser(), argv)
+    with one_line_errors("attention"):
+        checkpoints = [item for item in args.what if os.path.isfile(os.path.join(item, "config.json"))]
+        texts = [item for item in args.what if item not in checkpoints]
+        # A name on the Hub is no folder here; where no folder is given, the first word is one.
+        if not checkpoints:
+            checkpoints, texts = texts[:1], texts[1:]
+        paths = [item for item in texts if os.sep in item and item.split() == [item]]
+        if paths:
+            raise FileNotFoundError(
+                f"There is no checkpoint {paths[0]!r}. (One word with a {os.sep!r} is no text here.)"
+            )
+        if args.input is not None:
+            texts += islice(filter(None, open_corpus(args.input)), args.limit)
+        if not texts:
+            raise ValueError("There is no text to show: give texts after the checkpoints, or --input FILE.")
+        read = read_texts(checkpoints, texts)
+        color = args.color == "always" or (args.color == "auto" and sys.stdout.isatty())
+        for text in read:
+            for name, weights in text.weights.items():
+                print(" ".join(filter(None, (name, text.said.get(name)))))
+                print(attention_text(text.tokens, weights, color))
+        if args.output is not None:
+            write_attention(read, args.output, " and ".join(_short_names(checkpoints)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,297 @@
+"""What a decoder reads while it says a text again: its attention over the latent rows, or its gates on them.
+
+    hf-meanmax-inspect runs/mine/model "the old man sat by the fire" --output inspection
+
+Each text is encoded and decoded greedily; what is recorded goes into figures and into inspection.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
+from hf_meanmax.commands.options import make_parser, one_line_errors, parse_arguments
+from hf_meanmax.data.corpus import open_corpus
+from hf_meanmax.files import replacing_folder
+from hf_meanmax.plots.alignment import (
+    alignment_page,
+    attention_by_position,
+    induced_alignment,
+    plot_alignment,
+    plot_attention_by_position,
+)
+from hf_meanmax.plots.attention import plot_head_maps
+from hf_meanmax.plots.decoding import GATE_QUANTILES, plot_latent_attention, plot_latent_gates
+from hf_meanmax.plots.figures import save_figure
+
+INSPECTION_FILE = "inspection.json"
+ALIGNMENT_PAGE = "alignments.html"
+POSITIONS_FIGURE = "attention-by-position.png"
+_OWNED = (INSPECTION_FILE, ALIGNMENT_PAGE, POSITIONS_FIGURE, "text-*.png")
+
+
+@dataclass(frozen=True)
+class DecodingRecord:
+    """What a decoder said, and what it read at each of the T steps.
+
+    Attributes:
+        text: what was encoded.
+        reconstruction: what was said.
+        tokens: the T tokens said; the last one ends the text unless it grew too long.
+        source_tokens: the N tokens that were encoded.
+        attentions: `(layers, heads, T, L)` over the rows `config.pooling_rows`, or over the source tokens where there
+            are no rows; None where the decoder has none.
+        gates: `(layers, T, R, d)` on the rows `config.gated_rows`; None where the decoder has none.
+        word_weights: `(L, N)` of the tokens in each row of inner attention; None for other poolings.
+    """
+
+    text: str
+    reconstruction: str
+    tokens: list[str]
+    source_tokens: list[str]
+    attentions: np.ndarray | None
+    gates: np.ndarray | None
+    word_weights: np.ndarray | None = None
+
+    @property
+    def alignment(self) -> np.ndarray | None:
+        """What each head of inner attention adds to the alignment of source and said tokens, in the last layer:
+        `(L, T, N)`; None for other models."""
+        if self.word_weights is None or self.attentions is None:
+            return None
+        return induced_alignment(self.attentions[-1].mean(axis=0), self.word_weights)
+
+
+@torch.no_grad()
+def record_decoding(model: Any, tokenizer: Any, text: str, target_tokenizer: Any = None) -> DecodingRecord:
+    """Encodes a text, says it again (or its translation) greedily, and records what the decoder reads of the rows.
+
+    The record is that of one forward pass over what was said, which equals the steps of the generation.
+
+    Args:
+        model: an autoencoder in evaluation mode.
+        tokenizer: its tokenizer.
+        text: one text.
+        target_tokenizer: of what is said, where it is another.
+
+    Raises:
+        ValueError: the decoder reads the latent rows before its first word alone, so there is nothing to record.
+    """
+    batch = tokenizer([text], return_tensors="pt").to(model.device)
+    with _written_out_attention(model):
+        said = model.generate(**batch, do_sample=False, num_beams=1)
+        output = model(**batch, decoder_input_ids=said[:, :-1], output_attentions=True, output_latent_gates=True)
+        has_weights = model.config.pooling == "inner_attention"
+        word_weights = model.encoder(**batch).pooling_attentions if has_weights else None
+    says = tokenizer if target_tokenizer is None else target_tokenizer
+    if not output.cross_attentions and not output.latent_gates and word_weights is None:
+        raise ValueError(
+            f"decoder_type is {model.config.decoder_type!r}: this decoder reads the latent rows before its first word "
+            "alone, so it has neither attention over them nor gates on them to show."
+        )
+    return DecodingRecord(
+        text,
+        says.decode(said[0], skip_special_tokens=True),
+        token_texts(says, said[0, 1:].tolist()),
+        token_texts(tokenizer, batch["input_ids"][0].tolist()),
+        _stacked(output.cross_attentions),
+        _stacked(output.latent_gates),
+        None if word_weights is None else word_weights[0].float().cpu().numpy(),
+    )
+
+
+@torch.no_grad()
+def inner_attention_weights(
+    encoder: Any, tokenizer: Any, texts: Iterable[str], batch_size: int = 64
+) -> Iterator[np.ndarray]:
+    """The weights `(L, N)` of each text's tokens in the rows of an encoder's inner attention.
+
+    Raises:
+        ValueError: the encoder has another pooling.
+    """
+    if encoder.config.pooling != "inner_attention":
+        raise ValueError(f"`pooling` is {encoder.config.pooling!r}; only 'inner_attention' gives words weights.")
+    remaining = iter(texts)
+    while block := list(islice(remaining, batch_size)):
+        batch = tokenizer(block, padding=True, return_tensors="pt").to(encoder.device)
+        weights = encoder(**batch).pooling_attentions.float().cpu().numpy()
+        for row, mask in zip(weights, batch["attention_mask"].bool().cpu().numpy(), strict=True):
+            yield row[:, mask]
+
+
+@contextmanager
+def _written_out_attention(model: Any) -> Iterator[None]:
+    """The fast implementations of attention give no weights."""
+    usual = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(usual)
+
+
+def _stacked(layers: Sequence[torch.Tensor] | None) -> np.ndarray | None:
+    """The only text of the batch, one entry a layer."""
+    return np.stack([layer[0].float().cpu().numpy() for layer in layers]) if layers else None
+
+
+def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
+    """Each token as it reads."""
+    if type(tokenizer.backend_tokenizer.model).__name__ == "WordLevel":
+        return tokenizer.convert_ids_to_tokens(ids)
+    # Pieces stand for bytes, and look like text only when decoded.
+    return [tokenizer.decode([number]) for number in ids]
+
+
+def write_inspection(
+    model: Any,
+    tokenizer: Any,
+    texts: Sequence[str],
+    folder: str | os.PathLike[str],
+    name: str = "",
+    target_tokenizer: Any = None,
+    position_texts: Iterable[str] | None = None,
+) -> list[DecodingRecord]:
+    """Records the decoding of each text; writes figures and inspection.json, all of them or none.
+
+    Without matplotlib the figures are left out, which is said on stderr.
+
+    Args:
+        model: an autoencoder in evaluation mode.
+        tokenizer: its tokenizer.
+        texts: the texts.
+        folder: where to write; an older inspection there is replaced.
+        name: of the checkpoint, for inspection.json.
+        target_tokenizer: of what is said, where it is another.
+        position_texts: further texts, over which each head's weights by relative position are averaged.
+
+    Returns:
+        A record a text.
+
+    Raises:
+        ValueError: no text, or the decoder has nothing to show (see [`record_decoding`]).
+        FileExistsError: `folder` is a file.
+    """
+    if isinstance(texts, str) or not texts:
+        raise ValueError(f"texts is {texts!r}; give a list of one text at least.")
+    config = model.config
+    records = [record_decoding(model, tokenizer, text, target_tokenizer) for text in texts]
+    content = {
+        "checkpoint": name,
+        "decoder_type": config.decoder_type,
+        "attention_rows": list(config.pooling_rows) if records[0].attentions is not None else [],
+        "gated_rows": list(config.gated_rows),
+        "texts": [_numbers(record, config.gated_rows) for record in records],
+    }
+    aligned = [
+        (record.source_tokens, record.tokens, record.alignment, record.word_weights)
+        for record in records
+        if record.alignment is not None and record.word_weights is not None
+    ]
+    profile = None
+    if position_texts is not None:
+        profile = attention_by_position(inner_attention_weights(model.encoder, tokenizer, position_texts))
+        content["attention_by_position"] = _rounded(profile)
+    with replacing_folder(folder, _OWNED) as partial:
+        with open(partial / INSPECTION_FILE, "w", encoding="utf-8") as file:
+            json.dump(content, file, ensure_ascii=False)
+            file.write("\n")
+        if aligned:
+            page = alignment_page(name or config.model_type, aligned)
+            (partial / ALIGNMENT_PAGE).write_text(page, encoding="utf-8")
+        try:
+            if profile is not None:
+                save_figure(plot_attention_by_position(profile), partial / POSITIONS_FIGURE)
+            for number, record in enumerate(records, 1):
+                _draw(record, config, partial, f"text-{number}")
+        except ImportError as error:
+            print(f"No figures were drawn. {error}", file=sys.stderr)
+    return records
+
+
+def _numbers(record: DecodingRecord, gated_rows: Sequence[str]) -> dict[str, Any]:
+    """A record as JSON: attention by layer, head, step and row; of the gates mean and quantiles over the dimensions."""
+    numbers: dict[str, Any] = {
+        "text": record.text,
+        "reconstruction": record.reconstruction,
+        "tokens": record.tokens,
+        "source_tokens": record.source_tokens,
+    }
+    if record.word_weights is not None:
+        numbers["word_weights"] = _rounded(record.word_weights)
+    if record.attentions is not None:
+        numbers["attention"] = _rounded(record.attentions)
+    if record.gates is not None:
+        low, high = np.quantile(record.gates, GATE_QUANTILES, axis=-1)
+        statistics = {"mean": record.gates.mean(axis=-1), "quantile_10": low, "quantile_90": high}
+        numbers["gates"] = [
+            {
+                row: {name: _rounded(values[layer, :, place]) for name, values in statistics.items()}
+                for place, row in enumerate(gated_rows)
+            }
+            for layer in range(len(record.gates))
+        ]
+    return numbers
+
+
+def _rounded(values: np.ndarray) -> Any:
+    return values.astype(np.float64).round(6).tolist()
+
+
+def _draw(record: DecodingRecord, config: Any, folder: Path, name: str) -> None:
+    """One set of figures a layer, and the alignment where there is one."""
+    rows = config.pooling_rows if config.has_latents else record.source_tokens
+    if record.word_weights is not None:
+        save_figure(plot_head_maps(record.source_tokens, record.word_weights), folder / f"{name}-heads.png")
+    if record.alignment is not None:
+        figure = plot_alignment(record.source_tokens, record.tokens, record.alignment)
+        save_figure(figure, folder / f"{name}-alignment.png")
+    for layer in range(config.num_hidden_layers):
+        prefix = name if config.num_hidden_layers == 1 else f"{name}-layer-{layer + 1}"
+        if record.attentions is not None:
+            weights = record.attentions[layer]
+            for per_head, suffix in ((False, "attention"), (True, "attention-by-head")):
+                figure = plot_latent_attention(record.tokens, weights, rows, per_head)
+                save_figure(figure, folder / f"{prefix}-{suffix}.png")
+        if record.gates is not None:
+            figure = plot_latent_gates(record.tokens, record.gates[layer], config.gated_rows)
+            save_figure(figure, folder / f"{prefix}-gates.png")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = make_parser("hf-meanmax-inspect", "Show what a decoder reads of the latent rows while it says a text.")
+    parser.add_argument("checkpoint", help="a checkpoint with its decoder (folder or name on the Hub)")
+    parser.add_argument("text", nargs="+", help="texts")
+    parser.add_argument("--output", required=True, help="folder for inspection.json and the figures")
+    parser.add_argument("--positions", help="text file: each head's weights by position, averaged over its lines")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> None:
+    """The command line; see `--help`. Prints what is said for each text."""
+    args = parse_arguments(build_parser(), argv)
+    with one_line_errors("inspect"):
+        from accelerate import PartialState
+
+        model, tokenizer = load_checkpoint(args.checkpoint)
+        model.to(PartialState().device)
+        says = load_target_tokenizer(args.checkpoint, model.config, tokenizer)
+        lines = None if args.positions is None else filter(None, open_corpus(args.positions))
+        for record in write_inspection(model, tokenizer, args.text, args.output, args.checkpoint, says, lines):
+            print(" ".join(record.reconstruction.splitlines()))
+
+
+if __name__ == "__main__":
+    main()

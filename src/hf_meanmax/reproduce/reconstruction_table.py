@@ -1,0 +1,160 @@
+"""Reconstructions of several systems side by side as a Markdown table (Zhang, Wu, Li and Zhang, table 3).
+
+The texts come from the output folders of [`~hf_meanmax.evaluation.reconstruction.score_checkpoint`].
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hf_meanmax.commands.options import make_parser, one_line_errors, parse_arguments, positive_int
+from hf_meanmax.data.sentences import is_unsegmented
+from hf_meanmax.evaluation.markdown import markdown_table, markdown_text
+from hf_meanmax.files import replacing_file
+
+TEXTS_FILE = "reconstructions.tsv"
+_HEADER = "text\treconstruction"
+
+
+def write_texts(folder: Path, texts: Sequence[str], said: Sequence[str]) -> None:
+    """Writes texts and what was said for each to `reconstructions.tsv`; tabs and line breaks become spaces."""
+    with replacing_file(folder / TEXTS_FILE) as file:
+        file.write(_HEADER + "\n")
+        for pair in zip(texts, said, strict=True):
+            file.write("\t".join(re.sub(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]", " ", text) for text in pair) + "\n")
+
+
+def read_texts(folder: str | os.PathLike[str]) -> list[tuple[str, str]]:
+    """Each text and what was said for it, from an `--output` folder of `scripts/reconstruct.py`.
+
+    Raises:
+        FileNotFoundError: the folder has no `reconstructions.tsv`.
+        ValueError: that file is damaged.
+    """
+    path = Path(folder) / TEXTS_FILE
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing; name an --output folder of reconstruct.py.")
+    header, *lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    if header != _HEADER:
+        raise ValueError(f"{path} is damaged: its first line is {header!r}, expected {_HEADER!r}.")
+    pairs = []
+    for number, line in enumerate(lines, 2):
+        text, *rest = line.split("\t")
+        if len(rest) != 1:
+            raise ValueError(f"{path} is damaged: line {number} has {len(rest) + 1} columns, expected 2.")
+        pairs.append((text, rest[0]))
+    return pairs
+
+
+def sample_texts(texts: Sequence[str], number: int, seed: int = 0) -> list[str]:
+    """Draws texts of all lengths: one from each of `number` equally large parts, from the shortest to the longest.
+
+    Args:
+        texts: texts; which are drawn does not depend on their order, nor on copies.
+        number: how many; all of them where there are no more.
+        seed: of the drawing.
+
+    Raises:
+        ValueError: `number` is less than 1, or there is no text.
+    """
+    if number < 1 or not texts:
+        raise ValueError(f"{number} of {len(texts)} texts cannot be drawn; ask for 1 or more of 1 or more.")
+    ordered = sorted(set(texts), key=lambda text: (_length(text), text))
+    generator = np.random.default_rng(seed)
+    parts = np.array_split(np.arange(len(ordered)), min(number, len(ordered)))
+    return [ordered[generator.choice(part)] for part in parts]
+
+
+def _length(text: str) -> int:
+    """Words, or characters in a script without spaces between words."""
+    words = text.split()
+    return len("".join(words)) if is_unsegmented([text]) else len(words)
+
+
+def reconstruction_table(systems: Mapping[str, Sequence[tuple[str, str]]], texts: Sequence[str]) -> str:
+    """A Markdown table of what each system said for each text, below the text itself.
+
+    Args:
+        systems: pairs of a text and what was said for it, as [`read_texts`] gives them, by the name of the system.
+        texts: those to show, for instance of [`sample_texts`].
+
+    Raises:
+        ValueError: no system, or a text that one of them lacks.
+    """
+    if not systems:
+        raise ValueError("No system to show: give pairs of text and reconstruction by the system's name.")
+    said = {name: dict(pairs) for name, pairs in systems.items()}
+    rows = []
+    for text in texts:
+        rows.append([f"{_length(text):,}", "ground truth", markdown_text(text)])
+        for name, reconstructions in said.items():
+            if text not in reconstructions:
+                raise ValueError(f"{name} has no reconstruction of {text!r}; choose a text that all systems share.")
+            rows.append(["", markdown_text(name), markdown_text(reconstructions[text])])
+    return markdown_table(["length", "system", "text"], rows, "rll")
+
+
+def write_table(
+    path: str | os.PathLike[str],
+    systems: Mapping[str, Sequence[tuple[str, str]]],
+    number: int = 5,
+    seed: int = 0,
+    rows: Sequence[int] | None = None,
+) -> None:
+    """Writes [`reconstruction_table`] and below it how its texts were chosen.
+
+    Args:
+        path: the Markdown file.
+        systems: as [`reconstruction_table`] takes them.
+        number, seed: how many texts are drawn from those that all systems share ([`sample_texts`]).
+        rows: the texts to show instead, by their numbers in the first system, from 1.
+
+    Raises:
+        ValueError: no system, no text that all systems share, or a row that is not there.
+    """
+    known = [[text for text, _ in pairs] for pairs in systems.values()]
+    if rows is None:
+        shared = set(known[0]).intersection(*known[1:]) if known else set[str]()
+        if not shared:
+            raise ValueError(f"No text is shared by {', '.join(systems) or 'no system'}; let all say the same texts.")
+        texts = sample_texts(list(shared), number, seed)
+        note = f"{len(texts):,} of {len(shared):,} texts, drawn with seed {seed}, from short to long."
+    else:
+        count = len(known[0]) if known else 0
+        if not all(1 <= row <= count for row in rows):
+            raise ValueError(f"rows is {', '.join(map(str, rows))}; the first system has the rows 1 to {count:,}.")
+        texts = [known[0][row - 1] for row in rows]
+        note = f"Chosen texts: {', '.join(map(str, rows))} of {count:,}."
+    table = reconstruction_table(systems, texts)
+    with replacing_file(path) as file:
+        file.write(f"{table}\n\n{note} Lengths are in words, of Chinese and Japanese in characters.\n")
+
+
+def system_name(folder: str | os.PathLike[str]) -> str:
+    """What a figure or table calls an output folder: its last name."""
+    return Path(os.path.abspath(folder)).name
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command line of `scripts/compare_reconstructions.py`."""
+    parser = make_parser("compare_reconstructions.py", "One table of the reconstructions of several systems.")
+    parser.add_argument("folders", nargs="+", help="--output folders of reconstruct.py, with the same texts")
+    parser.add_argument("--names", nargs="+", help="of the systems (default: those of their folders)")
+    parser.add_argument("--output", required=True, help="Markdown file")
+    parser.add_argument("--number", type=positive_int, default=5, help="texts to draw, from short to long")
+    parser.add_argument("--seed", type=int, default=0, help="of the drawing")
+    parser.add_argument("--rows", type=positive_int, nargs="+", help="show these texts of the first folder instead")
+    args = parse_arguments(parser, argv)
+    with one_line_errors("compare_reconstructions.py"):
+        names = args.names or [system_name(folder) for folder in args.folders]
+        if len(names) != len(args.folders):
+            raise ValueError(f"{len(names)} names for {len(args.folders)} folders; give one each.")
+        systems = {name: read_texts(folder) for name, folder in zip(names, args.folders, strict=True)}
+        if len(systems) < len(names):
+            raise ValueError(f"The systems need different names, got {', '.join(names)}; give --names.")
+        write_table(args.output, systems, args.number, args.seed, args.rows)

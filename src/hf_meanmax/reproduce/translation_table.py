@@ -1,0 +1,197 @@
+"""Translators side by side: BLEU beside the scores of their representations, and how the two go together (Cifka 2018,
+chapter 5).
+
+The scores come from the output folders of `scripts/evaluate.py`; the translations are made here, and kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_meanmax.commands.options import make_parser, named_folders, one_line_errors, parse_arguments, positive_int
+from hf_meanmax.data import open_corpus
+from hf_meanmax.evaluation.correlations import MIN_MODELS, correlation_matrix
+from hf_meanmax.evaluation.markdown import markdown_table, markdown_text
+from hf_meanmax.evaluation.report import RESULTS, Results
+from hf_meanmax.evaluation.text_scores import score_texts
+from hf_meanmax.files import replacing_file
+
+TABLE, NUMBERS, FIGURE = "translators.md", "translators.json", "correlations.png"
+_PARAPHRASES = "paraphrases"
+
+
+def score_translator(
+    folder: str | os.PathLike[str],
+    pairs: Mapping[str, tuple[Sequence[str], Sequence[str]]],
+    batch_size: int = 64,
+    known: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Cased BLEU (sacrebleu's 13a) of a checkpoint's greedy translations, and what it is.
+
+    Args:
+        folder: a checkpoint that translates.
+        pairs: source texts and their translations, by the name of the set.
+        batch_size: texts translated together.
+        known: what this returned before; sets are not translated again where the weights and the texts are the same.
+
+    Returns:
+        `architecture`, `heads`, `size` (of the representation, 0 where there is none), `BLEU NAME` of each set, and
+        `fingerprint`, hashes of the weights and of each set's texts.
+
+    Raises:
+        FileNotFoundError, ValueError: as [`load_checkpoint`].
+    """
+    from accelerate import PartialState
+
+    from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
+    from hf_meanmax.data import Documents
+    from hf_meanmax.inference.encode import weights_fingerprint
+    from hf_meanmax.inference.translate import translate_corpus
+
+    model, tokenizer = load_checkpoint(folder)
+    model.to(PartialState().device)
+    config = model.config
+    weights = weights_fingerprint(model)
+    known = known or {}
+    before = known.get("fingerprint", {})
+    says = load_target_tokenizer(folder, config, tokenizer)
+    scores: dict[str, Any] = {
+        "architecture": getattr(config, "architecture", None) or config.model_type,
+        "heads": config.num_latents,
+        "size": config.sentence_embedding_size,
+        "fingerprint": {"weights": weights},
+    }
+    for name, (texts, references) in pairs.items():
+        content = json.dumps([texts, references]).encode()
+        scores["fingerprint"][name] = hashlib.blake2b(content, digest_size=16).hexdigest()
+        if before.get("weights") == weights and before.get(name) == scores["fingerprint"][name]:
+            scores[f"BLEU {name}"] = known[f"BLEU {name}"]
+            continue
+        said = list(translate_corpus(model, tokenizer, says, Documents([texts]), batch_size=batch_size))
+        # A document ends in a blank line.
+        scores[f"BLEU {name}"] = score_texts(said[: len(texts)], references, "13a", rouge=False).bleu
+    return scores
+
+
+def representation_scores(results: Results) -> dict[str, float]:
+    """What the thesis's tables have of an encoder: the mean accuracy of the classification tasks, the mean correlation
+    (times 100) of the similarity tasks, and the metrics of the paraphrase clusters."""
+    by_kind: dict[str, list[float]] = {"accuracy": [], "pearson": []}
+    for task, found in results.scores.items():
+        main = results.tasks[task]["main"]
+        if main in by_kind:
+            by_kind[main].append(found["metrics"][main])
+    scores = {}
+    if by_kind["accuracy"]:
+        scores[f"mean accuracy of {len(by_kind['accuracy'])}"] = _mean(by_kind["accuracy"])
+    if by_kind["pearson"]:
+        scores[f"mean similarity of {len(by_kind['pearson'])}"] = 100 * _mean(by_kind["pearson"])
+    for task, found in results.scores.items():
+        if task.startswith(_PARAPHRASES):
+            scores |= {f"{task.removeprefix(_PARAPHRASES + '-')} {name}": v for name, v in found["metrics"].items()}
+    return scores
+
+
+def compare_translators(
+    folders: Mapping[str, str | os.PathLike[str]],
+    pairs: Mapping[str, tuple[Sequence[str], Sequence[str]]],
+    output: str | os.PathLike[str],
+    results: str | os.PathLike[str] | None = None,
+    batch_size: int = 64,
+) -> dict[str, dict[str, Any]]:
+    """Writes a table and the numbers of translators and, of three or more, the heat map of correlations between BLEU
+    and the scores of the representations. What was translated before, by the same weights, is not translated again.
+
+    Args:
+        folders: checkpoints by the name of the system.
+        pairs: source texts and their translations, by the name of the set.
+        output: a folder.
+        results: the output folder of `evaluate.py` with a folder for each system; systems that have none there, or no
+            representation, have no scores but BLEU.
+        batch_size: texts translated together.
+
+    Returns:
+        The scores of each system.
+    """
+    output = Path(output)
+    output.mkdir(parents=True, exist_ok=True)
+    path = output / NUMBERS
+    known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    systems: dict[str, dict[str, Any]] = {}
+    for name, folder in folders.items():
+        found = score_translator(folder, pairs, batch_size, known.get(name))
+        own = Path(results or "") / name / RESULTS
+        if results is not None and own.is_file():
+            found |= representation_scores(Results.load(own))
+        systems[name] = found
+        with replacing_file(path) as file:
+            json.dump({**known, **systems}, file, indent=1)
+    metrics = list(dict.fromkeys(key for scores in systems.values() for key in scores))
+    metrics = [key for key in metrics if key not in ("fingerprint", "architecture", "heads", "size")]
+    rows = [
+        [
+            markdown_text(name),
+            str(scores["heads"] or ""),
+            str(scores["size"] or ""),
+            *(f"{scores[key]:.2f}" if math.isfinite(scores.get(key, math.nan)) else "" for key in metrics),
+        ]
+        for name, scores in systems.items()
+    ]
+    with replacing_file(output / TABLE) as file:
+        header = ["system", "rows", "size", *(key.replace("_", " ") for key in metrics)]
+        file.write(markdown_table(header, rows, "l" + "r" * (len(header) - 1)) + "\n")
+    if len(systems) >= MIN_MODELS:
+        from hf_meanmax.plots.correlations import plot_correlations
+        from hf_meanmax.plots.figures import save_figure
+
+        # How many rows the representation has is one of the things that the thesis correlates; a system without a
+        # representation has none.
+        shown = {
+            name: {"rows": scores["heads"] or None, **{key: scores.get(key) for key in metrics}}
+            for name, scores in systems.items()
+        }
+        names, matrix, _ = correlation_matrix(shown)
+        save_figure(plot_correlations([name.replace("_", " ") for name in names], matrix), output / FIGURE)
+    return systems
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command line of `scripts/compare_translations.py`."""
+    parser = make_parser("compare_translations.py", "One table of several translators and their representations.")
+    parser.add_argument("models", nargs="+", help="checkpoints, NAME=FOLDER or FOLDER")
+    parser.add_argument(
+        "--pairs", nargs="+", required=True, metavar="NAME=SOURCE,REFERENCE", help="texts and their translations"
+    )
+    parser.add_argument("--results", help="output folder of evaluate.py, with a folder for each name")
+    parser.add_argument("--output", required=True, help="folder for the table, the numbers and the figure")
+    parser.add_argument("--batch-size", type=positive_int, default=64, help="texts translated together")
+    args = parse_arguments(parser, argv)
+    with one_line_errors("compare_translations.py"):
+        folders = named_folders(args.models)
+        pairs = dict(map(_read_pair, args.pairs))
+        compare_translators(folders, pairs, args.output, args.results, args.batch_size)
+        print((Path(args.output) / TABLE).read_text(encoding="utf-8"), end="")
+
+
+def _read_pair(text: str) -> tuple[str, tuple[list[str], list[str]]]:
+    name, equals, files = text.partition("=")
+    source, comma, reference = files.partition(",")
+    if not (equals and comma):
+        raise ValueError(f"--pairs has {text!r}; expected NAME=SOURCE,REFERENCE.")
+    # A line and its translation keep their places, blank or not.
+    texts, references = (list(open_corpus(path)) for path in (source, reference))
+    if len(texts) != len(references):
+        raise ValueError(
+            f"{source} has {len(texts):,} lines and {reference} {len(references):,}; they must be as many."
+        )
+    return name, (texts, references)

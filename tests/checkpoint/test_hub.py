@@ -1,0 +1,366 @@
+"""Model cards, and pushing to and loading from a Hub on the loopback interface."""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+
+import huggingface_hub
+import numpy as np
+import pytest
+
+from checkpoint.loopback_hub import LoopbackHub, Repository
+from hf_meanmax import RNNCNNForContextPrediction
+from hf_meanmax.checkpoint import hub
+from hf_meanmax.checkpoint.folder import save_checkpoint
+from hf_meanmax.checkpoint.hub import HubError, push, write_model_card
+from tiny_model import TEXTS, make_model, make_tokenizer, run_python
+
+ARGS = {"corpus": ["/some/where/corpus.txt"], "learning_rate": 0.0002, "output_dir": "/some/where", "seed": 7}
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return save_checkpoint(make_model(), make_tokenizer(), tmp_path / "model", training_args=ARGS)
+
+
+@pytest.fixture
+def server(monkeypatch):
+    with LoopbackHub() as running:
+        # The environment is read at import, long before this port was known.
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", running.endpoint)
+        monkeypatch.setenv("HF_TOKEN", "hf_dummy")
+        yield running
+
+
+def test_pushed_checkpoint_loads_from_the_hub(server, folder, tmp_path):
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "state.json").write_text("{}")
+    (folder / "log.txt").write_text("log")
+    url = push(folder, "user/tiny", private=True)
+    assert url.startswith(f"{server.endpoint}/user/tiny/commit/")
+    repository = server.repositories["user/tiny"]
+    assert repository.private
+    pushed = repository.branches["main"]
+    assert {"model.safetensors", "modules.json", "sentence_bert_config.json", "README.md", "base.py"} <= set(pushed)
+    assert not {"checkpoints/state.json", "log.txt"} & set(pushed)
+    assert pushed["model.safetensors"] == (folder / "model.safetensors").read_bytes()
+    blocks = re.findall(r"```python\n(.*?)```", pushed["README.md"].decode(), flags=re.DOTALL)
+    assert len(blocks) == 2
+
+    model, tokenizer = make_model(), make_tokenizer()
+    inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    np.save(tmp_path / "tokens.npy", model.generate(**inputs, max_new_tokens=8).numpy())
+    np.save(tmp_path / "vectors.npy", model.encoder(**inputs).pooler_output.detach().numpy())
+    checks = f"""
+import numpy as np, torch
+tokens, wanted = np.load({str(tmp_path / "tokens.npy")!r}), np.load({str(tmp_path / "vectors.npy")!r})
+vectors = model.encode({TEXTS!r})
+assert np.allclose(vectors, wanted, atol=1e-6)
+inputs = tokenizer({TEXTS!r}, padding=True, return_tensors="pt")
+assert np.allclose(encoder(**inputs).pooler_output.detach().numpy(), wanted, atol=1e-6)
+assert (autoencoder.generate(sentence_embedding=torch.from_numpy(vectors)).numpy() == tokens).all()
+print("done")
+"""
+    code = "import sys; sys.modules['hf_meanmax'] = None\n" + "\n".join(blocks) + checks
+    result = run_python(
+        "-c",
+        code,
+        with_package=False,
+        HF_ENDPOINT=server.endpoint,
+        HF_TOKEN="hf_dummy",
+        HF_HUB_DISABLE_XET="1",
+        HF_HOME=str(tmp_path / "home"),
+    )
+    assert result.stdout.strip().endswith("done"), result.stderr[-3000:]
+
+
+@pytest.mark.parametrize("call", ["create", "preupload", "lfs", "commit"])
+def test_retry_after_an_error(server, folder, call):
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    server.failures[call] = [400]
+    with pytest.raises(HubError, match=r"user/tiny was not pushed: the Hub answered 400; try again"):
+        push(folder, "user/tiny")
+    assert {path: path.read_bytes() for path in before} == before
+    assert "model.safetensors" not in server.repositories.get("user/tiny", Repository()).branches["main"]
+    push(folder, "user/tiny")
+    assert "model.safetensors" in server.repositories["user/tiny"].branches["main"]
+
+
+def test_existing_repository(server, folder):
+    push(folder, "user/tiny")
+    save_checkpoint(make_model(seed=1), make_tokenizer(), folder, normalize="rows")
+    with pytest.raises(HubError, match=r"exists and holds .* files; give exist_ok"):
+        push(folder, "user/tiny")
+    # What others keep there stays, code of theirs too.
+    server.repositories["user/tiny"].branches["main"]["app/encoder.py"] = b"mine"
+    server.repositories["user/tiny"].branches["main"]["demo.py"] = b"mine"
+    push(folder, "user/tiny", exist_ok=True)
+    assert {"app/encoder.py", "demo.py"} <= set(server.repositories["user/tiny"].branches["main"])
+    content = server.repositories["user/tiny"].branches["main"]
+    assert content["model.safetensors"] == (folder / "model.safetensors").read_bytes()
+    assert "training_args.json" not in content
+
+    push(folder, "user/tiny", revision="other", exist_ok=True)
+    assert set(server.repositories["user/tiny"].branches) == {"main", "other"}
+
+
+def test_permissions(server, folder, monkeypatch):
+    server.readers.add("hf_reader")
+    with pytest.raises(HubError, match="may not write there"):
+        push(folder, "user/tiny", token="hf_reader")
+    with pytest.raises(HubError, match="does not accept the token"):
+        push(folder, "user/tiny", token="hf_wrong")
+    with pytest.raises(ValueError, match="is 'tiny'; give its owner too, USER/tiny"):
+        push(folder, "tiny")
+    with pytest.raises(ValueError, match="user/ti ny"):
+        push(folder, "user/ti ny")
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(HubError, match="no token"):
+        push(folder, "user/tiny")
+    assert server.repositories == {}
+    push(folder, "user/tiny", token="hf_dummy")
+
+
+def test_unreachable_hub(folder, monkeypatch, capsys):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", endpoint)
+    monkeypatch.setenv("HF_TOKEN", "hf_dummy")
+    with pytest.raises(HubError, match=f"no connection to {endpoint}"):
+        push(folder, "user/tiny")
+    with pytest.raises(SystemExit) as ended:
+        hub.main([str(folder), "user/tiny"])
+    assert str(ended.value).startswith("push_to_hub: user/tiny was not pushed")
+    assert "\n" not in str(ended.value)
+    assert (folder / "README.md").is_file()
+
+
+def test_what_is_to_be_private_goes_to_no_public_repository(server, folder):
+    server.repositories["user/public"] = Repository()
+    with pytest.raises(HubError, match="is public; make it private"):
+        push(folder, "user/public", private=True)
+    assert set(server.repositories["user/public"].branches.get("main", {})) <= {".gitattributes"}
+
+
+def test_a_card_tells_no_path(tmp_path):
+    told = {"train": "/some/where/train.tsv", "test": "/some/where/test.tsv", "checkpoint": "/some/where/model"}
+    told |= {"teacher": "/some/where/teacher", "seed": 7}
+    folder = save_checkpoint(make_model(), make_tokenizer(), tmp_path / "model", training_args=told)
+    text = write_model_card(folder, "user/tiny").read_text()
+    assert "Texts of `train.tsv`." in text
+    assert "/some/where" not in text
+    with pytest.raises(ValueError, match="expected a dict, got a list"):
+        write_model_card(folder, "user/tiny", results=[1])
+
+
+def test_broken_checkpoint_is_not_pushed(server, folder):
+    (folder / "modules.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"modules\.json is missing"):
+        push(folder, "user/tiny")
+    assert server.calls == []
+
+
+def test_command_line(server, folder, tmp_path, capsys):
+    card = tmp_path / "cards" / "tiny.md"
+    (tmp_path / "results.json").write_text('{"reconstruction": {"bleu": 43.21}}')
+    hub.main([str(folder), "user/tiny", "--card-only", str(card), "--results", str(tmp_path / "results.json")])
+    assert capsys.readouterr().out.strip() == str(card)
+    assert "| reconstruction.bleu | 43.21 |" in card.read_text()
+    assert server.repositories == {}
+
+    with pytest.raises(SystemExit):
+        hub.main([str(folder), "user/tiny", "--card", str(card), "--data", "Letters."])
+    assert "--data: for a card that is written" in capsys.readouterr().err
+    (folder / "README.md").write_text("written by hand")
+    hub.main([str(folder), "user/tiny", "--card", str(card)])
+    assert (folder / "README.md.1").read_text() == "written by hand"
+    (folder / "README.md.1").unlink()
+    assert server.repositories["user/tiny"].branches["main"]["README.md"] == card.read_bytes()
+    # The folder's own card does as well.
+    hub.main([str(folder), "user/same", "--card", str(folder / "README.md")])
+    assert server.repositories["user/same"].branches["main"]["README.md"] == card.read_bytes()
+    capsys.readouterr()
+    hub.main([str(folder), "user/other"])
+    assert "is pushed as it is" in capsys.readouterr().err
+    hub.main([str(folder), "user/third", "--data", "Letters."])
+    hub.main([str(folder), "user/third", "--data", "Figures.", "--exist-ok"])
+    assert "README.md.2" in capsys.readouterr().err
+    assert (folder / "README.md.1").read_bytes() == card.read_bytes()
+    assert "Letters." in (folder / "README.md.2").read_text()
+    sent = server.repositories["user/third"].branches["main"]
+    assert {name for name in sent if name.startswith("README")} == {"README.md"}
+    assert b"Figures." in sent["README.md"]
+    with pytest.raises(SystemExit) as ended:
+        hub.main([str(folder), "user/other"])
+    assert "--exist-ok" in str(ended.value)
+    with pytest.raises(SystemExit):
+        hub.main([str(folder), "user/other", "--privat"])
+    assert "did you mean --private?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("decoder", ["words_cnn", "gru"])
+def test_card_of_a_context_model_promises_no_text(tmp_path, decoder):
+    """Its code runs, and nothing says that the text comes back."""
+    model = make_model(
+        full_class=RNNCNNForContextPrediction, decoder_type=decoder, decoder_channels=[12, 8], num_context_words=5
+    )
+    objective = "next_words" if decoder == "words_cnn" else "next_sentence"
+    folder = save_checkpoint(
+        model, make_tokenizer(), tmp_path / "m", remote_code=False, training_args={**ARGS, "objective": objective}
+    )
+    text = write_model_card(folder, str(folder)).read_text(encoding="utf-8")
+    assert "autoencoder" not in text
+    assert "reconstruct" not in text
+    assert "back to the text" not in text
+    assert "comes back" not in text
+    assert "does not give the text back" in text
+    assert "AutoModelForSeq2SeqLM" not in text
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert len(blocks) == 2
+    found = {}
+    exec(blocks[1], found)
+    assert type(found["predictor"]) is RNNCNNForContextPrediction
+    tokens = found["tokens"]
+    assert tokens.shape == (2, 5) if decoder == "words_cnn" else len(tokens) == 2
+
+
+def test_card_tells_of_what_is_learnt_besides(tmp_path):
+    told = {}
+    for name, more in (("alone", {}), ("both", {"context_weight": 0.1, "teacher": "somebody/model"})):
+        folder = save_checkpoint(make_model(), make_tokenizer(), tmp_path / name, training_args={**ARGS, **more})
+        told[name] = write_model_card(folder, "user/tiny", command="python train.py", limits="Old words.").read_text()
+    assert "by reconstruction alone." in told["alone"]
+    assert (
+        "by reconstruction and by predicting the words that follow and giving the vectors of a teacher." in told["both"]
+    )
+    assert "Trained with\n\n```bash\npython train.py\n```\n\n## Figures" in told["alone"]
+    assert told["alone"].rstrip().endswith("prejudice included.\n- Old words.")
+
+
+@pytest.mark.parametrize("normalize", [None, "rows", "embedding"])
+def test_card_tells_what_one_needs(tmp_path, normalize):
+    model = make_model(seed=1)
+    folder = save_checkpoint(
+        model, make_tokenizer(), tmp_path / "m", normalize=normalize, remote_code=False, training_args=ARGS
+    )
+    text = write_model_card(folder, "user/tiny").read_text(encoding="utf-8")
+    card = huggingface_hub.ModelCard(text)
+    assert card.data.library_name == "sentence-transformers"
+    assert card.data.pipeline_tag == "sentence-similarity"
+    assert card.data.license == "apache-2.0"
+    assert "mean_max_aae" in card.data.tags
+    assert "`corpus.txt`" in text
+    assert "/some/where" not in text
+    assert "| `seed` | 7 |" in text
+    assert f"| parameters | {sum(p.numel() for p in model.parameters()):,} |" in text
+    assert "not anonymous" in text
+    assert text.count("import hf_meanmax\n") == 2
+    assert "trust_remote_code" not in text
+    assert {"autoencoder"} <= set(card.data.tags)
+    assert "its decoder turns them back to the text" in text
+    assert "AutoModelForSeq2SeqLM" in text
+    assert "predict" not in text
+    unit = {None: "gives the raw vector", "rows": "latent rows have unit length", "embedding": "of unit length"}
+    assert unit[normalize] in text
+    assert "{{" not in text
+    assert "{%" not in text
+    assert text.isascii()
+
+
+def evaluation(**scores: dict[str, float]) -> dict:
+    """The content of a results.json, as far as a card reads it."""
+    return {
+        "format_version": 1,
+        "model": {"name": "tiny"},
+        "tasks": {task: {"main": next(iter(metrics))} for task, metrics in scores.items()},
+        "scores": {task: {"metrics": metrics} for task, metrics in scores.items()},
+        "gains": {"MR": {"control": "echo_state_network", "difference": 1.25, "low": 0.5, "high": 2.0}},
+        "averages": {"macro_8": 80.5},
+        "average_gains": {"macro_8": {"control": "bag", "difference": -0.3, "low": -0.6, "high": 0.1}},
+    }
+
+
+SCORES = evaluation(
+    MR={"accuracy": 78.66, "dev_accuracy": 79.0},
+    MRPC={"accuracy": 75.5, "f1": 82.6},
+    STSB={"pearson": 0.7, "spearman": 0.69},
+)
+
+
+def test_model_index_is_read_back_by_huggingface_hub(server, folder):
+    write_model_card(folder, "user/tiny", results=SCORES)
+    card = huggingface_hub.ModelCard.load(folder / "README.md")
+    found = {(entry.dataset_name, entry.metric_type): entry for entry in card.data.eval_results}
+    assert {key: entry.metric_value for key, entry in found.items()} == {
+        ("SentEval MR", "accuracy"): 78.66,
+        ("SentEval MRPC", "accuracy"): 75.5,
+        ("SentEval MRPC", "f1"): 82.6,
+        ("SentEval STSB", "pearsonr"): 0.7,
+        ("SentEval STSB", "spearmanr"): 0.69,
+    }
+    assert found["SentEval MR", "accuracy"].task_type == "text-classification"
+    assert found["SentEval STSB", "pearsonr"].task_type == "sentence-similarity"
+    assert card.data.model_name == "tiny"
+    index = card.data.to_dict()["model-index"]
+    assert [entry["dataset"]["config"] for entry in index[0]["results"]] == ["MR", "MRPC", "STSB"]
+    assert "| MR.accuracy | 78.7 |" in card.text
+    assert "| MR.gain over the control echo state network | +1.2 [+0.5, +2.0] |" in card.text
+    assert "| STSB.pearson | 0.700 |" in card.text
+    assert "| macro_8 | 80.5 |" in card.text
+    assert "| macro_8, gain over the control bag | -0.3 [-0.6, +0.1] |" in card.text
+
+
+def test_model_index_changes_no_text_and_no_entry_of_others(folder):
+    card = folder / "README.md"
+    text = "\n# Mine\r\n\nWritten by hand, ünïcode. \n---\nno metadata: {{ x }}\n"
+    other = """model-index:
+- name: given
+  results:
+  - task: {type: reconstruction}
+    dataset: {type: books, name: Books}
+    metrics: [{type: bleu, value: 43.2}]
+  - task: {type: text-classification}
+    dataset: {type: senteval, name: SentEval CR, config: CR, split: test}
+    metrics: [{type: accuracy, value: 1.0}]
+"""
+    card.write_bytes(f"---\nlicense: mit\nmine: [1, 2]\n{other}language: en\n---\n{text}".encode())
+    assert hub.write_model_index(folder, SCORES) == card
+    assert card.read_bytes().decode().endswith(text)
+    data = huggingface_hub.ModelCard.load(card).data
+    assert (data.license, data.language, data["mine"], data.model_name) == ("mit", "en", [1, 2], "given")
+    assert [entry.dataset_name for entry in data.eval_results] == [
+        "Books", "SentEval MR", "SentEval MRPC", "SentEval MRPC", "SentEval STSB", "SentEval STSB"
+    ]  # fmt: skip
+    before = card.read_bytes()
+    hub.write_model_index(folder, SCORES)
+    assert card.read_bytes() == before
+
+
+def test_model_index_survives_a_push_and_a_new_card(server, folder):
+    hub.write_model_index(folder, SCORES)
+    text = (folder / "README.md").read_text()
+    assert f"# {folder.name}\n" in text
+    push(folder, "user/tiny")
+    pushed = server.repositories["user/tiny"].branches["main"]["README.md"].decode()
+    assert pushed == text
+    write_model_card(folder, "user/other", data="Sentences.")
+    data = huggingface_hub.ModelCard.load(folder / "README.md").data
+    assert len(data.eval_results) == 5
+    hub.main([str(folder), "user/tiny", "--data", "Other sentences.", "--exist-ok"])
+    pushed = server.repositories["user/tiny"].branches["main"]["README.md"].decode()
+    assert "Other sentences." in pushed
+    assert len(huggingface_hub.ModelCard(pushed).data.eval_results) == 5
+
+
+def test_model_index_of_what_is_no_evaluation(folder, tmp_path):
+    with pytest.raises(ValueError, match=r"results.json of evaluate.py"):
+        hub.write_model_index(folder, {"bleu": 3})
+    with pytest.raises(FileNotFoundError, match=r"has no README.md"):
+        hub.write_model_index(tmp_path, SCORES)
+    (folder / "README.md").write_text("---\na: [1\n---\ntext")
+    with pytest.raises(ValueError, match=r"README.md: the metadata at its start cannot be read"):
+        hub.write_model_index(folder, SCORES)
+    assert (folder / "README.md").read_text() == "---\na: [1\n---\ntext"

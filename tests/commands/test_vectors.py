@@ -1,0 +1,60 @@
+"""Training word vectors of a corpus from the command line."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from hf_meanmax.commands.vectors import main
+from hf_meanmax.tokenization import load_word_vectors
+
+pytest.importorskip("gensim", reason="needs gensim")
+
+
+def write_corpus(path):
+    """Two topics whose words never meet, one rare word, one capital."""
+    draw = random.Random(0)
+    topics = (["ship", "sea", "sail", "mast"], ["oven", "bread", "flour", "yeast"])
+    lines = [" ".join(draw.choices(topics[number % 2], k=8)) for number in range(600)]
+    lines[0] += " Ship rare"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_frequent_words_get_vectors_that_tell_topics_apart(tmp_path, capsys):
+    corpus, output = write_corpus(tmp_path / "corpus.txt"), tmp_path / "folder" / "vectors.safetensors"
+    main([str(corpus), "--output", str(output), "--size", "12", "--epochs", "20", "--seed", "1"])
+    assert "12 dimensions" in capsys.readouterr().out
+    vectors = load_word_vectors(output)
+    assert vectors.size == 12
+    assert {"ship", "oven"} <= set(vectors.words)
+    assert not {"rare", "Ship", "<s>", "</s>"} & set(vectors.words)
+    unit = vectors.vectors / np.linalg.norm(vectors.vectors, axis=1, keepdims=True)
+    ship, sea, oven = (unit[vectors.index[word]] for word in ("ship", "sea", "oven"))
+    assert ship @ sea > ship @ oven
+    # Nothing but the vectors is left.
+    assert [path.name for path in output.parent.iterdir()] == [output.name]
+
+
+def test_case_and_rare_words_on_request(tmp_path):
+    corpus, output = write_corpus(tmp_path / "corpus.txt"), tmp_path / "vectors.safetensors"
+    main([str(corpus), "--output", str(output), "--size", "4", "--epochs", "1", "--min-count", "1", "--keep-case"])
+    assert {"rare", "Ship"} <= set(load_word_vectors(output).words)
+
+
+def test_errors_in_one_line(tmp_path):
+    corpus = write_corpus(tmp_path / "corpus.txt")
+    with pytest.raises(SystemExit, match=r"^vectors: output is .*vectors.txt'; word vectors are written as"):
+        main([str(corpus), "--output", str(tmp_path / "vectors.txt")])
+    with pytest.raises(SystemExit, match=r"^vectors: .*nothing.txt"):
+        main([str(tmp_path / "nothing.txt"), "--output", str(tmp_path / "vectors.safetensors")])
+
+
+def test_the_same_vectors_on_request(tmp_path):
+    corpus = write_corpus(tmp_path / "corpus.txt")
+    options = ["--size", "8", "--epochs", "2", "--deterministic"]
+    for name in ("a", "b"):
+        main([str(corpus), "--output", str(tmp_path / f"{name}.safetensors"), *options])
+    assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()

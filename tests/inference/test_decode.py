@@ -1,0 +1,209 @@
+"""Embeddings back to text: from every kind of file, streaming, and refused where nothing true could come back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import huggingface_hub
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from hf_meanmax.checkpoint.folder import save_checkpoint
+from hf_meanmax.data.corpus import Documents
+from hf_meanmax.inference import decode
+from hf_meanmax.inference.decode import decode_embeddings
+from hf_meanmax.inference.embedding_files import read_embeddings
+from hf_meanmax.inference.encode import EncodeSettings, encode_corpus, load_encoder
+from tiny_model import make_model, make_tokenizer, random_lines
+
+LINES = random_lines(37)
+BOUND = {"max_new_tokens": 8}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> Path:
+    return save_checkpoint(make_model(), make_tokenizer(), tmp_path_factory.mktemp("decode") / "model")
+
+
+@pytest.fixture(scope="module")
+def said() -> list[str]:
+    """What the model says of each line alone."""
+    model, tokenizer = make_model(), make_tokenizer()
+    tokens = [model.generate(**tokenizer([line], return_tensors="pt"), **BOUND)[0] for line in LINES]
+    return tokenizer.batch_decode(tokens, skip_special_tokens=True)
+
+
+@pytest.fixture(scope="module")
+def encoded(checkpoint, tmp_path_factory) -> Path:
+    output = tmp_path_factory.mktemp("decode") / "out"
+    corpus = Documents([LINES])
+    # A document ends with a boundary, which is a row of its own here.
+    encode_corpus(load_encoder(str(checkpoint), device="cpu"), corpus, output, EncodeSettings(shard_size=10))
+    return output
+
+
+def vectors(encoded: Path) -> np.ndarray:
+    return np.concatenate(list(read_embeddings([encoded])))[: len(LINES)]
+
+
+def decoded(*sources, **kwargs) -> list[str]:
+    return list(decode_embeddings(make_model(), make_tokenizer(), sources, **{**BOUND, **kwargs}))
+
+
+def test_the_text_of_each_row(encoded, said):
+    assert decoded(encoded, batch_size=4)[: len(LINES)] == said
+    assert len(set(said)) > 5
+
+
+def test_every_kind_of_file(encoded, said, tmp_path):
+    rows = vectors(encoded)
+    np.save(tmp_path / "a.npy", rows)
+    save_file(
+        {"vectors": torch.from_numpy(rows).bfloat16(), "embeddings": torch.from_numpy(rows)}, tmp_path / "b.safetensors"
+    )
+    save_file({"only": torch.from_numpy(rows)}, tmp_path / "c.safetensors")
+    fixed = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), 32)
+    variable = pa.array(rows.tolist(), type=pa.list_(pa.float64()))
+    pa.parquet.write_table(pa.table({"id": list(range(37)), "z": fixed}), tmp_path / "d.parquet")
+    pa.parquet.write_table(pa.table({"embeddings": variable, "z": fixed}), tmp_path / "e.parquet", row_group_size=5)
+    for name in "a.npy", "b.safetensors", "c.safetensors", "d.parquet", "e.parquet":
+        assert decoded(tmp_path / name, batch_size=8) == said, name
+    assert decoded(tmp_path / "a.npy", tmp_path / "e.parquet", name=None) == said + said
+    near = next(iter(read_embeddings([tmp_path / "b.safetensors"], name="vectors")))
+    assert near.dtype == np.float32
+
+
+def test_batches_and_beams_agree_with_generate(encoded, checkpoint):
+    model, tokenizer = make_model(), make_tokenizer()
+    tokens = model.generate(sentence_embedding=torch.from_numpy(vectors(encoded)), num_beams=3, **BOUND)
+    assert decoded(encoded, num_beams=3)[: len(LINES)] == tokenizer.batch_decode(tokens, skip_special_tokens=True)
+
+
+def test_it_streams(encoded):
+    model, asked = make_model(), []
+    original = model.generate
+    model.generate = lambda **kwargs: asked.append(len(kwargs["sentence_embedding"])) or original(**kwargs)
+    texts = decode_embeddings(model, make_tokenizer(), [encoded], batch_size=4, **BOUND)
+    next(texts)
+    assert asked == [4]
+
+
+def test_texts_that_had_not_ended_are_counted(checkpoint, encoded, capsys):
+    """The bound is the checkpoint's own, and what it cuts is told once."""
+    rows = torch.from_numpy(np.concatenate(list(read_embeddings([encoded]))))
+    for options, settings in (
+        ([], {"max_new_tokens": 8}),
+        (["--max-length", "5"], {"max_new_tokens": 5}),
+        (["--num-beams", "2"], {"max_new_tokens": 8, "num_beams": 2}),
+    ):
+        tokens = make_model().generate(sentence_embedding=rows, **settings)
+        cut = int((tokens != 3).all(dim=1).sum())
+        assert 0 < cut < len(rows)
+        decode.main([str(checkpoint), str(encoded), "--batch-size", "4", *options])
+        error = capsys.readouterr().err
+        assert error.count("were cut") == 1
+        assert f"{cut} texts had not ended after {settings['max_new_tokens']} tokens and were cut." in error
+
+
+def test_paragraphs_come_back_whole(tmp_path, capsys):
+    """A bound of more than 256 tokens goes with the checkpoint."""
+    model = make_model()
+    with torch.no_grad():
+        model.lm_head.bias[:4] = -1e4  # it never stops by itself
+    model.generation_config.max_new_tokens = 300
+    folder = save_checkpoint(model, make_tokenizer(), tmp_path / "model")
+    encode_corpus(load_encoder(str(folder), device="cpu"), Documents([["the cat " * 150]]), tmp_path / "out")
+    capsys.readouterr()
+    decode.main([str(folder), str(tmp_path / "out")])
+    captured = capsys.readouterr()
+    assert [len(line.split()) for line in captured.out.splitlines()] == [300, 300]
+    assert "2 texts had not ended after 300 tokens and were cut." in captured.err
+
+
+def test_vectors_that_cannot_be_decoded(encoded, checkpoint, tmp_path):
+    rows = vectors(encoded)
+    for name, array, reason in (
+        ("short.npy", rows[:, :20], "raw vector of 32 numbers"),
+        ("unit.npy", rows / np.linalg.norm(rows, axis=1)[:, None], "L2-normalised"),
+        ("nan.npy", np.where(np.arange(32) == 3, np.nan, rows), "NaN"),
+        ("swapped.npy", np.roll(rows, 16, axis=1), "did not come from this kind of encoder"),
+    ):
+        np.save(tmp_path / name, array.astype(np.float32))
+        with pytest.raises(ValueError, match=f"Rows 1-37: .*{reason}"):
+            decoded(tmp_path / name)
+
+    corpus = Documents([LINES])
+    for option, settings in (
+        ("--normalize", {"normalize": True}),
+        ("--truncate-dim", {"truncate_dim": 4}),
+        ("--pca", {"pca": 4}),
+        ("--dtype int8", {"dtype": "int8"}),
+    ):
+        output = tmp_path / option
+        encode_corpus(load_encoder(str(checkpoint), device="cpu"), corpus, output, EncodeSettings(**settings))
+        with pytest.raises(ValueError, match=f"was encoded with {option}; only raw vectors"):
+            decoded(output)
+    with pytest.raises(ValueError, match="was encoded by another model"):
+        list(decode_embeddings(make_model(seed=1), make_tokenizer(), [encoded]))
+
+
+def test_files_that_hold_no_embeddings(encoded, tmp_path):
+    np.save(tmp_path / "words.npy", np.array(["a", "b"]))
+    np.save(tmp_path / "object.npy", np.array([{}, 1], dtype=object), allow_pickle=True)
+    (tmp_path / "cut.npy").write_bytes((encoded / "shard-000000.npy").read_bytes()[:300])
+    save_file({"a": torch.zeros(2, 2), "b": torch.zeros(2, 2)}, tmp_path / "two.safetensors")
+    (tmp_path / "cut.safetensors").write_bytes((tmp_path / "two.safetensors").read_bytes()[:60])
+    pa.parquet.write_table(pa.table({"id": [1, 2]}), tmp_path / "id.parquet")
+    pa.parquet.write_table(pa.table({"z": [[1.0], [1.0, 2.0]]}), tmp_path / "ragged.parquet")
+    for name, reason in (
+        ("words.npy", "expected a matrix of floating-point numbers"),
+        ("object.npy", "Python objects"),
+        ("cut.npy", ""),
+        ("two.safetensors", "no tensor 'embeddings'; name one of a, b"),
+        ("cut.safetensors", ""),
+        ("id.parquet", "no list column 'embeddings'"),
+        ("ragged.parquet", "not vectors of one size"),
+    ):
+        with pytest.raises(ValueError, match=f"{name}: no embeddings can be read from it.*{reason}"):
+            list(read_embeddings([tmp_path / name]))
+    with pytest.raises(FileNotFoundError, match="No such file or folder"):
+        list(read_embeddings([tmp_path / "none.npy"]))
+    (tmp_path / "text.txt").write_text("")
+    with pytest.raises(ValueError, match=r"read from \.npy, \.safetensors, \.parquet"):
+        list(read_embeddings([tmp_path / "text.txt"]))
+    with pytest.raises(ValueError, match="holds no encoded corpus"):
+        list(read_embeddings([tmp_path]))
+    (tmp_path / "manifest.json").write_text(json.dumps({"format_version": 99}))
+    with pytest.raises(ValueError, match="format 99, expected 2"):
+        list(read_embeddings([tmp_path]))
+
+
+def test_command_line(checkpoint, encoded, said, tmp_path, capsys, monkeypatch):
+    command = [str(checkpoint), str(encoded), "--max-length", "8", "--batch-size", "16"]
+    decode.main([*command, "--output", str(tmp_path / "said.txt")])
+    assert (tmp_path / "said.txt").read_text().splitlines()[: len(LINES)] == said
+    capsys.readouterr()
+    decode.main(command)
+    assert capsys.readouterr().out.splitlines()[: len(LINES)] == said
+
+    np.save(tmp_path / "bad.npy", np.concatenate([vectors(encoded), np.zeros((1, 32), np.float32) + np.nan]))
+    with pytest.raises(SystemExit) as ended:
+        decode.main([str(checkpoint), str(tmp_path / "bad.npy"), "--batch-size", "10", "--output", str(tmp_path / "x")])
+    assert str(ended.value).startswith("decode: Rows 31-38: ")
+    assert not (tmp_path / "x").exists()
+
+    def unreachable(name):
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
+    with pytest.raises(SystemExit) as ended:
+        decode.main(["user/none", str(encoded)])
+    assert str(ended.value).startswith("decode: 'user/none' is no folder here")
+    with pytest.raises(SystemExit):
+        decode.main([*command, "--num-beam", "2"])
+    assert "did you mean --num-beams?" in capsys.readouterr().err

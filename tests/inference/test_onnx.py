@@ -1,0 +1,177 @@
+"""Encoders as ONNX: what torch gives, for every kind of encoder, and without torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense
+
+from hf_meanmax import CompoundAttentionForTranslation, MeanMaxAAEForReconstruction, RNNCNNForContextPrediction
+from hf_meanmax.checkpoint.folder import save_checkpoint
+from tiny_model import make_model, make_tokenizer, python_environment, random_lines
+
+pytest.importorskip("onnxscript")
+pytest.importorskip("onnxruntime")
+from hf_meanmax.inference import onnx_encoder, onnx_export
+from hf_meanmax.inference.onnx_encoder import OnnxEncoder
+from hf_meanmax.inference.onnx_export import export_onnx, main
+
+TEXTS = random_lines(40, seed=1) + ["", "unheard words </s> cat", "the"]
+SYSTEMS = {
+    "mean_max": (MeanMaxAAEForReconstruction, {}, None),
+    "released": (
+        MeanMaxAAEForReconstruction,
+        {"position_embedding_type": "learned", "freeze_word_embeddings": True, "projection_activation": "relu"},
+        "rows",
+    ),
+    "residual": (MeanMaxAAEForReconstruction, {"encoder_residual": True}, None),
+    "bilstm": (MeanMaxAAEForReconstruction, {"encoder_type": "bilstm", "num_hidden_layers": 2}, None),
+    "last_state": (
+        MeanMaxAAEForReconstruction, {"encoder_type": "lstm", "pooling": "last", "decoder_type": "lstm"}, "embedding",
+    ),
+    "rnn_cnn": (RNNCNNForContextPrediction, {"decoder_channels": [8, 8]}, None),
+    "hierarchical_cnn": (
+        RNNCNNForContextPrediction,
+        {"encoder_type": "hierarchical_cnn", "num_hidden_layers": 2, "pooling": "max", "decoder_channels": [8, 8]},
+        None,
+    ),
+    "compound": (CompoundAttentionForTranslation, {"latent_heads": 3, "latent_size": 5}, None),
+}  # fmt: skip
+
+
+def save(name: str, folder) -> str:
+    full_class, settings, normalize = SYSTEMS[name]
+    model = make_model(full_class=full_class, initializer_range=0.7, **settings)
+    return str(save_checkpoint(model, make_tokenizer(), folder / "model", normalize=normalize))
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_vectors_are_those_of_torch(name, tmp_path):
+    """Whatever the length, the batch and the normalisation; int8 is near."""
+    folder = save(name, tmp_path)
+    report = export_onnx(folder)
+    wanted = SentenceTransformer(folder, device="cpu").encode(TEXTS)
+    encoder = OnnxEncoder(f"{folder}/onnx")
+    for batch_size in (1, 7, 64):
+        np.testing.assert_allclose(encoder.encode(TEXTS, batch_size), wanted, atol=2e-5)
+    np.testing.assert_allclose(encoder.encode(TEXTS[3]), wanted[3], atol=2e-5)
+    assert encoder.encode([]).shape == (0, wanted.shape[1])
+    near = OnnxEncoder(f"{folder}/onnx", int8=True, threads=1).encode(TEXTS)
+    cosines = (near * wanted).sum(1) / np.linalg.norm(near, axis=1) / np.linalg.norm(wanted, axis=1)
+    assert cosines.min() > 0.98
+    assert not np.array_equal(near, wanted)
+    assert report["model.onnx"]["largest_difference"] < 2e-5
+    assert report["model_int8.onnx"]["least_cosine"] > 0.98
+    assert json.loads((tmp_path / "model" / "onnx" / "report.json").read_text()) == report
+
+
+def test_needs_neither_torch_nor_this_package(tmp_path):
+    """The folder is enough, where torch, transformers and hf_meanmax cannot be imported."""
+    folder = save("rnn_cnn", tmp_path)
+    export_onnx(folder, tmp_path / "alone", int8=False)
+    # A mark at the file's start and a form feed are no text and no line of their own.
+    lines = [text.replace(" ", " \f ") for text in TEXTS]
+    (tmp_path / "texts.txt").write_text("\ufeff" + "\n".join(lines) + "\n", encoding="utf-8")
+    blocked = "sys.modules.update(dict.fromkeys(['torch', 'transformers', 'hf_meanmax']))"
+    run = f"import sys, runpy; {blocked}; sys.argv = ['encoder.py', 'texts.txt', '--output', 'vectors']; "
+    run += "runpy.run_path('alone/encoder.py', run_name='__main__')"
+    result = subprocess.run(
+        [sys.executable, "-c", run], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env=python_environment(with_package=False),
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    # The file that was asked for, whatever its name ends in.
+    assert "43 x 32: vectors\n" in result.stdout
+    wanted = SentenceTransformer(folder, device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(np.load(tmp_path / "vectors"), wanted, atol=2e-5)
+
+
+def test_says_which_packages_it_needs(tmp_path):
+    """Without onnxruntime: one line from the command, and from the export's own encoder."""
+    folder = save("rnn_cnn", tmp_path)
+    export_onnx(folder, int8=False)
+    (tmp_path / "texts.txt").write_text("the cat\n", encoding="utf-8")
+    for run, told in (
+        (f"from hf_meanmax.inference.onnx_export import main; main([{folder!r}])", 'pip install "hf_meanmax[onnx]"'),
+        (
+            f"import runpy; sys.argv[1:] = ['texts.txt', '--output', 'v']; "
+            f"runpy.run_path({folder + '/onnx/encoder.py'!r}, run_name='__main__')",
+            "encoder: ",
+        ),
+    ):
+        result = subprocess.run(
+            [sys.executable, "-c", f"import sys; sys.modules['onnxruntime'] = None; {run}"],
+            cwd=tmp_path, capture_output=True, text=True, check=False, env=python_environment(),
+        )  # fmt: skip
+        assert result.returncode == 1
+        assert told in result.stderr
+        assert "onnxruntime" in result.stderr
+        assert "Traceback" not in result.stderr
+
+
+def test_texts_are_cut_where_the_checkpoint_cuts_them(tmp_path):
+    tokenizer = make_tokenizer()
+    tokenizer.model_max_length = 4
+    folder = save_checkpoint(make_model(), tokenizer, tmp_path / "model")
+    export_onnx(folder, int8=False)
+    wanted = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(OnnxEncoder(folder / "onnx").encode(TEXTS), wanted, atol=2e-5)
+
+
+def test_encoder_saved_by_sentence_transformers(tmp_path):
+    """What its trainer leaves has no decoder, and its own length; other modules after the encoder are refused."""
+    model = SentenceTransformer(save("released", tmp_path), device="cpu")
+    model.max_seq_length = 5
+    model.save_pretrained(str(tmp_path / "saved"))
+    export_onnx(tmp_path / "saved", int8=False)
+    np.testing.assert_allclose(OnnxEncoder(tmp_path / "saved" / "onnx").encode(TEXTS), model.encode(TEXTS), atol=2e-5)
+    model.append(Dense(model.get_embedding_dimension(), 4))
+    model.save_pretrained(str(tmp_path / "dense"))
+    with pytest.raises(ValueError, match=r"Dense after its encoder; only the encoder and Normalize are exported"):
+        export_onnx(tmp_path / "dense", int8=False)
+
+
+def test_an_export_that_is_wrong_is_not_written(tmp_path, monkeypatch):
+    folder = save("mean_max", tmp_path)
+    report = export_onnx(folder, int8=False)
+    true = onnx_export._encode
+    for change in (3.0, np.nan):
+        monkeypatch.setattr(onnx_export, "_encode", lambda *args, change=change: true(*args) + change)
+        with pytest.raises(ValueError, match=r"model\.onnx is not what torch computes"):
+            export_onnx(folder, int8=False)
+    assert json.loads((tmp_path / "model" / "onnx" / "report.json").read_text()) == report
+
+
+def test_command_line_and_refusals(tmp_path, capsys):
+    folder = save("mean_max", tmp_path)
+    (tmp_path / "texts.txt").write_text("the cat\n\na dog\n")
+    main([folder, "--no-int8", "--texts", str(tmp_path / "texts.txt")])
+    told = capsys.readouterr().out
+    assert "model.onnx: " in told
+    assert f"written to {folder}/onnx" in told
+    with pytest.raises(SystemExit, match="say where to"):
+        main(["user/name"])
+    assert not (tmp_path / "model" / "onnx" / "model_int8.onnx").exists()
+    exported = str(tmp_path / "model" / "onnx")
+    # A lone carriage return ends no line, as for the other readers of corpora.
+    (tmp_path / "lines.txt").write_bytes(b"the cat\ra dog\r\n\nthe mat\n")
+    onnx_encoder.main([str(tmp_path / "lines.txt"), "--output", str(tmp_path / "v.npy"), "--model", exported])
+    assert np.load(tmp_path / "v.npy").shape[0] == 3
+    assert list(tmp_path.glob("*.partial")) == []
+    with pytest.raises(FileNotFoundError, match=r"model_int8\.onnx is missing: the folder is no whole export"):
+        OnnxEncoder(tmp_path / "model" / "onnx", int8=True)
+    with pytest.raises(ValueError, match="batch_size is 0"):
+        OnnxEncoder(tmp_path / "model" / "onnx").encode(["a"], batch_size=0)
+    with pytest.raises(SystemExit, match="No such file or directory"):
+        onnx_encoder.main(
+            [str(tmp_path / "texts.txt"), "--output", str(tmp_path / "none" / "v.npy"), "--model", exported]
+        )
+    translator = make_model(full_class=CompoundAttentionForTranslation, architecture="attn")
+    save_checkpoint(translator, make_tokenizer(), tmp_path / "translator")
+    with pytest.raises(SystemExit, match="no fixed representation"):
+        main([str(tmp_path / "translator")])

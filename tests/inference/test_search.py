@@ -1,0 +1,664 @@
+"""Nearest sentences: exact equals brute force, small indexes find nearly the same, no half-made one is read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from hf_meanmax.checkpoint.folder import save_checkpoint
+from hf_meanmax.data.corpus import Documents, open_corpus
+from hf_meanmax.inference import search
+from hf_meanmax.inference.compression import PCA
+from hf_meanmax.inference.encode import EncodeSettings, encode_corpus, load_encoder
+from hf_meanmax.inference.search import (
+    INDEX_TYPES,
+    IndexSettings,
+    Neighbor,
+    SentenceIndex,
+    TextStore,
+    build_index,
+    byte_count,
+    estimate_index_bytes,
+    format_table,
+    plan_index,
+)
+from tiny_model import make_model, make_tokenizer, random_lines, run_python
+
+LINES = [*dict.fromkeys(random_lines(400)), "the cat sat", "the cat sat", "the cat sat"]
+ROWS, DIMENSION = 12_000, 16
+
+
+def clustered(count: int = ROWS, dimension: int = DIMENSION, seed: int = 0) -> np.ndarray:
+    centres = np.random.default_rng(9).standard_normal((60, dimension)) * 2
+    generator = np.random.default_rng(seed)
+    return (centres[generator.integers(60, size=count)] + generator.standard_normal((count, dimension))).astype("f4")
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory) -> list[Path]:
+    """Two files of clustered vectors."""
+    folder, data = tmp_path_factory.mktemp("vectors"), clustered()
+    np.save(folder / "a.npy", data[:7000])
+    np.save(folder / "b.npy", data[7000:])
+    return [folder / "a.npy", folder / "b.npy"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> Path:
+    return save_checkpoint(make_model(), make_tokenizer(), tmp_path_factory.mktemp("search") / "model")
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint) -> SentenceTransformer:
+    return load_encoder(str(checkpoint), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("search") / "text.txt"
+    path.write_text("\n".join(LINES))
+    return path
+
+
+@pytest.fixture(scope="module")
+def indexed(checkpoint, corpus, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("search") / "index"
+    search.main(["index", str(checkpoint), str(corpus), "--output", str(folder), "--compute-dtype", "float32"])
+    return folder
+
+
+def build(sources, output, recall_queries=100, lines=None, **settings):
+    return build_index(
+        sources,
+        output,
+        IndexSettings(**settings),
+        lines=lines,
+        recall_queries=recall_queries,
+        model={},
+        show_progress=False,
+    )
+
+
+def brute_force(queries: np.ndarray, data: np.ndarray, metric: str, k: int) -> tuple[np.ndarray, np.ndarray]:
+    queries, data = queries.astype(np.float64), data.astype(np.float64)
+    if metric == "cosine":
+        norms = np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(data, axis=1)
+        scores = -(queries @ data.T) / norms
+    else:
+        scores = np.stack([np.linalg.norm(data - query, axis=1) for query in queries])
+    rows = np.argsort(scores, axis=1)[:, :k]
+    scores = np.take_along_axis(scores, rows, axis=1)
+    return (-scores if metric == "cosine" else scores), rows
+
+
+@pytest.mark.parametrize("metric", ["cosine", "l2"])
+def test_exact_equals_brute_force(vectors, tmp_path, metric):
+    manifest = build(vectors, tmp_path / "index", metric=metric)
+    assert manifest["recall"] is None
+    assert not manifest["is_lossy"]
+    queries = clustered(20, seed=1)
+    scores, rows = SentenceIndex(tmp_path / "index").search(queries, 7)
+    expected_scores, expected_rows = brute_force(queries, clustered(), metric, 7)
+    assert np.array_equal(rows, expected_rows)
+    assert np.allclose(scores, expected_scores, atol=2e-3 if metric == "l2" else 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "floor"),
+    [
+        ({"index_type": "int8"}, 0.9),
+        ({"index_type": "hnsw"}, 0.97),
+        ({"index_type": "hnsw-int8", "metric": "l2"}, 0.9),
+        ({"index_type": "ivf-int8"}, 0.85),
+        ({"index_type": "ivfpq"}, 0.3),
+        ({"index_type": "exact", "pca": 14}, 0.6),
+        ({"index_type": "exact", "pca": 16}, 0.999),
+        ({"index_type": "exact", "truncate_dim": 15}, 0.5),
+    ],
+    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else None,
+)
+def test_compressed_indexes_find_nearly_the_same(vectors, tmp_path, settings, floor):
+    manifest = build(vectors, tmp_path / "index", **settings)
+    assert manifest["is_lossy"]
+    index = SentenceIndex(tmp_path / "index")
+    queries = clustered(100, seed=1)
+    _, rows = index.search(queries, 10)
+    _, expected = brute_force(queries, clustered(), settings.get("metric", "cosine"), 10)
+    recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(rows.tolist(), expected.tolist(), strict=True)])
+    assert recall > floor
+    measured = manifest["recall"]
+    assert measured["queries"] == 100
+    assert measured["recall@10"] == pytest.approx(recall, abs=0.08)
+    assert measured["rescored_recall@10"] >= measured["recall@10"]
+    assert measured["rescored_recall@10"] > 0.85
+
+    build(vectors, tmp_path / "again", **settings)
+    for name in manifest["files"]:
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "index" / name).read_bytes(), name
+    size = (tmp_path / "index" / "vectors.faiss").stat().st_size
+    assert manifest["index_bytes"] == pytest.approx(size, rel=0.02)
+    if settings["index_type"].startswith("ivf"):
+        few = SentenceIndex(tmp_path / "index", nprobe=1).search(queries, 10)[1]
+        assert np.mean(few == rows) < 0.99
+
+
+def test_projection_of_an_index_is_that_of_unit_vectors(vectors, tmp_path):
+    build(vectors, tmp_path / "index", pca=5, fit_rows=ROWS)
+    data = clustered()
+    units = data / np.linalg.norm(data, axis=1)[:, None]
+    projected = PCA.fit(units, 5).apply(units)
+    _, rows = SentenceIndex(tmp_path / "index").search(data[:50], 4)
+    _, expected = brute_force(projected[:50], projected, "l2", 4)
+    assert np.mean(rows == expected) > 0.98
+
+
+def test_a_row_as_near_as_the_last_counts_as_found(tmp_path):
+    data = clustered(300)
+    # Any ten of these copies are right.
+    data[100:] = data[0]
+    np.save(tmp_path / "a.npy", data)
+    assert build([tmp_path / "a.npy"], tmp_path / "index", index_type="int8", recall_queries=300)["recall"][
+        "recall@10"
+    ] == pytest.approx(1, abs=0.05)
+
+
+def test_memory_is_reserved_exactly(vectors, monkeypatch):
+    """Vectors that grow by doubling would hold up to twice the bytes of the index."""
+    data = clustered()
+    for kind in ("int8", "ivf-int8"):
+        settings = IndexSettings(index_type=kind)
+        store = search._Vectors(vectors, settings, ROWS, False)
+        plan = plan_index(ROWS, DIMENSION, settings)
+        index, _ = search._fit(faiss, plan, settings, store)
+        asked: list[int] = []
+        grows = index.invlists if kind == "ivf-int8" else index.codes
+        resize = type(grows).resize
+
+        def record(*args, resize=resize, asked=asked):
+            asked.append(args[-1])
+            return resize(*args)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(grows), "resize", record)
+            search._add(faiss, index, plan, settings, store, None, None)
+        assert index.ntotal == ROWS
+        assert sum(asked) == (ROWS if kind == "ivf-int8" else ROWS * DIMENSION)
+        if kind == "ivf-int8":
+            units = data / np.linalg.norm(data, axis=1)[:, None]
+            plain = faiss.clone_index(index)
+            plain.reset()
+            plain.add(units)
+            assert np.array_equal(plain.search(units[:50], 5)[1], index.search(units[:50], 5)[1])
+
+
+def test_too_few_rows_for_clusters(tmp_path, capsys):
+    np.save(tmp_path / "a.npy", clustered(500))
+    manifest = build_index([tmp_path / "a.npy"], tmp_path / "index", IndexSettings("ivfpq"), show_progress=True)
+    assert "ivfpq needs 9,984 rows to be fitted on, there are 500: the index is exact." in capsys.readouterr().err
+    assert manifest["index_type"] == "exact"
+    assert manifest["settings"]["index_type"] == "ivfpq"
+
+
+@pytest.mark.parametrize("kind", INDEX_TYPES)
+def test_automatic_sizes(kind):
+    plan = plan_index(5_000_000, 2048, IndexSettings(kind))
+    if kind.startswith("ivf"):
+        assert plan.nlist == 8944
+        assert plan.nprobe == 279
+        assert plan.fit_rows >= 39 * plan.nlist
+    if kind == "ivfpq":
+        assert plan.pq_bytes == 512
+    if kind in ("int8", "hnsw-int8", "ivf-int8", "ivfpq"):
+        assert plan.build_bytes < 24e9
+    else:
+        assert plan.build_bytes > 40e9
+    assert plan.index_bytes == estimate_index_bytes(5_000_000, 2048, kind)
+    assert plan.build_bytes > plan.index_bytes
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"truncate_dim": 17}, "truncate_dim is 17, the vectors have 16 numbers"),
+        ({"truncate_dim": 8, "pca": 9}, "pca is 9, 8 are left of them"),
+        ({"index_type": "ivfpq", "pq_bytes": 3}, "pq_bytes is 3, no divisor of 16; choose one of 1, 2, 4, 8, 16"),
+        ({"index_type": "ivf-int8", "nlist": 20_000}, "nlist is 20000, there are 12,000 rows"),
+        ({"index_type": "ivfpq", "fit_rows": 200}, "fit_rows is 200; 307 rows are needed|needed to fit"),
+        ({"index_type": "flat"}, "index_type is 'flat'; choose one of exact, int8"),
+        ({"metric": "dot"}, "metric is 'dot'; choose one of cosine, l2"),
+        ({"nlist": 0}, "nlist is 0; it must be 1 or more"),
+    ],
+    ids=str,
+)
+def test_settings_that_do_not_fit(settings, said):
+    with pytest.raises(ValueError, match=said):
+        plan_index(ROWS, DIMENSION, IndexSettings(**settings))
+
+
+def test_a_prime_dimension_has_no_product_quantiser():
+    with pytest.raises(ValueError, match=r"splits 257 numbers evenly.*--truncate-dim or --pca"):
+        plan_index(ROWS, 257, IndexSettings("ivfpq"))
+    with pytest.raises(ValueError, match="nothing to index"):
+        plan_index(0, 16, IndexSettings())
+
+
+def test_memory_limit_is_told_with_the_numbers(vectors, tmp_path):
+    with pytest.raises(ValueError, match=r"exact index of 12,000 vectors .*more than the 1\.0 MB of --max-memory"):
+        build_index(vectors, tmp_path / "index", max_memory=byte_count("1MB"), show_progress=False)
+    assert not (tmp_path / "index").exists()
+    assert [byte_count(text) for text in ("5", "2kB", "24GB", "1.5 MiB", "1G")] == [5, 2000, 24e9, 3 << 19, 1e9]
+    with pytest.raises(Exception, match="'many' is no size"):
+        byte_count("many")
+
+
+def test_texts_are_kept_as_they_are(tmp_path):
+    lines = ["", "caf\u00e9 \u4f60\u597d \U0001f600", "", "plain", "a\tb", "\udcff lone", ""]
+    assert TextStore.write(tmp_path, lines) == 7
+    store = TextStore(tmp_path)
+    assert [store[row] for row in range(len(store))] == [*lines[:5], "? lone", ""]
+    for row in (-1, 7):
+        with pytest.raises(IndexError, match=f"Row {row}"):
+            store[row]
+    (tmp_path / "texts.bin").write_bytes(b"short")
+    with pytest.raises(ValueError, match="5 bytes"):
+        TextStore(tmp_path)
+    TextStore.write(tmp_path, [""])
+    assert TextStore(tmp_path)[0] == ""
+
+
+def test_the_table_of_a_query(indexed, capsys):
+    search.main(["query", str(indexed), "the cat sat", "a red dog ran", "--k", "3"])
+    table = capsys.readouterr().out.splitlines()
+    assert table[0] == "the cat sat"
+    assert table[1:4] == ["   1.0000  the cat sat"] * 3
+    assert table[4:6] == ["", "a red dog ran"]
+    assert len(table) == 9
+
+    search.main(["query", str(indexed), "the cat sat", "--k", "3", "--skip-identical", "--json"])
+    (entry,) = json.loads(capsys.readouterr().out)
+    texts = [near["text"] for near in entry["nearest"]]
+    assert entry["query"] == "the cat sat"
+    assert len(set(texts)) == 3
+    assert "the cat sat" not in texts
+    assert [LINES[near["row"]] for near in entry["nearest"]] == texts
+
+    search.main(["query", str(indexed), "the cat sat", "--k", "1", "--markdown"])
+    assert capsys.readouterr().out == (
+        "| query | rank | cosine | sentence |\n|---|---:|---:|---|\n| the cat sat | 1 | 1.0000 | the cat sat |\n"
+    )
+    assert "| a \\| b \\* |  |" in format_table(["a | b *"], [[]], markdown=True)
+    assert "row 3" in format_table(["a"], [[Neighbor(3, 0.5, None)]])
+
+
+def test_the_table_goes_to_a_file(indexed, tmp_path, capsys):
+    queries = ["the cat sat", "a red dog ran"]
+    (tmp_path / "queries.txt").write_text("\n".join(queries))
+    command = ["query", str(indexed), "--file", str(tmp_path / "queries.txt"), "--k", "2", "--skip-identical"]
+    search.main([*command, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    search.main([*command, "--markdown", "--output", str(tmp_path / "nearest.md")])
+    assert capsys.readouterr().out == ""
+    header, _, *rows = (tmp_path / "nearest.md").read_text().splitlines()
+    assert header == "| query | rank | cosine | sentence |"
+    cells = [row.strip("| ").split(" | ") for row in rows]
+    assert [row[-1] for row in cells] == [near["text"] for entry in found for near in entry["nearest"]]
+    assert [float(row[-2]) for row in cells] == [
+        pytest.approx(near["cosine"], abs=6e-5) for entry in found for near in entry["nearest"]
+    ]
+    assert [row[-3] for row in cells] == ["1", "2", "1", "2"]
+    assert [row[0] for row in cells[::2]] == queries
+    assert not set(queries) & {row[-1] for row in cells}
+    with pytest.raises(SystemExit, match=r"^search: .*none"):
+        search.main([*command, "--output", str(tmp_path / "none/nearest.md")])
+
+
+def test_a_distance_is_called_so():
+    table = format_table(["a"], [[Neighbor(0, 1.5, "b"), Neighbor(1, 2.0, "c|d\ne")]], markdown=True, score="distance")
+    assert table.splitlines() == [
+        "| query | rank | distance | sentence |",
+        "|---|---:|---:|---|",
+        "| a | 1 | 1.5000 | b |",
+        "|  | 2 | 2.0000 | c\\|d e |",
+    ]
+
+
+def test_found_sentences_are_those_of_brute_force(indexed, model, tmp_path, capsys):
+    queries = ["the old mat", "unheard words", "a dog on a mat"]
+    (tmp_path / "queries.txt").write_text("\n\n".join(queries) + "\n")
+    search.main(["query", str(indexed), "--file", str(tmp_path / "queries.txt"), "--json", "--k", "4"])
+    table = json.loads(capsys.readouterr().out)
+    scores, _ = brute_force(model.encode(queries), model.encode(LINES), "cosine", 4)
+    assert [entry["query"] for entry in table] == queries
+    assert np.allclose([[near["cosine"] for near in entry["nearest"]] for entry in table], scores, atol=1e-5)
+
+
+def test_shards_beside_the_index_are_removed(indexed):
+    assert sorted(path.name for path in indexed.parent.iterdir()) == ["index"]
+    assert sorted(path.name for path in indexed.iterdir()) == [
+        "index.json",
+        "text_offsets.npy",
+        "texts.bin",
+        "vectors.faiss",
+    ]
+
+
+def test_scores_of_a_compressed_index_are_made_exact(checkpoint, corpus, tmp_path, capsys):
+    settings = EncodeSettings(dtype="int8", truncate_dim=24, max_length=9, shard_size=64)
+    fresh = load_encoder(str(checkpoint), device="cpu")
+    encode_corpus(fresh, open_corpus(corpus), tmp_path / "shards", settings, show_progress=False)
+    command = ["index", str(checkpoint), str(corpus), "--output", str(tmp_path / "index"), "--pca", "6"]
+    search.main([*command, "--embeddings", str(tmp_path / "shards"), "--index-type", "int8"])
+    assert (tmp_path / "shards").is_dir()
+    said = capsys.readouterr().err
+    assert "recall@10" in said
+    assert f"int8 index of {len(LINES)} vectors of 6 numbers" in said
+
+    query = ["query", str(tmp_path / "index"), "the old mat", "--json", "--k", "4"]
+    search.main([*query, "--rescore", "1000"])
+    fresh = load_encoder(str(checkpoint), device="cpu")
+    fresh.max_seq_length = 9
+    scores, _ = brute_force(fresh.encode(["the old mat"]), fresh.encode(LINES), "cosine", 4)
+    (entry,) = json.loads(capsys.readouterr().out)
+    assert np.allclose([near["cosine"] for near in entry["nearest"]], scores[0], atol=1e-5)
+    search.main([*query, "--rescore", "0"])
+    (rough,) = json.loads(capsys.readouterr().out)
+    assert not np.allclose([near["cosine"] for near in rough["nearest"]], scores[0], atol=1e-5)
+    search.main(["query", str(tmp_path / "index"), "the cat", "the cat sat on the mat " * 2])
+    assert "1 texts were longer than 9 tokens and were cut." in capsys.readouterr().err
+
+    # Vectors of queries that were encoded in the same way, and in another.
+    (tmp_path / "q.txt").write_text("the old mat\nthe cat")
+    fresh = load_encoder(str(checkpoint), device="cpu")
+    encode_corpus(fresh, open_corpus(tmp_path / "q.txt"), tmp_path / "q", settings, show_progress=False)
+    search.main(["query", str(tmp_path / "index"), "--embeddings", str(tmp_path / "q"), "--json", "--k", "4"])
+    near = json.loads(capsys.readouterr().out)
+    assert [entry["query"] for entry in near] == [f"{tmp_path / 'q'}, row 0", f"{tmp_path / 'q'}, row 1"]
+    assert {n["row"] for n in near[0]["nearest"]} & {n["row"] for n in rough["nearest"]}
+    other = EncodeSettings(truncate_dim=20, max_length=9)
+    encode_corpus(fresh, open_corpus(tmp_path / "q.txt"), tmp_path / "other", other, show_progress=False)
+    with pytest.raises(SystemExit, match=r"encoded with other settings .*truncate_dim is 20, not 24"):
+        search.main(["query", str(tmp_path / "index"), "--embeddings", str(tmp_path / "other")])
+    np.save(tmp_path / "foreign.npy", np.zeros((2, 7), np.float32))
+    with pytest.raises(SystemExit, match=r"foreign\.npy holds vectors of 7 numbers; .* takes 24"):
+        search.main(["query", str(tmp_path / "index"), "--embeddings", str(tmp_path / "foreign.npy")])
+
+
+def test_shards_that_are_there_are_not_made_anew(model, checkpoint, corpus, tmp_path, monkeypatch):
+    encode_corpus(model, open_corpus(corpus), tmp_path / "shards", EncodeSettings(normalize=True), show_progress=False)
+    command = ["index", str(checkpoint), str(corpus), "--output", str(tmp_path / "index")]
+    command += ["--embeddings", str(tmp_path / "shards")]
+    with monkeypatch.context() as patch:
+        patch.setattr(SentenceTransformer, "encode", lambda *_, **__: pytest.fail("encoded again"))
+        search.main(command)
+    other = save_checkpoint(make_model(seed=1), make_tokenizer(), tmp_path / "other")
+    with pytest.raises(SystemExit, match=r"search: .*holds an encoding of another model"):
+        search.main([*command[:1], str(other), *command[2:]])
+    (tmp_path / "text.txt").write_text("another\ntext")
+    with pytest.raises(SystemExit, match=r"search: .*holds an encoding of another text"):
+        search.main([*command[:2], str(tmp_path / "text.txt"), *command[3:]])
+    assert SentenceIndex(tmp_path / "index").encoding.normalize
+
+
+def test_another_model_is_refused(indexed, checkpoint, tmp_path):
+    other = save_checkpoint(make_model(seed=1), make_tokenizer(), tmp_path / "other")
+    with pytest.raises(SystemExit, match="was made with another model"):
+        search.main(["query", str(indexed), "a cat", "--model", str(other)])
+    # The same weights may have moved.
+    moved = save_checkpoint(make_model(), make_tokenizer(), tmp_path / "moved")
+    search.main(["query", str(indexed), "a cat", "--model", str(moved)])
+    (tmp_path / "q.txt").write_text("the cat")
+    settings = EncodeSettings()
+    model = load_encoder(str(other), device="cpu")
+    encode_corpus(model, open_corpus(tmp_path / "q.txt"), tmp_path / "q", settings, show_progress=False)
+    with pytest.raises(SystemExit, match="was encoded by another model than"):
+        search.main(["query", str(indexed), "--embeddings", str(tmp_path / "q")])
+
+
+def test_damaged_and_missing_folders_are_named(indexed, tmp_path):
+    def damaged(name: str) -> Path:
+        folder = tmp_path / name.replace(".", "_")
+        shutil.copytree(indexed, folder)
+        return folder / name
+
+    path = damaged("vectors.faiss")
+    content = path.read_bytes()
+    path.write_bytes(content[:-8])
+    with pytest.raises(ValueError, match=r"vectors\.faiss is damaged: .* bytes, expected"):
+        SentenceIndex(path.parent)
+    path.write_bytes(b"none" + content[4:])
+    with pytest.raises(ValueError, match=r"vectors\.faiss is damaged: faiss cannot read it"):
+        SentenceIndex(path.parent)
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match="is missing: the index is not whole"):
+        SentenceIndex(path.parent)
+    path = damaged("index.json")
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps({**manifest, "rows": 3}))
+    with pytest.raises(ValueError, match=r"vectors of 32, its index\.json says 3 of 32"):
+        SentenceIndex(path.parent)
+    path.write_text(path.read_text()[:-30])
+    with pytest.raises(ValueError, match=r"index\.json is damaged"):
+        SentenceIndex(path.parent)
+    with pytest.raises(FileNotFoundError, match=r"is no index: it has no index\.json"):
+        SentenceIndex(tmp_path)
+    with pytest.raises(SystemExit, match=r"search: .*none is no index"):
+        search.main(["query", str(tmp_path / "none"), "a cat"])
+    with pytest.raises(FileExistsError, match="exists and is no index"):
+        search.check_index_output(tmp_path)
+
+
+def test_a_killed_build_leaves_no_index(vectors, tmp_path, monkeypatch):
+    output = tmp_path / "index"
+    with monkeypatch.context() as patch:
+        # What SIGKILL leaves: the folder beside it.
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        patch.setattr(faiss, "write_index", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            build(vectors, output, lines=["line"] * ROWS)
+    assert not output.exists()
+    assert (tmp_path / ".index.partial" / "texts.bin").is_file()
+    with pytest.raises(FileNotFoundError, match="Its making was interrupted: give the command again"):
+        SentenceIndex(output)
+    build(vectors, output, lines=map(str, range(ROWS)))
+    assert SentenceIndex(output).texts[11_999] == "11999"
+    assert [path.name for path in tmp_path.iterdir()] == ["index"]
+
+    # A failed build leaves the old index.
+    with pytest.raises(ValueError, match="11,999 sentences for 12,000 vectors"):
+        build(vectors, output, lines=map(str, range(ROWS - 1)))
+    assert SentenceIndex(output).texts[0] == "0"
+
+
+def test_an_interrupted_encoding_goes_on(checkpoint, corpus, tmp_path, monkeypatch):
+    command = ["index", str(checkpoint), str(corpus), "--output", str(tmp_path / "index")]
+    with monkeypatch.context() as patch:
+        patch.setattr(search, "build_index", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            search.main(command)
+    assert (tmp_path / ".index.embeddings").is_dir()
+    with monkeypatch.context() as patch:
+        patch.setattr(SentenceTransformer, "encode", lambda *_, **__: pytest.fail("encoded again"))
+        search.main(command)
+    assert [path.name for path in tmp_path.iterdir()] == ["index"]
+
+
+def test_bad_vectors(vectors, tmp_path):
+    data = clustered(100)
+    data[70, 3] = np.nan
+    np.save(tmp_path / "nan.npy", data)
+    with pytest.raises(ValueError, match="embedding of line 71 is not finite"):
+        build([tmp_path / "nan.npy"], tmp_path / "index")
+    assert not (tmp_path / "index").exists()
+    np.save(tmp_path / "other.npy", clustered(10, 8))
+    with pytest.raises(ValueError, match="vectors of one size, found vectors of 8, 16 numbers"):
+        build([*vectors, tmp_path / "other.npy"], tmp_path / "index")
+    build(vectors, tmp_path / "index")
+    index = SentenceIndex(tmp_path / "index")
+    with pytest.raises(ValueError, match=r"made of vectors of 16 numbers; got an array \(2, 15\)"):
+        index.search(np.zeros((2, 15)))
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        index.search(np.full((1, 16), np.nan))
+    with pytest.raises(ValueError, match="missing in the index"):
+        index.nearest(np.ones((1, 16)), queries=["a"], skip_identical=True)
+    with pytest.raises(ValueError, match="2 queries with 1 vectors"):
+        index.nearest(np.ones((1, 16)), queries=["a", "b"])
+    with pytest.raises(ValueError, match="from vectors alone"):
+        index.check_model(None)
+    assert index.nearest(np.ones((1, 16)), 2)[0][0].text is None
+
+
+@pytest.mark.parametrize("kind", INDEX_TYPES)
+def test_a_vector_of_zeros_has_no_neighbour_and_is_none(tmp_path, kind):
+    data = clustered(10_500)
+    # A plain direction, from which all the others are far.
+    data[:, 0], data[[7, 10_400]] = 0, 0
+    np.save(tmp_path / "a.npy", data)
+    manifest = build([tmp_path / "a.npy"], tmp_path / "index", index_type=kind)
+    index = SentenceIndex(tmp_path / "index")
+    queries = np.eye(16, dtype="f4")[[0, 0]] + np.array([[0], [0.1]], dtype="f4")
+    queries = np.concatenate([queries, np.zeros((1, 16), "f4")])
+    scores, rows = index.search(queries, 20)
+    assert (rows[:2] >= 0).all()
+    assert not {7, 10_400} & set(rows.ravel().tolist())
+    assert (rows[2] == -1).all()
+    assert (scores[2] == 0).all()
+    assert index.nearest(queries, 3)[2] == []
+    expected, _ = brute_force(queries[:2], np.delete(data, [7, 10_400], axis=0), "cosine", 20)
+    if kind == "exact":
+        assert np.allclose(scores[:2], expected, atol=1e-5)
+    else:
+        assert manifest["recall"]["recall@10"] > 0.5
+
+
+def test_many_copies_are_looked_past(model, tmp_path):
+    lines = ["the cat sat"] * 300 + ["a dog ran", "the red mat"]
+    encode_corpus(model, Documents([lines]), tmp_path / "shards", show_progress=False)
+    build([tmp_path / "shards"], tmp_path / "index", lines=[*lines, ""])
+    index = SentenceIndex(tmp_path / "index")
+    vectors = index.embed(model, ["the cat sat", "a dog ran"])
+    found = index.nearest(vectors, 2, queries=["the cat sat", "a dog ran"], skip_identical=True)
+    assert {neighbor.text for neighbor in found[0]} <= {"a dog ran", "the red mat", ""}
+    assert len(found[0]) == len(found[1]) == 2
+    assert len({neighbor.text for neighbor in found[1]}) == 2
+    assert [neighbor.row for neighbor in index.nearest(vectors[1:], 1)[0]] == [300]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "required: command"),
+        (["find"], "invalid choice: 'find'"),
+        (["index", "model", "text", "--output", "out", "--index-typ", "exact"], "did you mean --index-type?"),
+        (["query", "index", "a", "--skip-identica"], "did you mean --skip-identical?"),
+        (["index", "model", "text", "--output", "out", "--max-memory", "lots"], "'lots' is no size"),
+        (["query", "index", "a", "--rescore", "-1"], "expected one argument|not 1 or more"),
+    ],
+    ids=str,
+)
+def test_misspelt_commands(capsys, arguments, said):
+    with pytest.raises(SystemExit) as ended:
+        search.main(arguments)
+    assert ended.value.code == 2
+    errors = capsys.readouterr().err
+    assert any(part in errors for part in said.split("|"))
+
+
+def test_no_query(indexed):
+    with pytest.raises(SystemExit, match="No query: give sentences, --file or --embeddings"):
+        search.main(["query", str(indexed)])
+
+
+@pytest.mark.parametrize("order", ["torch, faiss", "faiss, torch"])
+def test_the_two_openmp_runtimes_live_together(order):
+    code = f"""
+import {order}
+import numpy as np
+torch.set_num_threads(2)
+faiss.omp_set_num_threads(2)
+for _ in range(3):
+    x = (torch.randn(300, 64) @ torch.randn(64, 64)).numpy()
+    index = faiss.index_factory(64, "HNSW8,Flat")
+    index.add(x)
+    assert (index.search(x, 1)[1][:, 0] == np.arange(300)).mean() > 0.9
+"""
+    result = run_python("-c", code, OMP_NUM_THREADS="2")
+    assert result.returncode == 0, result.stderr[-2000:]
+
+
+def test_rescoring_keeps_the_length_of_normalised_vectors(model, checkpoint, corpus, tmp_path, capsys):
+    settings = EncodeSettings(normalize=True)
+    encode_corpus(model, open_corpus(corpus), tmp_path / "shards", settings, show_progress=False)
+    command = ["index", str(checkpoint), str(corpus), "--output", str(tmp_path / "index"), "--index-type", "int8"]
+    search.main([*command, "--metric", "l2", "--embeddings", str(tmp_path / "shards")])
+    capsys.readouterr()
+    search.main(["query", str(tmp_path / "index"), "the old mat", "--json", "--k", "4", "--rescore", "1000"])
+    (entry,) = json.loads(capsys.readouterr().out)
+    unit = model.encode(["the old mat", *LINES], normalize_embeddings=True)
+    scores, _ = brute_force(unit[:1], unit[1:], "l2", 4)
+    assert np.allclose([near["distance"] for near in entry["nearest"]], scores[0], atol=1e-5)
+
+
+def test_what_a_killed_run_left_serves_its_own_settings_alone(checkpoint, corpus, tmp_path, monkeypatch):
+    command = ["index", str(checkpoint), str(corpus), "--output", str(tmp_path / "index"), "--max-length"]
+    with monkeypatch.context() as patch:
+        patch.setattr(search, "build_index", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            search.main([*command, "2"])
+    search.main([*command, "12"])
+    assert SentenceIndex(tmp_path / "index").encoding.max_length == 12
+
+
+def test_what_a_killed_run_left_serves_its_own_text_alone(checkpoint, corpus, tmp_path, monkeypatch):
+    text = tmp_path / "text.txt"
+    text.write_text(corpus.read_text())
+    command = ["index", str(checkpoint), str(text), "--output", str(tmp_path / "index")]
+    with monkeypatch.context() as patch:
+        patch.setattr(search, "build_index", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            search.main(command)
+    text.write_text(corpus.read_text() + "\none more\n")
+    search.main(command)
+    texts = SentenceIndex(tmp_path / "index").texts
+    assert texts[len(texts) - 1] == "one more"
+
+
+def test_faiss_is_missed_before_the_corpus_is_encoded(checkpoint, corpus, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    monkeypatch.setattr(search, "encode_corpus", lambda *_, **__: pytest.fail("encoded first"))
+    with pytest.raises(SystemExit, match="faiss-cpu"):
+        search.main(["index", str(checkpoint), str(corpus), "--output", str(tmp_path / "index")])
+
+
+def test_settings_of_another_index_type_are_refused(indexed, tmp_path):
+    with pytest.raises(ValueError, match="links is a setting of hnsw, hnsw-int8, not of index_type 'exact'"):
+        IndexSettings(links=8)
+    with pytest.raises(ValueError, match="nlist is a setting of ivf-int8, ivfpq, not of index_type 'hnsw'"):
+        IndexSettings("hnsw", nlist=8)
+    assert IndexSettings("hnsw", links=8).ef_search == 128
+    with pytest.raises(ValueError, match=r"nprobe is a setting of an ivf index; .* is of type exact"):
+        SentenceIndex(indexed, nprobe=3)
+
+
+def test_a_length_limit_that_the_shards_do_not_have(model, checkpoint, corpus, tmp_path):
+    encode_corpus(model, open_corpus(corpus), tmp_path / "shards", EncodeSettings(), show_progress=False)
+    command = ["index", str(checkpoint), str(corpus), "--output", str(tmp_path / "index"), "--max-length", "3"]
+    with pytest.raises(SystemExit, match=r"encoded with a length limit of no tokens, not 3"):
+        search.main([*command, "--embeddings", str(tmp_path / "shards")])
+
+
+def test_a_query_may_have_no_other_sentence(model, tmp_path):
+    lines = ["the cat sat"] * 300
+    encode_corpus(model, Documents([lines]), tmp_path / "shards", show_progress=False)
+    build([tmp_path / "shards"], tmp_path / "index", lines=[*lines, ""], index_type="int8")
+    index = SentenceIndex(tmp_path / "index")
+    vectors = index.embed(model, ["the cat sat"])
+    texts = ["the cat sat", ""]
+    found = index.nearest(vectors, 2, queries=texts[:1], skip_identical=True, model=model, rescore=4)
+    assert {neighbor.text for neighbor in found[0]} <= {""}

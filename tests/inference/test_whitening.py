@@ -1,0 +1,63 @@
+"""Whitened vectors: what scikit-learn gives, in a folder that loads everywhere."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+from sklearn.decomposition import PCA
+
+from hf_meanmax.checkpoint.folder import save_checkpoint
+from hf_meanmax.inference.decode import main as decode
+from hf_meanmax.inference.encode import load_encoder
+from hf_meanmax.inference.encode import main as encode
+from hf_meanmax.inference.whitening import main, whiten
+from tiny_model import make_model, make_tokenizer, random_lines
+
+LINES = [line for line in random_lines(400, seed=2) if line][:300]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    save_checkpoint(make_model(initializer_range=0.7), make_tokenizer(), tmp_path / "model")
+    (tmp_path / "texts.txt").write_text("\n\n".join(LINES) + "\n")
+    return tmp_path
+
+
+def test_vectors_are_those_of_sklearn_and_survive_the_folder(folder, capsys):
+    """On the texts that were fitted on: mean 0, covariance 1; a blank line is no text."""
+    main([f"{folder}/model", f"{folder}/texts.txt", "--output", f"{folder}/white", "--dimension", "9"])
+    assert "9 components of 32 numbers keep " in capsys.readouterr().out
+    raw = SentenceTransformer(f"{folder}/model", device="cpu").encode(LINES)
+    white = SentenceTransformer(f"{folder}/white", device="cpu")
+    assert white.get_embedding_dimension() == 9
+    vectors = white.encode(LINES)
+    np.testing.assert_allclose(np.cov(vectors.T), np.eye(9), atol=2e-3)
+    np.testing.assert_allclose(vectors.mean(axis=0), 0, atol=1e-3)
+    reference = PCA(9, whiten=True, svd_solver="full").fit(raw.astype(np.float64))
+    others = random_lines(20, seed=3)
+    wanted = reference.transform(SentenceTransformer(f"{folder}/model", device="cpu").encode(others))
+    # A component has no sign.
+    np.testing.assert_allclose(np.abs(white.encode(others)), np.abs(wanted), atol=5e-3)
+    np.testing.assert_allclose(load_encoder(f"{folder}/white", device="cpu").encode(LINES), vectors, atol=1e-5)
+
+
+def test_are_encoded_but_not_decoded(folder):
+    main([f"{folder}/model", f"{folder}/texts.txt", "--output", f"{folder}/white", "--dimension", "30"])
+    encode([f"{folder}/white", f"{folder}/texts.txt", "--output", f"{folder}/vectors"])
+    with pytest.raises(SystemExit, match="encoded by another model"):
+        decode([f"{folder}/model", f"{folder}/vectors"])
+
+
+def test_refusals(folder):
+    with pytest.raises(SystemExit, match="model is there already; name a new folder"):
+        main([f"{folder}/model", f"{folder}/texts.txt", "--output", f"{folder}/model"])
+    with pytest.raises(SystemExit, match="300 texts are too few for 300 components"):
+        main([f"{folder}/model", f"{folder}/texts.txt", "--output", f"{folder}/white", "--dimension", "300"])
+    with pytest.raises(SystemExit, match="A PCA of 33 components: the vectors have 32 numbers"):
+        main([f"{folder}/model", f"{folder}/texts.txt", "--output", f"{folder}/white", "--dimension", "33"])
+    assert not (folder / "white").exists()
+    model = SentenceTransformer(f"{folder}/model", device="cpu")
+    with pytest.raises(ValueError, match="vary in 3 directions only; give a dimension up to that"):
+        whiten(model, LINES[:4] * 5, dimension=8)
+    assert len(model) == 1

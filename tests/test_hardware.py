@@ -1,0 +1,127 @@
+"""What the machine can do, and the work of a step by formula."""
+
+from __future__ import annotations
+
+import mmap
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import torch
+
+from hf_meanmax.hardware import (
+    count_flops,
+    is_bf16_fast,
+    keep_freed_memory,
+    measure_matrix_rate,
+    peak_memory_bytes,
+    synchronize,
+    uses_bf16,
+)
+from tiny_model import make_model
+
+CPU = torch.device("cpu")
+B, N, V, E, D, F, L = 3, 7, 50, 8, 16, 24, 2
+
+
+def batch(**more) -> dict[str, torch.Tensor]:
+    ids = torch.arange(4, 4 + B * N).view(B, N)
+    return {"input_ids": ids, "labels": ids.clone(), **more}
+
+
+def forward_products(outputs: int, projected_from: int = E) -> int:
+    """FLOPs (2 for a multiplication with its addition) of all products of matrices in one forward pass."""
+    tokens = B * N
+    attention_maps = 2 * (2 * B * N * N * D)
+    encoder = 2 * tokens * projected_from * D * 3 + attention_maps + 2 * tokens * D * F * 2
+    latent = 2 * tokens * D * D + 2 * (2 * B * L * D * D) + 2 * (2 * B * N * L * D)
+    decoder = 2 * tokens * E * D * 3 + attention_maps + latent + 2 * tokens * D * F * 2
+    return encoder + decoder + 2 * tokens * D * outputs
+
+
+@pytest.fixture
+def model():
+    return make_model(vocab_size=V, embedding_size=E, hidden_size=D, intermediate_size=F, num_attention_heads=2)
+
+
+def test_flops_of_a_step_by_hand(model):
+    """The backward pass has two products for each one of the forward pass."""
+    assert count_flops(model, batch()) == 3 * forward_products(outputs=V)
+
+
+def test_flops_of_an_lstm():
+    """All four gates at each step; nothing is learned of the zeros that the encoder starts from."""
+    settings = {"encoder_type": "lstm", "pooling": "last", "decoder_type": "lstm"}
+    sizes = {"vocab_size": V, "embedding_size": E, "hidden_size": D}
+    tokens = B * N
+    forward = 2 * (2 * tokens * (E + D) * 4 * D) + 2 * B * D * 2 * D + 2 * tokens * D * V
+    assert count_flops(make_model(**sizes, **settings), batch()) == 3 * forward - 2 * B * D * 4 * D
+
+
+def test_flops_of_a_sampled_step(model):
+    candidates = {"candidate_ids": torch.arange(30), "candidate_log_prob": torch.zeros(30)}
+    # The product with a row of ones that sums the bias's gradient counts too.
+    flops = count_flops(model, batch(**candidates))
+    assert flops - 3 * forward_products(outputs=30) in (0, 2 * B * N * 30)
+
+
+def test_padding_and_attention_do_not_matter(model):
+    expected = count_flops(model, batch())
+    assert count_flops(model, batch(attention_mask=torch.ones(B, N, dtype=torch.long))) == expected
+    model.set_attn_implementation("sdpa")
+    assert count_flops(model, batch()) == expected
+
+
+def test_a_frozen_encoder_has_no_backward_pass(model):
+    expected = count_flops(model, batch())
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    model.encoder.requires_grad_(False)
+    assert forward_products(outputs=V) < count_flops(model, batch()) < expected
+    assert all(torch.equal(parameter, before[name]) for name, parameter in model.named_parameters())
+    assert not any(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_matrix_rate_is_of_the_right_size():
+    assert 1e8 < measure_matrix_rate(CPU, torch.float32, seconds=0.01) < 1e14
+
+
+def test_peak_memory_holds_what_was_allocated():
+    before, resident = peak_memory_bytes(CPU), psutil.Process().memory_info().rss
+    assert before > 5e7
+    # Past the allocator, which may have kept memory that was freed.
+    with mmap.mmap(-1, before - resident + 100_000_000) as block:
+        for start in range(0, len(block), mmap.PAGESIZE):
+            block[start] = 1
+    assert before + 50_000_000 < peak_memory_bytes(CPU) < before + 150_000_000
+
+
+def test_freed_memory_is_kept_only_where_both_thresholds_can_be_set(monkeypatch):
+    """Older glibc takes 32 MiB at most for one of them; set alone, the other would make each block a new mapping."""
+    for most, expected in (
+        (2**31 - 1, [(-3, 2**31 - 1), (-1, 2**31 - 1)]),
+        (2**25, [(-3, 2**31 - 1), (-3, 2**25), (-1, 2**31 - 1)]),
+        (0, [(-3, 2**31 - 1), (-3, 2**25)]),
+    ):
+        said: list[tuple[int, int]] = []
+
+        def mallopt(option, value, said=said, most=most):
+            said.append((option, value))
+            return int(option == -1 or value <= most)
+
+        monkeypatch.setattr("ctypes.CDLL", lambda name, mallopt=mallopt: SimpleNamespace(mallopt=mallopt))
+        keep_freed_memory()
+        assert said == expected
+    monkeypatch.setattr("ctypes.CDLL", lambda name: SimpleNamespace())
+    keep_freed_memory()
+
+
+def test_devices():
+    assert isinstance(is_bf16_fast(CPU), bool)
+    assert not is_bf16_fast(torch.device("meta"))
+    synchronize(CPU)
+
+
+def test_a_gpu_that_emulates_bf16_is_not_fast_at_it(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    assert not is_bf16_fast(torch.device("cuda"))
+    assert uses_bf16("bf16", torch.device("cuda"))

@@ -1,0 +1,301 @@
+"""Settings from recipes and from the command line: right types, helpful refusals."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hf_meanmax import GatedMeanMaxAAEConfig, MeanMaxAAEConfig, RNNCNNConfig
+from hf_meanmax.training.settings import (
+    PretrainArguments,
+    arguments_from_settings,
+    list_recipes,
+    model_fields,
+    parse_command_line,
+    read_recipe,
+)
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_packaged_recipes_are_whole(name):
+    pairs = ["--corpus", "x", "--target", "y"] if read_recipe(name).get("objective") == "translation" else []
+    args = parse_command_line([name, *pairs])
+    assert args.recipe == name
+    config = args.build_config()
+    assert {key: getattr(config, key) for key in args.model} == args.model
+    known = {**vars(args), **args.model}
+    # YAML reads 1e-4 (without a point) as text: every value must have arrived as its own type.
+    assert {key: known[key] for key in read_recipe(name) if key != "corpus"} == {
+        key: value for key, value in read_recipe(name).items() if key != "corpus"
+    }
+    assert json.loads(json.dumps(args.to_dict())) == args.to_dict()
+
+
+def test_recipes_of_the_paper_have_its_sizes():
+    config = parse_command_line(["mean-max-aae", "--corpus", "x"]).build_config()
+    paper = MeanMaxAAEConfig(freeze_word_embeddings=True)
+    assert config.to_dict() == paper.to_dict()
+    small = parse_command_line(["rnn-cnn-small", "--corpus", "x"]).build_config()
+    assert small.to_dict() == RNNCNNConfig().to_dict()
+    assert (small.sentence_embedding_size, small.decoder_channels) == (1200, [600, 1200, 300])
+    large = parse_command_line(["rnn-cnn-large", "--corpus", "x"]).build_config()
+    assert large.to_dict() == RNNCNNConfig(hidden_size=2400).to_dict()
+    assert large.sentence_embedding_size == 4800
+    skip_thought = parse_command_line(["skip-thought", "--corpus", "x"]).build_config()
+    assert (skip_thought.sentence_embedding_size, skip_thought.embedding_size) == (2400, 620)
+
+
+@pytest.mark.parametrize(
+    ("family", "config_class"), [("mean_max_aae", MeanMaxAAEConfig), ("gated_mean_max_aae", GatedMeanMaxAAEConfig)]
+)
+def test_families(family, config_class):
+    """Each has its own defaults, and the other's parts."""
+    config = parse_command_line(["--corpus", "x", "--family", family]).build_config()
+    assert type(config) is config_class
+    assert config.to_dict() == config_class().to_dict()
+    recurrent = {"encoder_type": "bilstm", "pooling": "mean_max_last", "decoder_type": "lstm_gates"}
+    words = [f"--{key}={value}" for key, value in recurrent.items()]
+    args = parse_command_line(["--corpus", "x", "--family", family, *words])
+    assert args.model == recurrent
+    assert args.build_config().to_dict() == config_class(**recurrent).to_dict()
+
+
+def test_no_argument_is_the_built_in_recipe():
+    args = parse_command_line([])
+    assert (args.recipe, args.corpus, args.output_dir) == ("docstrings", ["docstrings"], "runs/docstrings")
+    args = parse_command_line(["--corpus", "my.txt"])
+    assert (args.recipe, args.corpus, args.output_dir) == ("", ["my.txt"], "runs/pretrain")
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (["--seed", "3"], "seed", 3),
+        (["--seed=3"], "seed", 3),
+        (["--max_steps", "2e4"], "max_steps", 20000),
+        (["--max-steps", "7"], "max_steps", 7),
+        (["--learning_rate", "1e-3"], "learning_rate", 1e-3),
+        (["--epochs", "2"], "epochs", 2.0),
+        (["--corpus", "a.txt", "b.txt"], "corpus", ["a.txt", "b.txt"]),
+        (["--corpus=a.txt"], "corpus", ["a.txt"]),
+        (["--validation", "a.txt"], "validation", ["a.txt"]),
+        (["--validation", "none"], "validation", None),
+        (["--compile"], "compile", True),
+        (["--compile", "--seed", "1"], "compile", True),
+        (["--compile", "false"], "compile", False),
+        (["--compile=0"], "compile", False),
+        (["--lowercase", "yes"], "lowercase", True),
+        (["--lowercase", "None"], "lowercase", None),
+        (["--softmax", "sampled"], "softmax", "sampled"),
+        (["--output_dir=runs/a=b"], "output_dir", "runs/a=b"),
+        (["--seed", "1", "--seed", "2"], "seed", 2),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_options_of_the_run(words, name, value):
+    found = getattr(parse_command_line(words), name)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (["--hidden_size", "64"], "hidden_size", 64),
+        (["--attention_dropout", "0.1"], "attention_dropout", 0.1),
+        (["--freeze_word_embeddings"], "freeze_word_embeddings", True),
+        (["--projection_activation", "relu"], "projection_activation", "relu"),
+        (["--projection_activation", "null"], "projection_activation", None),
+        (["--pooling", "max"], "pooling", "max"),
+        (["--encoder_type", "cnn"], "encoder_type", "cnn"),
+        (["--decoder_channels", "60", "6e1"], "decoder_channels", [60, 60]),
+        (["--decoder_channels=60"], "decoder_channels", [60]),
+        (["--decoder_channels", "none"], "decoder_channels", None),
+        (["--decoder_type", "lstm_attention"], "decoder_type", "lstm_attention"),
+    ],
+    ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else None,
+)
+def test_options_of_the_model(words, name, value):
+    args = parse_command_line(["--corpus", "x", *words])
+    assert args.model == {name: value}
+    assert getattr(args.build_config(), name) == value
+
+
+def test_options_win_over_the_recipe(tmp_path):
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("hidden_size: 32\nseed: 5\nlearning_rate: 2e-4\ncorpus:\n- a.txt\n- b.txt\nlowercase:\n")
+    args = parse_command_line([str(recipe), "--seed", "6"])
+    assert (args.seed, args.learning_rate, args.corpus) == (6, 2e-4, ["a.txt", "b.txt"])
+    assert (args.model, args.recipe, args.output_dir) == ({"hidden_size": 32}, "mine", "runs/mine")
+    recipe.write_text("family: rnn_cnn\nobjective: next_words\ndecoder_channels: [60, 70, 300]\n")
+    assert parse_command_line([str(recipe)]).model == {"decoder_channels": [60, 70, 300]}
+    wider = parse_command_line([str(recipe), "--decoder_channels", "90", "300"])
+    assert wider.build_config().decoder_channels == [90, 300]
+    assert args.lowercase is None
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--bach_tokens", "3"], r"Unknown setting `bach_tokens`\. Did you mean `batch_tokens`\?"),
+        (["--hiden_size", "3"], r"Unknown setting `hiden_size`\. Did you mean `hidden_size`\?"),
+        (["--zzz", "3"], r"Unknown setting `zzz`\. Known: adam_beta1"),
+        (["--recipe", "x"], "Unknown setting `recipe`"),
+        (["--auto_classes", "x"], "Unknown setting `auto_classes`"),
+        (["--vocab_size", "many"], "`vocab_size` is 'many'; it must be of type int"),
+        (["--seed", "1.5"], r"`seed` is '1\.5'; it must be of type int"),
+        (["--seed", "inf"], "`seed` is 'inf'; it must be of type int"),
+        (["--seed", "nan"], "`seed` is 'nan'; it must be of type int"),
+        (["--seed"], "`seed` is True; it must be of type int"),
+        (["--seed", "1", "2"], r"`seed` is \['1', '2'\]; it must be of type int"),
+        (["--learning_rate", "fast"], "`learning_rate` is 'fast'; it must be of type float"),
+        (["--compile", "maybe"], "`compile` is 'maybe'; it must be of type bool"),
+        (["--validation"], "`validation` is True; it must be of type list"),
+        (["--corpus", "y"], "`--corpus` is given twice. Several values stand after one: --corpus first second"),
+        (["--epochs", "inf"], "`epochs` is inf; it must be a finite number"),
+        (["--learning_rate", "nan"], "`learning_rate` is nan; it must be a finite number"),
+        (["--seed", "99999999999999999999"], r"`seed` is \d+; it must be less than 2\*\*63"),
+        (["--adam_beta1", "1.5"], r"`adam_beta1` is 1\.5; it must be at least 0 and less than 1"),
+        (["--max_unknown_rate", "7"], r"`max_unknown_rate` is 7\.0; it must be from 0 to 1"),
+        (
+            ["--early_stopping_patience", "1", "--eval_steps", "0"],
+            "`early_stopping_patience` is 1, but with `eval_steps` 0 nothing is evaluated before the end",
+        ),
+        (["--teacher_shuffled"], "`teacher_shuffled` is the control of a `teacher`"),
+        (
+            ["--family", "compound_attention", "--objective", "translation", "--target", "y", "--drop_unknown_words"],
+            "`drop_unknown_words` is not for the objective 'translation'",
+        ),
+        (["--softmax", "half"], "`softmax` is 'half'; allowed: 'full', 'chunked', 'sampled'"),
+        (["--pooling", "median"], "`pooling` is 'median'; allowed: 'mean_max', 'mean', 'max', 'last', 'mean_max_last'"),
+        (["--encoder_type", "rnn"], "`encoder_type` is 'rnn'; allowed: 'self_attention', 'bilstm', 'lstm', 'bigru'"),
+        (["--decoder_type", "rnn"], "`decoder_type` is 'rnn'; allowed: 'attention', 'gates', 'lstm', 'lstm_attention'"),
+        (["--decoder_channels", "60", "wide"], r"`decoder_channels` is \['60', 'wide'\]; it must be of type list"),
+        (["--decoder_channels", "60", "6.5"], r"`decoder_channels` is \['60', '6\.5'\]; it must be of type list"),
+        (["--decoder_channels"], "`decoder_channels` is True; it must be of type list"),
+        (
+            ["--family", "rnn_cnn", "--objective", "next_words", "--decoder_channels", "60"],
+            r"`decoder_channels` is \[60\]; .* needs two widths or more",
+        ),
+        (["--objective", "next"], "`objective` is 'next'; allowed: 'reconstruction', 'next_words', 'next_sentence'"),
+        (["--decoder_inputs", "none"], "`decoder_inputs` is 'none'; allowed: 'words', 'own', 'random'"),
+        (
+            ["--family", "rnn_cnn"],
+            "`decoder_type` is 'words_cnn', which predicts a fixed number .*`objective` is 'next_words', not 'recons",
+        ),
+        (
+            ["--family", "rnn_cnn", "--objective", "next_sentence"],
+            "`decoder_type` is 'words_cnn'.* `objective` is 'next_words', not 'next_sentence'",
+        ),
+        (
+            ["--objective", "neighbours"],
+            "`objective` is 'neighbours' and `predict_previous` False: 'neighbours' needs `predict_previous=True`",
+        ),
+        (
+            ["--objective", "next_words", "--predict_previous"],
+            "`objective` is 'next_words' and `predict_previous` True: .* nothing else may have it",
+        ),
+        (
+            ["--family", "rnn_cnn", "--objective", "next_words", "--decoder_inputs", "own"],
+            "`decoder_inputs` is 'own', but `decoder_type` 'words_cnn' takes none",
+        ),
+        (
+            ["--objective", "neighbours", "--predict_previous", "--decoder_inputs", "random"],
+            "`decoder_inputs` is 'random', which is for one decoder; with `predict_previous` there are two",
+        ),
+        (
+            ["--objective", "next_sentence", "--showcase"],
+            "`showcase` prints reconstructions, and a model with `objective` 'next_sentence' makes none",
+        ),
+        (["--context_weight", "0.1"], "`context_weight` is 0.1 and `context_channels` None: the second decoder needs"),
+        (["--context_channels", "60", "2048"], "`context_weight` is 0.0 and `context_channels` .* needs both"),
+        (
+            ["--context_weight", "0.1", "--context_channels", "60", "2048", "--objective", "next_sentence"],
+            "`context_weight` is 0.1, which is beside `objective` 'reconstruction', not 'next_sentence'",
+        ),
+        (
+            ["--context_weight", "0.1", "--context_channels", "60", "2048", "--long_lines", "truncate"],
+            "`long_lines` is 'truncate' .* every line is kept, as context",
+        ),
+        (["--decoder_type", "lstm_gates", "--pooling", "last"], "`pooling` is 'last', which leaves the gates"),
+        (["--projection_activation", "gelu"], "`projection_activation` is 'gelu'; allowed: 'relu'"),
+        (["--family", "bert"], "`family` is 'bert'; allowed: compound_attention, gated_mean_max_aae, mean_max_aae"),
+        (["one", "two"], "Give one recipe, not 2: one, two"),
+        (["--batch_tokens", "0"], "`batch_tokens` is 0; it must be 1 or more"),
+        (["--seed", "-1"], "`seed` is -1; it must be 0 or more"),
+        (["--max_minutes", "-1"], r"`max_minutes` is -1\.0; it must be 0 or more"),
+        (["--max_grad_norm", "-1"], r"`max_grad_norm` is -1\.0; it must be 0 or more"),
+        (["--weight_decay", "nan"], "`weight_decay` is nan; it must be a finite number"),
+        (["--min_tokens", "9", "--max_tokens", "8"], "`max_tokens` is 8, less than `min_tokens` 9"),
+        (["--epochs", "0", "--max_steps", "0"], r"`epochs` is 0\.0; give a positive number, or `max_steps`"),
+        (["--word_drop", "1"], r"`word_drop` is 1\.0; it must be at least 0 and less than 1"),
+        (["--hidden_size", "30", "--num_attention_heads", "4"], "`num_attention_heads` is 4 and `hidden_size` 30"),
+        (["--attention_dropout", "1.5"], r"`attention_dropout` is 1\.5; it must be at least 0 and less than 1"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_refused_options(words, message):
+    with pytest.raises(ValueError, match=message):
+        parse_command_line(["--corpus", "x", *words] if words[0].startswith("--") else words)
+
+
+def test_recipes_that_are_not_there():
+    with pytest.raises(FileNotFoundError, match=r"'mean-max-aee'.*Did you mean 'mean-max-aae'\?.*Packaged: docstrings"):
+        read_recipe("mean-max-aee")
+    with pytest.raises(FileNotFoundError, match=r"'zzz' and no packaged recipe of that name\. Packaged"):
+        read_recipe("zzz")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [1", "is not valid YAML"),
+        ("- a\n- b\n", "must hold `key: value` lines, not a list"),
+        ("just words", "must hold `key: value` lines, not a str"),
+        ("max_step: 3\n", r"Unknown setting `max_step`\. Did you mean `max_steps`\?"),
+        ("7: 3\n", "Unknown setting `7`"),
+        ("max_steps: yes\n", "`max_steps` is True; it must be of type int"),
+        ("corpus: [1, 2]\n", r"`corpus` is \[1, 2\]; it must be of type list"),
+        ("corpus:\n", "`corpus` is None; it must be of type list"),
+        ("family: [mean_max_aae]\n", r"`family` is \['mean_max_aae'\]; allowed"),
+        ("hidden_size:\n  a: 1\n", "`hidden_size` is .*; it must be of type int"),
+    ],
+)
+def test_recipe_files_that_are_refused(tmp_path, text, message):
+    recipe = tmp_path / "bad.yaml"
+    recipe.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        parse_command_line([str(recipe)])
+
+
+def test_an_empty_recipe_file_is_all_defaults(tmp_path):
+    (tmp_path / "empty.yaml").write_text("# nothing\n")
+    args = parse_command_line([str(tmp_path / "empty.yaml")])
+    assert args.to_dict() == {**PretrainArguments().to_dict(), "recipe": "empty", "output_dir": "runs/empty"}
+
+
+@pytest.mark.parametrize("config_class", [MeanMaxAAEConfig, GatedMeanMaxAAEConfig])
+def test_what_follows_from_the_tokenizer_cannot_be_set(config_class):
+    fields = model_fields(config_class)
+    assert {"hidden_size", "vocab_size", "tie_word_embeddings"} <= set(fields)
+    for name in ("input_vocab_size", "eos_token_id", "is_encoder_decoder", "auto_classes", "architectures"):
+        assert name not in fields
+        with pytest.raises(ValueError, match=f"Unknown setting `{name}`"):
+            arguments_from_settings({name: 1})
+
+
+def test_made_directly():
+    assert PretrainArguments(corpus="a.txt").corpus == ["a.txt"]
+    with pytest.raises(ValueError, match="`softmax` is 'half'; allowed"):
+        PretrainArguments(softmax="half")
+    with pytest.raises(ValueError, match="`family` is 'bert'; allowed"):
+        PretrainArguments(family="bert")
+
+
+def test_none_is_a_value_where_the_setting_knows_it():
+    settings = {"family": "compound_attention", "objective": "translation", "corpus": "a", "target": "b"}
+    given = {"architecture": "none", "pooling": "last", "decoder_context": "none", "decoder_initial_state": "true"}
+    args = arguments_from_settings({**settings, **given})
+    assert (args.model["decoder_context"], args.model["pooling"]) == ("none", "last")
+    assert args.model["architecture"] is None
