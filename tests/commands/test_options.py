@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 
-from hf_meanmax.commands.options import make_parser, one_line_errors, parse_arguments, positive_int, use_all_cores
+from hf_meanmax.commands.old_options import make_parser, one_line_errors, parse_arguments, positive_int, use_all_cores
 
 
 @pytest.fixture

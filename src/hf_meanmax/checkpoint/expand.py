@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from hf_meanmax.commands.options import make_parser, one_line_errors, parse_arguments, positive_int
+from hf_meanmax.commands.old_options import make_parser, one_line_errors, parse_arguments, positive_int
 from hf_meanmax.data.corpus import ENCODING_ERRORS, open_corpus
 from hf_meanmax.tokenization import Expansion, expand_vocabulary, load_word_vectors, unknown_word_rate
 

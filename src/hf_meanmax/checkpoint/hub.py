@@ -20,7 +20,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-from hf_meanmax.commands.options import make_parser, one_line_errors, parse_arguments
+from hf_meanmax.commands.old_options import make_parser, one_line_errors, parse_arguments
 from hf_meanmax.files import is_owned, replacing_file
 from hf_meanmax.modeling.configuration_base import NO_LIMIT
 from hf_meanmax.modeling.configuration_compound_attention import CompoundAttentionConfig

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hf_meanmax.commands.options import make_parser, one_line_errors, parse_arguments, positive_int
+from hf_meanmax.commands.old_options import make_parser, one_line_errors, parse_arguments, positive_int
 from hf_meanmax.evaluation.controls import CONTROL_KINDS
 from hf_meanmax.evaluation.embedding import Embedder, EmbeddingFile, write_sentences
 from hf_meanmax.evaluation.report import RESULTS, Results, gain_text, kind_name, summarize, write_report

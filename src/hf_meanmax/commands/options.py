@@ -1,44 +1,126 @@
-"""What the command lines share: options refused with the nearest known name, errors on one line, all cores."""
+"""What the verbs of `hf-meanmax` share: options from dataclasses, hints for misspelt ones, errors on one line."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import difflib
 import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn, get_args, get_origin
 
-from hf_meanmax.data.corpus import ENCODING_ERRORS, Corpus, open_corpus
+from transformers import HfArgumentParser
+
+from hf_meanmax.data.corpus import Corpus, open_corpus
+
+_METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", bool: "BOOL"}
 
 
-def make_parser(program: str, description: str) -> argparse.ArgumentParser:
-    """A parser that takes no abbreviations and shows defaults."""
-    return argparse.ArgumentParser(
-        prog=program,
-        description=description,
-        allow_abbrev=False,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+def option(help: str, default: Any = dataclasses.MISSING, **metadata: Any) -> Any:
+    """A field of an options class: `--name`, with its help; without a default it is required."""
+    if isinstance(default, list):
+        return dataclasses.field(default_factory=lambda: list(default), metadata={"help": help, **metadata})
+    return dataclasses.field(default=default, metadata={"help": help, **metadata})
+
+
+def positional(help: str, default: Any = dataclasses.MISSING) -> Any:
+    """A field of an options class that is given by its place, not its name; a list takes one value or more."""
+    return option(help, default, positional=True)
+
+
+class OptionParser(HfArgumentParser):
+    """An `HfArgumentParser` for one verb.
+
+    Options are spelt with underscores or hyphens, and never abbreviated. The help shows each one's type, choices and
+    default. A mistake ends the program with exit code 2 and one line.
+
+    Args:
+        verb: the verb, for the usage line.
+        description: what it does, in a sentence.
+        options: dataclasses whose fields are the options.
+    """
+
+    def __init__(self, verb: str, description: str, *options: type) -> None:
+        super().__init__(list(options), prog=f"hf-meanmax {verb}", description=description, allow_abbrev=False)
+
+    @staticmethod
+    def _parse_dataclass_field(parser: argparse.ArgumentParser, field: dataclasses.Field[Any]) -> None:
+        before = len(parser._actions)
+        if field.metadata.get("positional"):
+            _add_positional(parser, field)
+        else:
+            HfArgumentParser._parse_dataclass_field(parser, field)
+        for action in parser._actions[before:]:
+            if action.option_strings and action.metavar is None and action.choices is None and action.nargs != 0:
+                action.metavar = _METAVARS.get(_value_type(field.type), "VALUE")
+            if action.required and action.option_strings:
+                action.default = argparse.SUPPRESS  # the help would show None
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the program with exit code 2 and one line."""
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+    def parse(self, argv: Sequence[str] | None = None) -> tuple[Any, ...]:
+        """The options classes, filled from `argv` (default: the command line), in the order of the constructor.
+
+        Raises:
+            ValueError: what an options class says of its values.
+        """
+        escape_unprintable()
+        words = sys.argv[1:] if argv is None else list(argv)
+        self._refuse_unknown(words)
+        return self.parse_args_into_dataclasses(args=words, look_for_args_file=False)
+
+    def _refuse_unknown(self, words: Sequence[str]) -> None:
+        known = [name for action in self._actions for name in action.option_strings]
+        # After a bare `--` there are no options, and argparse takes what holds a space for a text.
+        for word in words[: words.index("--")] if "--" in words else words:
+            name = word.partition("=")[0]
+            if name.startswith("--") and " " not in name and name not in known:
+                nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+                hint = f"did you mean {nearest[0]}?" if nearest else f"see {self.prog} --help"
+                self.error(f"unknown option {name}; {hint}")
+
+
+def _add_positional(parser: argparse.ArgumentParser, field: dataclasses.Field[Any]) -> None:
+    is_list = get_origin(field.type) is list
+    has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+    nargs = ("*" if has_default else "+") if is_list else ("?" if has_default else None)
+    default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+    parser.add_argument(
+        field.name,
+        nargs=nargs,
+        type=_value_type(field.type),
+        default=default if has_default else None,
+        help=field.metadata["help"],
     )
 
 
-def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parses `argv` (default: the command line); a misspelt option ends the program with the nearest known name."""
-    print_what_can_be_printed()
-    words = sys.argv[1:] if argv is None else list(argv)
-    known = [name for action in parser._actions for name in action.option_strings]
-    # After a bare `--` there are no options, and argparse takes what holds a space for a text.
-    for word in words[: words.index("--")] if "--" in words else words:
-        option = word.split("=")[0]
-        if option.startswith("--") and " " not in option and option not in known:
-            nearest = difflib.get_close_matches(option, known, n=1, cutoff=0.5)
-            hint = f"; did you mean {nearest[0]}?" if nearest else "."
-            parser.error(f"unknown option {option}{hint} Known: {', '.join(known)}.")
-    return parser.parse_args(words)
+def _value_type(kind: Any) -> Any:
+    """The type of one value: of `list[int]` and `int | None` it is int."""
+    inner = [part for part in get_args(kind) if part is not type(None)]
+    if get_origin(kind) is Literal or not inner:
+        return kind
+    return _value_type(inner[0])
 
 
-def print_what_can_be_printed() -> None:
+def check_positive(options: Any, *names: str) -> None:
+    """Refuses values of these fields that are less than 1; None is left alone.
+
+    Raises:
+        ValueError: with the option's name, its value and what is allowed.
+    """
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name} is {value}; it must be 1 or more.")
+
+
+def escape_unprintable() -> None:
     """Has letters that a terminal or file of another encoding cannot hold printed as escapes, not end the program."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -46,12 +128,12 @@ def print_what_can_be_printed() -> None:
 
 
 @contextmanager
-def one_line_errors(program: str) -> Iterator[None]:
+def one_line_errors(verb: str) -> Iterator[None]:
     """Ends the program with exit code 1 and one line on stderr for errors that its user can cause."""
     try:
         yield
     except (OSError, ValueError, ImportError) as error:
-        raise SystemExit(f"{program}: {' '.join(str(error).split())}") from error
+        raise SystemExit(f"hf-meanmax {verb}: {' '.join(str(error).split())}") from error
 
 
 def named_folders(words: Sequence[str]) -> dict[str, str]:
@@ -69,44 +151,30 @@ def named_folders(words: Sequence[str]) -> dict[str, str]:
     return folders
 
 
-def positive_int(text: str) -> int:
-    """The `type` of an option that takes a number of 1 or more."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not 1 or more")
-    return number
+@dataclass
+class CorpusOptions:
+    """The options of a verb that reads a corpus."""
 
-
-def add_corpus_options(parser: argparse.ArgumentParser) -> None:
-    """The positional `input` and the options of a command that reads a corpus."""
-    parser.add_argument(
-        "input", nargs="+", help="files or globs (text, perhaps .gz .xz .zst; .csv .jsonl .parquet), or one data set"
+    input: list[str] = positional(
+        "text files or globs (.txt .gz .xz .zst), tables (.csv .jsonl .parquet), or one data set"
     )
-    parser.add_argument("--encoding-errors", choices=ENCODING_ERRORS, default="strict", help="bytes that are not UTF-8")
-    parser.add_argument("--text-column", default="text", help="column of a data set or table")
-    parser.add_argument("--split", default="train", help="split of a data set")
-    parser.add_argument("--config-name", help="configuration of a data set on the Hub")
-
-
-def corpus_of(args: argparse.Namespace) -> Corpus:
-    """The corpus that a command line names: files, or a data set with its options."""
-    return open_corpus(
-        args.input if len(args.input) > 1 else args.input[0],
-        encoding_errors=args.encoding_errors,
-        text_column=args.text_column,
-        split=args.split,
-        config_name=args.config_name,
+    encoding_errors: Literal["strict", "replace", "ignore"] = option(
+        "what to do with bytes that are not UTF-8", "strict"
     )
+    text_column: str = option("column of a data set or table", "text")
+    split: str = option("split of a data set", "train")
+    config_name: str | None = option("configuration of a data set on the Hub", None)
 
+    def open(self) -> Corpus:
+        """The corpus that the options name.
 
-def use_all_cores(local_processes: int) -> None:
-    """Gives each process its share of the cores, where `accelerate launch` left it with one thread.
-
-    The launcher sets OMP_NUM_THREADS to 1 unless it is told otherwise, which would leave the other cores idle.
-    """
-    was_launched = "ACCELERATE_MIXED_PRECISION" in os.environ
-    if was_launched and os.environ.get("OMP_NUM_THREADS") == "1":
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        import torch
-
-        torch.set_num_threads(max(1, cores // local_processes))
+        Raises:
+            FileNotFoundError, ValueError: as [`~hf_meanmax.data.open_corpus`].
+        """
+        return open_corpus(
+            self.input if len(self.input) > 1 else self.input[0],
+            encoding_errors=self.encoding_errors,
+            text_column=self.text_column,
+            split=self.split,
+            config_name=self.config_name,
+        )

@@ -1,37 +1,38 @@
-"""Text files or a data set to one text file of one text a line, cut to a range of lengths, segmented, or both.
+"""Write a corpus as one text a line, cut to a range of lengths, segmented, or both.
 
-hf-meanmax-prepare reviews.txt --output reviews.cut.txt.xz --min-length 10 --max-length 60
+hf-meanmax prepare reviews.txt --output reviews.cut.txt.xz --min_length 10 --max_length 60
+hf-meanmax prepare "news-zh/*.txt.xz" --output news-zh.txt.xz --segment jieba --max_length 60
 """
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from hf_meanmax.data.cutting import SEGMENTERS, UNITS, Cutting, cut_corpus
+from hf_meanmax.data.cutting import Cutting, cut_corpus
 
-from .options import add_corpus_options, corpus_of, make_parser, one_line_errors, parse_arguments, positive_int
-
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = make_parser("hf-meanmax-prepare", "Write a corpus as one text a line, cut to a range of lengths.")
-    parser.add_argument("--output", required=True, help="text file (.txt .gz .xz); a piece a line, blank between texts")
-    parser.add_argument("--max-length", type=positive_int, help="cut texts at sentence ends, to at most so many units")
-    parser.add_argument("--min-length", type=positive_int, default=1, help="drop pieces of fewer units")
-    parser.add_argument("--unit", choices=UNITS, default="auto", help="what lengths count; auto looks at each text")
-    parser.add_argument("--segment", choices=SEGMENTERS, help="put spaces between the words of Chinese text")
-    parser.add_argument("--seed", type=int, default=0, help="of the lengths that are drawn")
-    parser.add_argument("--parallel", type=positive_int, default=1, help="processes")
-    add_corpus_options(parser)
-    return parser
+from .options import CorpusOptions, OptionParser, check_positive, one_line_errors, option
 
 
-def main(argv: list[str] | None = None) -> None:
-    """The command line; see `--help`."""
-    args = parse_arguments(build_parser(), argv)
+@dataclass
+class PrepareOptions:
+    """The options of `hf-meanmax prepare`, beside those of the corpus."""
+
+    output: str = option("text file (.txt .gz .xz): a piece a line, a blank line between texts")
+    max_length: int | None = option("cut texts at sentence ends, to at most so many units", None)
+    min_length: int = option("drop pieces of fewer units", 1)
+    unit: Literal["auto", "word", "character"] = option("what lengths count; auto looks at each text", "auto")
+    segment: Literal["jieba"] | None = option("put spaces between the words of Chinese text", None)
+    seed: int = option("seed of the lengths that are drawn", 0)
+    parallel: int = option("number of processes", 1)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the command; `argv` is the command line by default."""
+    description = "Write a corpus as one text a line, cut to a range of lengths."
     with one_line_errors("prepare"):
+        corpus, args = OptionParser("prepare", description, CorpusOptions, PrepareOptions).parse(argv)
+        check_positive(args, "max_length", "min_length", "parallel")
         settings = Cutting(args.max_length, args.min_length, args.unit, args.segment, args.seed)
-        print(cut_corpus(corpus_of(args), args.output, settings, args.parallel))
-
-
-if __name__ == "__main__":
-    main()
+        print(cut_corpus(corpus.open(), args.output, settings, args.parallel))

@@ -17,7 +17,7 @@ from hf_meanmax.data import Corpus, SentenceFilter, build_token_store
 from hf_meanmax.tokenization import WordVectors, train_tokenizer, train_word_vectors
 from hf_meanmax.training.preparation import StoredWords
 
-from .options import add_corpus_options, corpus_of, make_parser, one_line_errors, parse_arguments, positive_int
+from .old_options import add_corpus_options, corpus_of, make_parser, one_line_errors, parse_arguments, positive_int
 
 
 def train_corpus_vectors(

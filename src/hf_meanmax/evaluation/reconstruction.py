@@ -338,7 +338,7 @@ def _rows_by_length(encoded: Sequence[Sequence[int]], batch_tokens: int, least: 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line of `scripts/reconstruct.py`; prints the scores as JSON."""
-    from hf_meanmax.commands.options import make_parser, one_line_errors, parse_arguments, positive_int
+    from hf_meanmax.commands.old_options import make_parser, one_line_errors, parse_arguments, positive_int
 
     parser = make_parser("reconstruct.py", "Scores how well a checkpoint says held-out sentences again.")
     parser.add_argument("checkpoint", help="folder of a checkpoint with its decoder")

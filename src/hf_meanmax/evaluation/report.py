@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hf_meanmax.commands.options import make_parser, one_line_errors, parse_arguments
+from hf_meanmax.commands.old_options import make_parser, one_line_errors, parse_arguments
 from hf_meanmax.evaluation.markdown import markdown_table
 from hf_meanmax.evaluation.published import published_intrinsic_rows, published_rows, published_tasks
 from hf_meanmax.evaluation.runner import (

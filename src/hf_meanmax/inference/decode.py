@@ -20,7 +20,7 @@ import torch
 from tqdm.auto import tqdm
 
 from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
-from hf_meanmax.commands.options import make_parser, one_line_errors, parse_arguments, positive_int
+from hf_meanmax.commands.old_options import make_parser, one_line_errors, parse_arguments, positive_int
 from hf_meanmax.files import replacing_file
 
 from .embedding_files import MANIFEST, read_embeddings, read_manifest

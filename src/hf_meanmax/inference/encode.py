@@ -23,7 +23,7 @@ import torch
 from tqdm.auto import tqdm
 
 from hf_meanmax.checkpoint.folder import check_checkpoint, is_missing_folder, is_own_checkpoint
-from hf_meanmax.commands.options import (
+from hf_meanmax.commands.old_options import (
     add_corpus_options,
     corpus_of,
     make_parser,

@@ -26,7 +26,7 @@ import torch
 from torch import nn
 
 from hf_meanmax.checkpoint.folder import check_checkpoint, checkpoint_folder, saved_normalization
-from hf_meanmax.commands.options import make_parser, one_line_errors, parse_arguments
+from hf_meanmax.commands.old_options import make_parser, one_line_errors, parse_arguments
 from hf_meanmax.data.corpus import open_corpus
 from hf_meanmax.files import replacing_folder
 from hf_meanmax.inference import onnx_encoder

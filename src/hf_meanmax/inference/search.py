@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from tqdm.auto import tqdm
 
-from hf_meanmax.commands.options import (
+from hf_meanmax.commands.old_options import (
     add_corpus_options,
     corpus_of,
     make_parser,

@@ -15,7 +15,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
-from hf_meanmax.commands.options import (
+from hf_meanmax.commands.old_options import (
     add_corpus_options,
     corpus_of,
     make_parser,

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_meanmax.commands.options import (
+from hf_meanmax.commands.old_options import (
     add_corpus_options,
     corpus_of,
     make_parser,

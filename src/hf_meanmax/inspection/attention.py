@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from hf_meanmax.checkpoint.folder import check_checkpoint, checkpoint_folder, full_auto_class
-from hf_meanmax.commands.options import make_parser, one_line_errors, parse_arguments, positive_int
+from hf_meanmax.commands.old_options import make_parser, one_line_errors, parse_arguments, positive_int
 from hf_meanmax.data.corpus import open_corpus
 from hf_meanmax.files import replacing_folder
 from hf_meanmax.plots.attention import ReadText, attention_page, attention_text, plot_head_maps

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
-from hf_meanmax.commands.options import make_parser, one_line_errors, parse_arguments
+from hf_meanmax.commands.old_options import make_parser, one_line_errors, parse_arguments
 from hf_meanmax.data.corpus import open_corpus
 from hf_meanmax.files import replacing_folder
 from hf_meanmax.plots.alignment import (

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_meanmax.commands.options import make_parser, named_folders, one_line_errors, parse_arguments
+from hf_meanmax.commands.old_options import make_parser, named_folders, one_line_errors, parse_arguments
 from hf_meanmax.training.checkpoints import METRICS_FILE
 
 from .figures import new_figure, save_figure

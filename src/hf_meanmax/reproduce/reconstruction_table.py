@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hf_meanmax.commands.options import make_parser, one_line_errors, parse_arguments, positive_int
+from hf_meanmax.commands.old_options import make_parser, one_line_errors, parse_arguments, positive_int
 from hf_meanmax.data.sentences import is_unsegmented
 from hf_meanmax.evaluation.markdown import markdown_table, markdown_text
 from hf_meanmax.files import replacing_file

@@ -45,7 +45,7 @@ from filelock import FileLock, Timeout
 
 from hf_meanmax.checkpoint.folder import check_checkpoint, is_own_checkpoint, saved_training_args
 from hf_meanmax.commands.evaluate import control_kinds, load_tasks
-from hf_meanmax.commands.options import make_parser, one_line_errors, parse_arguments
+from hf_meanmax.commands.old_options import make_parser, one_line_errors, parse_arguments
 from hf_meanmax.data import open_corpus
 from hf_meanmax.evaluation.markdown import markdown_table, markdown_text
 from hf_meanmax.evaluation.report import RESULTS, Results, write_report

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_meanmax.commands.options import make_parser, named_folders, one_line_errors, parse_arguments, positive_int
+from hf_meanmax.commands.old_options import make_parser, named_folders, one_line_errors, parse_arguments, positive_int
 from hf_meanmax.data import open_corpus
 from hf_meanmax.evaluation.correlations import MIN_MODELS, correlation_matrix
 from hf_meanmax.evaluation.markdown import markdown_table, markdown_text

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_meanmax.commands.options import print_what_can_be_printed, use_all_cores
+from hf_meanmax.commands.old_options import print_what_can_be_printed, use_all_cores
 from hf_meanmax.data import Documents, LabelledTexts, SentenceFilter, read_labelled
 from hf_meanmax.files import replacing_file
 from hf_meanmax.hardware import attention_for, keep_freed_memory, peak_memory_bytes, uses_bf16

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from hf_meanmax.commands.options import print_what_can_be_printed, use_all_cores
+from hf_meanmax.commands.old_options import print_what_can_be_printed, use_all_cores
 from hf_meanmax.data import (
     BatchPlan,
     CandidateSampler,

@@ -1,0 +1,58 @@
+"""The command line: `hf-meanmax VERB`, also as `python -m hf_meanmax.commands VERB`."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Sequence
+
+# Each verb is a module of this folder with a `main(argv)`; only the one that is called is imported.
+VERBS = {
+    "pretrain": "train an encoder and its decoder on raw text",
+    "finetune": "train a classifier or a regression on labelled texts",
+    "encode": "encode text to sharded embeddings",
+    "decode": "decode embeddings back to text",
+    "translate": "translate text, and score it against references",
+    "search": "index the sentences of a corpus, and find the nearest ones of a query",
+    "evaluate": "score any sentence encoder beside its controls",
+    "reconstruct": "score how well texts come back from their embeddings",
+    "inspect": "show what poolings and decoders read of a text",
+    "vectors": "train skip-gram word vectors on a corpus",
+    "expand": "add words to a trained model's vocabulary",
+    "prepare": "cut long texts and segment Chinese, one text a line",
+    "whiten": "write a model whose vectors are whitened",
+    "export-onnx": "write a checkpoint's encoder as ONNX",
+    "reproduce": "train and evaluate a list of systems, and put them into one table",
+    "push": "push a checkpoint with its model card to the Hub",
+    "plot": "draw what training runs logged",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a verb; returns the exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    if not words or words[0] in ("-h", "--help"):
+        width = max(map(len, VERBS))
+        verbs = "\n".join(f"  {verb:{width}}  {does}" for verb, does in VERBS.items())
+        print(
+            f"usage: hf-meanmax VERB [options]\n\nverbs:\n{verbs}\n\nhf-meanmax VERB --help tells the options of a verb"
+        )
+        return 0
+    verb, *rest = words
+    if verb == "--version":
+        from hf_meanmax import __version__
+
+        print(__version__)
+        return 0
+    if verb not in VERBS:
+        nearest = difflib.get_close_matches(verb, VERBS, n=1, cutoff=0.5)
+        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        print(f"hf-meanmax: unknown verb {verb!r}.{hint} Verbs: {', '.join(VERBS)}.", file=sys.stderr)
+        return 2
+    module = importlib.import_module(f"hf_meanmax.commands.{verb.replace('-', '_')}")
+    return module.main(rest) or 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

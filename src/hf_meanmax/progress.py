@@ -1,0 +1,39 @@
+"""Progress of long work: a bar on a terminal, a line now and then where the output is a file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+from tqdm.auto import tqdm
+
+Item = TypeVar("Item")
+# Seconds between two lines where nobody watches a bar.
+LINE_SECONDS = 30.0
+
+
+class LineProgress(tqdm):
+    """A tqdm bar that writes whole lines, at most one every half minute: for logs, which keep carriage returns."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "mininterval": LINE_SECONDS, "miniters": 1, "ascii": True, "ncols": 0})
+
+    @staticmethod
+    def status_printer(file: Any) -> Any:
+        def write(text: str) -> None:
+            if text.strip():
+                file.write(text.strip() + "\n")
+                file.flush()
+
+        return write
+
+
+def progress_bar(*args: Any, **kwargs: Any) -> tqdm:
+    """A tqdm bar with these arguments, or a [`LineProgress`] where stderr is no terminal."""
+    return (tqdm if sys.stderr.isatty() else LineProgress)(*args, **kwargs)
+
+
+def track(items: Iterable[Item], description: str, total: int | None = None, show: bool = True) -> Iterator[Item]:
+    """The items, with a progress bar of this description."""
+    yield from progress_bar(items, desc=description, total=total, disable=not show)
