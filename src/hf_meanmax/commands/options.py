@@ -62,7 +62,8 @@ class OptionParser(HfArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Ends the program with exit code 2 and one line."""
-        self.exit(2, f"{self.prog}: error: {message}\n")
+        print(f"{self.prog}: error: {message}", file=sys.stderr)
+        raise SystemExit(2)
 
     def parse(self, argv: Sequence[str] | None = None) -> tuple[Any, ...]:
         """The options classes, filled from `argv` (default: the command line), in the order of the constructor.
