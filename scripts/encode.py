@@ -1,10 +1,10 @@
-"""Encode text to sharded embeddings; the same command again goes on with a killed run.
+"""Encode text to sharded embeddings: `hf-meanmax encode`, for `accelerate launch`.
 
 python scripts/encode.py runs/docstrings/model corpus.txt --output embeddings
 accelerate launch --num_processes 2 scripts/encode.py runs/docstrings/model "corpus/*.txt.xz" --output embeddings
 """
 
-from hf_meanmax.inference.encode import main
+from hf_meanmax.commands.encode import main
 
 if __name__ == "__main__":
     main()

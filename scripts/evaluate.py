@@ -1,4 +1,4 @@
-"""SentEval and the intrinsic tasks for any sentence encoder, beside its controls; the same command again goes on.
+"""SentEval and the intrinsic tasks for any sentence encoder, beside its controls.
 
 python scripts/evaluate.py runs/docstrings/model --data data
 python scripts/evaluate.py sentence-transformers/all-MiniLM-L6-v2 --tasks senteval --output results/minilm

@@ -5,7 +5,7 @@ accelerate launch scripts/finetune.py --checkpoint runs/mine/model --train train
 
 import sys
 
-from hf_meanmax.training.finetune import main
+from hf_meanmax.commands.finetune import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -6,7 +6,7 @@ accelerate launch scripts/pretrain.py mean-max-aae-small --corpus 'books/*.txt' 
 
 import sys
 
-from hf_meanmax.training.pretrain import main
+from hf_meanmax.commands.pretrain import main
 
 if __name__ == "__main__":
     sys.exit(main())

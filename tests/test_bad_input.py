@@ -14,8 +14,7 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from hf_meanmax.checkpoint.folder import save_checkpoint
-from hf_meanmax.inference import decode, encode
-from hf_meanmax.training import pretrain
+from hf_meanmax.commands import decode, encode, pretrain
 from tiny_model import make_model, make_tokenizer
 
 TESTS = Path(__file__).parent
@@ -150,7 +149,7 @@ def test_empty_and_unknown_sentences_are_encoded(checkpoint, tmp_path):
 def test_normalised_vectors_are_not_decoded(checkpoint, tmp_path):
     (tmp_path / "text.txt").write_text("the cat\na dog\n")
     encode.main([str(checkpoint), str(tmp_path / "text.txt"), "--output", str(tmp_path / "out"), "--normalize"])
-    with pytest.raises(SystemExit, match=r"^decode: .*encoded with --normalize; only raw vectors"):
+    with pytest.raises(SystemExit, match=r"^hf-meanmax decode: .*encoded with --normalize; only raw vectors"):
         decode.main([str(checkpoint), str(tmp_path / "out")])
 
 

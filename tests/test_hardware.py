@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 from types import SimpleNamespace
 
 import psutil
@@ -16,6 +17,7 @@ from hf_meanmax.hardware import (
     measure_matrix_rate,
     peak_memory_bytes,
     synchronize,
+    use_all_cores,
     uses_bf16,
 )
 from tiny_model import make_model
@@ -125,3 +127,28 @@ def test_a_gpu_that_emulates_bf16_is_not_fast_at_it(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
     assert not is_bf16_fast(torch.device("cuda"))
     assert uses_bf16("bf16", torch.device("cuda"))
+
+
+@pytest.fixture
+def threads(monkeypatch):
+    asked: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("launched", "setting", "processes", "expected"),
+    [(True, "1", 1, [8]), (True, "1", 3, [2]), (True, "4", 1, []), (True, None, 1, []), (False, "1", 1, [])],
+)
+def test_the_launchers_one_thread_becomes_a_share_of_the_cores(
+    monkeypatch, threads, launched, setting, processes, expected
+):
+    monkeypatch.delenv("ACCELERATE_MIXED_PRECISION", raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if launched:
+        monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
+    if setting is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", setting)
+    use_all_cores(processes)
+    assert threads == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import os
 import sys
 import time
 from datetime import timedelta
@@ -114,3 +115,16 @@ def peak_memory_bytes(device: torch.device) -> int:
     # Kilobytes on Linux, bytes on macOS.
     scale = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+
+
+def use_all_cores(local_processes: int) -> None:
+    """Gives each process its share of the cores, where `accelerate launch` left it with one thread.
+
+    The launcher sets OMP_NUM_THREADS to 1 unless it is told otherwise, which would leave the other cores idle.
+    """
+    was_launched = "ACCELERATE_MIXED_PRECISION" in os.environ
+    if was_launched and os.environ.get("OMP_NUM_THREADS") == "1":
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        import torch
+
+        torch.set_num_threads(max(1, cores // local_processes))

@@ -15,6 +15,7 @@ from hf_meanmax import RNNCNNForContextPrediction
 from hf_meanmax.checkpoint import hub
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.checkpoint.hub import HubError, push, write_model_card
+from hf_meanmax.commands.push import main
 from tiny_model import TEXTS, make_model, make_tokenizer, run_python
 
 ARGS = {"corpus": ["/some/where/corpus.txt"], "learning_rate": 0.0002, "output_dir": "/some/where", "seed": 7}
@@ -132,8 +133,8 @@ def test_unreachable_hub(folder, monkeypatch, capsys):
     with pytest.raises(HubError, match=f"no connection to {endpoint}"):
         push(folder, "user/tiny")
     with pytest.raises(SystemExit) as ended:
-        hub.main([str(folder), "user/tiny"])
-    assert str(ended.value).startswith("push_to_hub: user/tiny was not pushed")
+        main([str(folder), "user/tiny"])
+    assert str(ended.value).startswith("hf-meanmax push: user/tiny was not pushed")
     assert "\n" not in str(ended.value)
     assert (folder / "README.md").is_file()
 
@@ -166,27 +167,27 @@ def test_broken_checkpoint_is_not_pushed(server, folder):
 def test_command_line(server, folder, tmp_path, capsys):
     card = tmp_path / "cards" / "tiny.md"
     (tmp_path / "results.json").write_text('{"reconstruction": {"bleu": 43.21}}')
-    hub.main([str(folder), "user/tiny", "--card-only", str(card), "--results", str(tmp_path / "results.json")])
+    main([str(folder), "user/tiny", "--card-only", str(card), "--results", str(tmp_path / "results.json")])
     assert capsys.readouterr().out.strip() == str(card)
     assert "| reconstruction.bleu | 43.21 |" in card.read_text()
     assert server.repositories == {}
 
     with pytest.raises(SystemExit):
-        hub.main([str(folder), "user/tiny", "--card", str(card), "--data", "Letters."])
+        main([str(folder), "user/tiny", "--card", str(card), "--data", "Letters."])
     assert "--data: for a card that is written" in capsys.readouterr().err
     (folder / "README.md").write_text("written by hand")
-    hub.main([str(folder), "user/tiny", "--card", str(card)])
+    main([str(folder), "user/tiny", "--card", str(card)])
     assert (folder / "README.md.1").read_text() == "written by hand"
     (folder / "README.md.1").unlink()
     assert server.repositories["user/tiny"].branches["main"]["README.md"] == card.read_bytes()
     # The folder's own card does as well.
-    hub.main([str(folder), "user/same", "--card", str(folder / "README.md")])
+    main([str(folder), "user/same", "--card", str(folder / "README.md")])
     assert server.repositories["user/same"].branches["main"]["README.md"] == card.read_bytes()
     capsys.readouterr()
-    hub.main([str(folder), "user/other"])
+    main([str(folder), "user/other"])
     assert "is pushed as it is" in capsys.readouterr().err
-    hub.main([str(folder), "user/third", "--data", "Letters."])
-    hub.main([str(folder), "user/third", "--data", "Figures.", "--exist-ok"])
+    main([str(folder), "user/third", "--data", "Letters."])
+    main([str(folder), "user/third", "--data", "Figures.", "--exist-ok"])
     assert "README.md.2" in capsys.readouterr().err
     assert (folder / "README.md.1").read_bytes() == card.read_bytes()
     assert "Letters." in (folder / "README.md.2").read_text()
@@ -194,10 +195,10 @@ def test_command_line(server, folder, tmp_path, capsys):
     assert {name for name in sent if name.startswith("README")} == {"README.md"}
     assert b"Figures." in sent["README.md"]
     with pytest.raises(SystemExit) as ended:
-        hub.main([str(folder), "user/other"])
+        main([str(folder), "user/other"])
     assert "--exist-ok" in str(ended.value)
     with pytest.raises(SystemExit):
-        hub.main([str(folder), "user/other", "--privat"])
+        main([str(folder), "user/other", "--privat"])
     assert "did you mean --private?" in capsys.readouterr().err
 
 
@@ -349,7 +350,7 @@ def test_model_index_survives_a_push_and_a_new_card(server, folder):
     write_model_card(folder, "user/other", data="Sentences.")
     data = huggingface_hub.ModelCard.load(folder / "README.md").data
     assert len(data.eval_results) == 5
-    hub.main([str(folder), "user/tiny", "--data", "Other sentences.", "--exist-ok"])
+    main([str(folder), "user/tiny", "--data", "Other sentences.", "--exist-ok"])
     pushed = server.repositories["user/tiny"].branches["main"]["README.md"].decode()
     assert "Other sentences." in pushed
     assert len(huggingface_hub.ModelCard(pushed).data.eval_results) == 5

@@ -16,9 +16,10 @@ from sentence_transformers import SentenceTransformer
 from evaluation.senteval_folder import write_senteval_folder
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands import evaluate as module
-from hf_meanmax.commands.evaluate import load_tasks, main, model_name
+from hf_meanmax.commands.evaluate import main
 from hf_meanmax.evaluation.report import Results
 from hf_meanmax.evaluation.senteval import PAPER_TASKS
+from hf_meanmax.evaluation.suite import load_tasks, model_name
 from hf_meanmax.inference.encode import load_encoder
 from tiny_model import make_model, make_tokenizer, random_lines
 

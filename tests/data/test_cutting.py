@@ -251,7 +251,7 @@ def test_bad_input_is_one_line_and_leaves_the_old_file(tmp_path, monkeypatch, op
     Path("out.gz").write_text("old", encoding="utf-8")
     with pytest.raises(SystemExit) as error:
         main(["in.txt", "--output", "out.gz", *options])
-    assert str(error.value).startswith("prepare: ")
+    assert str(error.value).startswith("hf-meanmax prepare: ")
     assert message in str(error.value)
     assert Path("out.gz").read_text(encoding="utf-8") == "old"
     assert sorted(os.listdir()) == ["in.txt", "out.gz"]

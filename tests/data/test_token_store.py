@@ -10,9 +10,9 @@ import warnings
 import numpy as np
 import pytest
 
-from conftest import WORDS, make_tokenizer
 from hf_meanmax.data import Corpus, Documents, SentenceFilter, TokenStore, build_token_store
 from hf_meanmax.data import token_store as module
+from tiny_words import WORDS, make_tokenizer
 
 
 def reference(documents, tokenizer, rule: SentenceFilter):

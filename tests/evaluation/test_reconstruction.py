@@ -10,12 +10,13 @@ import sacrebleu
 import torch
 
 from hf_meanmax.checkpoint.folder import save_checkpoint
+from hf_meanmax.commands.reconstruct import main
 from hf_meanmax.evaluation import reconstruct, score_reconstructions, teacher_forced_scores
 from hf_meanmax.evaluation import reconstruction as module
 from hf_meanmax.evaluation.reconstruction import _padded_batches as padded_batches
 from hf_meanmax.evaluation.reconstruction import reconstruction_pairs, score_checkpoint, teacher_forced_counts
+from hf_meanmax.evaluation.reconstruction_table import read_texts, reconstruction_table, sample_texts
 from hf_meanmax.evaluation.text_scores import score_texts
-from hf_meanmax.reproduce.reconstruction_table import read_texts, reconstruction_table, sample_texts
 from hf_meanmax.tokenization import train_tokenizer
 from tiny_model import make_model, make_tokenizer, random_lines
 
@@ -204,7 +205,7 @@ def test_scores_of_a_checkpoint(model, tokenizer, tmp_path, capsys):
     assert (scores["loss"], scores["accuracy"]) == pytest.approx(naive_scores(model, rows), abs=1e-5)
 
     words = [str(folder), str(tmp_path / "text.txt"), "--limit", "6", "--max-tokens", "8"]
-    module.main(words)
+    main(words)
     printed = json.loads(capsys.readouterr().out)
     assert printed.keys() == scores.keys()
     assert [printed[name] for name in ("accuracy", "loss")] == pytest.approx([scores["accuracy"], scores["loss"]])
@@ -216,9 +217,9 @@ def test_scores_of_a_checkpoint(model, tokenizer, tmp_path, capsys):
     with pytest.raises(ValueError, match=r"learnt by the objective 'translation'.*translate\.py --reference"):
         score_checkpoint(str(other), str(tmp_path / "text.txt"), show_progress=False)
     with pytest.raises(SystemExit, match=r"reconstruct.*no sentence of 50-60 tokens"):
-        module.main([*words, "--min-tokens", "50", "--max-tokens", "60"])
+        main([*words, "--min-tokens", "50", "--max-tokens", "60"])
     with pytest.raises(SystemExit):
-        module.main([*words, "--limits", "3"])
+        main([*words, "--limits", "3"])
     assert "did you mean --limit?" in capsys.readouterr().err
 
 
@@ -256,7 +257,7 @@ def source_lines(folder):
 def test_output_folder_holds_scores_texts_table_and_figure(checkpoint, model, tokenizer, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     words = [str(checkpoint), str(tmp_path / "text.txt"), "--min-tokens", "1", "--device", "cpu", "--batch-size", "7"]
-    module.main([*words, "--output", str(tmp_path / "a")])
+    main([*words, "--output", str(tmp_path / "a")])
     printed = json.loads(capsys.readouterr().out)
     results = json.loads((tmp_path / "a/reconstruction.json").read_text())
     assert results["scores"] == printed
@@ -271,7 +272,7 @@ def test_output_folder_holds_scores_texts_table_and_figure(checkpoint, model, to
     table = (tmp_path / "a/bleu-by-length.md").read_text()
     assert table.startswith("| length | texts | BLEU | chrF | exact match | token accuracy |\n")
 
-    module.main([*words, "--num-beams", "2", "--output", str(tmp_path / "b"), "--compare", str(tmp_path / "a")])
+    main([*words, "--num-beams", "2", "--output", str(tmp_path / "b"), "--compare", str(tmp_path / "a")])
     table = (tmp_path / "b/bleu-by-length.md").read_text()
     assert table.startswith("| length | texts | b | a |\n")
     assert json.loads((tmp_path / "b/reconstruction.json").read_text())["num_beams"] == 2
@@ -280,17 +281,17 @@ def test_output_folder_holds_scores_texts_table_and_figure(checkpoint, model, to
     assert (tmp_path / "b/reconstructions.md").read_text().startswith(reconstruction_table(systems, shown) + "\n")
 
     (tmp_path / "text.txt").write_text("a dog ran\n")
-    module.main([*words, "--output", str(tmp_path / "c"), "--compare", str(tmp_path / "a")])
+    main([*words, "--output", str(tmp_path / "c"), "--compare", str(tmp_path / "a")])
     assert "reconstructions.md was not written. No text is shared by c, a" in capsys.readouterr().err
     assert (tmp_path / "c/bleu-by-length.png").is_file()
-    module.main([*words, "--output", str(tmp_path / "c"), "--examples", "1", "--seed", "3"])
+    main([*words, "--output", str(tmp_path / "c"), "--examples", "1", "--seed", "3"])
     assert "1 of 1 texts, drawn with seed 3" in (tmp_path / "c/reconstructions.md").read_text()
 
 
 def test_without_matplotlib_and_rouge_the_rest_is_written(checkpoint, tmp_path, monkeypatch, capsys):
     for name in ("matplotlib", "matplotlib.figure", "rouge_score", "rouge_score.rouge_scorer"):
         monkeypatch.setitem(sys.modules, name, None)
-    module.main([str(checkpoint), str(tmp_path / "text.txt"), "--output", str(tmp_path / "out")])
+    main([str(checkpoint), str(tmp_path / "text.txt"), "--output", str(tmp_path / "out")])
     captured = capsys.readouterr()
     assert 'bleu-by-length.png was not drawn. Figures need matplotlib: pip install "hf_meanmax[plots]"' in captured.err
     scores = json.loads(captured.out)
@@ -313,7 +314,7 @@ def test_bad_options_end_before_anything_is_decoded(checkpoint, tmp_path, monkey
         (["--output", str(tmp_path / "o"), "--compare", str(tmp_path / "damaged")], "holds no scores by length"),
     ):
         with pytest.raises(SystemExit, match=message):
-            module.main([*words, *options])
+            main([*words, *options])
     assert not (tmp_path / "o").exists()
 
 

@@ -187,7 +187,7 @@ def test_memory_of_an_encoder_is_given_back():
 
 
 def test_scores_are_shown_as_the_field_prints_them():
-    assert runner.shown_score(78.66, "accuracy") == "78.7"
-    assert runner.shown_score(82.04, "f1") == "82.0"
-    assert runner.shown_score(0.8537, "pearson") == "0.854"
-    assert runner.shown_score(0.3671, "inverse_davies_bouldin") == "0.367"
+    assert runner.format_score(78.66, "accuracy") == "78.7"
+    assert runner.format_score(82.04, "f1") == "82.0"
+    assert runner.format_score(0.8537, "pearson") == "0.854"
+    assert runner.format_score(0.3671, "inverse_davies_bouldin") == "0.367"

@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import save_file
 
 from hf_meanmax.checkpoint.folder import save_checkpoint
+from hf_meanmax.commands.decode import main
 from hf_meanmax.data.corpus import Documents
-from hf_meanmax.inference import decode
 from hf_meanmax.inference.decode import decode_embeddings
 from hf_meanmax.inference.embedding_files import read_embeddings
 from hf_meanmax.inference.encode import EncodeSettings, encode_corpus, load_encoder
@@ -104,7 +104,7 @@ def test_texts_that_had_not_ended_are_counted(checkpoint, encoded, capsys):
         tokens = make_model().generate(sentence_embedding=rows, **settings)
         cut = int((tokens != 3).all(dim=1).sum())
         assert 0 < cut < len(rows)
-        decode.main([str(checkpoint), str(encoded), "--batch-size", "4", *options])
+        main([str(checkpoint), str(encoded), "--batch-size", "4", *options])
         error = capsys.readouterr().err
         assert error.count("were cut") == 1
         assert f"{cut} texts had not ended after {settings['max_new_tokens']} tokens and were cut." in error
@@ -119,7 +119,7 @@ def test_paragraphs_come_back_whole(tmp_path, capsys):
     folder = save_checkpoint(model, make_tokenizer(), tmp_path / "model")
     encode_corpus(load_encoder(str(folder), device="cpu"), Documents([["the cat " * 150]]), tmp_path / "out")
     capsys.readouterr()
-    decode.main([str(folder), str(tmp_path / "out")])
+    main([str(folder), str(tmp_path / "out")])
     captured = capsys.readouterr()
     assert [len(line.split()) for line in captured.out.splitlines()] == [300, 300]
     assert "2 texts had not ended after 300 tokens and were cut." in captured.err
@@ -185,16 +185,16 @@ def test_files_that_hold_no_embeddings(encoded, tmp_path):
 
 def test_command_line(checkpoint, encoded, said, tmp_path, capsys, monkeypatch):
     command = [str(checkpoint), str(encoded), "--max-length", "8", "--batch-size", "16"]
-    decode.main([*command, "--output", str(tmp_path / "said.txt")])
+    main([*command, "--output", str(tmp_path / "said.txt")])
     assert (tmp_path / "said.txt").read_text().splitlines()[: len(LINES)] == said
     capsys.readouterr()
-    decode.main(command)
+    main(command)
     assert capsys.readouterr().out.splitlines()[: len(LINES)] == said
 
     np.save(tmp_path / "bad.npy", np.concatenate([vectors(encoded), np.zeros((1, 32), np.float32) + np.nan]))
     with pytest.raises(SystemExit) as ended:
-        decode.main([str(checkpoint), str(tmp_path / "bad.npy"), "--batch-size", "10", "--output", str(tmp_path / "x")])
-    assert str(ended.value).startswith("decode: Rows 31-38: ")
+        main([str(checkpoint), str(tmp_path / "bad.npy"), "--batch-size", "10", "--output", str(tmp_path / "x")])
+    assert str(ended.value).startswith("hf-meanmax decode: Rows 31-38: ")
     assert not (tmp_path / "x").exists()
 
     def unreachable(name):
@@ -202,8 +202,8 @@ def test_command_line(checkpoint, encoded, said, tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
     with pytest.raises(SystemExit) as ended:
-        decode.main(["user/none", str(encoded)])
-    assert str(ended.value).startswith("decode: 'user/none' is no folder here")
+        main(["user/none", str(encoded)])
+    assert str(ended.value).startswith("hf-meanmax decode: 'user/none' is no folder here")
     with pytest.raises(SystemExit):
-        decode.main([*command, "--num-beam", "2"])
+        main([*command, "--num-beam", "2"])
     assert "did you mean --num-beams?" in capsys.readouterr().err

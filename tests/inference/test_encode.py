@@ -17,6 +17,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from hf_meanmax.checkpoint.folder import save_checkpoint
+from hf_meanmax.commands.encode import main
 from hf_meanmax.data.corpus import Documents, TextFile, open_corpus
 from hf_meanmax.inference import encode
 from hf_meanmax.inference.compression import PCA, Compression
@@ -144,7 +145,7 @@ def test_principal_components(checkpoint, model, expected, text, tmp_path):
     other.write_text("\n".join(LINES[:20]) + "\n")
     arguments = ["--truncate-dim", "20", "--normalize", "--pca-file", str(tmp_path / "out" / COMPRESSION)]
     command = [str(checkpoint), str(other), "--output", str(tmp_path / "again"), *arguments]
-    encode.main(command)
+    main(command)
     assert np.allclose(read(tmp_path / "again"), read(tmp_path / "out")[:20], atol=1e-5)
     assert read_manifest(tmp_path / "again")["given_pca"] == kept.pca.fingerprint()
     for options, said in (
@@ -153,7 +154,7 @@ def test_principal_components(checkpoint, model, expected, text, tmp_path):
         ([*arguments[:3], "--pca", "6"], "other settings|another PCA"),
     ):
         with pytest.raises(SystemExit, match=said):
-            encode.main([*command[:4], *options])
+            main([*command[:4], *options])
     with pytest.raises(FileExistsError, match="holds an encoding of another PCA"):
         run(model, str(other), tmp_path / "again", shard_size=16384, **settings)
     few = tmp_path / "few.txt"
@@ -393,7 +394,7 @@ def test_any_sentence_transformer(tmp_path, text):
 
     other = SentenceTransformer(modules=[StaticEmbedding(make_tokenizer().backend_tokenizer, embedding_dim=7)])
     other.save_pretrained(str(tmp_path / "static"))
-    encode.main([str(tmp_path / "static"), str(text), "--output", str(tmp_path / "out"), "--shard-size", "50"])
+    main([str(tmp_path / "static"), str(text), "--output", str(tmp_path / "out"), "--shard-size", "50"])
     assert np.allclose(read(tmp_path / "out"), other.encode(LINES), atol=1e-6)
 
 
@@ -411,7 +412,7 @@ def test_any_sentence_transformer(tmp_path, text):
 )
 def test_misspelt_options(capsys, option, said):
     with pytest.raises(SystemExit) as ended:
-        encode.main(["model", "text", "--output", "out", *option])
+        main(["model", "text", "--output", "out", *option])
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
 
@@ -423,8 +424,8 @@ def test_errors_are_one_line(checkpoint, tmp_path):
         [str(checkpoint), str(tmp_path)],
     ):
         with pytest.raises(SystemExit) as ended:
-            encode.main([*command, "--output", str(tmp_path / "out")])
-        assert str(ended.value).startswith("encode: ")
+            main([*command, "--output", str(tmp_path / "out")])
+        assert str(ended.value).startswith("hf-meanmax encode: ")
         assert "\n" not in str(ended.value)
 
 
@@ -435,7 +436,7 @@ def test_resumes_after_a_kill(checkpoint, tmp_path):
     output = tmp_path / "out"
     arguments = [str(checkpoint), str(tmp_path / "text.txt"), "--output", str(output), "--shard-size", "100"]
     arguments += ["--compute-dtype", "float32"]
-    code = f"import sys, hf_meanmax.inference.encode as e; assert 'datasets' not in sys.modules; e.main({arguments!r})"
+    code = f"import sys, hf_meanmax.commands.encode as e; assert 'datasets' not in sys.modules; e.main({arguments!r})"
     command = [sys.executable, "-c", code]
     process = subprocess.Popen(command, env=python_environment(), stderr=subprocess.PIPE, text=True)
     while len(list(output.glob("shard-*"))) < 5 and process.poll() is None:
@@ -447,7 +448,7 @@ def test_resumes_after_a_kill(checkpoint, tmp_path):
     assert 5 <= len(kept) < 200
     assert not read_manifest(output)["complete"]
 
-    encode.main(arguments)
+    main(arguments)
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     assert read_manifest(output)["shards"] == [100] * 200
     model = load_encoder(str(checkpoint), device="cpu")
@@ -459,7 +460,7 @@ def test_the_fast_precision_is_taken_and_on_record(
     checkpoint, expected, text, tmp_path, monkeypatch, is_fast, precision
 ):
     monkeypatch.setattr(encode, "is_bf16_fast", lambda device: is_fast)
-    encode.main([str(checkpoint), str(text), "--output", str(tmp_path / "out")])
+    main([str(checkpoint), str(text), "--output", str(tmp_path / "out")])
     assert read_manifest(tmp_path / "out")["settings"]["compute_dtype"] == precision
     error = np.linalg.norm(read(tmp_path / "out") - expected) / np.linalg.norm(expected)
     assert (error > 1e-5) == is_fast
@@ -477,7 +478,7 @@ def test_two_processes(checkpoint, expected, text, tmp_path):
         "--nproc_per_node",
         "2",
         "-m",
-        "hf_meanmax.inference.encode",
+        "hf_meanmax.commands.encode",
     ]
     result = run_python(*launch, *arguments, ACCELERATE_USE_CPU="true")
     assert result.returncode == 0, result.stderr[-3000:]
@@ -486,7 +487,7 @@ def test_two_processes(checkpoint, expected, text, tmp_path):
     pca = Compression.load(tmp_path / "out" / COMPRESSION).pca
     assert np.allclose(read(tmp_path / "out"), pca.apply(expected), atol=1e-5)
     # One process finds it finished.
-    encode.main(arguments)
+    main(arguments)
 
 
 def test_normalised_vectors_have_length_one_in_any_precision(model, text, tmp_path):

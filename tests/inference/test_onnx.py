@@ -13,13 +13,14 @@ from sentence_transformers.sentence_transformer.modules import Dense
 
 from hf_meanmax import CompoundAttentionForTranslation, MeanMaxAAEForReconstruction, RNNCNNForContextPrediction
 from hf_meanmax.checkpoint.folder import save_checkpoint
+from hf_meanmax.commands.export_onnx import main
 from tiny_model import make_model, make_tokenizer, python_environment, random_lines
 
 pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")
 from hf_meanmax.inference import onnx_encoder, onnx_export
 from hf_meanmax.inference.onnx_encoder import OnnxEncoder
-from hf_meanmax.inference.onnx_export import export_onnx, main
+from hf_meanmax.inference.onnx_export import export_onnx
 
 TEXTS = random_lines(40, seed=1) + ["", "unheard words </s> cat", "the"]
 SYSTEMS = {
@@ -97,7 +98,7 @@ def test_says_which_packages_it_needs(tmp_path):
     export_onnx(folder, int8=False)
     (tmp_path / "texts.txt").write_text("the cat\n", encoding="utf-8")
     for run, told in (
-        (f"from hf_meanmax.inference.onnx_export import main; main([{folder!r}])", 'pip install "hf_meanmax[onnx]"'),
+        (f"from hf_meanmax.commands.export_onnx import main; main([{folder!r}])", 'pip install "hf_meanmax[onnx]"'),
         (
             f"import runpy; sys.argv[1:] = ['texts.txt', '--output', 'v']; "
             f"runpy.run_path({folder + '/onnx/encoder.py'!r}, run_name='__main__')",
@@ -150,7 +151,7 @@ def test_an_export_that_is_wrong_is_not_written(tmp_path, monkeypatch):
 def test_command_line_and_refusals(tmp_path, capsys):
     folder = save("mean_max", tmp_path)
     (tmp_path / "texts.txt").write_text("the cat\n\na dog\n")
-    main([folder, "--no-int8", "--texts", str(tmp_path / "texts.txt")])
+    main([folder, "--no_int8", "--texts", str(tmp_path / "texts.txt")])
     told = capsys.readouterr().out
     assert "model.onnx: " in told
     assert f"written to {folder}/onnx" in told

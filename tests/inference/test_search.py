@@ -13,6 +13,7 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from hf_meanmax.checkpoint.folder import save_checkpoint
+from hf_meanmax.commands.search import byte_count, format_table, main
 from hf_meanmax.data.corpus import Documents, open_corpus
 from hf_meanmax.inference import search
 from hf_meanmax.inference.compression import PCA
@@ -24,9 +25,7 @@ from hf_meanmax.inference.search import (
     SentenceIndex,
     TextStore,
     build_index,
-    byte_count,
     estimate_index_bytes,
-    format_table,
     plan_index,
 )
 from tiny_model import make_model, make_tokenizer, random_lines, run_python
@@ -70,7 +69,7 @@ def corpus(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def indexed(checkpoint, corpus, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("search") / "index"
-    search.main(["index", str(checkpoint), str(corpus), "--output", str(folder), "--compute-dtype", "float32"])
+    main(["index", str(checkpoint), str(corpus), "--output", str(folder), "--compute-dtype", "float32"])
     return folder
 
 
@@ -274,14 +273,14 @@ def test_texts_are_kept_as_they_are(tmp_path):
 
 
 def test_the_table_of_a_query(indexed, capsys):
-    search.main(["query", str(indexed), "the cat sat", "a red dog ran", "--k", "3"])
+    main(["query", str(indexed), "the cat sat", "a red dog ran", "--k", "3"])
     table = capsys.readouterr().out.splitlines()
     assert table[0] == "the cat sat"
     assert table[1:4] == ["   1.0000  the cat sat"] * 3
     assert table[4:6] == ["", "a red dog ran"]
     assert len(table) == 9
 
-    search.main(["query", str(indexed), "the cat sat", "--k", "3", "--skip-identical", "--json"])
+    main(["query", str(indexed), "the cat sat", "--k", "3", "--skip-identical", "--json"])
     (entry,) = json.loads(capsys.readouterr().out)
     texts = [near["text"] for near in entry["nearest"]]
     assert entry["query"] == "the cat sat"
@@ -289,7 +288,7 @@ def test_the_table_of_a_query(indexed, capsys):
     assert "the cat sat" not in texts
     assert [LINES[near["row"]] for near in entry["nearest"]] == texts
 
-    search.main(["query", str(indexed), "the cat sat", "--k", "1", "--markdown"])
+    main(["query", str(indexed), "the cat sat", "--k", "1", "--markdown"])
     assert capsys.readouterr().out == (
         "| query | rank | cosine | sentence |\n|---|---:|---:|---|\n| the cat sat | 1 | 1.0000 | the cat sat |\n"
     )
@@ -301,9 +300,9 @@ def test_the_table_goes_to_a_file(indexed, tmp_path, capsys):
     queries = ["the cat sat", "a red dog ran"]
     (tmp_path / "queries.txt").write_text("\n".join(queries))
     command = ["query", str(indexed), "--file", str(tmp_path / "queries.txt"), "--k", "2", "--skip-identical"]
-    search.main([*command, "--json"])
+    main([*command, "--json"])
     found = json.loads(capsys.readouterr().out)
-    search.main([*command, "--markdown", "--output", str(tmp_path / "nearest.md")])
+    main([*command, "--markdown", "--output", str(tmp_path / "nearest.md")])
     assert capsys.readouterr().out == ""
     header, _, *rows = (tmp_path / "nearest.md").read_text().splitlines()
     assert header == "| query | rank | cosine | sentence |"
@@ -316,7 +315,7 @@ def test_the_table_goes_to_a_file(indexed, tmp_path, capsys):
     assert [row[0] for row in cells[::2]] == queries
     assert not set(queries) & {row[-1] for row in cells}
     with pytest.raises(SystemExit, match=r"^search: .*none"):
-        search.main([*command, "--output", str(tmp_path / "none/nearest.md")])
+        main([*command, "--output", str(tmp_path / "none/nearest.md")])
 
 
 def test_a_distance_is_called_so():
@@ -332,7 +331,7 @@ def test_a_distance_is_called_so():
 def test_found_sentences_are_those_of_brute_force(indexed, model, tmp_path, capsys):
     queries = ["the old mat", "unheard words", "a dog on a mat"]
     (tmp_path / "queries.txt").write_text("\n\n".join(queries) + "\n")
-    search.main(["query", str(indexed), "--file", str(tmp_path / "queries.txt"), "--json", "--k", "4"])
+    main(["query", str(indexed), "--file", str(tmp_path / "queries.txt"), "--json", "--k", "4"])
     table = json.loads(capsys.readouterr().out)
     scores, _ = brute_force(model.encode(queries), model.encode(LINES), "cosine", 4)
     assert [entry["query"] for entry in table] == queries
@@ -354,40 +353,40 @@ def test_scores_of_a_compressed_index_are_made_exact(checkpoint, corpus, tmp_pat
     fresh = load_encoder(str(checkpoint), device="cpu")
     encode_corpus(fresh, open_corpus(corpus), tmp_path / "shards", settings, show_progress=False)
     command = ["index", str(checkpoint), str(corpus), "--output", str(tmp_path / "index"), "--pca", "6"]
-    search.main([*command, "--embeddings", str(tmp_path / "shards"), "--index-type", "int8"])
+    main([*command, "--embeddings", str(tmp_path / "shards"), "--index-type", "int8"])
     assert (tmp_path / "shards").is_dir()
     said = capsys.readouterr().err
     assert "recall@10" in said
     assert f"int8 index of {len(LINES)} vectors of 6 numbers" in said
 
     query = ["query", str(tmp_path / "index"), "the old mat", "--json", "--k", "4"]
-    search.main([*query, "--rescore", "1000"])
+    main([*query, "--rescore", "1000"])
     fresh = load_encoder(str(checkpoint), device="cpu")
     fresh.max_seq_length = 9
     scores, _ = brute_force(fresh.encode(["the old mat"]), fresh.encode(LINES), "cosine", 4)
     (entry,) = json.loads(capsys.readouterr().out)
     assert np.allclose([near["cosine"] for near in entry["nearest"]], scores[0], atol=1e-5)
-    search.main([*query, "--rescore", "0"])
+    main([*query, "--rescore", "0"])
     (rough,) = json.loads(capsys.readouterr().out)
     assert not np.allclose([near["cosine"] for near in rough["nearest"]], scores[0], atol=1e-5)
-    search.main(["query", str(tmp_path / "index"), "the cat", "the cat sat on the mat " * 2])
+    main(["query", str(tmp_path / "index"), "the cat", "the cat sat on the mat " * 2])
     assert "1 texts were longer than 9 tokens and were cut." in capsys.readouterr().err
 
     # Vectors of queries that were encoded in the same way, and in another.
     (tmp_path / "q.txt").write_text("the old mat\nthe cat")
     fresh = load_encoder(str(checkpoint), device="cpu")
     encode_corpus(fresh, open_corpus(tmp_path / "q.txt"), tmp_path / "q", settings, show_progress=False)
-    search.main(["query", str(tmp_path / "index"), "--embeddings", str(tmp_path / "q"), "--json", "--k", "4"])
+    main(["query", str(tmp_path / "index"), "--embeddings", str(tmp_path / "q"), "--json", "--k", "4"])
     near = json.loads(capsys.readouterr().out)
     assert [entry["query"] for entry in near] == [f"{tmp_path / 'q'}, row 0", f"{tmp_path / 'q'}, row 1"]
     assert {n["row"] for n in near[0]["nearest"]} & {n["row"] for n in rough["nearest"]}
     other = EncodeSettings(truncate_dim=20, max_length=9)
     encode_corpus(fresh, open_corpus(tmp_path / "q.txt"), tmp_path / "other", other, show_progress=False)
     with pytest.raises(SystemExit, match=r"encoded with other settings .*truncate_dim is 20, not 24"):
-        search.main(["query", str(tmp_path / "index"), "--embeddings", str(tmp_path / "other")])
+        main(["query", str(tmp_path / "index"), "--embeddings", str(tmp_path / "other")])
     np.save(tmp_path / "foreign.npy", np.zeros((2, 7), np.float32))
     with pytest.raises(SystemExit, match=r"foreign\.npy holds vectors of 7 numbers; .* takes 24"):
-        search.main(["query", str(tmp_path / "index"), "--embeddings", str(tmp_path / "foreign.npy")])
+        main(["query", str(tmp_path / "index"), "--embeddings", str(tmp_path / "foreign.npy")])
 
 
 def test_shards_that_are_there_are_not_made_anew(model, checkpoint, corpus, tmp_path, monkeypatch):
@@ -396,29 +395,29 @@ def test_shards_that_are_there_are_not_made_anew(model, checkpoint, corpus, tmp_
     command += ["--embeddings", str(tmp_path / "shards")]
     with monkeypatch.context() as patch:
         patch.setattr(SentenceTransformer, "encode", lambda *_, **__: pytest.fail("encoded again"))
-        search.main(command)
+        main(command)
     other = save_checkpoint(make_model(seed=1), make_tokenizer(), tmp_path / "other")
-    with pytest.raises(SystemExit, match=r"search: .*holds an encoding of another model"):
-        search.main([*command[:1], str(other), *command[2:]])
+    with pytest.raises(SystemExit, match=r"hf-meanmax search: .*holds an encoding of another model"):
+        main([*command[:1], str(other), *command[2:]])
     (tmp_path / "text.txt").write_text("another\ntext")
-    with pytest.raises(SystemExit, match=r"search: .*holds an encoding of another text"):
-        search.main([*command[:2], str(tmp_path / "text.txt"), *command[3:]])
+    with pytest.raises(SystemExit, match=r"hf-meanmax search: .*holds an encoding of another text"):
+        main([*command[:2], str(tmp_path / "text.txt"), *command[3:]])
     assert SentenceIndex(tmp_path / "index").encoding.normalize
 
 
 def test_another_model_is_refused(indexed, checkpoint, tmp_path):
     other = save_checkpoint(make_model(seed=1), make_tokenizer(), tmp_path / "other")
     with pytest.raises(SystemExit, match="was made with another model"):
-        search.main(["query", str(indexed), "a cat", "--model", str(other)])
+        main(["query", str(indexed), "a cat", "--model", str(other)])
     # The same weights may have moved.
     moved = save_checkpoint(make_model(), make_tokenizer(), tmp_path / "moved")
-    search.main(["query", str(indexed), "a cat", "--model", str(moved)])
+    main(["query", str(indexed), "a cat", "--model", str(moved)])
     (tmp_path / "q.txt").write_text("the cat")
     settings = EncodeSettings()
     model = load_encoder(str(other), device="cpu")
     encode_corpus(model, open_corpus(tmp_path / "q.txt"), tmp_path / "q", settings, show_progress=False)
     with pytest.raises(SystemExit, match="was encoded by another model than"):
-        search.main(["query", str(indexed), "--embeddings", str(tmp_path / "q")])
+        main(["query", str(indexed), "--embeddings", str(tmp_path / "q")])
 
 
 def test_damaged_and_missing_folders_are_named(indexed, tmp_path):
@@ -448,8 +447,8 @@ def test_damaged_and_missing_folders_are_named(indexed, tmp_path):
         SentenceIndex(path.parent)
     with pytest.raises(FileNotFoundError, match=r"is no index: it has no index\.json"):
         SentenceIndex(tmp_path)
-    with pytest.raises(SystemExit, match=r"search: .*none is no index"):
-        search.main(["query", str(tmp_path / "none"), "a cat"])
+    with pytest.raises(SystemExit, match=r"hf-meanmax search: .*none is no index"):
+        main(["query", str(tmp_path / "none"), "a cat"])
     with pytest.raises(FileExistsError, match="exists and is no index"):
         search.check_index_output(tmp_path)
 
@@ -481,11 +480,11 @@ def test_an_interrupted_encoding_goes_on(checkpoint, corpus, tmp_path, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(search, "build_index", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            search.main(command)
+            main(command)
     assert (tmp_path / ".index.embeddings").is_dir()
     with monkeypatch.context() as patch:
         patch.setattr(SentenceTransformer, "encode", lambda *_, **__: pytest.fail("encoded again"))
-        search.main(command)
+        main(command)
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
 
 
@@ -564,7 +563,7 @@ def test_many_copies_are_looked_past(model, tmp_path):
 )
 def test_misspelt_commands(capsys, arguments, said):
     with pytest.raises(SystemExit) as ended:
-        search.main(arguments)
+        main(arguments)
     assert ended.value.code == 2
     errors = capsys.readouterr().err
     assert any(part in errors for part in said.split("|"))
@@ -572,7 +571,7 @@ def test_misspelt_commands(capsys, arguments, said):
 
 def test_no_query(indexed):
     with pytest.raises(SystemExit, match="No query: give sentences, --file or --embeddings"):
-        search.main(["query", str(indexed)])
+        main(["query", str(indexed)])
 
 
 @pytest.mark.parametrize("order", ["torch, faiss", "faiss, torch"])
@@ -596,9 +595,9 @@ def test_rescoring_keeps_the_length_of_normalised_vectors(model, checkpoint, cor
     settings = EncodeSettings(normalize=True)
     encode_corpus(model, open_corpus(corpus), tmp_path / "shards", settings, show_progress=False)
     command = ["index", str(checkpoint), str(corpus), "--output", str(tmp_path / "index"), "--index-type", "int8"]
-    search.main([*command, "--metric", "l2", "--embeddings", str(tmp_path / "shards")])
+    main([*command, "--metric", "l2", "--embeddings", str(tmp_path / "shards")])
     capsys.readouterr()
-    search.main(["query", str(tmp_path / "index"), "the old mat", "--json", "--k", "4", "--rescore", "1000"])
+    main(["query", str(tmp_path / "index"), "the old mat", "--json", "--k", "4", "--rescore", "1000"])
     (entry,) = json.loads(capsys.readouterr().out)
     unit = model.encode(["the old mat", *LINES], normalize_embeddings=True)
     scores, _ = brute_force(unit[:1], unit[1:], "l2", 4)
@@ -610,8 +609,8 @@ def test_what_a_killed_run_left_serves_its_own_settings_alone(checkpoint, corpus
     with monkeypatch.context() as patch:
         patch.setattr(search, "build_index", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            search.main([*command, "2"])
-    search.main([*command, "12"])
+            main([*command, "2"])
+    main([*command, "12"])
     assert SentenceIndex(tmp_path / "index").encoding.max_length == 12
 
 
@@ -622,9 +621,9 @@ def test_what_a_killed_run_left_serves_its_own_text_alone(checkpoint, corpus, tm
     with monkeypatch.context() as patch:
         patch.setattr(search, "build_index", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            search.main(command)
+            main(command)
     text.write_text(corpus.read_text() + "\none more\n")
-    search.main(command)
+    main(command)
     texts = SentenceIndex(tmp_path / "index").texts
     assert texts[len(texts) - 1] == "one more"
 
@@ -633,7 +632,7 @@ def test_faiss_is_missed_before_the_corpus_is_encoded(checkpoint, corpus, tmp_pa
     monkeypatch.setitem(sys.modules, "faiss", None)
     monkeypatch.setattr(search, "encode_corpus", lambda *_, **__: pytest.fail("encoded first"))
     with pytest.raises(SystemExit, match="faiss-cpu"):
-        search.main(["index", str(checkpoint), str(corpus), "--output", str(tmp_path / "index")])
+        main(["index", str(checkpoint), str(corpus), "--output", str(tmp_path / "index")])
 
 
 def test_settings_of_another_index_type_are_refused(indexed, tmp_path):
@@ -650,7 +649,7 @@ def test_a_length_limit_that_the_shards_do_not_have(model, checkpoint, corpus, t
     encode_corpus(model, open_corpus(corpus), tmp_path / "shards", EncodeSettings(), show_progress=False)
     command = ["index", str(checkpoint), str(corpus), "--output", str(tmp_path / "index"), "--max-length", "3"]
     with pytest.raises(SystemExit, match=r"encoded with a length limit of no tokens, not 3"):
-        search.main([*command, "--embeddings", str(tmp_path / "shards")])
+        main([*command, "--embeddings", str(tmp_path / "shards")])
 
 
 def test_a_query_may_have_no_other_sentence(model, tmp_path):

@@ -7,7 +7,7 @@ import torch
 
 from hf_meanmax import CompoundAttentionForTranslation
 from hf_meanmax.checkpoint.folder import load_checkpoint, save_checkpoint
-from hf_meanmax.inference.translate import main
+from hf_meanmax.commands.translate import main
 from hf_meanmax.tokenization import train_tokenizer
 from tiny_model import make_model, make_tokenizer
 

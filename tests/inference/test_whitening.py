@@ -8,10 +8,11 @@ from sentence_transformers import SentenceTransformer
 from sklearn.decomposition import PCA
 
 from hf_meanmax.checkpoint.folder import save_checkpoint
-from hf_meanmax.inference.decode import main as decode
+from hf_meanmax.commands.decode import main as decode
+from hf_meanmax.commands.encode import main as encode
+from hf_meanmax.commands.whiten import main
 from hf_meanmax.inference.encode import load_encoder
-from hf_meanmax.inference.encode import main as encode
-from hf_meanmax.inference.whitening import main, whiten
+from hf_meanmax.inference.whitening import whiten
 from tiny_model import make_model, make_tokenizer, random_lines
 
 LINES = [line for line in random_lines(400, seed=2) if line][:300]

@@ -10,7 +10,8 @@ from transformers import AutoModel, AutoTokenizer
 
 from hf_meanmax import StructuredSelfAttentionForReconstruction, StructuredSelfAttentionForSequenceClassification
 from hf_meanmax.checkpoint.folder import save_checkpoint
-from hf_meanmax.inspection.attention import main, read_texts, write_attention
+from hf_meanmax.commands.inspect import inspect_pooling as main
+from hf_meanmax.inspection.attention import read_texts, write_attention
 from tiny_model import make_model, make_tokenizer
 
 TEXTS = ["the cat sat", "a dog ran on the mat"]

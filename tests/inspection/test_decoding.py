@@ -11,6 +11,7 @@ import torch
 
 from hf_meanmax import CompoundAttentionForTranslation, GatedMeanMaxAAEConfig, GatedMeanMaxAAEForReconstruction
 from hf_meanmax.checkpoint.folder import save_checkpoint
+from hf_meanmax.commands.inspect import inspect_decoding
 from hf_meanmax.inspection import decoding as inspection
 from hf_meanmax.inspection.decoding import record_decoding, write_inspection
 from hf_meanmax.plots.alignment import attention_by_position
@@ -170,9 +171,11 @@ def test_figures_show_the_recorded_numbers(tokenizer, tmp_path, monkeypatch):
 def test_a_decoder_with_neither_says_so(tokenizer, tmp_path):
     folder = save_checkpoint(make_gated(**PLAIN), tokenizer, tmp_path / "model")
     with pytest.raises(SystemExit) as ended:
-        inspection.main([str(folder), "a cat", "--output", str(tmp_path / "out")])
+        inspect_decoding([str(folder), "a cat", "--output", str(tmp_path / "out")])
     said = str(ended.value)
-    assert said.startswith("inspect: decoder_type is 'lstm': this decoder reads the latent rows before its first word")
+    assert said.startswith(
+        "hf-meanmax inspect decoding: decoder_type is 'lstm': this decoder reads the latent rows before its first word"
+    )
     assert "\n" not in said
     assert not (tmp_path / "out").exists()
 
@@ -191,16 +194,16 @@ def test_pieces_are_shown_as_text():
 
 def test_command_line(tokenizer, tmp_path, capsys):
     folder = save_checkpoint(make_gated(), tokenizer, tmp_path / "model")
-    inspection.main([str(folder), *TEXTS, "--output", str(tmp_path / "out")])
+    inspect_decoding([str(folder), *TEXTS, "--output", str(tmp_path / "out")])
     content = json.loads((tmp_path / "out/inspection.json").read_text())
     assert content["checkpoint"] == str(folder)
     assert capsys.readouterr().out.splitlines() == [found["reconstruction"] for found in content["texts"]]
     assert [found["text"] for found in content["texts"]] == TEXTS
     (tmp_path / "file").touch()
     with pytest.raises(SystemExit, match=r"^inspect: .*file is a file; name a folder"):
-        inspection.main([str(folder), "a cat", "--output", str(tmp_path / "file")])
+        inspect_decoding([str(folder), "a cat", "--output", str(tmp_path / "file")])
     with pytest.raises(SystemExit):
-        inspection.main([str(folder), "a cat", "--out", str(tmp_path / "out")])
+        inspect_decoding([str(folder), "a cat", "--out", str(tmp_path / "out")])
     assert "did you mean --output?" in capsys.readouterr().err
     with pytest.raises(ValueError, match=r"texts is 'a cat'; give a list"):
         write_inspection(make_gated(), tokenizer, "a cat", tmp_path / "out")
@@ -262,7 +265,7 @@ def test_weights_by_position(tokenizer, tmp_path, capsys):
     folder = save_checkpoint(model, tokenizer, tmp_path / "model")
     lines = ["the cat sat on the mat a dog ran on the old mat", "a dog", "the red dog ran on the old mat the cat sat"]
     (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n\n", encoding="utf-8")
-    inspection.main(
+    inspect_decoding(
         [str(folder), TEXTS[0], "--output", str(tmp_path / "out"), "--positions", str(tmp_path / "lines.txt")]
     )
     content = json.loads((tmp_path / "out" / "inspection.json").read_text(encoding="utf-8"))

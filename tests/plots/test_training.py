@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from hf_meanmax.plots.training import main, plot_training, read_metrics
+from hf_meanmax.commands.plot import main
+from hf_meanmax.plots.training import plot_training
+from hf_meanmax.training.checkpoints import read_metrics
 
 
 def write_log(folder, records, tail=""):

@@ -17,8 +17,9 @@ from filelock import FileLock
 
 from evaluation.senteval_folder import write_senteval_folder
 from hf_meanmax.checkpoint.folder import save_checkpoint
+from hf_meanmax.commands.reproduce import main
 from hf_meanmax.reproduce import run as module
-from hf_meanmax.reproduce.run import folder_name, main, read_plan
+from hf_meanmax.reproduce.run import folder_name, read_plan
 from hf_meanmax.tokenization import WordVectors
 from hf_meanmax.training.settings import arguments_from_settings, read_recipe
 from tiny_model import WORDS, make_model, make_tokenizer, python_environment, random_lines
@@ -82,7 +83,7 @@ def test_systems_become_a_table(data, tmp_path, capsys, monkeypatch):
     assert row["seed"] == 3
     prepared, trained_by = row["commands"]
     assert prepared.startswith("cp ")
-    assert trained_by.startswith("python -m hf_meanmax.training.pretrain")
+    assert trained_by.startswith("python -m hf_meanmax.commands pretrain")
     assert second["seed"] == 4
     correlations = [
         statistics.fmean(one["scores"][task]["pearson"] for task in ("STS12", "STS13")) for one in (row, second)
@@ -218,7 +219,7 @@ def test_what_would_end_an_evaluation_is_told_before_the_training(changes, reaso
     run = module._run
     monkeypatch.setattr(module, "_run", lambda command: commands.append(command) or run(command))
     plan = write_plan(tmp_path / "plan.yaml", **changes)
-    with pytest.raises(SystemExit, match=f"reproduce: .*{reason}"):
+    with pytest.raises(SystemExit, match=f"hf-meanmax reproduce: .*{reason}"):
         main([plan, "--data", str(data), "--output", str(tmp_path / "results")])
     assert [command[0] for command in commands] in ([], ["cp"])
 
@@ -355,7 +356,7 @@ def test_who_stops_it_stops_what_it_runs_and_waits(data, tmp_path):
     plan = write_plan(tmp_path / "plan.yaml", systems=systems, prepare=None, reconstruct=None)
     output = tmp_path / "results"
     arguments = [plan, "--data", str(data), "--output", str(output)]
-    code = f"from hf_meanmax.reproduce.run import main; main({arguments!r})"
+    code = f"from hf_meanmax.commands.reproduce import main; main({arguments!r})"
     process = subprocess.Popen(
         [sys.executable, "-c", code],
         stdout=subprocess.PIPE,

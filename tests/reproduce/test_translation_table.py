@@ -8,10 +8,11 @@ import pytest
 
 from hf_meanmax import CompoundAttentionForTranslation
 from hf_meanmax.checkpoint.folder import save_checkpoint
+from hf_meanmax.commands.reproduce import compare_translations as main
+from hf_meanmax.commands.translate import main as translate
 from hf_meanmax.evaluation.report import Results
 from hf_meanmax.inference import translate as translate_module
-from hf_meanmax.inference.translate import main as translate
-from hf_meanmax.reproduce.translation_table import compare_translators, main, representation_scores
+from hf_meanmax.reproduce.translation_table import compare_translators, representation_scores
 from tiny_model import make_model, make_tokenizer
 
 LINES = ["the cat sat", "a dog ran on the mat", "the red dog ran", "the old cat sat on the mat"]

@@ -20,8 +20,9 @@ from transformers import AutoModel, AutoModelForSequenceClassification, AutoToke
 
 from hf_meanmax.checkpoint.folder import check_checkpoint, load_checkpoint, save_checkpoint
 from hf_meanmax.checkpoint.hub import write_model_card
+from hf_meanmax.commands.finetune import main
 from hf_meanmax.inference.encode import load_encoder
-from hf_meanmax.training.finetune import _early_stopping, build_classifier, finetune, main, read_sets
+from hf_meanmax.training.finetune import _early_stopping, build_classifier, finetune, read_sets
 from hf_meanmax.training.settings import FinetuneArguments, arguments_from_settings
 from tiny_model import WORDS, make_model, make_tokenizer
 

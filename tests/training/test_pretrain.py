@@ -23,12 +23,13 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoModelForPreTraining, AutoModelForSeq2SeqLM, AutoTokenizer
 
+from hf_meanmax.commands.pretrain import main
 from hf_meanmax.data import MicroBatches
 from hf_meanmax.evaluation import reconstruct, score_reconstructions
 from hf_meanmax.modeling.base import LatentForConditionalDecoding
 from hf_meanmax.training import checkpoints as checkpoints_module
 from hf_meanmax.training import pretrain as module
-from hf_meanmax.training.pretrain import Run, main, pretrain
+from hf_meanmax.training.pretrain import Run, pretrain
 from tiny_model import make_model, python_environment, run_python
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -719,7 +720,7 @@ def test_a_sample_that_a_stream_cannot_hold_does_not_end_the_run(settings, tmp_p
     changes = {"corpus": path, "validation": path, "max_steps": 2, "eval_steps": 1, "output_dir": tmp_path / "run"}
     plain = {key: value[0] if isinstance(value, list) else value for key, value in {**settings, **changes}.items()}
     options = [f"--{key}={value}" for key, value in plain.items()]
-    result = run_python("-m", "hf_meanmax.training.pretrain", *options, PYTHONIOENCODING="ascii")
+    result = run_python("-m", "hf_meanmax.commands", "pretrain", *options, PYTHONIOENCODING="ascii")
     assert result.returncode == 0, result.stderr[-2000:]
     assert "\\u0142" in result.stdout
 
@@ -823,7 +824,7 @@ def test_sigterm_of_a_process(make_arguments, settings):
     args = make_arguments("process", max_steps=100_000)
     options = {**settings, "max_steps": 100_000, "output_dir": args.output_dir}
     words = [f"--{key}={value[0] if isinstance(value, list) else value}" for key, value in options.items()]
-    command = [sys.executable, "-m", "hf_meanmax.training.pretrain", *words]
+    command = [sys.executable, "-m", "hf_meanmax.commands", "pretrain", *words]
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, env=python_environment(), stdout=pipe, stderr=pipe, text=True)
     metrics = Path(args.output_dir) / "metrics.jsonl"

@@ -11,9 +11,10 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer, save_checkpoint
+from hf_meanmax.commands.pretrain import main
 from hf_meanmax.training import pretrain as module
 from hf_meanmax.training.preparation import open_pairs, prepare, prepare_teacher
-from hf_meanmax.training.pretrain import main, pretrain
+from hf_meanmax.training.pretrain import pretrain
 from tiny_model import make_model, make_tokenizer
 from training.test_pretrain import Killed, comparable, interrupt, kill, records, same, weights
 
@@ -148,7 +149,7 @@ def test_teacher_vectors_are_those_of_the_sentences(make_arguments, options, tea
     texts = [prepared.tokenizer.decode(prepared.train[i][:-1]) for i in range(len(prepared.train))]
     expected = SentenceTransformer(teacher, device="cpu").encode(texts)
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
-    monkeypatch.setattr("hf_meanmax.inference.encode.encode_texts", lambda *_: pytest.fail("computed twice"))
+    monkeypatch.setattr("hf_meanmax.training.preparation.encode_texts", lambda *_: pytest.fail("computed twice"))
     assert np.array_equal(prepare_teacher(args, prepared, "cpu", show_progress=False), vectors)
     args.teacher_shuffled = True
     shuffled = prepare_teacher(args, prepared, "cpu", show_progress=False)

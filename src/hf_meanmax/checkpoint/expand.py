@@ -7,15 +7,11 @@ Into a trained word table a linear map is fitted by least squares; a frozen one 
 
 from __future__ import annotations
 
-import argparse
 import os
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from hf_meanmax.commands.old_options import make_parser, one_line_errors, parse_arguments, positive_int
-from hf_meanmax.data.corpus import ENCODING_ERRORS, open_corpus
-from hf_meanmax.tokenization import Expansion, expand_vocabulary, load_word_vectors, unknown_word_rate
+from hf_meanmax.tokenization import Expansion, expand_vocabulary, load_word_vectors
 
 from .folder import (
     checkpoint_folder,
@@ -82,43 +78,3 @@ def expand_checkpoint(
         training_args={**saved_training_args(folder), _EXPANSION: told},
     )
     return expansion
-
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = make_parser("hf-meanmax-expand", "Let a trained model encode the words of a file of word vectors.")
-    parser.add_argument("model", help="the checkpoint (folder or name on the Hub)")
-    parser.add_argument("vectors", help="word2vec (.bin or text), GloVe, each also .gz, or .safetensors of ours")
-    parser.add_argument("--output", required=True, help="folder of the expanded checkpoint")
-    parser.add_argument("--limit", type=positive_int, help="read only the first so many vectors")
-    parser.add_argument("--texts", nargs="+", help="texts whose unknown words are counted, before and after")
-    parser.add_argument("--encoding-errors", choices=ENCODING_ERRORS, default="strict", help="bytes that are not UTF-8")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """The command line; see `--help`."""
-    args = parse_arguments(build_parser(), argv)
-    with one_line_errors("expand"):
-        texts = open_corpus(args.texts, args.encoding_errors) if args.texts else None
-        expansion = expand_checkpoint(
-            args.model, args.vectors, args.output, limit=args.limit, encoding_errors=args.encoding_errors
-        )
-        print(
-            f"{expansion.added:,} words added, {len(expansion.tokenizer):,} in all; "
-            f"{expansion.left_out:,} vectors left out (known, or words that the tokenizer never produces)"
-        )
-        if expansion.quality:
-            print(f"the map: {expansion.quality}")
-        if texts is not None:
-            from transformers import AutoTokenizer
-
-            for name, tokenizer in (
-                ("before", AutoTokenizer.from_pretrained(checkpoint_folder(args.model))),
-                ("after", expansion.tokenizer),
-            ):
-                unknown = unknown_word_rate(tokenizer, filter(None, texts))
-                print(f"unknown words {name}: {unknown.rate:.2%} of {unknown.total:,}")
-
-
-if __name__ == "__main__":
-    main()

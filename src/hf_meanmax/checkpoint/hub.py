@@ -5,7 +5,6 @@ hf-meanmax-push runs/docstrings/model USER/NAME --private
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import math
@@ -20,8 +19,8 @@ from typing import Any
 
 from safetensors import safe_open
 
-from hf_meanmax.commands.old_options import make_parser, one_line_errors, parse_arguments
 from hf_meanmax.files import is_owned, replacing_file
+from hf_meanmax.metrics import SENTEVAL, format_score, gain_text, kind_name
 from hf_meanmax.modeling.configuration_base import NO_LIMIT
 from hf_meanmax.modeling.configuration_compound_attention import CompoundAttentionConfig
 
@@ -39,6 +38,13 @@ from .folder import (
 _OWN_DATASETS = ("senteval", "hf_meanmax")
 _SENTEVAL_METRICS = ("accuracy", "f1", "pearson", "spearman")
 _METRICS = {"pearson": ("pearsonr", "Pearson correlation"), "spearman": ("spearmanr", "Spearman correlation")}
+
+
+# Settings of a run that say where it read, wrote and reported: no card shows them.
+LOCAL_SETTINGS = frozenset(
+    "cache_dir checkpoint corpus output_dir overwrite report_to target target_tokenizer teacher test tokenizer train "
+    "validation validation_target word_vectors".split()
+)
 
 
 class HubError(OSError):
@@ -85,12 +91,10 @@ def write_model_card(
     """
     from huggingface_hub import ModelCard, ModelCardData
 
-    from hf_meanmax.training.settings import FinetuneArguments, PretrainArguments, local_settings
-
     folder = Path(folder)
     config = check_checkpoint(folder)
     args = saved_training_args(folder)
-    hidden = {*local_settings(PretrainArguments), *local_settings(FinetuneArguments), "results"}
+    hidden = {*LOCAL_SETTINGS, "results"}
     if results is not None and not isinstance(results, dict):
         raise ValueError(f"Figures for the card have names: expected a dict, got a {type(results).__name__}.")
     remote_code = bool(getattr(config, "auto_map", None))
@@ -189,14 +193,11 @@ def model_index(results: dict[str, Any]) -> list[Any]:
     """
     from huggingface_hub import EvalResult
 
-    from hf_meanmax.evaluation.published import published_tasks
-
     if not is_evaluation(results):
-        raise ValueError("A model-index is made of an evaluation: the content of the results.json of evaluate.py.")
-    senteval = published_tasks()
+        raise ValueError("A model-index is made of an evaluation: the content of the results.json of `evaluate`.")
     entries = []
     for task, scores in results["scores"].items():
-        is_senteval = task in senteval
+        is_senteval = task in SENTEVAL
         similarity = {"pearson", "spearman"} & set(scores["metrics"])
         task_type = "sentence-similarity" if similarity or not is_senteval else "text-classification"
         for metric, value in scores["metrics"].items():
@@ -260,18 +261,16 @@ def is_evaluation(results: Any) -> bool:
 
 def _figures(results: dict[str, Any]) -> dict[str, Any]:
     """What the card's table shows of an evaluation, gains with their intervals."""
-    from hf_meanmax.evaluation.report import gain_text, kind_name
-    from hf_meanmax.evaluation.runner import shown_score
 
     figures: dict[str, Any] = {}
     for task, scores in results["scores"].items():
         main = results["tasks"][task]["main"]
-        figures[task] = {main: shown_score(scores["metrics"][main], main)}
+        figures[task] = {main: format_score(scores["metrics"][main], main)}
         gain = results.get("gains", {}).get(task)
         if gain:
             figures[task][f"gain over the control {kind_name(gain['control'])}"] = gain_text(gain, main)
     for name, value in results.get("averages", {}).items():
-        figures[name] = shown_score(value, "accuracy")
+        figures[name] = format_score(value, "accuracy")
         gain = results.get("average_gains", {}).get(name)
         if gain:
             figures[f"{name}, gain over the control {kind_name(gain['control'])}"] = gain_text(gain, "accuracy")
@@ -336,7 +335,7 @@ def push(
     if "/" not in repo_id:
         raise ValueError(f"The repository is {repo_id!r}; give its owner too, USER/{repo_id}.")
     if card is not None and Path(card).resolve() != (folder / "README.md").resolve():
-        _keep_former_card(folder)
+        keep_former_card(folder)
         shutil.copyfile(card, folder / "README.md")
     elif not (folder / "README.md").is_file():
         write_model_card(folder, repo_id)
@@ -373,7 +372,7 @@ def push(
     return commit.commit_url
 
 
-def _keep_former_card(folder: Path) -> None:
+def keep_former_card(folder: Path) -> None:
     """Copies a folder's README.md, if there is one, to the first free README.md.1, README.md.2, ..."""
     readme = folder / "README.md"
     if not readme.is_file():
@@ -451,53 +450,3 @@ def _count_parameters(folder: Path) -> int:
             names = weights.keys()
             count += sum(math.prod(weights.get_slice(name).get_shape()) for name in names)
     return count
-
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = make_parser("hf-meanmax-push", "Push a checkpoint folder with its model card to the Hub.")
-    parser.add_argument("folder", help="a checkpoint folder")
-    parser.add_argument("repo_id", help="USER/NAME on the Hub")
-    parser.add_argument("--card-only", metavar="FILE", help="write the model card to this file and push nothing")
-    parser.add_argument("--card", metavar="FILE", help="a card to push instead of a generated one")
-    parser.add_argument("--results", metavar="FILE", help="figures for the card: a results.json, or any JSON")
-    parser.add_argument("--data", help="what the model was trained on, in words, for the card")
-    parser.add_argument("--language", default="en", help="language code, for the card")
-    parser.add_argument("--license", default="apache-2.0", help="licence, for the card")
-    parser.add_argument("--private", action="store_true", help="make a new repository private")
-    parser.add_argument("--revision", help="branch to push to")
-    parser.add_argument("--exist-ok", action="store_true", help="replace what the repository holds")
-    return parser
-
-
-def main(argv: list[str] | None = None) -> None:
-    """The command line; see `--help`."""
-    parser = build_parser()
-    args = parse_arguments(parser, argv)
-    written = {"--results": args.results, "--data": args.data}
-    if args.card is not None and any(written.values()):
-        parser.error(f"{' and '.join(filter(written.get, written))}: for a card that is written, not for --card")
-    with one_line_errors("push_to_hub"):
-        results = None if args.results is None else json.loads(Path(args.results).read_text(encoding="utf-8"))
-        described = {"data": args.data, "results": results, "language": args.language, "license": args.license}
-        if args.card_only is not None:
-            print(write_model_card(args.folder, args.repo_id, path=args.card_only, **described))
-            return
-        readme = Path(args.folder) / "README.md"
-        if args.card is None and readme.is_file() and not (results or args.data):
-            print(f"{readme} is pushed as it is; remove it to have a card written.", file=sys.stderr)
-        elif args.card is None:
-            _keep_former_card(Path(args.folder))
-            write_model_card(args.folder, args.repo_id, **described)
-        url = push(
-            args.folder,
-            args.repo_id,
-            private=args.private or None,
-            revision=args.revision,
-            exist_ok=args.exist_ok,
-            card=args.card,
-        )
-        print(f"pushed: {url}", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    main()

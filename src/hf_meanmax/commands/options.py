@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import dataclasses
 import difflib
+import functools
 import io
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from transformers import HfArgumentParser
@@ -32,6 +35,11 @@ def positional(help: str, default: Any = dataclasses.MISSING) -> Any:
     return option(help, default, positional=True)
 
 
+def count(help: str, default: Any = dataclasses.MISSING) -> Any:
+    """A field of an options class that takes a number of 1 or more."""
+    return option(help, default, at_least=1)
+
+
 class OptionParser(HfArgumentParser):
     """An `HfArgumentParser` for one verb.
 
@@ -50,11 +58,17 @@ class OptionParser(HfArgumentParser):
     @staticmethod
     def _parse_dataclass_field(parser: argparse.ArgumentParser, field: dataclasses.Field[Any]) -> None:
         before = len(parser._actions)
+        least = field.metadata.get("at_least")
+        # HfArgumentParser hands all metadata to argparse, and changes the type of the field.
+        field = copy.copy(field)
+        field.metadata = MappingProxyType({k: v for k, v in field.metadata.items() if k != "at_least"})
         if field.metadata.get("positional"):
             _add_positional(parser, field)
         else:
             HfArgumentParser._parse_dataclass_field(parser, field)
         for action in parser._actions[before:]:
+            if least is not None:
+                action.type = functools.partial(_number_of, least)
             if action.option_strings and action.metavar is None and action.choices is None and action.nargs != 0:
                 action.metavar = _METAVARS.get(_value_type(field.type), "VALUE")
             if action.required and action.option_strings:
@@ -101,6 +115,13 @@ def _add_positional(parser: argparse.ArgumentParser, field: dataclasses.Field[An
     )
 
 
+def _number_of(least: int, text: str) -> int:
+    number = int(text)
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{number} is not {least} or more")
+    return number
+
+
 def _value_type(kind: Any) -> Any:
     """The type of one value: of `list[int]` and `int | None` it is int."""
     inner = [part for part in get_args(kind) if part is not type(None)]
@@ -109,16 +130,22 @@ def _value_type(kind: Any) -> Any:
     return _value_type(inner[0])
 
 
-def check_positive(options: Any, *names: str) -> None:
-    """Refuses values of these fields that are less than 1; None is left alone.
-
-    Raises:
-        ValueError: with the option's name, its value and what is allowed.
-    """
-    for name in names:
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise ValueError(f"--{name} is {value}; it must be 1 or more.")
+def run_subverb(
+    verb: str,
+    subverbs: Mapping[str, Callable[[Sequence[str]], int | None]],
+    argv: Sequence[str] | None,
+) -> int:
+    """Runs the function that the first word of `argv` (default: the command line) names; returns the exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    if words and words[0] in subverbs:
+        return subverbs[words[0]](words[1:]) or 0
+    usage = f"usage: hf-meanmax {verb} {{{','.join(subverbs)}}} [options]"
+    if words and words[0] in ("-h", "--help"):
+        print(f"{usage}\n\neach has its own --help")
+        return 0
+    given = f"unknown {words[0]!r}" if words else "a word is missing"
+    print(f"{usage}\nhf-meanmax {verb}: error: {given}; choose from {', '.join(subverbs)}", file=sys.stderr)
+    raise SystemExit(2)
 
 
 def escape_unprintable() -> None:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from hf_meanmax.data.cutting import Cutting, cut_corpus
 
-from .options import CorpusOptions, OptionParser, check_positive, one_line_errors, option
+from .options import CorpusOptions, OptionParser, count, one_line_errors, option
 
 
 @dataclass
@@ -20,12 +20,12 @@ class PrepareOptions:
     """The options of `hf-meanmax prepare`, beside those of the corpus."""
 
     output: str = option("text file (.txt .gz .xz): a piece a line, a blank line between texts")
-    max_length: int | None = option("cut texts at sentence ends, to at most so many units", None)
-    min_length: int = option("drop pieces of fewer units", 1)
+    max_length: int | None = count("cut texts at sentence ends, to at most so many units", None)
+    min_length: int = count("drop pieces of fewer units", 1)
     unit: Literal["auto", "word", "character"] = option("what lengths count; auto looks at each text", "auto")
     segment: Literal["jieba"] | None = option("put spaces between the words of Chinese text", None)
     seed: int = option("seed of the lengths that are drawn", 0)
-    parallel: int = option("number of processes", 1)
+    parallel: int = count("number of processes", 1)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -33,6 +33,5 @@ def main(argv: Sequence[str] | None = None) -> None:
     description = "Write a corpus as one text a line, cut to a range of lengths."
     with one_line_errors("prepare"):
         corpus, args = OptionParser("prepare", description, CorpusOptions, PrepareOptions).parse(argv)
-        check_positive(args, "max_length", "min_length", "parallel")
         settings = Cutting(args.max_length, args.min_length, args.unit, args.segment, args.seed)
         print(cut_corpus(corpus.open(), args.output, settings, args.parallel))

@@ -1,7 +1,9 @@
 """Evaluation of sentence encoders, beside their controls, and of whole autoencoders."""
 
+from hf_meanmax.inference.reconstruct import reconstruct
+
 from .embedding import Embedder, EmbeddingFile
-from .reconstruction import reconstruct, score_reconstructions, teacher_forced_scores
+from .reconstruction import score_reconstructions, teacher_forced_scores
 from .report import Results, summarize, write_report
 from .runner import evaluate, evaluate_with_controls
 from .tasks import Task, TaskResult

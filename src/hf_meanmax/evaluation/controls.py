@@ -22,6 +22,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from hf_meanmax.evaluation.embedding import is_sentence_transformer
+from hf_meanmax.inference.encode import pipeline_fingerprint, tokenizer_text, weights_fingerprint
+from hf_meanmax.tokenization import unknown_word_rate as count_unknown
+
 CONTROL_KINDS = ("random_encoder", "random_projection", "echo_state_network", "bag", "majority")
 VERSION = 1  # of what the controls compute; part of their keys
 
@@ -412,8 +416,6 @@ def make_controls(
 
 def explain_no_controls(model: Any) -> str | None:
     """Why an encoder has no controls but the majority class, or None if it has."""
-    from hf_meanmax.evaluation.embedding import is_sentence_transformer
-
     if not is_sentence_transformer(model):
         return f"the word vectors of a {type(model).__name__} are not known, only those of a SentenceTransformer are"
     inner = transformers_model(model)
@@ -445,8 +447,6 @@ def unknown_word_rate(model: Any, texts: Iterable[str]) -> float | None:
     Returns:
         The share; None where there is no tokenizer, or one that knows every word, for instance by its bytes.
     """
-    from hf_meanmax.tokenization import unknown_word_rate as count_unknown
-
     tokenizer = getattr(model, "tokenizer", model)
     if getattr(tokenizer, "unk_token_id", None) is None or getattr(tokenizer, "backend_tokenizer", None) is None:
         return None
@@ -484,15 +484,11 @@ class _WordSource:
     @cached_property
     def fingerprint(self) -> list[str]:
         """Hashes of the tables, and of the tokenizer, length limit and modules."""
-        from hf_meanmax.inference.encode import pipeline_fingerprint, weights_fingerprint
-
         return [*map(weights_fingerprint, _input_tables(self.inner)), pipeline_fingerprint(self.model)]
 
     @cached_property
     def word_fingerprint(self) -> str:
         """Hash of what decides the vectors that [`words`] gives; the same for models with the same frozen words."""
-        from hf_meanmax.inference.encode import tokenizer_text
-
         digest = hashlib.blake2b(digest_size=16)
         digest.update(json.dumps([self.model.max_seq_length, tokenizer_text(self.tokenizer)]).encode())
         is_word = np.ones(len(self.table), dtype=bool)

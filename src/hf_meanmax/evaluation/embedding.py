@@ -22,6 +22,7 @@ from tqdm.auto import tqdm
 from hf_meanmax.evaluation.tasks import read_lines
 from hf_meanmax.files import replacing_file
 from hf_meanmax.inference.embedding_files import embedding_files, read_embeddings
+from hf_meanmax.inference.encode import count_truncated, encode_texts, pipeline_fingerprint, weights_fingerprint
 
 CACHE_BYTES = 1_500_000_000
 
@@ -147,8 +148,6 @@ class Embedder:
             return encoder, size
         options: dict[str, Any] = {}
         if is_sentence_transformer(encoder):
-            from hf_meanmax.inference.encode import encode_texts
-
             return partial(encode_texts, encoder, batch_size=size), 64 * size
         if _takes_batch_size(encoder.encode):
             options = {"batch_size": size}
@@ -161,8 +160,6 @@ class Embedder:
         self.seconds += time.perf_counter() - start
         self.encoded += len(texts)
         if is_sentence_transformer(self.encoder):
-            from hf_meanmax.inference.encode import count_truncated
-
             self.truncated += count_truncated(self.encoder, texts)
         return vectors
 
@@ -325,8 +322,6 @@ def encoder_key(encoder: Any) -> str | None:
         return key
     if not is_sentence_transformer(encoder):
         return None
-    from hf_meanmax.inference.encode import pipeline_fingerprint, weights_fingerprint
-
     # Two models of equal weights may still differ by their configuration (heads, activations).
     configs = []
     for module in encoder.modules():

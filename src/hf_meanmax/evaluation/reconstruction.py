@@ -10,59 +10,29 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from tqdm.auto import tqdm
 
-from hf_meanmax.data import BatchPlan
+from hf_meanmax.checkpoint.folder import load_checkpoint, saved_training_args
+from hf_meanmax.data import open_corpus, pick_sentences
 from hf_meanmax.data.sentences import is_unsegmented
 from hf_meanmax.files import replacing_file
-from hf_meanmax.reproduce.reconstruction_table import read_texts, system_name, write_table, write_texts
+from hf_meanmax.inference.reconstruct import reconstruct, rows_by_length
+from hf_meanmax.plots.figures import save_figure
+from hf_meanmax.plots.reconstruction import plot_by_length
 from hf_meanmax.tokenization import split_words_batch
 
+from .reconstruction_table import read_texts, system_name, write_table, write_texts
 from .text_scores import TOKENIZATIONS, TextScores, length_table, score_texts, scores_by_length
 
 RESULTS_FILE, EXAMPLES_FILE = "reconstruction.json", "reconstructions.md"
 TABLE_FILE, FIGURE_FILE = "bleu-by-length.md", "bleu-by-length.png"
 
-# Up to so many tokens, texts fill a batch; of longer ones fewer are decoded together.
-_LONG_TEXT = 64
 # Logits that are held at once: a gigabyte of fp32.
 _MOST_LOGITS = 2**28
-
-
-def reconstruct(
-    model: Any,
-    tokenizer: Any,
-    texts: Sequence[str],
-    batch_size: int = 256,
-    show_progress: bool = False,
-    **generation: Any,
-) -> list[list[int]]:
-    """Token ids said for each text, without special tokens, in the order of the texts.
-
-    Args:
-        model: a model with `generate`.
-        tokenizer: its tokenizer.
-        texts: sentences or paragraphs.
-        batch_size: texts decoded together, sorted by length first; fewer of those of more than 64 tokens.
-        show_progress: show a progress bar.
-        generation: further arguments of `generate`, which by default is greedy and bounds each text by its own length.
-    """
-    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
-    encoded = tokenizer(list(texts))["input_ids"] if texts else []
-    said: list[list[int]] = [[] for _ in texts]
-    device = next(model.parameters()).device
-    batches = _rows_by_length(encoded, batch_size * _LONG_TEXT, least=_LONG_TEXT)
-    for rows in tqdm(batches, desc="reconstruct", disable=not show_progress, leave=False):
-        batch = tokenizer.pad({"input_ids": [encoded[row] for row in rows]}, return_tensors="pt").to(device)
-        output = model.generate(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], **generation)
-        for row, ids in zip(rows, output.tolist(), strict=True):
-            said[row] = [token for token in ids if token not in special]
-    return said
 
 
 def reconstruction_pairs(
@@ -164,61 +134,77 @@ def teacher_forced_counts(model: Any, batch: dict[str, torch.Tensor], splits: bo
     return totals
 
 
+@dataclass
+class ReconstructionSettings:
+    """How reconstructions are made and scored.
+
+    Raises:
+        ValueError: a number that is less than 1, or an unknown `tokenize`.
+    """
+
+    limit: int = field(default=2000, metadata={"help": "number of sentences"})
+    min_tokens: int = field(default=4, metadata={"help": "shorter sentences are left out"})
+    max_tokens: int = field(default=32, metadata={"help": "longer sentences are left out"})
+    batch_size: int = field(default=256, metadata={"help": "sentences decoded together"})
+    batch_tokens: int = field(default=8192, metadata={"help": "tokens of a teacher-forced batch"})
+    num_beams: int = field(default=1, metadata={"help": "beams of the search; 1 is greedy"})
+    device: str | None = field(
+        default=None, metadata={"help": "where the model runs; by default an accelerator if there is one"}
+    )
+    tokenize: str | None = field(
+        default=None,
+        metadata={
+            "help": "sacrebleu's tokenisation, or `none` for the words of the model's tokenizer; by default none, but "
+            "zh for Chinese and Japanese under a tokenizer of pieces"
+        },
+    )
+    examples: int = field(default=5, metadata={"help": "texts in the table of reconstructions"})
+    seed: int = field(default=0, metadata={"help": "seed that draws the examples"})
+
+    def __post_init__(self) -> None:
+        for name in ("limit", "min_tokens", "max_tokens", "batch_size", "batch_tokens", "num_beams", "examples"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` is {getattr(self, name)}; it must be 1 or more.")
+        if self.tokenize not in (None, *TOKENIZATIONS):
+            raise ValueError(f"`tokenize` is {self.tokenize!r}; choose one of {', '.join(TOKENIZATIONS)}.")
+
+
 def score_checkpoint(
     folder: str,
     source: Any,
-    limit: int = 2000,
-    min_tokens: int = 4,
-    max_tokens: int = 32,
-    batch_tokens: int = 8192,
-    show_progress: bool = True,
+    settings: ReconstructionSettings | None = None,
     *,
-    batch_size: int = 256,
-    num_beams: int = 1,
-    device: Any = None,
-    tokenize: str | None = None,
     edges: Sequence[int] | None = None,
     output: str | os.PathLike[str] | None = None,
     compare: Sequence[str | os.PathLike[str]] = (),
-    examples: int = 5,
-    seed: int = 0,
+    show_progress: bool = True,
 ) -> dict[str, Any]:
     """Reconstruction scores of a checkpoint folder on the first `limit` sentences of a corpus.
 
     Args:
         folder: a checkpoint with its decoder.
         source: text files or a data set, as [`~hf_meanmax.data.open_corpus`] takes them.
-        limit: number of sentences.
-        min_tokens, max_tokens: only sentences of so many tokens are taken, `</s>` not counted.
-        batch_tokens: tokens of a teacher-forced batch.
-        show_progress: show a progress bar.
-        batch_size: sentences decoded together.
-        num_beams: beams of the search; 1 is greedy.
-        device: where the model runs, by default an accelerator if there is one.
-        tokenize: see [`reconstruction_pairs`].
+        settings: how; by default as the class says.
         edges: of the bins of length, see [`~hf_meanmax.evaluation.text_scores.scores_by_length`].
         output: a folder to write `reconstruction.json` (settings and scores), `reconstructions.tsv` (each text and
-            what was said; tabs and line breaks become spaces), `reconstructions.md` (some of them; Zhang, Wu, Li and
-            Zhang, table 3), `bleu-by-length.md` and, where matplotlib is installed, `bleu-by-length.png` (figure 2).
+            its reconstruction; tabs and line breaks become spaces), `reconstructions.md` (some of them; Zhang, Wu, Li
+            and Zhang, table 3), `bleu-by-length.md` and, with matplotlib, `bleu-by-length.png` (figure 2).
         compare: output folders of other checkpoints, shown beside this one in those tables and the figure.
-        examples: texts in `reconstructions.md`, of those that all have said again, from short to long.
-        seed: draws them.
+        show_progress: show a progress bar.
 
     Returns:
         `bleu` and `chrf` (0-100), with rouge-score installed also `rouge1`, `rouge2` and `rougeL` (0-100),
-        `exact_match` and `token_accuracy` (of what was said, 0-1), `accuracy` (teacher-forced, 0-1), `loss` (nats per
-        token), `sentences`, `signatures` (by metric) and `by_length` (the rows of `scores_by_length`, with lengths in
-        the tokens of BLEU).
+        `exact_match` and `token_accuracy` (of the reconstructions, 0-1), `accuracy` (teacher-forced, 0-1), `loss`
+        (nats per token), `sentences`, `signatures` (by metric) and `by_length` (the rows of `scores_by_length`, with
+        lengths in the tokens of BLEU).
 
     Raises:
-        ValueError: the checkpoint learnt to say something else, no sentence of that length is there, a bad device, or
-            an output folder of `compare` is damaged.
+        ValueError: the checkpoint was not trained to reconstruct, no sentence has that length, the device is bad, or an
+            output folder of `compare` is damaged.
         FileNotFoundError: the checkpoint, the text or the results of a folder of `compare` are missing.
         FileExistsError: `output` is a file.
     """
-    from hf_meanmax.checkpoint.folder import load_checkpoint, saved_training_args
-    from hf_meanmax.data import open_corpus, pick_sentences
-
+    settings = settings or ReconstructionSettings()
     others = {system_name(other): _read_by_length(Path(other)) for other in compare}
     others_texts = {system_name(other): read_texts(other) for other in compare}
     if compare and output is None:
@@ -232,21 +218,23 @@ def score_checkpoint(
     objective = saved_training_args(folder).get("objective", "reconstruction")
     if objective != "reconstruction":
         raise ValueError(
-            f"{folder} learnt by the objective {objective!r}: it does not say its own text again. Score a translator "
-            "with translate.py --reference."
+            f"{folder} learnt by the objective {objective!r}: it does not reconstruct its input. Score a translator "
+            "with `hf-meanmax translate --reference`."
         )
-    device = _usable_device(device)
+    device = _usable_device(settings.device)
     model, tokenizer = load_checkpoint(folder)
     model.to(device)
-    texts = pick_sentences(open_corpus(source), tokenizer, limit, min_tokens, max_tokens)
+    least, most = settings.min_tokens, settings.max_tokens
+    texts = pick_sentences(open_corpus(source), tokenizer, settings.limit, least, most)
     if not texts:
-        raise ValueError(f"{source} has no sentence of {min_tokens}-{max_tokens} tokens.")
+        raise ValueError(f"{source} has no sentence of {least}-{most} tokens.")
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
-    said = reconstruct(model, tokenizer, texts, batch_size, show_progress=show_progress, num_beams=num_beams)
-    hypotheses, references, tokenize = reconstruction_pairs(tokenizer, texts, said, tokenize)
+    beams = settings.num_beams
+    generated = reconstruct(model, tokenizer, texts, settings.batch_size, show_progress=show_progress, num_beams=beams)
+    hypotheses, references, tokenize = reconstruction_pairs(tokenizer, texts, generated, settings.tokenize)
     by_length = scores_by_length(hypotheses, references, edges=edges, tokenize=tokenize)
-    batches = _padded_batches(tokenizer, texts, batch_tokens)
+    batches = _padded_batches(tokenizer, texts, settings.batch_tokens)
     loss, accuracy = teacher_forced_scores(
         model, ({name: tensor.to(device) for name, tensor in batch.items()} for batch in batches)
     )
@@ -257,20 +245,20 @@ def score_checkpoint(
         "by_length": by_length,
     }
     if output is not None:
-        settings = {
+        described = {
             "checkpoint": str(folder),
             "source": [str(part) for part in source] if isinstance(source, list | tuple) else str(source),
-            "limit": limit,
-            "min_tokens": min_tokens,
-            "max_tokens": max_tokens,
-            "num_beams": num_beams,
+            "limit": settings.limit,
+            "min_tokens": least,
+            "max_tokens": most,
+            "num_beams": beams,
         }
         with replacing_file(output / RESULTS_FILE) as file:
-            file.write(json.dumps({**settings, "scores": scores}, indent=1, ensure_ascii=False) + "\n")
-        write_texts(output, texts, tokenizer.batch_decode(said))
+            file.write(json.dumps({**described, "scores": scores}, indent=1, ensure_ascii=False) + "\n")
+        write_texts(output, texts, tokenizer.batch_decode(generated))
         try:
             systems = {system_name(output): read_texts(output), **others_texts}
-            write_table(output / EXAMPLES_FILE, systems, examples, seed)
+            write_table(output / EXAMPLES_FILE, systems, settings.examples, settings.seed)
         except ValueError as error:
             print(f"{EXAMPLES_FILE} was not written. {error}", file=sys.stderr)
         _write_by_length(output, {system_name(output): by_length, **others})
@@ -304,9 +292,6 @@ def _read_by_length(folder: Path) -> list[dict[str, Any]]:
 
 
 def _write_by_length(folder: Path, systems: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    from hf_meanmax.plots.figures import save_figure
-    from hf_meanmax.plots.reconstruction import plot_by_length
-
     metrics = ("bleu", "chrf", "exact_match", "token_accuracy") if len(systems) == 1 else ("bleu",)
     with replacing_file(folder / TABLE_FILE) as file:
         file.write(length_table(systems, metrics))
@@ -320,60 +305,7 @@ def _write_by_length(folder: Path, systems: Mapping[str, Sequence[Mapping[str, A
 
 def _padded_batches(tokenizer: Any, texts: Sequence[str], batch_tokens: int) -> Iterable[dict[str, torch.Tensor]]:
     encoded = tokenizer(list(texts))["input_ids"]
-    for rows in _rows_by_length(encoded, batch_tokens):
+    for rows in rows_by_length(encoded, batch_tokens):
         batch = dict(tokenizer.pad({"input_ids": [encoded[row] for row in rows]}, return_tensors="pt"))
         batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
         yield batch
-
-
-def _rows_by_length(encoded: Sequence[Sequence[int]], batch_tokens: int, least: int = 1) -> list[np.ndarray]:
-    """Indices of texts in batches of so many tokens, padding included, where a text counts as `least` or more."""
-    if not encoded:
-        return []
-    lengths = np.array([len(ids) for ids in encoded])
-    order = np.argsort(lengths, kind="stable")
-    plan = BatchPlan(np.clip(lengths[order], least, batch_tokens), batch_tokens)
-    return [order[rows] for rows in plan.sequential()]
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """The command line of `scripts/reconstruct.py`; prints the scores as JSON."""
-    from hf_meanmax.commands.old_options import make_parser, one_line_errors, parse_arguments, positive_int
-
-    parser = make_parser("reconstruct.py", "Scores how well a checkpoint says held-out sentences again.")
-    parser.add_argument("checkpoint", help="folder of a checkpoint with its decoder")
-    parser.add_argument("text", nargs="+", help="text files (.txt .gz .xz .zst) or one data set")
-    parser.add_argument("--limit", type=positive_int, default=2000, help="number of sentences")
-    parser.add_argument("--min-tokens", type=positive_int, default=4, help="shorter sentences are left out")
-    parser.add_argument("--max-tokens", type=positive_int, default=32, help="longer sentences are left out")
-    parser.add_argument("--batch-size", type=positive_int, default=256, help="sentences decoded together")
-    parser.add_argument("--num-beams", type=positive_int, default=1, help="beams of the search; 1 is greedy")
-    parser.add_argument("--device", help="where the model runs, by default an accelerator if there is one")
-    parser.add_argument(
-        "--tokenize",
-        choices=TOKENIZATIONS,
-        help="what BLEU compares: none the words as the tokenizer cuts them, any other plain text that sacrebleu cuts; "
-        "by default none, but zh for Chinese and Japanese under a tokenizer of pieces",
-    )
-    parser.add_argument("--output", help="folder for scores, texts, and tables and figure of both")
-    parser.add_argument("--compare", nargs="+", default=[], help="--output folders of others to show beside this one")
-    parser.add_argument("--examples", type=positive_int, default=5, help="texts in the table of reconstructions")
-    parser.add_argument("--seed", type=int, default=0, help="draws the examples")
-    args = parse_arguments(parser, argv)
-    with one_line_errors("reconstruct.py"):
-        scores = score_checkpoint(
-            args.checkpoint,
-            args.text,
-            args.limit,
-            args.min_tokens,
-            args.max_tokens,
-            batch_size=args.batch_size,
-            num_beams=args.num_beams,
-            device=args.device,
-            tokenize=args.tokenize,
-            output=args.output,
-            compare=args.compare,
-            examples=args.examples,
-            seed=args.seed,
-        )
-    print(json.dumps(scores, indent=1, ensure_ascii=False))

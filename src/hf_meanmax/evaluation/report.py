@@ -15,19 +15,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hf_meanmax.commands.old_options import make_parser, one_line_errors, parse_arguments
 from hf_meanmax.evaluation.markdown import markdown_table
 from hf_meanmax.evaluation.published import published_intrinsic_rows, published_rows, published_tasks
-from hf_meanmax.evaluation.runner import (
-    MODEL,
-    EncoderRun,
-    Evaluation,
-    is_percentage,
-    json_value,
-    package_versions,
-    shown_score,
-)
+from hf_meanmax.evaluation.runner import MODEL, EncoderRun, Evaluation, json_value, package_versions
+from hf_meanmax.evaluation.senteval import AVERAGED_TASKS, averages
+from hf_meanmax.evaluation.significance import average_gain, gain, spread, strongest
 from hf_meanmax.files import replacing_file
+from hf_meanmax.metrics import format_score, gain_text, is_percentage, kind_name
+from hf_meanmax.plots.figures import save_figure
+from hf_meanmax.plots.scores import plot_gains, plot_scores
 
 FORMAT_VERSION = 1
 RESULTS = "results.json"
@@ -131,9 +127,6 @@ def summarize(
     Raises:
         ValueError: the evaluation holds no model, or several.
     """
-    from hf_meanmax.evaluation.senteval import averages
-    from hf_meanmax.evaluation.significance import gain, spread, strongest
-
     if len(evaluation.models) != 1:
         raise ValueError(f"Results are of one model; the evaluation holds {len(evaluation.models)}.")
     model = evaluation.models[0]
@@ -218,9 +211,6 @@ def write_report(results: Sequence[Results], folder: str | os.PathLike[str], fig
     folder.mkdir(parents=True, exist_ok=True)
     drawn: list[Path] = []
     try:
-        from hf_meanmax.plots.figures import save_figure
-        from hf_meanmax.plots.scores import plot_gains, plot_scores
-
         save_figure(plot_scores(results), folder / "scores.png")
         drawn.append(folder / "scores.png")
         if any(one.gains for one in results):
@@ -418,11 +408,6 @@ def _provenance(results: Sequence[Results]) -> str:
     return "\n\n".join(lines)
 
 
-def kind_name(kind: str) -> str:
-    """What tables and figures call a kind of control."""
-    return kind.replace("_", " ")
-
-
 def _scores(run: EncoderRun) -> dict[str, dict[str, Any]]:
     return {
         name: {
@@ -453,9 +438,6 @@ def _average_gains(
     seed: int,
 ) -> dict[str, dict[str, Any]]:
     """The gain in each average over the kind of control whose mean of that average is highest."""
-    from hf_meanmax.evaluation.senteval import AVERAGED_TASKS
-    from hf_meanmax.evaluation.significance import average_gain
-
     model = evaluation.models[0]
     gains = {}
     for size, tasks in AVERAGED_TASKS.items():
@@ -496,12 +478,12 @@ def _main(one: Results, task: str) -> str:
 
 
 def _shown(value: float | None, metric: str) -> str:
-    return "" if value is None else shown_score(value, metric)
+    return "" if value is None else format_score(value, metric)
 
 
 def _shown_spread(spread: Mapping[str, Any], metric: str) -> str:
     shown = _shown(spread["mean"], metric)
-    return shown if spread["std"] is None else f"{shown} \u00b1 {shown_score(spread['std'], metric)}"
+    return shown if spread["std"] is None else f"{shown} \u00b1 {format_score(spread['std'], metric)}"
 
 
 def _pair(metrics: Mapping[str, float], main: str) -> str:
@@ -516,7 +498,7 @@ def _printed(metrics: Mapping[str, float]) -> str:
     """Published numbers with the decimals that they were printed with, two at least for a correlation."""
     shown = []
     for metric, value in metrics.items():
-        text = shown_score(value, metric)
+        text = format_score(value, metric)
         shown.append(text if is_percentage(metric) else text.removesuffix("0"))
     return "/".join(shown)
 
@@ -532,15 +514,6 @@ def _spread_cell(one: Results, spreads: Mapping[str, Any], task: str) -> str:
     second = _SECOND.get(main, "")
     shown = _shown_spread(spreads[main], main)
     return f"{shown} / {_shown_spread(spreads[second], second)}" if second in spreads else shown
-
-
-def gain_text(gain: Mapping[str, Any] | None, metric: str) -> str:
-    """`+1.2 [+0.3, +2.1]`, empty for None."""
-    if not gain:
-        return ""
-    number = "+.1f" if is_percentage(metric) else "+.3f"
-    interval = "" if gain["low"] is None else f" [{gain['low']:{number}}, {gain['high']:{number}}]"
-    return f"{gain['difference']:{number}}{interval}"
 
 
 def _average_sizes(results: Sequence[Results]) -> list[int]:
@@ -579,18 +552,3 @@ def _dimension(value: int | None) -> str:
 
 def _confidence(results: Sequence[Results]) -> str:
     return " or ".join(sorted({f"{one.settings.get('confidence', 0.95):.0%}" for one in results}))
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """The command line: one report of several results.json."""
-    parser = make_parser("report", "One report of several evaluations.")
-    parser.add_argument("results", nargs="+", help="results.json files, or folders that hold one")
-    parser.add_argument("--output", required=True, help="folder for report.md and the figures")
-    args = parse_arguments(parser, argv)
-    with one_line_errors("report"):
-        for path in write_report([Results.load(path) for path in args.results], args.output):
-            print(path)
-
-
-if __name__ == "__main__":
-    main()

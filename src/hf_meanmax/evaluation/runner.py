@@ -22,9 +22,11 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from hf_meanmax._version import __version__
+from hf_meanmax.evaluation.controls import make_controls, unknown_word_rate
 from hf_meanmax.evaluation.embedding import Embedder
 from hf_meanmax.evaluation.tasks import Task, TaskResult
 from hf_meanmax.files import replacing_file
+from hf_meanmax.metrics import format_score
 
 MODEL = "model"  # the kind of an encoder that is no control
 ENTRY_VERSION = 1
@@ -173,7 +175,7 @@ def evaluate(
                     embedder.keep = _worth_keeping(tasks[number:])
                     found = _score(embedder, task, fingerprints[task.name], device, cache, evaluation)
                 run.tasks[task.name] = found
-                bar.set_postfix_str(f"{task.name} {shown_score(found.result.score, found.result.main)}", refresh=False)
+                bar.set_postfix_str(f"{task.name} {format_score(found.result.score, found.result.main)}", refresh=False)
                 bar.update()
             embedder.clear()
             if embedder.truncated:
@@ -213,21 +215,9 @@ def evaluate_with_controls(
     embedder = model if isinstance(model, Embedder) else Embedder(model, name, None, batch_size, show_progress)
     encoders = [embedder]
     if kinds is None or len(kinds) > 0:
-        from hf_meanmax.evaluation.controls import make_controls
-
         for control in make_controls(embedder.encoder, seeds, kinds):
             encoders.append(Embedder(control, None, None, batch_size, show_progress))
     return evaluate(encoders, tasks, cache_dir, device, show_progress)
-
-
-def shown_score(value: float, metric: str) -> str:
-    """A score as tables show it: percentages with one decimal, correlations and indices with three."""
-    return f"{value:.1f}" if is_percentage(metric) else f"{value:.3f}"
-
-
-def is_percentage(metric: str) -> bool:
-    """Whether a metric is between 0 and 100; the others are correlations and indices."""
-    return not any(word in metric for word in ("pearson", "spearman", "correlation", "davies", "mse"))
 
 
 def package_versions() -> dict[str, str]:
@@ -366,8 +356,6 @@ def _worth_keeping(tasks: Sequence[Task]) -> set[str]:
 def _unknown_word_rate(encoder: Any, task: Task) -> float | None:
     if getattr(encoder, "tokenizer", None) is None:
         return None
-    from hf_meanmax.evaluation.controls import unknown_word_rate
-
     return unknown_word_rate(encoder, task.sentences())
 
 

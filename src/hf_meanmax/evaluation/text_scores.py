@@ -19,6 +19,7 @@ import numpy as np
 from hf_meanmax.data.sentences import CJK
 from hf_meanmax.evaluation.markdown import markdown_table
 from hf_meanmax.extras import require
+from hf_meanmax.metrics import LENGTH_METRICS, count_label, length_bins
 
 # How sacrebleu cuts texts into the tokens of BLEU; its other ways need the network or further packages.
 TOKENIZATIONS = ("none", "13a", "intl", "zh", "char")
@@ -197,14 +198,6 @@ def length_edges(lengths: Sequence[int]) -> list[int]:
     return list(range(width, top + width, width))
 
 
-_LABELS = {
-    "bleu": ("BLEU", "{:.1f}"),
-    "chrf": ("chrF", "{:.1f}"),
-    "exact_match": ("exact match", "{:.1%}"),
-    "token_accuracy": ("token accuracy", "{:.1%}"),
-}
-
-
 def length_table(systems: Mapping[str, Sequence[Mapping[str, Any]]], metrics: Sequence[str] = ("bleu",)) -> str:
     """A Markdown table of scores by length.
 
@@ -219,51 +212,16 @@ def length_table(systems: Mapping[str, Sequence[Mapping[str, Any]]], metrics: Se
     columns = [(system, metric) for system in systems for metric in metrics]
     names = []
     for system, metric in columns:
-        parts = ([system] if len(systems) > 1 else []) + ([_LABELS[metric][0]] if len(metrics) > 1 else [])
-        names.append(" ".join(parts or [_LABELS[metric][0]]))
+        parts = ([system] if len(systems) > 1 else []) + ([LENGTH_METRICS[metric][0]] if len(metrics) > 1 else [])
+        names.append(" ".join(parts or [LENGTH_METRICS[metric][0]]))
     rows = []
     for label, found in bins:
         cells = []
         for system, metric in columns:
             value = found[system][metric] if system in found else None
-            cells.append("-" if value is None else _LABELS[metric][1].format(value))
+            cells.append("-" if value is None else LENGTH_METRICS[metric][1].format(value))
         rows.append([label, count_label(found), *cells])
     return markdown_table(["length", "texts", *names], rows, "l" + "r" * (1 + len(names))) + "\n"
-
-
-def length_bins(
-    systems: Mapping[str, Sequence[Mapping[str, Any]]], metrics: Sequence[str]
-) -> list[tuple[str, dict[str, Mapping[str, Any]]]]:
-    """The bins of all systems in order, each as its label (`"6-10"`, `"26+"`) and the row of each system that has it.
-
-    Raises:
-        ValueError: as [`length_table`].
-    """
-    for metric in metrics:
-        if metric not in _LABELS:
-            raise ValueError(f"metric is {metric!r}; choose among {', '.join(map(repr, _LABELS))}.")
-    if not systems:
-        raise ValueError("No system to show: give the rows of scores_by_length by the system's name.")
-    bins: dict[tuple[int, float], dict[str, Mapping[str, Any]]] = {}
-    for system, rows in systems.items():
-        for row in rows:
-            key = (row["from"], math.inf if row["to"] is None else row["to"])
-            bins.setdefault(key, {})[system] = row
-    return [
-        (f"{low}+" if high == math.inf else f"{low}-{high}" if low != high else str(low), bins[low, high])
-        for low, high in sorted(bins)
-    ]
-
-
-def count_label(found: Mapping[str, Mapping[str, Any]]) -> str:
-    """The number of texts of a bin, or its range where the systems differ in it."""
-    low, high = min(row["count"] for row in found.values()), max(row["count"] for row in found.values())
-    return f"{low:,}" if low == high else f"{low:,}-{high:,}"
-
-
-def metric_label(metric: str) -> str:
-    """What tables and figures call a metric of [`scores_by_length`]."""
-    return _LABELS[metric][0]
 
 
 def _check_texts(hypotheses: Sequence[str], references: Sequence[str], tokenize: str) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as safetensors_bytes
 
+from hf_meanmax.extras import require
 from hf_meanmax.files import replacing_file
 
 
@@ -146,8 +147,6 @@ def require_pca() -> Any:
     Raises:
         ImportError: scikit-learn is not installed, with the command that installs it.
     """
-    from hf_meanmax.extras import require
-
     return require("sklearn.decomposition")
 
 
@@ -178,3 +177,17 @@ def dequantize_int8(rows: np.ndarray, ranges: np.ndarray) -> np.ndarray:
     low = ranges[0].astype(np.float32)
     step = (ranges[1].astype(np.float32) - low) / 255
     return np.where(step == 0, low, low + (rows.astype(np.float32) + 128.5) * step)
+
+
+def load_pca(path: str | os.PathLike[str], num_components: int | None = None) -> PCA:
+    """The PCA in a file of [`Compression.save`], of that many components if a number is given.
+
+    Raises:
+        FileNotFoundError, ValueError: no such file, a damaged one, one without a PCA or with another number.
+    """
+    pca = Compression.load(path).pca
+    if pca is None:
+        raise ValueError(f"{path} holds no PCA.")
+    if num_components not in (None, len(pca.components)):
+        raise ValueError(f"{path} holds a PCA of {len(pca.components)} components, {num_components} are asked for.")
+    return pca

@@ -8,20 +8,13 @@ principal components, cannot be decoded.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm.auto import tqdm
-
-from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
-from hf_meanmax.commands.old_options import make_parser, one_line_errors, parse_arguments, positive_int
-from hf_meanmax.files import replacing_file
 
 from .embedding_files import MANIFEST, read_embeddings, read_manifest
 from .encode import weights_fingerprint
@@ -98,41 +91,3 @@ def check_decodable(folder: Path, model: Any) -> None:
         raise ValueError(
             f"{folder} was encoded by another model ({manifest['model']['name']!r}); decode it with that one."
         )
-
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = make_parser("hf-meanmax-decode", "Decode embeddings back to text, one line a row.")
-    parser.add_argument("model", help="the checkpoint that made the embeddings (folder or name on the Hub)")
-    parser.add_argument("input", nargs="+", help="folders of encode, or .npy, .safetensors, .parquet files")
-    parser.add_argument("--output", help="text file; by default the text goes to standard output")
-    parser.add_argument("--name", help="tensor or column that holds the embeddings")
-    parser.add_argument("--batch-size", type=positive_int, default=64, help="embeddings decoded at a time")
-    parser.add_argument("--num-beams", type=positive_int, default=1, help="beams of the search; 1 is greedy")
-    parser.add_argument("--max-length", type=positive_int, help="most tokens of a text, by default the model's bound")
-    return parser
-
-
-def main(argv: list[str] | None = None) -> None:
-    """The command line; see `--help`."""
-    args = parse_arguments(build_parser(), argv)
-    with one_line_errors("decode"):
-        from accelerate import PartialState
-
-        model, tokenizer = load_checkpoint(args.model)
-        model.to(PartialState().device)
-        texts = decode_embeddings(
-            model,
-            load_target_tokenizer(args.model, model.config, tokenizer),
-            args.input,
-            batch_size=args.batch_size,
-            name=args.name,
-            num_beams=args.num_beams,
-            max_new_tokens=args.max_length,
-        )
-        with replacing_file(args.output) if args.output else nullcontext(sys.stdout) as file:
-            for text in tqdm(texts, unit="row", desc="decode", disable=not args.output):
-                print(text, file=file)
-
-
-if __name__ == "__main__":
-    main()

@@ -8,13 +8,12 @@ Works with every checkpoint of this package and every SentenceTransformer, on on
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +22,6 @@ import torch
 from tqdm.auto import tqdm
 
 from hf_meanmax.checkpoint.folder import check_checkpoint, is_missing_folder, is_own_checkpoint
-from hf_meanmax.commands.old_options import (
-    add_corpus_options,
-    corpus_of,
-    make_parser,
-    one_line_errors,
-    parse_arguments,
-    positive_int,
-    use_all_cores,
-)
 from hf_meanmax.data.corpus import Corpus, CorpusLines
 from hf_meanmax.hardware import PATIENCE, is_bf16_fast
 from hf_meanmax.modeling.base import NO_REPRESENTATION
@@ -498,91 +488,3 @@ def load_encoder(name: str, trust_remote_code: bool = False, device: Any = None)
         device=None if device is None else str(device),
         trust_remote_code=trust_remote_code,
     )
-
-
-def load_pca(path: str | os.PathLike[str], num_components: int | None = None) -> PCA:
-    """The PCA in a file of [`Compression.save`], of that many components if a number is given.
-
-    Raises:
-        FileNotFoundError, ValueError: no such file, a damaged one, one without a PCA or with another number.
-    """
-    pca = Compression.load(path).pca
-    if pca is None:
-        raise ValueError(f"{path} holds no PCA.")
-    if num_components not in (None, len(pca.components)):
-        raise ValueError(f"{path} holds a PCA of {len(pca.components)} components, {num_components} are asked for.")
-    return pca
-
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = make_parser("hf-meanmax-encode", "Encode text files or a data set to sharded embeddings, one row a line.")
-    parser.add_argument("model", help="a checkpoint folder, or any SentenceTransformer (folder or name on the Hub)")
-    parser.add_argument("--output", required=True, help="folder for the shards")
-    parser.add_argument("--format", choices=FORMATS, default="npy", help="kind of the shards")
-    parser.add_argument("--shard-size", type=positive_int, default=16384, help="rows of a shard, held in memory")
-    parser.add_argument(
-        "--batch-size",
-        type=positive_int,
-        default=64,
-        help=f"texts of one forward pass; fewer of those beyond {LONG_TEXT} tokens",
-    )
-    parser.add_argument(
-        "--dtype", choices=DTYPES, default="float32", help="numbers in the shards (int8: not decodable)"
-    )
-    add_compute_option(parser)
-    parser.add_argument("--normalize", action="store_true", help="scale vectors to unit length (then not decodable)")
-    parser.add_argument("--truncate-dim", type=positive_int, help="keep the first so many numbers (then not decodable)")
-    parser.add_argument("--pca", type=positive_int, help="keep so many principal components (then not decodable)")
-    parser.add_argument(
-        "--pca-file", help=f"take the PCA of another encoding (its {COMPRESSION}) instead of fitting one"
-    )
-    parser.add_argument(
-        "--fit-rows", type=positive_int, default=16384, help="lines that the PCA and the ranges of int8 are fitted on"
-    )
-    parser.add_argument("--max-length", type=positive_int, help="cut texts at so many tokens")
-    add_corpus_options(parser)
-    parser.add_argument("--trust-remote-code", action="store_true", help="run code that comes with the model")
-    return parser
-
-
-def add_compute_option(parser: argparse.ArgumentParser) -> None:
-    """The precision of the model, in commands that encode."""
-    parser.add_argument(
-        "--compute-dtype",
-        choices=(AUTO, *COMPUTE_DTYPES),
-        default=AUTO,
-        help="numbers in the model (auto: bfloat16 where the device multiplies it faster)",
-    )
-
-
-def main(argv: list[str] | None = None) -> None:
-    """The command line; see `--help`."""
-    args = parse_arguments(build_parser(), argv)
-    with one_line_errors("encode"):
-        state = process_state()
-        if state.device.type == "cpu":
-            use_all_cores(int(os.environ.get("LOCAL_WORLD_SIZE", state.num_processes)))
-        pca = None if args.pca_file is None else load_pca(args.pca_file, args.pca)
-        args.pca = args.pca if pca is None else len(pca.components)
-        args.compute_dtype = fast_dtype(args.compute_dtype, state.device)
-        settings = EncodeSettings(**{field.name: getattr(args, field.name) for field in fields(EncodeSettings)})
-        corpus = corpus_of(args)
-        model = load_encoder(args.model, args.trust_remote_code, state.device)
-        manifest = encode_corpus(
-            model,
-            corpus,
-            args.output,
-            settings,
-            pca=pca,
-            model_name=args.model,
-            batch_size=args.batch_size,
-            state=state,
-        )
-        if state.is_main_process:
-            shape = f"{manifest['rows']:,} rows of {manifest['dimension']}"
-            print(f"{shape} in {len(manifest['shards'])} shards: {args.output}", file=sys.stderr)
-        state.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

@@ -8,7 +8,6 @@ tokenizers alone.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import copy
 import json
@@ -17,7 +16,6 @@ import os
 import shutil
 import warnings
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +24,9 @@ import torch
 from torch import nn
 
 from hf_meanmax.checkpoint.folder import check_checkpoint, checkpoint_folder, saved_normalization
-from hf_meanmax.commands.old_options import make_parser, one_line_errors, parse_arguments
-from hf_meanmax.data.corpus import open_corpus
 from hf_meanmax.files import replacing_folder
 from hf_meanmax.inference import onnx_encoder
+from hf_meanmax.modeling.base import NO_REPRESENTATION
 from hf_meanmax.modeling.configuration_base import NO_LIMIT
 from hf_meanmax.modeling.encoders import RecurrentLayer
 
@@ -43,7 +40,7 @@ _OPSET = 20
 # Of float32 against torch, relative to the largest number; what is seen is a thousandth of it.
 _TOLERANCE = 1e-3
 _EXAMPLE = ("the old man sat by the fire .", "a dog", "")
-_TEXTS = (
+TEXTS = (
     *_EXAMPLE,
     "nobody had told her what the letter said , and she did not ask .",
     "unheardof wordz !",
@@ -56,7 +53,7 @@ def export_onnx(
     output: str | os.PathLike[str] | None = None,
     *,
     int8: bool = True,
-    texts: Sequence[str] = _TEXTS,
+    texts: Sequence[str] = TEXTS,
 ) -> dict[str, Any]:
     """Writes a checkpoint's encoder as ONNX: token ids and mask -> what `SentenceTransformer.encode` gives.
 
@@ -82,12 +79,10 @@ def export_onnx(
     from transformers import AutoModel, AutoTokenizer
 
     _require_packages()
-    folder = _output_folder(checkpoint, output)
+    folder = onnx_folder(checkpoint, output)
     path = checkpoint_folder(checkpoint)
     config = check_checkpoint(path, encoder_alone=True)
     if not config.has_latents:
-        from hf_meanmax.modeling.base import NO_REPRESENTATION
-
         raise ValueError(NO_REPRESENTATION)
     modules = json.loads((path / "modules.json").read_text(encoding="utf-8"))
     others = [module["type"] for module in modules[1:] if not module["type"].endswith(".Normalize")]
@@ -128,7 +123,7 @@ def export_onnx(
     return report
 
 
-def _output_folder(checkpoint: str | os.PathLike[str], output: str | os.PathLike[str] | None) -> Path:
+def onnx_folder(checkpoint: str | os.PathLike[str], output: str | os.PathLike[str] | None) -> Path:
     if output is None and not Path(checkpoint).is_dir():
         raise ValueError(f"{str(checkpoint)!r} is no folder here to export into; say where to (`output`, --output).")
     return Path(checkpoint) / ONNX_FOLDER if output is None else Path(output)
@@ -278,32 +273,3 @@ def _require_packages() -> None:
         raise ImportError(
             f'Exporting to ONNX needs more packages ({error.name}): pip install "hf_meanmax[onnx]"'
         ) from None
-
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = make_parser("hf-meanmax-onnx", "Write a checkpoint's encoder as ONNX, and check it against torch.")
-    parser.add_argument("checkpoint", help="a checkpoint (folder or name on the Hub)")
-    parser.add_argument("--output", help="folder; by default onnx/ in the checkpoint")
-    parser.add_argument("--no-int8", action="store_true", help="leave out the quantised model")
-    parser.add_argument("--texts", help="text file: compare with torch on its first 1,000 lines")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """The command line; see `--help`."""
-    args = parse_arguments(build_parser(), argv)
-    with one_line_errors("onnx"):
-        texts = _TEXTS if args.texts is None else list(islice(filter(None, open_corpus(args.texts)), 1000))
-        if not texts:
-            raise ValueError(f"{args.texts} has no text to compare on.")
-        report = export_onnx(args.checkpoint, args.output, int8=not args.no_int8, texts=texts)
-        for name, found in report.items():
-            print(
-                f"{name}: {found['bytes'] / 1e6:.1f} MB; against torch: largest difference "
-                f"{found['largest_difference']:.2g}, least cosine {found['least_cosine']:.5f}"
-            )
-        print(f"written to {_output_folder(args.checkpoint, args.output)}")
-
-
-if __name__ == "__main__":
-    main()

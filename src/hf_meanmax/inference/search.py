@@ -9,17 +9,13 @@ by the model that it was made with.
 
 from __future__ import annotations
 
-import argparse
-import functools
 import json
 import math
 import os
-import re
 import shutil
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -27,35 +23,16 @@ from typing import Any
 import numpy as np
 from tqdm.auto import tqdm
 
-from hf_meanmax.commands.old_options import (
-    add_corpus_options,
-    corpus_of,
-    make_parser,
-    one_line_errors,
-    parse_arguments,
-    positive_int,
-    use_all_cores,
-)
-from hf_meanmax.data.corpus import CorpusLines, open_corpus
-from hf_meanmax.evaluation.markdown import markdown_table, markdown_text
 from hf_meanmax.extras import require
-from hf_meanmax.files import replacing_file, replacing_folder
+from hf_meanmax.files import replacing_folder
 
-from .compression import PCA, Compression, require_pca
+from .compression import PCA, Compression
 from .embedding_files import COMPRESSION, MANIFEST, count_rows, read_embeddings, read_manifest, read_rows
 from .encode import (
-    COMPUTE_DTYPES,
     EncodeSettings,
-    add_compute_option,
-    count_truncated,
     embed_texts,
-    encode_corpus,
-    fast_dtype,
     limit_length,
-    load_encoder,
     model_fingerprints,
-    process_state,
-    report_truncated,
     unit_rows,
 )
 
@@ -180,7 +157,8 @@ class IndexPlan:
             details.append(f"{self.nlist:,} clusters, {self.nprobe:,} of them searched")
         return (
             f"{self.index_type} index of {self.rows:,} vectors of {self.stored_dimension:,} numbers: "
-            f"{_size(self.index_bytes)} ({'; '.join(details)}), about {_size(self.build_bytes)} while it is built."
+            f"{format_size(self.index_bytes)} ({'; '.join(details)}), about {format_size(self.build_bytes)} while it "
+            "is built."
         )
 
 
@@ -644,8 +622,8 @@ def check_memory(plan: IndexPlan, max_memory: int | None, show_progress: bool = 
         print(" ".join(filter(None, (plan.note, plan.describe()))), file=sys.stderr)
     if max_memory is not None and plan.build_bytes > max_memory:
         raise ValueError(
-            f"{plan.describe()} That is more than the {_size(max_memory)} of --max-memory; use a smaller --index-type "
-            "(int8, ivfpq), --truncate-dim, --pca or --fit-rows."
+            f"{plan.describe()} That is more than the {format_size(max_memory)} of --max_memory; use a smaller "
+            "--index_type (int8, ivfpq), --truncate_dim, --pca or --fit_rows."
         )
 
 
@@ -875,278 +853,8 @@ def _read_index_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _size(number: int) -> str:
+def format_size(number: int) -> str:
     for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if number >= size:
             return f"{number / size:.1f} {unit}"
     return f"{number} bytes"
-
-
-def byte_count(text: str) -> int:
-    """The `type` of an option that takes a size: `24GB`, `500 MB`, `24GiB`, or bytes."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", text.strip().lower())
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; write for instance 24GB")
-    number, unit, binary = match.groups()
-    return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(unit or " "))
-
-
-def _count(text: str) -> int:
-    return 0 if text == "0" else positive_int(text)
-
-
-def format_table(
-    queries: Sequence[str], found: Sequence[Sequence[Neighbor]], markdown: bool = False, score: str = "cosine"
-) -> str:
-    """The nearest sentences of each query with their scores, as text or as a Markdown table.
-
-    Args:
-        queries: the texts of the queries.
-        found: the sentences of each, the nearest first.
-        markdown: whether to make a Markdown table, with the rank of each sentence.
-        score: what that table calls the score.
-    """
-    if markdown:
-        rows = []
-        for query, neighbors in zip(queries, found, strict=True):
-            cells = [[str(rank), f"{n.score:.4f}", markdown_text(_text(n))] for rank, n in enumerate(neighbors, 1)]
-            first, *others = cells or [["", "", ""]]
-            rows += [[markdown_text(query), *first], *(["", *row] for row in others)]
-        return markdown_table(["query", "rank", score, "sentence"], rows, "lrrl")
-    lines: list[str] = []
-    for query, neighbors in zip(queries, found, strict=True):
-        lines += ["", query] if lines else [query]
-        lines += [f"  {n.score:7.4f}  {_text(n)}" for n in neighbors]
-    return "\n".join(lines)
-
-
-def _text(neighbor: Neighbor) -> str:
-    return f"row {neighbor.row}" if neighbor.text is None else neighbor.text
-
-
-def build_index_parser() -> argparse.ArgumentParser:
-    parser = make_parser("hf-meanmax-search index", "Encode a corpus and index its sentences.")
-    parser.add_argument("model", help="a checkpoint folder, or any SentenceTransformer (folder or name on the Hub)")
-    parser.add_argument("--output", required=True, help="folder for the index")
-    kinds = "; ".join(f"{name}: {words}" for name, words in INDEX_TYPES.items())
-    parser.add_argument("--index-type", choices=INDEX_TYPES, default="exact", help=kinds)
-    parser.add_argument("--metric", choices=METRICS, default="cosine", help="what near means")
-    parser.add_argument("--truncate-dim", type=positive_int, help="keep the first so many numbers")
-    parser.add_argument("--pca", type=positive_int, help="keep so many principal components")
-    parser.add_argument("--nlist", type=positive_int, help="clusters of an ivf type (default: 4 * sqrt(rows))")
-    parser.add_argument("--nprobe", type=positive_int, help="clusters that a query searches (default: a 32nd)")
-    parser.add_argument("--pq-bytes", type=positive_int, help="bytes of a vector in ivfpq (default: dimension / 4)")
-    for name, words in (
-        ("links", "neighbours of a vector in hnsw"),
-        ("ef_construction", "breadth of building an hnsw"),
-        ("ef_search", "breadth of searching an hnsw"),
-    ):
-        option = f"--{name.replace('_', '-')}"
-        parser.add_argument(option, type=positive_int, help=f"{words} (default: {_HNSW[name]})")
-    parser.add_argument("--fit-rows", type=positive_int, help="rows that clusters, quantisers and PCA are fitted on")
-    parser.add_argument("--seed", type=int, default=0, help="of the rows and clusters that are drawn")
-    parser.add_argument("--recall-queries", type=_count, default=1000, help="rows that measure the recall")
-    parser.add_argument("--max-memory", type=byte_count, help="refuse to start if more is needed (24GB)")
-    parser.add_argument(
-        "--embeddings",
-        help="folder of the shards of `encode`: those of this text and model that are there are used, all are kept "
-        "(default: beside the index, removed when it is made)",
-    )
-    parser.add_argument("--dtype", choices=("float32", "float16"), default="float32", help="numbers in new shards")
-    parser.add_argument("--batch-size", type=positive_int, default=64, help="texts of one forward pass")
-    add_compute_option(parser)
-    parser.add_argument("--max-length", type=positive_int, help="cut texts at so many tokens")
-    add_corpus_options(parser)
-    _add_common(parser)
-    return parser
-
-
-def build_query_parser() -> argparse.ArgumentParser:
-    parser = make_parser("hf-meanmax-search query", "Print the nearest sentences of an index.")
-    parser.add_argument("index", help="folder of the index")
-    parser.add_argument("queries", nargs="*", help="sentences")
-    parser.add_argument("--file", help="text file of queries, one a line")
-    parser.add_argument("--embeddings", help="vectors of the queries: a folder of encode or a file of a matrix")
-    parser.add_argument("--model", help="the model of the index, where it has moved")
-    parser.add_argument("--k", type=positive_int, default=5, help="sentences of a query")
-    parser.add_argument(
-        "--skip-identical",
-        action="store_true",
-        help="leave out the query itself, and a sentence that is listed already",
-    )
-    parser.add_argument(
-        "--rescore",
-        type=_count,
-        default=RESCORE,
-        help="where the index is compressed, encode this times k sentences anew for exact scores; 0: do not",
-    )
-    parser.add_argument("--nprobe", type=positive_int, help="clusters to search, instead of the index's own number")
-    parser.add_argument("--ef-search", type=positive_int, help="breadth of the search, instead of the index's own")
-    output = parser.add_mutually_exclusive_group()
-    output.add_argument("--json", action="store_true", help="print JSON")
-    output.add_argument("--markdown", action="store_true", help="print a Markdown table")
-    parser.add_argument("--output", help="file to write instead of printing")
-    parser.add_argument("--batch-size", type=positive_int, default=64, help="texts of one forward pass")
-    _add_common(parser)
-    return parser
-
-
-def _add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--threads", type=positive_int, help="threads of faiss (default: all)")
-    parser.add_argument("--trust-remote-code", action="store_true", help="run code that comes with the model")
-
-
-def _index(args: argparse.Namespace) -> None:
-    require("faiss")
-    if args.pca:
-        require_pca()
-    output = Path(args.output)
-    check_index_output(output)
-    settings = IndexSettings(**{field.name: getattr(args, field.name) for field in fields(IndexSettings)})
-    state = process_state()
-    if state.num_processes > 1:
-        raise ValueError("An index is made by one process; encode with several first, and give --embeddings FOLDER.")
-    if state.device.type == "cpu":
-        use_all_cores(1)
-    corpus = corpus_of(args)
-    embeddings = Path(args.embeddings) if args.embeddings else output.with_name(f".{output.name}.embeddings")
-    compute_dtype = fast_dtype(args.compute_dtype, state.device)
-    encoding = EncodeSettings(dtype=args.dtype, max_length=args.max_length, compute_dtype=compute_dtype)
-    pca = None
-    if args.embeddings and (embeddings / MANIFEST).is_file():
-        # Shards that are there decide how they are made; whether text and model are theirs is checked below.
-        found = read_manifest(embeddings)
-        encoding = EncodeSettings(**found["settings"])
-        if args.max_length not in (None, encoding.max_length):
-            raise ValueError(
-                f"{embeddings} was encoded with a length limit of {encoding.max_length or 'no'} tokens, not "
-                f"{args.max_length}; leave --max-length out, or name another folder."
-            )
-        pca = Compression.load(embeddings / COMPRESSION).pca if found["given_pca"] else None
-    model = load_encoder(args.model, args.trust_remote_code, state.device)
-    rows = sum(1 for _ in CorpusLines(corpus))
-    dimension = encoding.check_dimension(model.get_embedding_dimension())
-    check_memory(plan_index(rows, dimension, settings, args.recall_queries), args.max_memory)
-    encode = functools.partial(
-        encode_corpus,
-        model,
-        corpus,
-        embeddings,
-        encoding,
-        pca=pca,
-        # The index may be searched from elsewhere.
-        model_name=str(Path(args.model).resolve()) if Path(args.model).is_dir() else args.model,
-        batch_size=args.batch_size,
-        state=state,
-    )
-    try:
-        encode()
-    except FileExistsError:
-        if args.embeddings:
-            raise
-        # What a run that was killed has left serves the same text, model and settings alone.
-        shutil.rmtree(embeddings)
-        encode()
-    manifest = build_index(
-        [embeddings],
-        output,
-        settings,
-        lines=CorpusLines(corpus),
-        recall_queries=args.recall_queries,
-        max_memory=args.max_memory,
-    )
-    if not args.embeddings:
-        shutil.rmtree(embeddings)
-    recall = "".join(f", {name} {value}" for name, value in (manifest["recall"] or {}).items() if name != "queries")
-    size = _size(manifest["files"]["vectors.faiss"])
-    print(f"{rows:,} sentences, {manifest['index_type']}, {size}{recall}: {output}", file=sys.stderr)
-    state.destroy_process_group()
-
-
-def _query(args: argparse.Namespace) -> None:
-    queries = list(args.queries)
-    if args.file:
-        queries += [line for line in open_corpus(Path(args.file)) if line]
-    if not queries and not args.embeddings:
-        raise ValueError("No query: give sentences, --file or --embeddings.")
-    index = SentenceIndex(args.index, args.nprobe, args.ef_search)
-    model = None
-    if args.embeddings:
-        vectors = _query_vectors(index, Path(args.embeddings))
-        if queries and len(queries) != len(vectors):
-            raise ValueError(f"{len(queries)} queries, {len(vectors)} vectors in {args.embeddings}; give as many.")
-    else:
-        name = args.model or (index.manifest["model"] or {}).get("name")
-        if not name:
-            raise ValueError(f"{args.index} knows no model; name it with --model, or search with --embeddings.")
-        model = load_encoder(name, args.trust_remote_code, process_state().device)
-        index.check_model(model)
-        model.to(COMPUTE_DTYPES[index.encoding.compute_dtype])
-        vectors = index.embed(model, queries, args.batch_size)
-        report_truncated(count_truncated(model, queries), model)
-    found = index.nearest(
-        vectors,
-        args.k,
-        queries=queries or None,
-        skip_identical=args.skip_identical,
-        model=None if index.texts is None else model,
-        rescore=args.rescore,
-        batch_size=args.batch_size,
-    )
-    queries = queries or [f"{args.embeddings}, row {row}" for row in range(len(vectors))]
-    score = "cosine" if index.manifest["settings"]["metric"] == "cosine" else "distance"
-    if args.json:
-        table = [
-            {"query": query, "nearest": [{"row": n.row, score: round(n.score, 6), "text": n.text} for n in neighbors]}
-            for query, neighbors in zip(queries, found, strict=True)
-        ]
-        said = json.dumps(table, indent=2, ensure_ascii=False)
-    else:
-        said = format_table(queries, found, args.markdown, score)
-    with replacing_file(args.output) if args.output else nullcontext(sys.stdout) as file:
-        print(said, file=file)
-
-
-def _query_vectors(index: SentenceIndex, source: Path) -> np.ndarray:
-    _, dimension = count_rows([source])
-    if source.is_dir():
-        encoded = read_manifest(source)
-        made_by = (index.manifest["model"] or {}).get("weights")
-        if made_by is not None and encoded["model"]["weights"] != made_by:
-            raise ValueError(f"{source} was encoded by another model than {index.folder}; they cannot be compared.")
-        here, there = encoded["settings"], asdict(index.encoding)
-        changed = [name for name in ("truncate_dim", "pca", "normalize", "max_length") if here[name] != there[name]]
-        if not changed and encoded["compression"].get("pca") != index.manifest["compression"].get("encoding_pca"):
-            raise ValueError(
-                f"{source} was encoded with another PCA than {index.folder}; use --pca-file for one of them."
-            )
-        if changed:
-            raise ValueError(
-                f"{source} was encoded with other settings than the vectors of {index.folder}: "
-                + ", ".join(f"{name} is {here[name]}, not {there[name]}" for name in changed)
-            )
-    if dimension != index.dimension:
-        raise ValueError(f"{source} holds vectors of {dimension} numbers; {index.folder} takes {index.dimension}.")
-    return np.concatenate(list(read_embeddings([source], dequantize=True)))
-
-
-COMMANDS = {"index": (build_index_parser, _index), "query": (build_query_parser, _query)}
-
-
-def main(argv: list[str] | None = None) -> None:
-    """The command line; see `index --help` and `query --help`."""
-    words = sys.argv[1:] if argv is None else list(argv)
-    if not words or words[0] not in COMMANDS:
-        parser = make_parser("hf-meanmax-search", "Nearest sentences in a corpus.")
-        parser.add_argument("command", choices=COMMANDS, help="make an index, or search one; each has its own --help")
-        parser.parse_args(words[:1])
-    make, run = COMMANDS[words[0]]
-    args = parse_arguments(make(), words[1:])
-    with one_line_errors("search"):
-        if args.threads:
-            require("faiss").omp_set_num_threads(args.threads)
-        run(args)
-
-
-if __name__ == "__main__":
-    main()

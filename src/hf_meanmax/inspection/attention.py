@@ -9,7 +9,6 @@ texts and the numbers.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -21,10 +20,8 @@ from typing import Any
 import torch
 
 from hf_meanmax.checkpoint.folder import check_checkpoint, checkpoint_folder, full_auto_class
-from hf_meanmax.commands.old_options import make_parser, one_line_errors, parse_arguments, positive_int
-from hf_meanmax.data.corpus import open_corpus
 from hf_meanmax.files import replacing_folder
-from hf_meanmax.plots.attention import ReadText, attention_page, attention_text, plot_head_maps
+from hf_meanmax.plots.attention import ReadText, attention_page, plot_head_maps
 from hf_meanmax.plots.figures import save_figure
 
 from .decoding import inner_attention_weights, token_texts
@@ -46,7 +43,7 @@ def read_texts(checkpoints: Sequence[str | os.PathLike[str]], texts: Sequence[st
     if isinstance(texts, str) or not texts:
         raise ValueError(f"texts is {texts!r}; give a list of one text at least.")
     paths = [checkpoint_folder(name) for name in checkpoints]
-    names = _short_names([str(path) for path in paths])
+    names = short_names([str(path) for path in paths])
     cut: list[list[str]] = []
     weights: list[dict[str, Any]] = [{} for _ in texts]
     said: list[dict[str, str]] = [{} for _ in texts]
@@ -86,7 +83,7 @@ def _label(classifier: Any, tokenizer: Any, text: str) -> str:
     return f"{classifier.config.id2label[label.item()]} ({probability.item():.2f})"
 
 
-def _short_names(paths: Sequence[str]) -> list[str]:
+def short_names(paths: Sequence[str]) -> list[str]:
     """The shortest ends of the paths that tell them apart."""
     parts = [Path(path).parts for path in paths]
     for length in range(1, max(map(len, parts)) + 1):
@@ -126,47 +123,3 @@ def write_attention(
                 save_figure(plot_head_maps(text.tokens, weights), partial / f"text-{number}.png")
         except ImportError as error:
             print(f"No figures were drawn. {error}", file=sys.stderr)
-
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = make_parser("hf-meanmax-attention", "Show which words inner attention reads.")
-    parser.add_argument("what", nargs="+", metavar="CHECKPOINT|TEXT", help="checkpoints (folders), then texts")
-    parser.add_argument("--input", help="text file with further texts, one a line")
-    parser.add_argument("--output", help="folder for the page, the figures and the numbers")
-    parser.add_argument("--limit", type=positive_int, default=200, help="most texts of --input")
-    parser.add_argument(
-        "--color", choices=("auto", "always", "never"), default="auto", help="shade words on the terminal"
-    )
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """The command line; see `--help`."""
-    args = parse_arguments(build_parser(), argv)
-    with one_line_errors("attention"):
-        checkpoints = [item for item in args.what if os.path.isfile(os.path.join(item, "config.json"))]
-        texts = [item for item in args.what if item not in checkpoints]
-        # A name on the Hub is no folder here; where no folder is given, the first word is one.
-        if not checkpoints:
-            checkpoints, texts = texts[:1], texts[1:]
-        paths = [item for item in texts if os.sep in item and item.split() == [item]]
-        if paths:
-            raise FileNotFoundError(
-                f"There is no checkpoint {paths[0]!r}. (One word with a {os.sep!r} is no text here.)"
-            )
-        if args.input is not None:
-            texts += islice(filter(None, open_corpus(args.input)), args.limit)
-        if not texts:
-            raise ValueError("There is no text to show: give texts after the checkpoints, or --input FILE.")
-        read = read_texts(checkpoints, texts)
-        color = args.color == "always" or (args.color == "auto" and sys.stdout.isatty())
-        for text in read:
-            for name, weights in text.weights.items():
-                print(" ".join(filter(None, (name, text.said.get(name)))))
-                print(attention_text(text.tokens, weights, color))
-        if args.output is not None:
-            write_attention(read, args.output, " and ".join(_short_names(checkpoints)))
-
-
-if __name__ == "__main__":
-    main()

@@ -7,7 +7,6 @@ Each text is encoded and decoded greedily; what is recorded goes into figures an
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -21,9 +20,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
-from hf_meanmax.commands.old_options import make_parser, one_line_errors, parse_arguments
-from hf_meanmax.data.corpus import open_corpus
 from hf_meanmax.files import replacing_folder
 from hf_meanmax.plots.alignment import (
     alignment_page,
@@ -268,30 +264,3 @@ def _draw(record: DecodingRecord, config: Any, folder: Path, name: str) -> None:
         if record.gates is not None:
             figure = plot_latent_gates(record.tokens, record.gates[layer], config.gated_rows)
             save_figure(figure, folder / f"{prefix}-gates.png")
-
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = make_parser("hf-meanmax-inspect", "Show what a decoder reads of the latent rows while it says a text.")
-    parser.add_argument("checkpoint", help="a checkpoint with its decoder (folder or name on the Hub)")
-    parser.add_argument("text", nargs="+", help="texts")
-    parser.add_argument("--output", required=True, help="folder for inspection.json and the figures")
-    parser.add_argument("--positions", help="text file: each head's weights by position, averaged over its lines")
-    return parser
-
-
-def main(argv: list[str] | None = None) -> None:
-    """The command line; see `--help`. Prints what is said for each text."""
-    args = parse_arguments(build_parser(), argv)
-    with one_line_errors("inspect"):
-        from accelerate import PartialState
-
-        model, tokenizer = load_checkpoint(args.checkpoint)
-        model.to(PartialState().device)
-        says = load_target_tokenizer(args.checkpoint, model.config, tokenizer)
-        lines = None if args.positions is None else filter(None, open_corpus(args.positions))
-        for record in write_inspection(model, tokenizer, args.text, args.output, args.checkpoint, says, lines):
-            print(" ".join(record.reconstruction.splitlines()))
-
-
-if __name__ == "__main__":
-    main()

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hf_meanmax.evaluation.text_scores import count_label, length_bins, metric_label
+from hf_meanmax.metrics import count_label, length_bins, metric_label
 
 from .figures import new_figure
 

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
-from hf_meanmax.evaluation.report import Results, kind_name
-from hf_meanmax.evaluation.runner import is_percentage
+from hf_meanmax.metrics import is_percentage, kind_name
 from hf_meanmax.plots.figures import new_figure
+
+
+class Evaluated(Protocol):
+    """What a figure shows of an evaluation: [`~hf_meanmax.evaluation.report.Results`] has it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def tasks(self) -> Mapping[str, Any]: ...
+
+    @property
+    def scores(self) -> Mapping[str, Any]: ...
+
+    @property
+    def spreads(self) -> Mapping[str, Any]: ...
+
+    @property
+    def gains(self) -> Mapping[str, Any]: ...
+
 
 _MARKERS = "oDsPX*h8"
 _CONTROL_MARKERS = "v^<>1234"
 
 
-def plot_scores(results: Sequence[Results]) -> Any:
+def plot_scores(results: Sequence[Evaluated]) -> Any:
     """Draws the main score of each task: models as filled marks, controls as open ones with bars of one deviation.
 
     Args:
@@ -60,7 +79,7 @@ def plot_scores(results: Sequence[Results]) -> Any:
     return figure
 
 
-def plot_gains(results: Sequence[Results]) -> Any:
+def plot_gains(results: Sequence[Evaluated]) -> Any:
     """Draws, for each task, the gain over the strongest control with its interval.
 
     Args:
@@ -97,7 +116,7 @@ def plot_gains(results: Sequence[Results]) -> Any:
     return figure
 
 
-def _panels(results: Sequence[Results]) -> list[tuple[str, list[str]]]:
+def _panels(results: Sequence[Evaluated]) -> list[tuple[str, list[str]]]:
     """The tasks whose scores are percentages, and those whose are not."""
     main = {task: one.tasks[task]["main"] for one in results for task in one.tasks}
     panels = [
@@ -107,7 +126,7 @@ def _panels(results: Sequence[Results]) -> list[tuple[str, list[str]]]:
     return [(label, tasks) for label, tasks in panels if tasks]
 
 
-def _score(one: Results, kind: str | None, task: str) -> tuple[float, float] | None:
+def _score(one: Evaluated, kind: str | None, task: str) -> tuple[float, float] | None:
     """Mean and deviation of a model (`kind` None) or of a kind of control."""
     if task not in one.tasks:
         return None

@@ -1,16 +1,16 @@
 """A list of systems, trained one after the other, evaluated alike, and put into one table.
 
-    hf-meanmax-reproduce books.yaml --data data --output results/books
+    hf-meanmax reproduce books.yaml --data data --output results/books
 
 The list is YAML; `{data}` and `{output}` stand for folders in every text, and so does `{run}`, the system's own folder,
 but for `prepare` and `cards`:
 
     prepare:  # commands, each run once, before all systems
-      - command: "hf-meanmax-vectors {data}/books/*.txt --output {output}/vectors.safetensors"
+      - command: "hf-meanmax vectors {data}/books/*.txt --output {output}/vectors.safetensors"
         makes: "{output}/vectors.safetensors"
     common: {corpus: "{data}/books/*.txt", max_training_tokens: 10000000}
     systems:
-      mean-max AAE: {recipe: mean-max-aae-small}  # and settings of pretrain.py, which win over `common`
+      mean-max AAE: {recipe: mean-max-aae-small}  # and settings of `pretrain`, which win over `common`
       mean AAE: {recipe: mean-max-aae-small, pooling: mean, seeds: [0, 1, 2]}  # three runs, one line of the table
       TSDAE: {command: "python tsdae.py {run}/model", model: "{run}/model"}  # anything that makes an encoder
       MiniLM: {model: sentence-transformers/all-MiniLM-L6-v2, controls: none}  # or is one; with other controls
@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import inspect
 import json
 import shlex
 import shutil
@@ -36,7 +35,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,15 +43,21 @@ import yaml
 from filelock import FileLock, Timeout
 
 from hf_meanmax.checkpoint.folder import check_checkpoint, is_own_checkpoint, saved_training_args
-from hf_meanmax.commands.evaluate import control_kinds, load_tasks
-from hf_meanmax.commands.old_options import make_parser, one_line_errors, parse_arguments
+from hf_meanmax.checkpoint.hub import write_model_card
 from hf_meanmax.data import open_corpus
 from hf_meanmax.evaluation.markdown import markdown_table, markdown_text
+from hf_meanmax.evaluation.reconstruction import ReconstructionSettings, score_checkpoint
 from hf_meanmax.evaluation.report import RESULTS, Results, write_report
-from hf_meanmax.evaluation.runner import is_percentage, package_versions
+from hf_meanmax.evaluation.runner import package_versions
+from hf_meanmax.evaluation.suite import control_kinds, load_tasks
 from hf_meanmax.files import replacing_file
+from hf_meanmax.metrics import is_percentage
+from hf_meanmax.plots.figures import save_figure
+from hf_meanmax.plots.systems import plot_systems
 from hf_meanmax.training.checkpoints import CHECKPOINTS, METRICS_FILE, Checkpoints
 
+# The command line in a process of its own, in this environment.
+COMMAND = (sys.executable, "-m", "hf_meanmax.commands")
 ROWS, TABLE, FIGURE, RUNS, SYSTEM, EXPANDED = "rows.json", "table.md", "systems.png", "runs", "system.json", "expanded"
 PREPARED = "prepared.json"
 _PARTS = {"prepare": list, "common": dict, "systems": dict, "evaluate": dict, "reconstruct": dict, "cards": dict}
@@ -130,7 +135,8 @@ def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
             shape = "`- ` items" if _PARTS[name] is list else "`name: value` lines"
             raise ValueError(f"{path}: `{name}` is {part!r}; it takes {shape}, see hf_meanmax.reproduce.run.")
     content = _put_in(as_written, folders)
-    known = {"evaluate": set(_EVALUATE), "reconstruct": _reconstruct_settings(), "cards": _CARDS}
+    reconstruct = {"source", *(setting.name for setting in fields(ReconstructionSettings))}
+    known = {"evaluate": set(_EVALUATE), "reconstruct": reconstruct, "cards": _CARDS}
     for part, names in known.items():
         for name in content.get(part, {}):
             if name not in names:
@@ -171,12 +177,6 @@ def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
         if places.count(folder_name(name)) > 1:
             raise ValueError(f"{path}: the system {name!r} would share its folder with another; rename it.")
     return Plan(**{**content, "systems": systems, "groups": groups, "written": written})
-
-
-def _reconstruct_settings() -> set[str]:
-    from hf_meanmax.evaluation.reconstruction import score_checkpoint
-
-    return set(inspect.signature(score_checkpoint).parameters) - {"folder", "output", "show_progress"}
 
 
 def _with_seeds(name: str, system: Mapping[str, Any], path: Path) -> dict[str, dict[str, Any]]:
@@ -321,7 +321,7 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> dict[str, Any]
         }
         model = str(run / "model")
         settings = {**plan.common, **_of_training(system), "output_dir": str(run)}
-        command = [sys.executable, "-m", "hf_meanmax.training.pretrain", str(settings.pop("recipe"))]
+        command = [*COMMAND, "pretrain", str(settings.pop("recipe"))]
         for key, value in settings.items():
             command += [f"--{key}", *(map(_as_text, value) if isinstance(value, list) else [_as_text(value)])]
     else:
@@ -340,9 +340,8 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> dict[str, Any]
     if plan.evaluate["expand"] and is_own_checkpoint(model) and check_checkpoint(model).freeze_word_embeddings:
         evaluated = str(run / EXPANDED)
         command = [
-            sys.executable,
-            "-m",
-            "hf_meanmax.checkpoint.expand",
+            *COMMAND,
+            "expand",
             model,
             plan.evaluate["expand"],
             "--output",
@@ -356,10 +355,11 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> dict[str, Any]
     row["averages"] = results.averages
     row["scores"] = {task: found["metrics"] for task, found in results.scores.items()}
     if plan.reconstruct and _says_again(model, trained):
-        from hf_meanmax.evaluation.reconstruction import score_checkpoint
-
         folder = output / folder_name(name) / "reconstruction"
-        scores = score_checkpoint(model, **plan.reconstruct, output=folder, show_progress=False)
+        settings = {key: value for key, value in plan.reconstruct.items() if key != "source"}
+        scores = score_checkpoint(
+            model, plan.reconstruct["source"], ReconstructionSettings(**settings), output=folder, show_progress=False
+        )
         row["reconstruction"] = {key: scores[key] for key in ("bleu", "exact_match", "accuracy", "sentences")}
     if (run / METRICS_FILE).is_file():
         shutil.copyfile(run / METRICS_FILE, output / folder_name(name) / METRICS_FILE)
@@ -368,8 +368,6 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> dict[str, Any]
 
 def _write_card(plan: Plan, name: str, output: Path, anew: bool) -> None:
     """A model card for the system, or for the first of its seeds, unless its model is not here."""
-    from hf_meanmax.checkpoint.hub import write_model_card
-
     group = plan.groups.get(name, name)
     seeds = [other for other in plan.systems if plan.groups.get(other, other) == group]
     rows = {other: row for other, row in _read_rows(output).items() if other in seeds}
@@ -444,7 +442,7 @@ def _evaluation_command(plan: Plan, name: str, model: str, data: Path, output: P
     """In a process of its own, whose memory is free again afterwards."""
     options = {**plan.evaluate, "controls": plan.systems[name].get("controls", plan.evaluate["controls"])}
     command = [
-        sys.executable, "-m", "hf_meanmax.commands.evaluate", model, "--data", str(data),
+        *COMMAND, "evaluate", model, "--data", str(data),
         "--tasks", options["tasks"], "--controls", options["controls"], "--seeds", str(options["seeds"]),
         "--output", str(output / folder_name(name)), "--cache", str(output / RUNS / "cache"),
     ]  # fmt: skip
@@ -520,9 +518,6 @@ def _draw(
     rows: Mapping[str, Any], groups: Mapping[str, Sequence[str]], results: Mapping[str, Results], output: Path
 ) -> None:
     """The first average that all systems have beside their strongest controls, and BLEU."""
-    from hf_meanmax.plots.figures import save_figure
-    from hf_meanmax.plots.systems import plot_systems
-
     shared = [
         key for key in next(iter(rows.values()))["averages"] if all(key in row["averages"] for row in rows.values())
     ]
@@ -631,23 +626,3 @@ def _put_in(value: Any, folders: Mapping[str, str]) -> Any:
         # A command is cut into its words later, and a folder may have a space in its name.
         return {key: _put_in(part, quoted if key == "command" else folders) for key, part in value.items()}
     return [_put_in(part, folders) for part in value] if isinstance(value, list) else value
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """The command line; see `--help`."""
-    parser = make_parser("hf-meanmax-reproduce", "Train and evaluate a list of systems, and put them into one table.")
-    parser.add_argument("plan", help="YAML file, see the documentation of hf_meanmax.reproduce.run")
-    parser.add_argument("--data", required=True, help="folder that holds senteval/ and what the plan names")
-    parser.add_argument("--output", required=True, help="folder for the table, the results and the runs")
-    parser.add_argument("--only", nargs="+", default=[], help="names of systems")
-    args = parse_arguments(parser, argv)
-    with one_line_errors("reproduce"):
-        plan = read_plan(args.plan, args.data, args.output)
-        failures = reproduce(plan, args.data, args.output, args.only)
-        print((Path(args.output) / TABLE).read_text(encoding="utf-8") if (Path(args.output) / TABLE).is_file() else "")
-        if failures:
-            raise ValueError("failed: " + "; ".join(f"{name}: {error}" for name, error in failures.items()))
-
-
-if __name__ == "__main__":
-    main()

@@ -14,13 +14,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_meanmax.commands.old_options import make_parser, named_folders, one_line_errors, parse_arguments, positive_int
-from hf_meanmax.data import open_corpus
+from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
+from hf_meanmax.data import Documents
 from hf_meanmax.evaluation.correlations import MIN_MODELS, correlation_matrix
 from hf_meanmax.evaluation.markdown import markdown_table, markdown_text
 from hf_meanmax.evaluation.report import RESULTS, Results
 from hf_meanmax.evaluation.text_scores import score_texts
 from hf_meanmax.files import replacing_file
+from hf_meanmax.inference.encode import weights_fingerprint
+from hf_meanmax.inference.translate import translate_corpus
+from hf_meanmax.plots.correlations import plot_correlations
+from hf_meanmax.plots.figures import save_figure
 
 TABLE, NUMBERS, FIGURE = "translators.md", "translators.json", "correlations.png"
 _PARAPHRASES = "paraphrases"
@@ -48,11 +52,6 @@ def score_translator(
         FileNotFoundError, ValueError: as [`load_checkpoint`].
     """
     from accelerate import PartialState
-
-    from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
-    from hf_meanmax.data import Documents
-    from hf_meanmax.inference.encode import weights_fingerprint
-    from hf_meanmax.inference.translate import translate_corpus
 
     model, tokenizer = load_checkpoint(folder)
     model.to(PartialState().device)
@@ -147,9 +146,6 @@ def compare_translators(
         header = ["system", "rows", "size", *(key.replace("_", " ") for key in metrics)]
         file.write(markdown_table(header, rows, "l" + "r" * (len(header) - 1)) + "\n")
     if len(systems) >= MIN_MODELS:
-        from hf_meanmax.plots.correlations import plot_correlations
-        from hf_meanmax.plots.figures import save_figure
-
         # How many rows the representation has is one of the things that the thesis correlates; a system without a
         # representation has none.
         shown = {
@@ -163,35 +159,3 @@ def compare_translators(
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """The command line of `scripts/compare_translations.py`."""
-    parser = make_parser("compare_translations.py", "One table of several translators and their representations.")
-    parser.add_argument("models", nargs="+", help="checkpoints, NAME=FOLDER or FOLDER")
-    parser.add_argument(
-        "--pairs", nargs="+", required=True, metavar="NAME=SOURCE,REFERENCE", help="texts and their translations"
-    )
-    parser.add_argument("--results", help="output folder of evaluate.py, with a folder for each name")
-    parser.add_argument("--output", required=True, help="folder for the table, the numbers and the figure")
-    parser.add_argument("--batch-size", type=positive_int, default=64, help="texts translated together")
-    args = parse_arguments(parser, argv)
-    with one_line_errors("compare_translations.py"):
-        folders = named_folders(args.models)
-        pairs = dict(map(_read_pair, args.pairs))
-        compare_translators(folders, pairs, args.output, args.results, args.batch_size)
-        print((Path(args.output) / TABLE).read_text(encoding="utf-8"), end="")
-
-
-def _read_pair(text: str) -> tuple[str, tuple[list[str], list[str]]]:
-    name, equals, files = text.partition("=")
-    source, comma, reference = files.partition(",")
-    if not (equals and comma):
-        raise ValueError(f"--pairs has {text!r}; expected NAME=SOURCE,REFERENCE.")
-    # A line and its translation keep their places, blank or not.
-    texts, references = (list(open_corpus(path)) for path in (source, reference))
-    if len(texts) != len(references):
-        raise ValueError(
-            f"{source} has {len(texts):,} lines and {reference} {len(references):,}; they must be as many."
-        )
-    return name, (texts, references)

@@ -195,3 +195,30 @@ def claim_folder(folder: Path, settings: dict[str, Any], overwrite: bool = False
             f"{folder} holds a run with other settings ({told}). Give another --output_dir, or --overwrite to start "
             "anew."
         )
+
+
+def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """What a run of `scripts/pretrain.py` logged, in the order of its steps.
+
+    Args:
+        folder: the run's output folder, or its `metrics.jsonl`.
+
+    Raises:
+        FileNotFoundError: there is no such log.
+        ValueError: a line of it is not JSON, other than a last one that a killed run left unfinished.
+    """
+    path = Path(folder)
+    path = path if path.is_file() else path / METRICS_FILE
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{os.fspath(folder)!r} has no {METRICS_FILE}; give the output folder of a training run."
+        )
+    lines = path.read_text(encoding="utf-8").splitlines()
+    records = []
+    for number, line in enumerate(lines, 1):
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            if number < len(lines):
+                raise ValueError(f"Line {number} of {path} is not JSON: {error}.") from error
+    return records

@@ -13,7 +13,6 @@ import json
 import math
 import os
 import shutil
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -22,14 +21,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_meanmax.commands.old_options import print_what_can_be_printed, use_all_cores
+from hf_meanmax.checkpoint.folder import check_checkpoint, checkpoint_folder, save_checkpoint
 from hf_meanmax.data import Documents, LabelledTexts, SentenceFilter, read_labelled
 from hf_meanmax.files import replacing_file
-from hf_meanmax.hardware import attention_for, keep_freed_memory, peak_memory_bytes, uses_bf16
+from hf_meanmax.hardware import attention_for, keep_freed_memory, peak_memory_bytes, use_all_cores, uses_bf16
 
 from .checkpoints import CHECKPOINTS, RESULTS_FILE, claim_folder
 from .preparation import cache_folder, cached_store, digest, load_or_train_tokenizer, prepare_word_vectors, token_ids
-from .settings import FinetuneArguments, arguments_from_settings, describe_settings, read_options, read_recipe
+from .settings import FinetuneArguments
 
 _HELD_OUT_SHARE = 10
 _FREE_ON_RESUME = {"overwrite", "report_to", "cache_dir", "output_dir", "recipe"}
@@ -250,8 +249,6 @@ def build_classifier(args: FinetuneArguments, train: LabelledTexts, labels: list
     """
     from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
-    from hf_meanmax.checkpoint.folder import check_checkpoint, checkpoint_folder
-
     head: dict[str, Any] = {"num_labels": len(labels) or 1, "problem_type": "single_label_classification"}
     if labels:
         head |= {"id2label": dict(enumerate(labels)), "label2id": {name: i for i, name in enumerate(labels)}}
@@ -385,8 +382,6 @@ def _penalty_trainer_class() -> Any:
 
 
 def _save(args: FinetuneArguments, model: Any, tokenizer: Any, folder: Path, results: dict[str, Any]) -> None:
-    from hf_meanmax.checkpoint.folder import save_checkpoint
-
     shown = {name: results[name] for name in ("validation", "test", "minutes") if name in results}
     normalize = None if args.normalize == "none" else args.normalize
     save_checkpoint(
@@ -396,32 +391,3 @@ def _save(args: FinetuneArguments, model: Any, tokenizer: Any, folder: Path, res
     # Last: it says that all the rest is there.
     with replacing_file(folder / RESULTS_FILE) as file:
         json.dump(results, file, indent=1)
-
-
-def main(argv: list[str] | None = None) -> int:
-    """The command line; returns the exit code."""
-    argv = sys.argv[1:] if argv is None else argv
-    if any(word in ("-h", "--help") for word in argv):
-        print(f"{__doc__}\n{describe_settings(FinetuneArguments)}")
-        return 0
-    print_what_can_be_printed()
-    try:
-        recipe, options = read_options(argv)
-        settings = {**(read_recipe(recipe) if recipe else {}), **options}
-        results = finetune(arguments_from_settings(settings, Path(recipe).stem, FinetuneArguments))
-    except (ValueError, TypeError, OSError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    for name in ("validation", "test"):
-        if name in results:
-            print(f"{name}: " + ", ".join(f"{key} {value:.4f}" for key, value in results[name].items()))
-    print(
-        f"{results['classifier_parameters']:,} parameters of the classifier, {results['encoder_parameters']:,} of the "
-        f"encoder; {results['minutes']:.1f} minutes; {results['cut_texts']} texts were cut, {results['unlabelled']} "
-        "had no label and were left out"
-    )
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

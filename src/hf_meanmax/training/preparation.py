@@ -28,7 +28,8 @@ from hf_meanmax.data import (
 )
 from hf_meanmax.data.corpus import Chain
 from hf_meanmax.files import replacing_file
-from hf_meanmax.tokenization import train_tokenizer
+from hf_meanmax.inference.encode import encode_texts, load_encoder, model_fingerprints
+from hf_meanmax.tokenization import embedding_matrix, load_word_vectors, train_tokenizer, train_word_vectors
 
 from .settings import PretrainArguments, RunArguments
 
@@ -332,8 +333,6 @@ def prepare_word_vectors(
     """
     if not args.word_vectors:
         return None
-    from hf_meanmax.tokenization import embedding_matrix, load_word_vectors, train_word_vectors
-
     if args.word_vectors == "train":
         epochs, seed = args.word_vector_epochs, args.seed
         path = cache_folder(args) / "vectors" / digest(store.fingerprint, size, epochs, seed)
@@ -365,8 +364,6 @@ def prepare_teacher(args: PretrainArguments, prepared: Prepared, device: Any, sh
     Raises:
         FileNotFoundError, ValueError: no such encoder, or one without a fixed representation.
     """
-    from hf_meanmax.inference.encode import encode_texts, load_encoder, model_fingerprints
-
     store, tokenizer = prepared.train, prepared.tokenizer
     teacher = load_encoder(args.teacher, device=device)
     path = cache_folder(args) / "teachers" / f"{digest(model_fingerprints(teacher), store.fingerprint)}.npy"

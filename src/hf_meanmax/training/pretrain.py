@@ -21,9 +21,10 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from tqdm.auto import tqdm
 
-from hf_meanmax.commands.old_options import print_what_can_be_printed, use_all_cores
+from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.data import (
     BatchPlan,
     CandidateSampler,
@@ -35,6 +36,8 @@ from hf_meanmax.data import (
     SentencesAndContext,
     TokenStore,
 )
+from hf_meanmax.evaluation.reconstruction import score_reconstructions, teacher_forced_counts
+from hf_meanmax.evaluation.text_scores import score_texts
 from hf_meanmax.files import replacing_file
 from hf_meanmax.hardware import (
     PATIENCE,
@@ -44,8 +47,10 @@ from hf_meanmax.hardware import (
     measure_matrix_rate,
     peak_memory_bytes,
     synchronize,
+    use_all_cores,
     uses_bf16,
 )
+from hf_meanmax.inference.reconstruct import reconstruct
 from hf_meanmax.modeling.generation import LEAST_OF_EMBEDDING, decoding_bound
 from hf_meanmax.modeling.losses import IGNORE_INDEX
 from hf_meanmax.objectives.decoder_inputs import feed_decoder
@@ -53,7 +58,8 @@ from hf_meanmax.objectives.decoder_inputs import feed_decoder
 from .checkpoints import CHECKPOINTS, METRICS_FILE, Checkpoints, claim_folder
 from .optimizer import RowAdam, clip_gradients
 from .preparation import prepare, prepare_teacher, prepare_word_vectors, token_ids
-from .settings import PretrainArguments, describe_settings, list_recipes, parse_command_line
+from .settings import PretrainArguments
+from .showcase import show
 
 # Settings that say how long a run goes on and what it shows, not what each step does.
 _FREE_ON_RESUME = {
@@ -187,10 +193,6 @@ class Run:
         """Model, optimizer, batches."""
         args, prepared = self.args, self.prepared
         tokenizer, said_by = prepared.tokenizer, prepared.said_by
-        import transformers
-
-        import hf_meanmax  # noqa: F401  (registers the families with the Auto classes)
-
         teacher_vectors, derived = None, {}
         if args.teacher:
             with self.accelerator.main_process_first():
@@ -480,8 +482,6 @@ class Run:
 
     def evaluate(self) -> dict[str, float]:
         """Teacher-forced loss and accuracy on the held-out sentences, with the full softmax."""
-        from hf_meanmax.evaluation.reconstruction import teacher_forced_counts
-
         self.model.eval()
         totals = torch.zeros(3, dtype=torch.float64)
         forward = self.wrapped if self.is_sharded else self.model
@@ -519,9 +519,6 @@ class Run:
 
     def translation_bleu(self) -> float:
         """Cased BLEU (sacrebleu's 13a) of the greedy translations of the held-out texts."""
-        from hf_meanmax.evaluation.reconstruction import reconstruct
-        from hf_meanmax.evaluation.text_scores import score_texts
-
         prepared = self.prepared
         self.model.eval()
         with self._autocast():
@@ -532,8 +529,6 @@ class Run:
 
     def sample(self, number: int) -> list[tuple[str, str]]:
         """The first held-out sentences and their greedy reconstructions."""
-        from hf_meanmax.evaluation.reconstruction import reconstruct
-
         texts = self.prepared.validation_texts[:number]
         if not texts or self.is_sharded:
             return []
@@ -582,9 +577,6 @@ class Run:
 
     def _finish(self) -> dict[str, Any]:
         """Final scores, the checkpoint folder and the summary."""
-        from hf_meanmax.checkpoint.folder import save_checkpoint
-        from hf_meanmax.evaluation.reconstruction import reconstruct, score_reconstructions
-
         args, state, prepared = self.args, self.state, self.prepared
         synchronize(self.device)
         summary: dict[str, Any] = {
@@ -635,8 +627,6 @@ class Run:
             )  # fmt: skip
             self._print_summary(summary, folder)
             if args.showcase:
-                from .showcase import show
-
                 show(folder, prepared.validation_texts)
         return summary
 
@@ -730,23 +720,3 @@ def _step_of(line: str) -> int:
         return int(json.loads(line)["step"])
     except (json.JSONDecodeError, KeyError, TypeError):
         return sys.maxsize
-
-
-def main(argv: list[str] | None = None) -> int:
-    """The command line; returns the exit code."""
-    argv = sys.argv[1:] if argv is None else argv
-    if any(word in ("-h", "--help") for word in argv):
-        print(f"{__doc__}\npackaged recipes: {', '.join(list_recipes())}\n\n{describe_settings(PretrainArguments)}")
-        return 0
-    print_what_can_be_printed()
-    try:
-        summary = pretrain(parse_command_line(argv))
-    except (ValueError, TypeError, OSError, FloatingPointError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    # As a program that SIGTERM ended, or who waits for it takes half a run for a whole one.
-    return 128 + signal.SIGTERM if summary.get("terminated") else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

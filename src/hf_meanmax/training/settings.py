@@ -14,6 +14,7 @@ import yaml
 from huggingface_hub.errors import StrictDataclassError
 from transformers.configuration_utils import PreTrainedConfig
 
+from hf_meanmax.checkpoint.hub import LOCAL_SETTINGS
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.modeling.configuration_compound_attention import CompoundAttentionConfig
 from hf_meanmax.modeling.configuration_gated_mean_max_aae import GatedMeanMaxAAEConfig
@@ -32,8 +33,6 @@ FAMILIES: dict[str, type[LatentConfig]] = {
     )
 }
 DEFAULT_RECIPE = "docstrings"
-# Marks settings of where a run reads, writes and reports.
-LOCAL = {"local": True}
 Arguments = TypeVar("Arguments", bound="RunArguments")
 
 
@@ -46,9 +45,9 @@ class RunArguments:
     """
 
     family: str = field(default="mean_max_aae", metadata={"help": "the kind of model to train"})
-    output_dir: str = field(default="", metadata={"help": "folder of the result; by default runs/<recipe>", **LOCAL})
-    cache_dir: str = field(default="", metadata={"help": "tokenised corpora; by default ~/.cache/hf_meanmax", **LOCAL})
-    overwrite: bool = field(default=False, metadata={"help": "start anew in a folder that holds another run", **LOCAL})
+    output_dir: str = field(default="", metadata={"help": "folder of the result; by default runs/<recipe>"})
+    cache_dir: str = field(default="", metadata={"help": "tokenised corpora; by default ~/.cache/hf_meanmax"})
+    overwrite: bool = field(default=False, metadata={"help": "start anew in a folder that holds another run"})
     encoding_errors: Literal["strict", "replace", "ignore"] = field(
         default="strict", metadata={"help": "what to do with bytes that are not UTF-8"}
     )
@@ -56,14 +55,12 @@ class RunArguments:
     text_column: str = field(
         default="text", metadata={"help": "column of a data set (`translation.en` for a part of one)"}
     )
-    tokenizer: str = field(
-        default="word", metadata={"help": "word, bpe, unigram, char, or a tokenizer's folder", **LOCAL}
-    )
+    tokenizer: str = field(default="word", metadata={"help": "word, bpe, unigram, char, or a tokenizer's folder"})
     lowercase: bool | None = field(default=None, metadata={"help": "by default words are lower-cased, pieces are not"})
     min_frequency: int = field(default=1, metadata={"help": "rarer words are unknown"})
     word_vectors: str = field(
         default="",
-        metadata={"help": "`train` skip-gram vectors on the corpus first, or a word2vec / GloVe file", **LOCAL},
+        metadata={"help": "`train` skip-gram vectors on the corpus first, or a word2vec / GloVe file"},
     )
     word_vector_epochs: int = field(default=2, metadata={"help": "epochs of the skip-gram training"})
     word_vector_scale: float = field(
@@ -90,7 +87,7 @@ class RunArguments:
     normalize: Literal["none", "rows", "embedding"] = field(
         default="none", metadata={"help": "L2 normalisation in the SentenceTransformer export"}
     )
-    report_to: str = field(default="", metadata={"help": "trackers of Accelerate: tensorboard, wandb", **LOCAL})
+    report_to: str = field(default="", metadata={"help": "trackers of Accelerate: tensorboard, wandb"})
 
     model: dict[str, Any] = field(default_factory=dict, metadata={"help": "fields of the family's configuration"})
     recipe: str = ""
@@ -148,7 +145,7 @@ class RunArguments:
 
 def local_settings(kind: type[RunArguments]) -> list[str]:
     """The settings that say where a run read, wrote and reported, not what it was."""
-    return [setting.name for setting in dataclasses.fields(kind) if setting.metadata.get("local")]
+    return [setting.name for setting in dataclasses.fields(kind) if setting.name in LOCAL_SETTINGS]
 
 
 def _shared_name(value: Any) -> Any:
@@ -169,19 +166,18 @@ class PretrainArguments(RunArguments):
         default_factory=lambda: ["docstrings"],
         metadata={
             "help": "text files or globs (.txt .gz .xz .zst .bz2), one data set, or `docstrings` for the built-in one",
-            **LOCAL,
         },
     )
     validation: list[str] | None = field(
         default=None,
-        metadata={"help": "like corpus; by default a part of the corpus's documents is held out", **LOCAL},
+        metadata={"help": "like corpus; by default a part of the corpus's documents is held out"},
     )
     validation_sentences: int = field(default=2000, metadata={"help": "sentences that evaluations use"})
     target: list[str] | None = field(
         default=None,
-        metadata={"help": "translation: like corpus, line by line what its lines are in another language", **LOCAL},
+        metadata={"help": "translation: like corpus, line by line what its lines are in another language"},
     )
-    validation_target: list[str] | None = field(default=None, metadata={"help": "the same for validation", **LOCAL})
+    validation_target: list[str] | None = field(default=None, metadata={"help": "the same for validation"})
     target_column: str = field(
         default="", metadata={"help": "translation: column of the data set with the translations"}
     )
@@ -190,7 +186,6 @@ class PretrainArguments(RunArguments):
         default="",
         metadata={
             "help": "translation: a tokenizer of the target's own, like tokenizer; by default both languages share one",
-            **LOCAL,
         },
     )
     source_vocab_size: int = field(
@@ -217,7 +212,6 @@ class PretrainArguments(RunArguments):
         default="",
         metadata={
             "help": "a SentenceTransformer whose vectors a linear map of the embedding is trained to give as well",
-            **LOCAL,
         },
     )
     teacher_weight: float = field(default=100.0, metadata={"help": "weight of the squared distance from them"})
@@ -408,7 +402,7 @@ class FinetuneArguments(RunArguments):
     family: str = field(default="structured_self_attention", metadata={"help": "the kind of model to train"})
     checkpoint: str = field(
         default="",
-        metadata={"help": "start from this checkpoint's encoder and tokenizer (a folder, or one on the Hub)", **LOCAL},
+        metadata={"help": "start from this checkpoint's encoder and tokenizer (a folder, or one on the Hub)"},
     )
     start: Literal["encoder", "word_embeddings", "nothing"] = field(
         default="encoder",
@@ -416,10 +410,10 @@ class FinetuneArguments(RunArguments):
     )
     train: str = field(
         default="",
-        metadata={"help": "lines `text TAB label` or `text TAB text TAB label`, a table, or a data set", **LOCAL},
+        metadata={"help": "lines `text TAB label` or `text TAB text TAB label`, a table, or a data set"},
     )
-    validation: str = field(default="", metadata={"help": "like train; by default a tenth of it is held out", **LOCAL})
-    test: str = field(default="", metadata={"help": "like train; scored once, at the end", **LOCAL})
+    validation: str = field(default="", metadata={"help": "like train; by default a tenth of it is held out"})
+    test: str = field(default="", metadata={"help": "like train; scored once, at the end"})
     pair_column: str = field(default="", metadata={"help": "column of the second texts, in a table or a data set"})
     label_column: str = field(default="label", metadata={"help": "column of the labels, in a table or a data set"})
     train_split: str = field(default="train", metadata={"help": "split of a data set"})

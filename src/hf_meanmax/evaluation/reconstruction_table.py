@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-from hf_meanmax.commands.old_options import make_parser, one_line_errors, parse_arguments, positive_int
 from hf_meanmax.data.sentences import is_unsegmented
 from hf_meanmax.evaluation.markdown import markdown_table, markdown_text
 from hf_meanmax.files import replacing_file
@@ -138,23 +137,3 @@ def write_table(
 def system_name(folder: str | os.PathLike[str]) -> str:
     """What a figure or table calls an output folder: its last name."""
     return Path(os.path.abspath(folder)).name
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """The command line of `scripts/compare_reconstructions.py`."""
-    parser = make_parser("compare_reconstructions.py", "One table of the reconstructions of several systems.")
-    parser.add_argument("folders", nargs="+", help="--output folders of reconstruct.py, with the same texts")
-    parser.add_argument("--names", nargs="+", help="of the systems (default: those of their folders)")
-    parser.add_argument("--output", required=True, help="Markdown file")
-    parser.add_argument("--number", type=positive_int, default=5, help="texts to draw, from short to long")
-    parser.add_argument("--seed", type=int, default=0, help="of the drawing")
-    parser.add_argument("--rows", type=positive_int, nargs="+", help="show these texts of the first folder instead")
-    args = parse_arguments(parser, argv)
-    with one_line_errors("compare_reconstructions.py"):
-        names = args.names or [system_name(folder) for folder in args.folders]
-        if len(names) != len(args.folders):
-            raise ValueError(f"{len(names)} names for {len(args.folders)} folders; give one each.")
-        systems = {name: read_texts(folder) for name, folder in zip(names, args.folders, strict=True)}
-        if len(systems) < len(names):
-            raise ValueError(f"The systems need different names, got {', '.join(names)}; give --names.")
-        write_table(args.output, systems, args.number, args.seed, args.rows)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hf_meanmax.reproduce import reconstruction_table as module
-from hf_meanmax.reproduce.reconstruction_table import (
+from hf_meanmax.commands.reproduce import compare_reconstructions
+from hf_meanmax.evaluation.reconstruction_table import (
     read_texts,
     reconstruction_table,
     sample_texts,
@@ -111,14 +111,14 @@ def test_command_line(tmp_path, capsys):
         write_texts(folder, TEXTS, [said] * len(TEXTS))
     words = [*map(str, folders), "--output", str(tmp_path / "t.md")]
     with pytest.raises(SystemExit, match="different names, got scores, scores; give --names"):
-        module.main(words)
+        compare_reconstructions(words)
     with pytest.raises(SystemExit, match="1 names for 2 folders"):
-        module.main([*words, "--names", "A"])
-    module.main([*words, "--names", "A", "B", "--number", "2", "--seed", "5"])
+        compare_reconstructions([*words, "--names", "A"])
+    compare_reconstructions([*words, "--names", "A", "B", "--number", "2", "--seed", "5"])
     systems = {"A": read_texts(folders[0]), "B": read_texts(folders[1])}
     expected = reconstruction_table(systems, sample_texts(TEXTS, 2, seed=5))
     assert (tmp_path / "t.md").read_text().startswith(expected + "\n")
-    module.main([*words, "--names", "A", "B", "--rows", "7"])
+    compare_reconstructions([*words, "--names", "A", "B", "--rows", "7"])
     assert (tmp_path / "t.md").read_text().startswith(reconstruction_table(systems, [TEXTS[6]]) + "\n")
     with pytest.raises(SystemExit, match=r"^compare_reconstructions.py: .*none.reconstructions.tsv is missing"):
-        module.main([str(tmp_path / "none"), *words[2:]])
+        compare_reconstructions([str(tmp_path / "none"), *words[2:]])

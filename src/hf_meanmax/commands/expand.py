@@ -1,0 +1,57 @@
+"""Add the words of a file of word vectors to a trained model's vocabulary.
+
+hf-meanmax expand runs/mine/model vectors.safetensors --output runs/mine/expanded --texts reviews.txt
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from hf_meanmax.checkpoint.expand import expand_checkpoint
+from hf_meanmax.checkpoint.folder import checkpoint_folder
+from hf_meanmax.data.corpus import open_corpus
+from hf_meanmax.tokenization import unknown_word_rate
+
+from .options import OptionParser, count, one_line_errors, option, positional
+
+
+@dataclass
+class ExpandOptions:
+    """The options of `hf-meanmax expand`."""
+
+    model: str = positional("the checkpoint (a folder, or a name on the Hub)")
+    vectors: str = positional("word2vec (.bin or text), GloVe, each also .gz, or .safetensors of `vectors`")
+    output: str = option("folder of the expanded checkpoint")
+    limit: int | None = count("read only the first so many vectors", None)
+    texts: list[str] | None = option("texts whose unknown words are counted, before and after", None)
+    encoding_errors: Literal["strict", "replace", "ignore"] = option(
+        "what to do with bytes that are not UTF-8", "strict"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the command; `argv` is the command line by default."""
+    description = "Add the words of a file of word vectors to a trained model's vocabulary."
+    with one_line_errors("expand"):
+        (args,) = OptionParser("expand", description, ExpandOptions).parse(argv)
+        texts = open_corpus(args.texts, args.encoding_errors) if args.texts else None
+        expansion = expand_checkpoint(
+            args.model, args.vectors, args.output, limit=args.limit, encoding_errors=args.encoding_errors
+        )
+        print(
+            f"{expansion.added:,} words added, {len(expansion.tokenizer):,} in all; "
+            f"{expansion.left_out:,} vectors left out (known, or words that the tokenizer never produces)"
+        )
+        if expansion.quality:
+            print(f"the map: {expansion.quality}")
+        if texts is not None:
+            from transformers import AutoTokenizer
+
+            for name, tokenizer in (
+                ("before", AutoTokenizer.from_pretrained(checkpoint_folder(args.model))),
+                ("after", expansion.tokenizer),
+            ):
+                unknown = unknown_word_rate(tokenizer, filter(None, texts))
+                print(f"unknown words {name}: {unknown.rate:.2%} of {unknown.total:,}")

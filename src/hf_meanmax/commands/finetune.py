@@ -1,0 +1,50 @@
+"""Train a classifier or a regression on labelled texts, from a checkpoint or from random weights.
+
+accelerate launch scripts/finetune.py --checkpoint runs/mine/model --train train.tsv --test test.tsv
+accelerate launch scripts/finetune.py --train reviews.tsv --word_vectors vectors.safetensors --epochs 8
+hf-meanmax finetune --checkpoint runs/mine/model --train pairs.tsv --pair_combination concatenation
+
+Without a checkpoint a model of `--family` starts from random weights (by default the structured self-attentive one).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hf_meanmax.training.finetune import finetune
+from hf_meanmax.training.settings import (
+    FinetuneArguments,
+    arguments_from_settings,
+    describe_settings,
+    read_options,
+    read_recipe,
+)
+
+from .options import escape_unprintable
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; `argv` is the command line by default. Returns the exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    if any(word in ("-h", "--help") for word in words):
+        print(f"{__doc__}\n{describe_settings(FinetuneArguments)}")
+        return 0
+    escape_unprintable()
+    try:
+        recipe, options = read_options(words)
+        settings = {**(read_recipe(recipe) if recipe else {}), **options}
+        results = finetune(arguments_from_settings(settings, Path(recipe).stem, FinetuneArguments))
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    for name in ("validation", "test"):
+        if name in results:
+            print(f"{name}: " + ", ".join(f"{key} {value:.4f}" for key, value in results[name].items()))
+    print(
+        f"{results['classifier_parameters']:,} parameters of the classifier, {results['encoder_parameters']:,} of the "
+        f"encoder; {results['minutes']:.1f} minutes; {results['cut_texts']} texts were cut, {results['unlabelled']} "
+        "had no label and were left out"
+    )
+    return 0

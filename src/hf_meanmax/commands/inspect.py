@@ -1,0 +1,96 @@
+"""Show what a decoder reads of the latent rows, or what words a pooling reads.
+
+hf-meanmax inspect decoding runs/docstrings/model "Return the number of items." --output inspection
+hf-meanmax inspect pooling runs/reviews/model "the food was awful but the staff were kind" --output attention
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
+
+from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
+from hf_meanmax.data.corpus import open_corpus
+from hf_meanmax.inspection.attention import read_texts, short_names, write_attention
+from hf_meanmax.inspection.decoding import write_inspection
+from hf_meanmax.plots.attention import attention_text
+
+from .options import OptionParser, count, one_line_errors, option, positional, run_subverb
+
+
+@dataclass
+class DecodingOptions:
+    """The options of `hf-meanmax inspect decoding`."""
+
+    checkpoint: str = positional("a checkpoint with its decoder (a folder, or a name on the Hub)")
+    text: list[str] = positional("texts")
+    output: str = option("folder for inspection.json and the figures")
+    positions: str | None = option("text file: each head's weights by position, averaged over its lines", None)
+
+
+@dataclass
+class PoolingOptions:
+    """The options of `hf-meanmax inspect pooling`."""
+
+    what: list[str] = positional("checkpoints (folders), then texts")
+    input: str | None = option("text file with further texts, one a line", None)
+    output: str | None = option("folder for the page, the figures and the numbers", None)
+    limit: int = count("most texts of --input", 200)
+    color: Literal["auto", "always", "never"] = option("shade words on the terminal", "auto")
+
+
+def inspect_decoding(argv: Sequence[str]) -> None:
+    """Writes what a decoder reads at each step, and prints each text's reconstruction."""
+    with one_line_errors("inspect decoding"):
+        from accelerate import PartialState
+
+        description = "Show what a decoder reads of the latent rows at each step."
+        (args,) = OptionParser("inspect decoding", description, DecodingOptions).parse(argv)
+        model, tokenizer = load_checkpoint(args.checkpoint)
+        model.to(PartialState().device)
+        target_tokenizer = load_target_tokenizer(args.checkpoint, model.config, tokenizer)
+        lines = None if args.positions is None else filter(None, open_corpus(args.positions))
+        records = write_inspection(model, tokenizer, args.text, args.output, args.checkpoint, target_tokenizer, lines)
+        for record in records:
+            print(" ".join(record.reconstruction.splitlines()))
+
+
+def inspect_pooling(argv: Sequence[str]) -> None:
+    """Shows on the terminal which words inner attention reads, and writes a page of it."""
+    with one_line_errors("inspect pooling"):
+        description = "Show which words inner attention reads."
+        (args,) = OptionParser("inspect pooling", description, PoolingOptions).parse(argv)
+        checkpoints, texts = _checkpoints_and_texts(args.what)
+        if args.input is not None:
+            texts += islice(filter(None, open_corpus(args.input)), args.limit)
+        if not texts:
+            raise ValueError("There is no text to show: give texts after the checkpoints, or --input FILE.")
+        read = read_texts(checkpoints, texts)
+        color = args.color == "always" or (args.color == "auto" and sys.stdout.isatty())
+        for text in read:
+            for name, weights in text.weights.items():
+                print(" ".join(filter(None, (name, text.said.get(name)))))
+                print(attention_text(text.tokens, weights, color))
+        if args.output is not None:
+            write_attention(read, args.output, " and ".join(short_names(checkpoints)))
+
+
+def _checkpoints_and_texts(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    checkpoints = [item for item in words if os.path.isfile(os.path.join(item, "config.json"))]
+    texts = [item for item in words if item not in checkpoints]
+    # A name on the Hub is no folder here; where no folder is given, the first word is one.
+    if not checkpoints:
+        checkpoints, texts = texts[:1], texts[1:]
+    paths = [item for item in texts if os.sep in item and item.split() == [item]]
+    if paths:
+        raise FileNotFoundError(f"There is no checkpoint {paths[0]!r}. (One word with a {os.sep!r} is no text here.)")
+    return checkpoints, texts
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; `argv` is the command line by default."""
+    return run_subverb("inspect", {"decoding": inspect_decoding, "pooling": inspect_pooling}, argv)

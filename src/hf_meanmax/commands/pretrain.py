@@ -1,0 +1,33 @@
+"""Train an encoder and its decoder on raw text: one loop for every family.
+
+accelerate launch scripts/pretrain.py                                   # installed docstrings, offline
+accelerate launch scripts/pretrain.py recipe.yaml --corpus 'my/*.txt' --max_minutes 45
+hf-meanmax pretrain mean-max-aae-small --corpus my.txt --output_dir runs/mine
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+
+from hf_meanmax.training.pretrain import pretrain
+from hf_meanmax.training.settings import PretrainArguments, describe_settings, list_recipes, parse_command_line
+
+from .options import escape_unprintable
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; `argv` is the command line by default. Returns the exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    if any(word in ("-h", "--help") for word in words):
+        print(f"{__doc__}\npackaged recipes: {', '.join(list_recipes())}\n\n{describe_settings(PretrainArguments)}")
+        return 0
+    escape_unprintable()
+    try:
+        summary = pretrain(parse_command_line(words))
+    except (ValueError, TypeError, OSError, FloatingPointError, ImportError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    # As a program that SIGTERM ended, or who waits for it takes half a run for a whole one.
+    return 128 + signal.SIGTERM if summary.get("terminated") else 0

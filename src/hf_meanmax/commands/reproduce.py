@@ -1,0 +1,116 @@
+"""Train and evaluate a list of systems, and put them into one table; or compare finished ones.
+
+hf-meanmax reproduce systems.yaml --data data --output results/mine
+hf-meanmax reproduce compare-reconstructions runs/gated/scores runs/rae/scores --output table.md
+hf-meanmax reproduce compare-translations a=runs/a/model b=runs/b/model --pairs test=test.en,test.de --output compared
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hf_meanmax.data import open_corpus
+from hf_meanmax.evaluation.reconstruction_table import read_texts, system_name, write_table
+from hf_meanmax.reproduce import translation_table
+from hf_meanmax.reproduce.run import TABLE, read_plan, reproduce
+
+from .options import OptionParser, count, named_folders, one_line_errors, option, positional
+
+
+@dataclass
+class ReproduceOptions:
+    """The options of `hf-meanmax reproduce`."""
+
+    plan: str = positional("YAML file; the documentation of hf_meanmax.reproduce.run has its form")
+    data: str = option("folder that holds senteval/ and what the plan names")
+    output: str = option("folder for the table, the results and the runs")
+    only: list[str] = option("names of systems to make", [])
+
+
+@dataclass
+class ReconstructionsOptions:
+    """The options of `hf-meanmax reproduce compare-reconstructions`."""
+
+    folders: list[str] = positional("output folders of `reconstruct`, with the same texts")
+    output: str = option("Markdown file")
+    names: list[str] | None = option("names of the systems (default: those of their folders)", None)
+    number: int = count("texts to draw, from short to long", 5)
+    seed: int = option("seed of the drawing", 0)
+    rows: list[int] | None = option("show these texts of the first folder instead, by their numbers from 1", None)
+
+
+@dataclass
+class TranslationsOptions:
+    """The options of `hf-meanmax reproduce compare-translations`."""
+
+    models: list[str] = positional("checkpoints, NAME=FOLDER or FOLDER")
+    pairs: list[str] = option("texts and their translations, NAME=SOURCE,REFERENCE")
+    output: str = option("folder for the table, the numbers and the figure")
+    results: str | None = option("output folder of `evaluate`, with a folder for each name", None)
+    batch_size: int = count("texts translated together", 64)
+
+
+def run_plan(argv: Sequence[str]) -> None:
+    """Trains and evaluates the systems of a plan, and prints their table."""
+    description = "Train and evaluate a list of systems, and put them into one table."
+    with one_line_errors("reproduce"):
+        (args,) = OptionParser("reproduce", description, ReproduceOptions).parse(argv)
+        plan = read_plan(args.plan, args.data, args.output)
+        failures = reproduce(plan, args.data, args.output, args.only)
+        table = Path(args.output) / TABLE
+        print(table.read_text(encoding="utf-8") if table.is_file() else "")
+        if failures:
+            raise ValueError("failed: " + "; ".join(f"{name}: {error}" for name, error in failures.items()))
+
+
+def compare_reconstructions(argv: Sequence[str]) -> None:
+    """Writes one table of the reconstructions of several systems."""
+    verb, description = "reproduce compare-reconstructions", "One table of the reconstructions of several systems."
+    with one_line_errors(verb):
+        (args,) = OptionParser(verb, description, ReconstructionsOptions).parse(argv)
+        names = args.names or [system_name(folder) for folder in args.folders]
+        if len(names) != len(args.folders):
+            raise ValueError(f"{len(names)} names for {len(args.folders)} folders; give one each.")
+        systems = {name: read_texts(folder) for name, folder in zip(names, args.folders, strict=True)}
+        if len(systems) < len(names):
+            raise ValueError(f"The systems need different names, got {', '.join(names)}; give --names.")
+        write_table(args.output, systems, args.number, args.seed, args.rows)
+
+
+def compare_translations(argv: Sequence[str]) -> None:
+    """Writes one table of several translators and of the scores of their representations, and prints it."""
+    verb, description = "reproduce compare-translations", "One table of several translators and their representations."
+    with one_line_errors(verb):
+        (args,) = OptionParser(verb, description, TranslationsOptions).parse(argv)
+        folders = named_folders(args.models)
+        pairs = dict(map(_read_pair, args.pairs))
+        translation_table.compare_translators(folders, pairs, args.output, args.results, args.batch_size)
+        print((Path(args.output) / translation_table.TABLE).read_text(encoding="utf-8"), end="")
+
+
+def _read_pair(text: str) -> tuple[str, tuple[list[str], list[str]]]:
+    name, equals, files = text.partition("=")
+    source, comma, reference = files.partition(",")
+    if not (equals and comma):
+        raise ValueError(f"--pairs has {text!r}; expected NAME=SOURCE,REFERENCE.")
+    # A line and its translation keep their places, blank or not.
+    texts, references = (list(open_corpus(path)) for path in (source, reference))
+    if len(texts) != len(references):
+        raise ValueError(
+            f"{source} has {len(texts):,} lines and {reference} {len(references):,}; they must be as many."
+        )
+    return name, (texts, references)
+
+
+COMPARISONS = {"compare-reconstructions": compare_reconstructions, "compare-translations": compare_translations}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the command; `argv` is the command line by default."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    if words and words[0] in COMPARISONS:
+        return COMPARISONS[words[0]](words[1:])
+    return run_plan(words)

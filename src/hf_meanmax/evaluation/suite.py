@@ -1,0 +1,278 @@
+"""Several models on a list of tasks, one after the other: which tasks there are, and what is written of each model."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import json
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hf_meanmax.files import replacing_file
+from hf_meanmax.metrics import format_score, gain_text, kind_name
+from hf_meanmax.plots.correlations import plot_correlations
+from hf_meanmax.plots.figures import save_figure
+
+from .controls import CONTROL_KINDS
+from .correlations import MIN_MODELS, correlation_matrix
+from .domain_alignment import load_domain_alignment_task
+from .embedding import Embedder
+from .erasure import erasure_report
+from .paraphrases import load_paraphrase_task
+from .report import RESULTS, Results, summarize, write_report
+from .runner import evaluate_with_controls
+from .senteval import PAPER_TASKS, SENTEVAL_TASKS, available_senteval_tasks, load_senteval_task
+from .tasks import Task
+
+INTRINSIC_TASKS = ("paraphrases", "domain-alignment")
+
+
+GROUPS = ("ten", "senteval", "intrinsic", "all")
+
+
+DATA_VARIABLE = "HF_MEANMAX_DATA"
+
+
+def load_tasks(names: str, data: str | os.PathLike[str] | None = None, check_counts: bool = True) -> list[Task]:
+    """The tasks of a list of names and groups.
+
+    Args:
+        names: names of tasks and groups with commas between them. `ten` are the tasks of Zhang, Wu, Li and
+            Li 2018, `senteval` all of SentEval whose files exist, `intrinsic` the paraphrase clusters and the domain
+            alignment of Cifka 2018, `all` the last two.
+        data: the folder with `senteval/`, `paraphrases/` and `domain-alignment/`; by default HF_MEANMAX_DATA.
+        check_counts: refuse SentEval sets that are not of the published sizes.
+
+    Raises:
+        FileNotFoundError: the folder, or a file of a task that was named, is missing.
+        ValueError: there is no such task; the message has the nearest name.
+    """
+    known = (*GROUPS, *SENTEVAL_TASKS, *INTRINSIC_TASKS)
+    parts = [part.strip() for part in names.split(",") if part.strip()]
+    if not parts:
+        raise ValueError(f"No task was named; choose among {', '.join(known)}.")
+    parts = [_known_name(part, known) for part in parts]
+    folder = data_folder(data)
+    chosen: list[str] = []
+    for part in parts:
+        if part in ("senteval", "all"):
+            chosen += available_senteval_tasks(folder / "senteval")
+        if part in ("intrinsic", "all"):
+            chosen += INTRINSIC_TASKS
+        if part == "ten":
+            chosen += PAPER_TASKS
+        elif part not in GROUPS:
+            chosen.append(part)
+    return [_load_task(name, folder, check_counts) for name in dict.fromkeys(chosen)]
+
+
+def data_folder(data: str | os.PathLike[str] | None = None) -> Path:
+    """The folder of the tasks' files.
+
+    Raises:
+        FileNotFoundError: none was named, or there is no such folder.
+    """
+    value = os.environ.get(DATA_VARIABLE) if data is None else data
+    if not value:
+        raise FileNotFoundError(
+            f"Where are the tasks' files? Give --data FOLDER, or set {DATA_VARIABLE}, to the folder that holds "
+            "senteval/ in the official layout."
+        )
+    folder = Path(value)
+    if not folder.is_dir():
+        source = "" if data is not None else f" (from {DATA_VARIABLE})"
+        raise FileNotFoundError(f"No such folder: {str(folder)!r}{source}; it should hold senteval/.")
+    return folder
+
+
+@dataclass
+class SuiteSettings:
+    """How models are evaluated one after the other.
+
+    Args:
+        controls: kinds of controls, by default all; none if empty.
+        seeds: seeds of the controls that draw at random.
+        cache_dir, device, batch_size, show_progress: as for [`~hf_meanmax.evaluation.runner.evaluate`].
+        command: the command line that results.json records.
+        erasure: tasks of single sentences with a test set, on which rows and dimensions of the embeddings are erased.
+        latent_rows: rows that an embedding consists of, for the erasure.
+    """
+
+    controls: Sequence[str] | None = None
+    seeds: Sequence[int] = (0, 1, 2)
+    cache_dir: str | os.PathLike[str] | None = None
+    device: Any = None
+    batch_size: int = 64
+    command: str | None = None
+    erasure: Sequence[Task] = ()
+    latent_rows: int = 1
+    show_progress: bool = True
+
+
+def evaluate_models(
+    models: Sequence[tuple[str, Callable[[], Any]]],
+    tasks: Sequence[Task],
+    output: str | os.PathLike[str],
+    settings: SuiteSettings,
+) -> list[Results]:
+    """Evaluates models one after the other, and writes results.json, report.md and figures.
+
+    Args:
+        models: names, and functions that load the encoders, so that one is in memory at a time.
+        tasks: the tasks.
+        output: the folder to write to. Of several models each has its own folder in it, beside the common report.
+        settings: how.
+
+    Raises:
+        ValueError: an encoder or a task fails; the models before it are written, the tasks before it are in the cache.
+    """
+    output, how = Path(output), settings
+    for task in how.erasure:
+        _erasable_sets(task)  # before hours of work, not after them
+    done: list[Results] = []
+    for name, load in models:
+        encoder = load()
+        embedder = Embedder(encoder, name, None, how.batch_size, how.show_progress)
+        # A mere function is only known by what it gives.
+        dimension = encoder.get_embedding_dimension() if hasattr(encoder, "get_embedding_dimension") else 0
+        if dimension % how.latent_rows:
+            raise ValueError(
+                f"--latent_rows is {how.latent_rows}; the vectors of {name} have {dimension} numbers, not so many "
+                "rows of one length."
+            )
+        evaluation = evaluate_with_controls(
+            embedder,
+            tasks,
+            how.seeds,
+            how.controls,
+            cache_dir=how.cache_dir,
+            device=getattr(encoder, "device", None) if how.device is None else how.device,
+            batch_size=how.batch_size,
+            show_progress=how.show_progress,
+        )
+        done.append(summarize(evaluation, command=how.command))
+        folder = output if len(models) == 1 else output / name
+        done[-1].save(folder / RESULTS)
+        write_report(done[-1:], folder)
+        if how.erasure:
+            write_erasure(embedder, how.erasure, how.latent_rows, folder, how.device)
+        del encoder, embedder
+    if len(models) > 1:
+        figures = [path.name for path in write_correlations(done, output) if path.suffix == ".png"]
+        write_report(done, output, figures)
+    return done
+
+
+def write_erasure(
+    embedder: Embedder, tasks: Sequence[Task], latent_rows: int, folder: str | os.PathLike[str], device: Any = None
+) -> Path:
+    """Writes erasure.json: what each latent row, and each dimension, is worth for some tasks (Cifka 2018, 5.4.3).
+
+    Raises:
+        ValueError: a task that is no classification of single sentences with a test set.
+    """
+    reports = {}
+    for task in tasks:
+        train, test = _erasable_sets(task)
+        report = erasure_report(
+            embedder, train.texts[0], train.labels, test.texts[0], test.labels, latent_rows, device=device
+        )
+        reports[task.name] = report.to_dict()
+    path = Path(folder) / "erasure.json"
+    with replacing_file(path) as file:
+        json.dump(reports, file, indent=1)
+        file.write("\n")
+    return path
+
+
+def _erasable_sets(task: Task) -> tuple[Any, Any]:
+    """The training and the test set of a classification of single sentences."""
+    sets = getattr(task, "sets", {})
+    if task.main_metric != "accuracy" or "test" not in sets or len(sets["train"].texts) != 1:
+        raise ValueError(f"{task.name} cannot be used for erasure; choose among TREC, SST2 and SST5.")
+    return sets["train"], sets["test"]
+
+
+def write_correlations(results: Sequence[Results], folder: str | os.PathLike[str]) -> list[Path]:
+    """Writes how metrics correlate over models (Cifka 2018, section 5.4): correlations.csv and correlations.png.
+
+    Nothing is written for fewer than three models, whose correlations are 1 or -1 whatever the scores.
+
+    Returns:
+        The files; without matplotlib, the table alone.
+    """
+    if len(results) < MIN_MODELS:
+        return []
+    scores = {
+        one.name: {
+            f"{task} {metric}": value
+            for task, found in one.scores.items()
+            for metric, value in found["metrics"].items()
+            if metric != "mse" and not metric.startswith("dev_") and not metric.endswith("_weighted")
+        }
+        for one in results
+    }
+    names, matrix, _ = correlation_matrix(scores)
+    files = [Path(folder) / "correlations.csv"]
+    files[0].parent.mkdir(parents=True, exist_ok=True)
+    with replacing_file(files[0]) as file:
+        file.write(",".join(["metric", *names]) + "\n")
+        for name, row in zip(names, matrix.tolist(), strict=True):
+            file.write(",".join([name, *("" if math.isnan(value) else f"{value:.4f}" for value in row)]) + "\n")
+    with contextlib.suppress(ImportError):  # write_report says what to install
+        save_figure(plot_correlations(names, matrix), files[0].with_suffix(".png"))
+        files.append(files[0].with_suffix(".png"))
+    return files
+
+
+def summary(results: Results) -> str:
+    """The main scores of a model and its gains over the strongest controls, a line each."""
+    lines = [results.name]
+    for task, scores in results.scores.items():
+        metric = results.tasks[task]["main"]
+        gain = results.gains.get(task)
+        beside = "" if gain is None else f"  {gain_text(gain, metric)} over {kind_name(gain['control'])}"
+        lines.append(f"  {task:10} {format_score(scores['metrics'][metric], metric):>6}{beside}")
+    return "\n".join(lines)
+
+
+def model_name(model: str) -> str:
+    """What tables call a model: the last part of its name, or the part before it of a folder `.../model` or
+    `.../expanded`."""
+    path = Path(model).resolve() if Path(model).is_dir() else Path(model)
+    if path.name == "model" and path.parent.name:
+        return path.parent.name
+    return f"{path.parent.name}-expanded" if path.name == "expanded" and path.parent.name else path.name
+
+
+def control_kinds(text: str) -> list[str] | None:
+    """The kinds of controls of a list of names with commas; None for all of them.
+
+    Raises:
+        ValueError: there is no such kind; the message has the nearest name.
+    """
+    if text in ("all", "none"):
+        return None if text == "all" else []
+    parts = [part.strip().replace("-", "_") for part in text.split(",") if part.strip()]
+    return [_known_name(part, CONTROL_KINDS, "control") for part in parts]
+
+
+def _known_name(name: str, known: Sequence[str], what: str = "task or group") -> str:
+    found = {other.lower(): other for other in known}
+    if name.lower() in found:
+        return found[name.lower()]
+    nearest = difflib.get_close_matches(name.lower(), found, n=1, cutoff=0.3)
+    hint = f"; did you mean {found[nearest[0]]}?" if nearest else "."
+    raise ValueError(f"There is no {what} {name!r}{hint} Known: {', '.join(known)}.")
+
+
+def _load_task(name: str, folder: Path, check_counts: bool) -> Task:
+    if name == "paraphrases":
+        return load_paraphrase_task(folder)
+    if name == "domain-alignment":
+        return load_domain_alignment_task(folder)
+    return load_senteval_task(name, folder / "senteval", check_counts)

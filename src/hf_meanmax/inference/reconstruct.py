@@ -1,0 +1,55 @@
+"""Greedy reconstructions of a list of texts, in batches of like length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hf_meanmax.data import BatchPlan
+from hf_meanmax.progress import progress_bar
+
+# Up to so many tokens, texts fill a batch; of longer ones fewer are decoded together.
+_LONG_TEXT = 64
+
+
+def reconstruct(
+    model: Any,
+    tokenizer: Any,
+    texts: Sequence[str],
+    batch_size: int = 256,
+    show_progress: bool = False,
+    **generation: Any,
+) -> list[list[int]]:
+    """Generated token ids of each text, without special tokens, in the order of the texts.
+
+    Args:
+        model: a model with `generate`.
+        tokenizer: its tokenizer.
+        texts: sentences or paragraphs.
+        batch_size: texts decoded together, sorted by length first; fewer of those of more than 64 tokens.
+        show_progress: show a progress bar.
+        generation: further arguments of `generate`, which by default is greedy and bounds each text by its own length.
+    """
+    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    encoded = tokenizer(list(texts))["input_ids"] if texts else []
+    generated: list[list[int]] = [[] for _ in texts]
+    device = next(model.parameters()).device
+    batches = rows_by_length(encoded, batch_size * _LONG_TEXT, least=_LONG_TEXT)
+    for rows in progress_bar(batches, desc="reconstruct", disable=not show_progress, leave=False):
+        batch = tokenizer.pad({"input_ids": [encoded[row] for row in rows]}, return_tensors="pt").to(device)
+        output = model.generate(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], **generation)
+        for row, ids in zip(rows, output.tolist(), strict=True):
+            generated[row] = [token for token in ids if token not in special]
+    return generated
+
+
+def rows_by_length(encoded: Sequence[Sequence[int]], batch_tokens: int, least: int = 1) -> list[np.ndarray]:
+    """Indices of texts in batches of so many tokens, padding included, where a text counts as `least` or more."""
+    if not encoded:
+        return []
+    lengths = np.array([len(ids) for ids in encoded])
+    order = np.argsort(lengths, kind="stable")
+    plan = BatchPlan(np.clip(lengths[order], least, batch_tokens), batch_tokens)
+    return [order[rows] for rows in plan.sequential()]

@@ -1,0 +1,78 @@
+"""How metrics, gains and controls are written in tables, figures and model cards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+SENTEVAL = frozenset(
+    "CR MPQA MR MRPC SICK-E SICK-R SNLI SST2 SST5 STS12 STS13 STS14 STS15 STS16 STSB SUBJ TREC".split()
+)
+
+
+def format_score(value: float, metric: str) -> str:
+    """A score as tables show it: percentages with one decimal, correlations and indices with three."""
+    return f"{value:.1f}" if is_percentage(metric) else f"{value:.3f}"
+
+
+def is_percentage(metric: str) -> bool:
+    """Whether a metric is between 0 and 100; the others are correlations and indices."""
+    return not any(word in metric for word in ("pearson", "spearman", "correlation", "davies", "mse"))
+
+
+def kind_name(kind: str) -> str:
+    """What tables and figures call a kind of control."""
+    return kind.replace("_", " ")
+
+
+def gain_text(gain: Mapping[str, Any] | None, metric: str) -> str:
+    """`+1.2 [+0.3, +2.1]`, empty for None."""
+    if not gain:
+        return ""
+    number = "+.1f" if is_percentage(metric) else "+.3f"
+    interval = "" if gain["low"] is None else f" [{gain['low']:{number}}, {gain['high']:{number}}]"
+    return f"{gain['difference']:{number}}{interval}"
+
+
+LENGTH_METRICS = {
+    "bleu": ("BLEU", "{:.1f}"),
+    "chrf": ("chrF", "{:.1f}"),
+    "exact_match": ("exact match", "{:.1%}"),
+    "token_accuracy": ("token accuracy", "{:.1%}"),
+}
+
+
+def length_bins(
+    systems: Mapping[str, Sequence[Mapping[str, Any]]], metrics: Sequence[str]
+) -> list[tuple[str, dict[str, Mapping[str, Any]]]]:
+    """The bins of all systems in order, each as its label (`"6-10"`, `"26+"`) and the row of each system that has it.
+
+    Raises:
+        ValueError: as [`length_table`].
+    """
+    for metric in metrics:
+        if metric not in LENGTH_METRICS:
+            raise ValueError(f"metric is {metric!r}; choose among {', '.join(map(repr, LENGTH_METRICS))}.")
+    if not systems:
+        raise ValueError("No system to show: give the rows of scores_by_length by the system's name.")
+    bins: dict[tuple[int, float], dict[str, Mapping[str, Any]]] = {}
+    for system, rows in systems.items():
+        for row in rows:
+            key = (row["from"], math.inf if row["to"] is None else row["to"])
+            bins.setdefault(key, {})[system] = row
+    return [
+        (f"{low}+" if high == math.inf else f"{low}-{high}" if low != high else str(low), bins[low, high])
+        for low, high in sorted(bins)
+    ]
+
+
+def count_label(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """The number of texts of a bin, or its range where the systems differ in it."""
+    low, high = min(row["count"] for row in found.values()), max(row["count"] for row in found.values())
+    return f"{low:,}" if low == high else f"{low:,}-{high:,}"
+
+
+def metric_label(metric: str) -> str:
+    """What tables and figures call a metric of [`scores_by_length`]."""
+    return LENGTH_METRICS[metric][0]
