@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from hf_meanmax.hardware import synchronize
-from hf_meanmax.modeling.layers import _run_packed, run_recurrent
+from hf_meanmax.modeling.recurrent import _run_packed, run_recurrent
 
 
 def packed(network: nn.LSTM, inputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

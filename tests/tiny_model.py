@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 import hf_meanmax
 from hf_meanmax import MeanMaxAAEForReconstruction
-from hf_meanmax.modeling.base import LatentForConditionalDecoding
+from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
 
 SPECIALS = ["<pad>", "<unk>", "<s>", "</s>"]
 WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "red", "old"]

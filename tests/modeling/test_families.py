@@ -28,7 +28,7 @@ from hf_meanmax import (
     StructuredSelfAttentionForReconstruction,
     StructuredSelfAttentionModel,
 )
-from hf_meanmax.modeling.layers import sinusoidal_positions
+from hf_meanmax.modeling.embeddings import sinusoidal_positions
 
 pytest.register_assert_rewrite("modeling.family_tests")
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from hf_meanmax.modeling.layers import WordProjections
+from hf_meanmax.modeling.embeddings import WordProjections
 from tiny_model import make_model
 
 IDS = torch.tensor([[5, 9, 7, 8, 3], [6, 3, 11, 4, 3]])
@@ -124,17 +124,17 @@ def test_an_encoder_is_one_graph(encoder, context):
 
 def test_long_texts_in_bf16_need_no_square_of_memory(monkeypatch):
     """Beyond some hundred tokens attention is not written out."""
-    from hf_meanmax.modeling import layers
+    from hf_meanmax.modeling import attention
 
     model, sizes = make_model().encoder.eval().to(torch.bfloat16), []
     model.set_attn_implementation("sdpa")
-    eager = layers.eager_attention_forward
+    eager = attention.eager_attention_forward
     monkeypatch.setattr(
-        layers,
+        attention,
         "eager_attention_forward",
         lambda module, query, *rest, **k: sizes.append(query.shape[2]) or eager(module, query, *rest, **k),
     )
     with torch.no_grad():
-        for length in (10, layers._SHORT, layers._SHORT + 1):
+        for length in (10, attention._SHORT, attention._SHORT + 1):
             model(input_ids=torch.full((1, length), 5))
-    assert sizes == [10, layers._SHORT]
+    assert sizes == [10, attention._SHORT]

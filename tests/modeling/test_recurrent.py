@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 from hf_meanmax import GatedMeanMaxAAEConfig, GatedMeanMaxAAEForReconstruction
-from hf_meanmax.modeling import layers
-from hf_meanmax.modeling.layers import run_recurrent
+from hf_meanmax.modeling import recurrent
+from hf_meanmax.modeling.recurrent import run_recurrent
 
 SIZES = {
     "vocab_size": 20, "embedding_size": 6, "hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2,
@@ -42,7 +42,7 @@ def make_model(dtype: torch.dtype = torch.float32, **settings) -> GatedMeanMaxAA
 def test_masked_network_is_each_row_alone(network, directions, with_state, how, monkeypatch):
     """Values and gradients, as on a CPU and as on a GPU; a row without tokens gives zeros."""
     if how == "packed":
-        monkeypatch.setattr(layers, "_run_padded", layers._run_packed)
+        monkeypatch.setattr(recurrent, "_run_padded", recurrent._run_packed)
     torch.manual_seed(0)
     parts = 2 if network is nn.LSTM else 1
     network = network(3, 4, batch_first=True, bidirectional=directions == 2).double()

@@ -26,7 +26,7 @@ from transformers import AutoModel, AutoModelForPreTraining, AutoModelForSeq2Seq
 from hf_meanmax.commands.pretrain import main
 from hf_meanmax.data import MicroBatches
 from hf_meanmax.evaluation import reconstruct, score_reconstructions
-from hf_meanmax.modeling.base import LatentForConditionalDecoding
+from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
 from hf_meanmax.training import checkpoints as checkpoints_module
 from hf_meanmax.training import pretrain as module
 from hf_meanmax.training.pretrain import Run, pretrain

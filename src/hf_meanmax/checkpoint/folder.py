@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoTokenizer
 
 from hf_meanmax.files import is_owned, replacing_folder
-from hf_meanmax.modeling.base import LatentForSequenceClassification
+from hf_meanmax.modeling.classifier_model import LatentForSequenceClassification
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 
 NORMALIZATIONS = (None, "rows", "embedding")

@@ -24,8 +24,8 @@ from tqdm.auto import tqdm
 from hf_meanmax.checkpoint.folder import check_checkpoint, is_missing_folder, is_own_checkpoint
 from hf_meanmax.data.corpus import Corpus, CorpusLines
 from hf_meanmax.hardware import PATIENCE, is_bf16_fast
-from hf_meanmax.modeling.base import NO_REPRESENTATION
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
+from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
 
 from .compression import PCA, Compression, calibrate_int8, check_finite, quantize_int8, require_pca
 from .embedding_files import (

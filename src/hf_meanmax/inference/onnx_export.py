@@ -26,8 +26,8 @@ from torch import nn
 from hf_meanmax.checkpoint.folder import check_checkpoint, checkpoint_folder, saved_normalization
 from hf_meanmax.files import replacing_folder
 from hf_meanmax.inference import onnx_encoder
-from hf_meanmax.modeling.base import NO_REPRESENTATION
 from hf_meanmax.modeling.configuration_base import NO_LIMIT
+from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
 from hf_meanmax.modeling.encoders import RecurrentLayer
 
 from .encode import unit_rows

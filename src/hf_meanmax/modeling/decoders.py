@@ -9,16 +9,10 @@ from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 
-from .layers import (
-    AdditiveAttention,
-    FeedForward,
-    LatentGates,
-    MultiHeadAttention,
-    SequenceLayer,
-    cached_state,
-    convolve,
-    run_recurrent_on,
-)
+from .attention import AdditiveAttention, MultiHeadAttention
+from .convolution import convolve
+from .layers import FeedForward, LatentGates, SequenceLayer
+from .recurrent import cached_state, run_recurrent_on
 
 
 class CausalLayer(SequenceLayer):

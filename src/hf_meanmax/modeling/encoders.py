@@ -7,7 +7,10 @@ from torch import nn
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.masking_utils import create_bidirectional_mask
 
-from .layers import FeedForward, MultiHeadAttention, SequenceLayer, convolve, run_recurrent
+from .attention import MultiHeadAttention
+from .convolution import convolve
+from .layers import FeedForward, SequenceLayer
+from .recurrent import run_recurrent
 
 
 class SelfAttentionLayer(SequenceLayer):

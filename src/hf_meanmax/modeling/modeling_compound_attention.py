@@ -1,7 +1,9 @@
 """Compound attention: the encoder, and the encoder with its decoder."""
 
-from .base import LatentEncoderModel, LatentForConditionalDecoding, LatentForSequenceClassification
+from .classifier_model import LatentForSequenceClassification
+from .conditional_decoding import LatentForConditionalDecoding
 from .configuration_compound_attention import CompoundAttentionConfig
+from .encoder_model import LatentEncoderModel
 
 
 class CompoundAttentionModel(LatentEncoderModel):

@@ -1,7 +1,9 @@
 """The gated mean-max attention autoencoder for paragraphs (Zhang, Wu, Li and Zhang)."""
 
-from .base import LatentEncoderModel, LatentForConditionalDecoding, LatentForSequenceClassification
+from .classifier_model import LatentForSequenceClassification
+from .conditional_decoding import LatentForConditionalDecoding
 from .configuration_gated_mean_max_aae import GatedMeanMaxAAEConfig
+from .encoder_model import LatentEncoderModel
 
 
 class GatedMeanMaxAAEModel(LatentEncoderModel):

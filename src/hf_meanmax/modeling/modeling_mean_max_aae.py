@@ -1,7 +1,9 @@
 """The mean-max attention autoencoder (Zhang, Wu, Li and Li, EMNLP 2018)."""
 
-from .base import LatentEncoderModel, LatentForConditionalDecoding, LatentForSequenceClassification
+from .classifier_model import LatentForSequenceClassification
+from .conditional_decoding import LatentForConditionalDecoding
 from .configuration_mean_max_aae import MeanMaxAAEConfig
+from .encoder_model import LatentEncoderModel
 
 
 class MeanMaxAAEModel(LatentEncoderModel):

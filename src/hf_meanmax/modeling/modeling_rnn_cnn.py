@@ -1,8 +1,10 @@
 """RNN-CNN: sentence vectors learnt by predicting the words that follow ("Exploring Asymmetric Encoder-Decoder Structure
 for Context-based Sentence Representation Learning")."""
 
-from .base import LatentEncoderModel, LatentForConditionalDecoding, LatentForSequenceClassification
+from .classifier_model import LatentForSequenceClassification
+from .conditional_decoding import LatentForConditionalDecoding
 from .configuration_rnn_cnn import RNNCNNConfig
+from .encoder_model import LatentEncoderModel
 
 
 class RNNCNNModel(LatentEncoderModel):

@@ -1,7 +1,9 @@
 """The structured self-attentive sentence embedding (Lin et al., ICLR 2017)."""
 
-from .base import LatentEncoderModel, LatentForConditionalDecoding, LatentForSequenceClassification
+from .classifier_model import LatentForSequenceClassification
+from .conditional_decoding import LatentForConditionalDecoding
 from .configuration_structured_self_attention import StructuredSelfAttentionConfig
+from .encoder_model import LatentEncoderModel
 
 
 class StructuredSelfAttentionModel(LatentEncoderModel):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers.configuration_utils import PreTrainedConfig
 
-from .layers import masked_softmax
+from .attention import masked_softmax
 
 
 def max_pooling(hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:

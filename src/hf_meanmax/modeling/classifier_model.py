@@ -1,0 +1,115 @@
+"""An encoder with a supervised head."""
+
+import torch
+from torch import nn
+from transformers.configuration_utils import PreTrainedConfig
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs
+from transformers.utils.generic import can_return_tuple
+
+from .base import LatentPreTrainedModel
+from .classifiers import LatentClassifier, split_pairs
+from .encoder_model import NO_REPRESENTATION, LatentEncoderModel
+from .outputs import LatentClassifierOutput
+from .pooling import attention_penalty
+
+
+class LatentForSequenceClassification(LatentPreTrainedModel):
+    """An encoder with a supervised head, over one text or, with `config.pair_combination`, over two.
+
+    The labels are those of [`~transformers.AutoModelForSequenceClassification`]: classes, several of them at once, or
+    numbers, as `config.problem_type` says or `num_labels` and the labels' type tell. With `config.attention_penalty`
+    the loss has the penalty on the weights of `inner_attention`, which is also reported apart.
+
+    Raises:
+        ValueError: for a configuration without a fixed representation.
+    """
+
+    encoder_class: type[LatentEncoderModel] = LatentEncoderModel
+    # Trainer divides the loss itself: parts of it are means over sentences, and no count would fit them all.
+    accepts_loss_kwargs = False
+
+    def __init__(self, config: PreTrainedConfig) -> None:
+        super().__init__(config)
+        if not config.has_latents:
+            raise ValueError(NO_REPRESENTATION)
+        self.encoder = self.encoder_class(config)
+        self.classifier = LatentClassifier(config)
+        self._encoder_is_frozen = False
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.encoder.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.encoder.set_input_embeddings(value)
+
+    def freeze_encoder(self) -> None:
+        """Trains the head alone, on embeddings as they are: the encoder has no dropout from now on."""
+        self.encoder.requires_grad_(False)
+        self._encoder_is_frozen = True
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> "LatentForSequenceClassification":
+        super().train(mode)
+        if self._encoder_is_frozen:
+            self.encoder.eval()
+        return self
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> LatentClassifierOutput:
+        """Encodes, combines two texts if there are two, and classifies.
+
+        Args:
+            input_ids: `(B, N)` token ids of a text or, one after the other, of two (as `tokenizer(first, second)` gives
+                them), or `inputs_embeds` `(B, N, embedding_size)` instead.
+            attention_mask: `(B, N)`, 0 for padding on either side; None means no padding.
+            token_type_ids: `(B, N)`, 0 for tokens of the first text and 1 for those of the second
+                (`tokenizer(first, second, return_token_type_ids=True)`).
+            labels: `(B,)` classes or numbers, or `(B, num_labels)`.
+
+        Raises:
+            ValueError: if a pair has no `token_type_ids`, or a single text has a second one.
+        """
+        if self.config.pair_combination is not None:
+            if token_type_ids is None:
+                raise ValueError(
+                    f"`pair_combination` is {self.config.pair_combination!r}, so the model reads two texts, and "
+                    "`token_type_ids` must tell them apart: tokenizer(first, second, return_token_type_ids=True)."
+                )
+            if input_ids is not None:
+                input_ids, attention_mask = split_pairs(input_ids, attention_mask, token_type_ids)
+            elif inputs_embeds is not None:
+                inputs_embeds, attention_mask = split_pairs(inputs_embeds, attention_mask, token_type_ids)
+        elif token_type_ids is not None and bool(token_type_ids.any()):
+            raise ValueError(
+                "`token_type_ids` tell of a second text, but `pair_combination` is None and the model reads one. Use "
+                "`pair_combination='concatenation'` or 'multiplicative'."
+            )
+        encoded = self.encoder(
+            input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
+        )
+        logits = self.classifier(encoded.latents)
+        loss = penalty = None
+        if encoded.pooling_attentions is not None:
+            penalty = attention_penalty(encoded.pooling_attentions).mean()
+        if labels is not None:
+            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
+            if self.config.attention_penalty and penalty is not None:
+                loss = loss + self.config.attention_penalty * penalty
+        return LatentClassifierOutput(
+            loss=loss,
+            logits=logits,
+            hidden_states=encoded.hidden_states,
+            attentions=encoded.attentions,
+            attention_penalty=penalty,
+            pooling_attentions=encoded.pooling_attentions,
+        )

@@ -1,0 +1,233 @@
+"""Word and position embeddings, and the projections of words that encoding may keep."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.configuration_utils import PreTrainedConfig
+from transformers.utils import logging
+
+from .attention import MultiHeadAttention
+
+logger = logging.get_logger(__name__)
+
+
+def sinusoidal_positions(length: int, width: int, device: torch.device | None = None) -> torch.Tensor:
+    """Codes of positions 0..length-1 (mean-max autoencoder, eq. 1-2): `(length, width)`, float32, sines and cosines
+    interleaved."""
+    # Apple's GPUs know no float64.
+    dtype = torch.float32 if device is not None and device.type == "mps" else torch.float64
+    positions = torch.arange(length, device=device, dtype=dtype)[:, None]
+    exponents = torch.arange(0, width, 2, device=device, dtype=dtype) / width
+    angles = positions * torch.pow(10000.0, -exponents)
+    # A cosine in float64 is more than many versions of onnxruntime have.
+    cosines = torch.sin(angles + torch.pi / 2)
+    return torch.stack((angles.sin(), cosines), dim=-1).flatten(1).float()
+
+
+class TextEmbeddings(nn.Module):
+    """Word vectors plus position codes: x_t = e_t + p_t. Encoder and decoder read the same tables, unless their words
+    are of two vocabularies.
+
+    With `config.freeze_word_embeddings` the word table never gets a gradient and the special tokens read a small
+    trained table of their own.
+    """
+
+    def __init__(self, config: PreTrainedConfig, vocab_size: int | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.word_embeddings = nn.Embedding(
+            vocab_size or config.input_vocab_size, config.embedding_size, padding_idx=config.pad_token_id
+        )
+        self.special_embeddings = None
+        if config.freeze_word_embeddings:
+            self.special_embeddings = nn.Embedding(
+                config.num_special_tokens, config.embedding_size, padding_idx=config.pad_token_id
+            )
+        self.position_embeddings = None
+        if config.position_embedding_type == "learned":
+            self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.embedding_size)
+        self.dropout = nn.Dropout(config.embedding_dropout)
+        self._warned_about_length = False
+        self.freeze_as_configured()
+
+    def freeze_as_configured(self) -> None:
+        """Takes the word table out of training if `config.freeze_word_embeddings` says so."""
+        if self.config.freeze_word_embeddings:
+            self.word_embeddings.weight.requires_grad_(False)
+
+    @torch.no_grad()
+    def start_from(self, vectors: torch.Tensor) -> None:
+        """Puts in a word table `(V, embedding_size)`. Special tokens that have a table of their own become as large as
+        its words: one that is five times as large is all that the last state of a network tells of a text."""
+        self.word_embeddings.weight.copy_(vectors)
+        if self.special_embeddings is not None:
+            count, specials = self.config.num_special_tokens, self.special_embeddings.weight
+            drawn = [row for row in range(count) if row != self.config.pad_token_id]
+            size, wanted = (
+                specials[drawn].square().mean().sqrt(),
+                self.word_embeddings.weight[count:].square().mean().sqrt(),
+            )
+            if size > 0 and wanted > 0:
+                specials *= wanted / size
+
+    @torch.no_grad()
+    def start_unknown_as_mean(self) -> None:
+        """Makes the unknown word, where training never meets it, the mean of all words."""
+        words = self.word_embeddings.weight
+        own = self.word_embeddings if self.special_embeddings is None else self.special_embeddings
+        own.weight[self.config.unk_token_id] = words[self.config.num_special_tokens :].mean(dim=0)
+
+    def embed_words(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Word vectors `(B, N, embedding_size)` of token ids `(B, N)`."""
+        words = self.word_embeddings(input_ids)
+        if self.special_embeddings is None:
+            return words
+        count = self.config.num_special_tokens
+        specials = self.special_embeddings(input_ids.clamp(max=count - 1))
+        return torch.where((input_ids < count).unsqueeze(-1), specials, words)
+
+    def embed_positions(self, length: int, position_ids: torch.Tensor | None, device: torch.device) -> torch.Tensor:
+        """Codes of `position_ids` `(B, N)`, or of 0..length-1 for all rows alike when it is None."""
+        if self.position_embeddings is not None:
+            limit = self.config.max_position_embeddings
+            if position_ids is None and length <= limit:
+                return self.position_embeddings.weight[:length]
+            ids = position_ids if position_ids is not None else torch.arange(length, device=device)
+            return self.position_embeddings(ids.clamp(max=limit - 1)) * (ids < limit).unsqueeze(-1)
+        if position_ids is None:
+            return sinusoidal_positions(length, self.config.embedding_size, device)
+        return sinusoidal_positions(length, self.config.embedding_size, device)[position_ids]
+
+    def _warn_about_length(self, rows: int, length: int, position_ids: torch.Tensor | None) -> None:
+        limit = self.config.max_position_embeddings
+        if self.position_embeddings is None or length <= limit:
+            return
+        if self._warned_about_length or torch.compiler.is_compiling():
+            return
+        if position_ids is None:
+            beyond = rows * (length - limit)
+        else:
+            # In generation one row of positions stands for all.
+            beyond = int((position_ids >= limit).sum()) * rows // len(position_ids)
+        if beyond:
+            self._warned_about_length = True
+            logger.warning(
+                f"{beyond} token(s) of this batch stand beyond the {limit} learned positions and get no position "
+                "code. Train with a larger `max_position_embeddings` or with sinusoidal positions."
+            )
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        length: int | None = None,
+    ) -> torch.Tensor:
+        """`(B, N, embedding_size)` of ids `(B, N)` or of word vectors given as `inputs_embeds`.
+
+        `length` bounds the positions when `position_ids` are given (N otherwise).
+        """
+        words = inputs_embeds if input_ids is None else self.embed_words(input_ids)
+        if words is None:
+            raise ValueError("Give `input_ids` or `inputs_embeds`.")
+        if self.config.position_embedding_type != "none":
+            length = length or words.shape[1]
+            self._warn_about_length(words.shape[0], length, position_ids)
+            positions = self.embed_positions(length, position_ids, words.device)
+            words = words + positions.to(words.dtype)
+        return self.dropout(words)
+
+
+class WordProjections:
+    """Query, key and value of every word, for an attention that reads word vector + position code alone.
+
+    W (e + p) = W e + W p, so a word's part is computed once, at the first text, in a fraction of a second. Only in
+    `torch.inference_mode()` on a CPU. The vectors and maps that the table was made of are kept beside it and compared
+    with those of each batch, since not every change of a weight leaves a trace.
+    """
+
+    most_bytes = 2**28
+
+    def __init__(self) -> None:
+        self.table: torch.Tensor | None = None
+        self.words: Any = None
+        # Weights and, where there are any, biases of the three maps, side by side.
+        self.maps: list[torch.Tensor] = []
+
+    def __deepcopy__(self, memo: Any) -> "WordProjections":
+        return WordProjections()
+
+    def __reduce__(self) -> Any:
+        return WordProjections, ()
+
+    def __call__(
+        self,
+        embeddings: TextEmbeddings,
+        attention: MultiHeadAttention,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+    ) -> torch.Tensor | None:
+        """`(B, N, 3 * hidden_size)` of token ids `(B, N)`, or None where they are not to be had this way. Padding gets
+        what its place in the row gives it."""
+        if not torch.is_inference_mode_enabled() or embeddings.training or torch.is_autocast_enabled("cpu"):
+            return None
+        if not input_ids.is_cpu or not input_ids.numel() or not self._is_plain(embeddings, attention):
+            return None
+        # Places count from each row's first token.
+        if attention_mask is not None and (attention_mask[:, 1:] > attention_mask[:, :-1]).any():
+            return None
+        if (
+            embeddings.position_embeddings is not None
+            and input_ids.shape[1] > embeddings.config.max_position_embeddings
+        ):
+            return None
+        num_words, size = embeddings.word_embeddings.num_embeddings, 3 * attention.query.out_features
+        if num_words * size * embeddings.word_embeddings.weight.element_size() > self.most_bytes:
+            return None
+        parts = (attention.query, attention.key, attention.value)
+        maps: list[Any] = [[part.weight for part in parts]]
+        if attention.query.bias is not None:
+            maps.append([part.bias for part in parts])
+        if self.table is None or not self._is_made_of(embeddings.embed_words(input_ids), input_ids, maps):
+            self.words = embeddings.embed_words(torch.arange(num_words))
+            self.maps = [torch.cat(kind) for kind in maps]
+            self.table = nn.functional.linear(self.words, *self.maps)
+        rows = self.table.index_select(0, input_ids.flatten()).unflatten(0, input_ids.shape)
+        if embeddings.config.position_embedding_type == "none":
+            return rows
+        codes = embeddings.embed_positions(input_ids.shape[1], None, input_ids.device).to(rows.dtype)
+        # Without the biases, which each word's part has.
+        return rows.add_(nn.functional.linear(codes, self.maps[0]))
+
+    def _is_made_of(self, words: torch.Tensor, input_ids: torch.Tensor, maps: list[Any]) -> bool:
+        """Whether the table holds what these vectors `(B, N, embedding_size)` of words and these maps give."""
+        if self.words.dtype != words.dtype or len(self.maps) != len(maps) or int(input_ids.max()) >= len(self.words):
+            return False
+        kept = self.words.index_select(0, input_ids.flatten()).view_as(words)
+        return _same_bits(kept, words) and all(
+            all(map(_same_bits, whole.chunk(3), kind)) for whole, kind in zip(self.maps, maps, strict=True)
+        )
+
+    @staticmethod
+    def _is_plain(embeddings: TextEmbeddings, attention: MultiHeadAttention) -> bool:
+        """Whether nothing is there that would see or change what the modules compute: adapters, hooks, quantised or
+        offloaded weights."""
+        linear = (attention.query, attention.key, attention.value)
+        modules = [(embeddings, TextEmbeddings), (embeddings.word_embeddings, nn.Embedding)]
+        modules += [(module, nn.Linear) for module in linear]
+        return all(
+            type(module) is kind
+            and not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+            and all(type(weight) is nn.Parameter and weight.is_cpu for weight in module.parameters())
+            for module, kind in modules
+        )
+
+
+def _same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
+    if left.dtype == right.dtype and left.is_contiguous() and right.is_contiguous():
+        left, right = left.flatten(), right.flatten()
+        if left.numel() * left.element_size() % 8 == 0 and not (left.data_ptr() | right.data_ptr()) % 8:
+            # A CPU compares number by number, and these are fewer.
+            left, right = left.view(torch.int64), right.view(torch.int64)
+    return torch.equal(left, right)

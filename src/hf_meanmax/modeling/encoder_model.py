@@ -1,0 +1,114 @@
+"""The encoder model of every family: tokens -> hidden states -> latent rows -> embedding."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.configuration_utils import PreTrainedConfig
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from .attention import MultiHeadAttention
+from .base import LatentPreTrainedModel
+from .decoder_model import token_positions
+from .embeddings import TextEmbeddings, WordProjections
+from .encoders import ENCODERS
+from .layers import SequenceLayer
+from .outputs import LatentModelOutput
+from .pooling import POOLINGS
+
+NO_REPRESENTATION = (
+    "`pooling` is 'none': the decoder attends over all hidden states, and the model has no fixed representation, so no "
+    "latents, pooler_output or sentence embedding. Train one with a pooling, for instance 'inner_attention'."
+)
+
+
+class LatentEncoderModel(LatentPreTrainedModel):
+    """Token sequence -> hidden states -> latent rows Z -> sentence embedding."""
+
+    _can_record_outputs = {
+        "hidden_states": SequenceLayer,
+        "attentions": OutputRecorder(MultiHeadAttention, index=1),
+    }
+
+    def __init__(self, config: PreTrainedConfig) -> None:
+        super().__init__(config)
+        self.embeddings = TextEmbeddings(config)
+        self.sequence_encoder = ENCODERS[config.encoder_type](config)
+        self.pooler = POOLINGS[config.pooling](config)
+        self.word_projections = WordProjections() if config.encoder_type == "self_attention" else None
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def train(self, mode: bool = True) -> "LatentEncoderModel":
+        """[`torch.nn.Module.train`]; training has no use for the projections that encoding keeps."""
+        if mode and self.word_projections is not None:
+            self.word_projections = WordProjections()
+        return super().train(mode)
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        if self.word_projections is not None:
+            self.word_projections = WordProjections()
+        return super()._apply(*args, **kwargs)
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.embeddings.word_embeddings = value
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> LatentModelOutput:
+        """Encodes sentences.
+
+        Args:
+            input_ids: `(B, N)` token ids, or give `inputs_embeds` `(B, N, embedding_size)` instead.
+            attention_mask: `(B, N)`, 1 for tokens and 0 for padding on either side; None means no padding at all.
+
+        Raises:
+            ValueError: if not exactly one of `input_ids` and `inputs_embeds` is given.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("Give exactly one of `input_ids` and `inputs_embeds`.")
+        projected = None
+        # The first of the hidden states is what the first layer reads; 0 asks for it alone.
+        hidden_states_too = kwargs.get("output_hidden_states", self.config.output_hidden_states)
+        records_inputs = hidden_states_too is not None and hidden_states_too is not False
+        is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+        if not is_traced and self.word_projections is not None and input_ids is not None and not records_inputs:
+            attention: Any = self.sequence_encoder.layers[0].attention
+            projected = self.word_projections(self.embeddings, attention, input_ids, attention_mask)
+        inputs = projected
+        if inputs is None:
+            position_ids = None if attention_mask is None else token_positions(attention_mask)
+            inputs = self.embeddings(input_ids, inputs_embeds, position_ids)
+        hidden_states = self.sequence_encoder(inputs, attention_mask, projected=projected, **kwargs)
+        latents, pooling_attentions = self.pooler(hidden_states, attention_mask)
+        return LatentModelOutput(
+            last_hidden_state=hidden_states,
+            pooler_output=None if latents is None else latents.flatten(1),
+            latents=latents,
+            pooling_attentions=pooling_attentions,
+        )
+
+    def normalized_rows(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
+        """The flat embedding `(B, L * d)` with each latent row at unit length, as the released code encodes.
+
+        What a SentenceTransformer folder exported with `normalize="rows"` calls; such a vector cannot be decoded.
+
+        Raises:
+            ValueError: if the model has no fixed representation.
+        """
+        if not self.config.has_latents:
+            raise ValueError(NO_REPRESENTATION)
+        latents = self(input_ids=input_ids, attention_mask=attention_mask).latents
+        return nn.functional.normalize(latents, dim=-1).flatten(1)

@@ -1,0 +1,122 @@
+"""LSTMs and GRUs over padded sequences, and from a cache."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.cache_utils import Cache
+
+
+def run_recurrent(
+    network: nn.LSTM | nn.GRU,
+    inputs: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    state: Any = None,
+) -> torch.Tensor:
+    """Outputs `(B, N, d)` of an LSTM or GRU over the tokens of `inputs` `(B, N, input_size)`, padding on either side
+    left out.
+
+    `attention_mask` `(B, N)` is 0 at padding, where the output is 0; `state` is what to start from: h, or h and c,
+    `(directions, B, d)`.
+    """
+    if attention_mask is None:
+        return network(inputs, state)[0]
+    mask = attention_mask.bool()
+    # The tokens of a row side by side, from its first column on.
+    order = (~mask).long().argsort(dim=1, stable=True)
+    inputs, lengths = _reordered(inputs, order), mask.sum(dim=1)
+    outputs = (_run_packed if inputs.is_cuda else _run_padded)(network, inputs, lengths, state)
+    outputs = torch.zeros_like(outputs).scatter(1, order.unsqueeze(-1).expand_as(outputs), outputs)
+    return outputs.masked_fill(~mask.unsqueeze(-1), 0.0)
+
+
+def _run_packed(network: nn.LSTM | nn.GRU, inputs: torch.Tensor, lengths: torch.Tensor, state: Any) -> torch.Tensor:
+    # A row without tokens runs over one column of padding.
+    packed = nn.utils.rnn.pack_padded_sequence(inputs, lengths.clamp(min=1).cpu(), True, enforce_sorted=False)
+    outputs, _ = nn.utils.rnn.pad_packed_sequence(network(packed, state)[0], True, total_length=inputs.shape[1])
+    return outputs
+
+
+def _run_padded(network: nn.LSTM | nn.GRU, inputs: torch.Tensor, lengths: torch.Tensor, state: Any) -> torch.Tensor:
+    """Padding behind a row's end changes nothing before it, and the direction that reads from the end gets each row
+    turned round. On a CPU the gradient of a packed sequence fills a matrix of zeros as large as the batch at each step.
+    """
+    if not network.bidirectional:
+        return network(inputs, state)[0]
+    places = torch.arange(inputs.shape[1], device=inputs.device)
+    backward = lengths.unsqueeze(1) - 1 - places
+    backward = torch.where(backward >= 0, backward, places)
+    is_lstm = isinstance(network, nn.LSTM)
+    run: Any = torch.lstm if is_lstm else torch.gru
+    if state is None:
+        zeros = inputs.new_zeros(2, len(inputs), network.hidden_size)
+        state = (zeros, zeros) if is_lstm else zeros
+    outputs = []
+    for direction, suffix in enumerate(("", "_reverse")):
+        weights = [getattr(network, f"{name}_l0{suffix}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+        own = slice(direction, direction + 1)
+        start = tuple(part[own] for part in state) if is_lstm else state[own]
+        read = _reordered(inputs, backward) if direction else inputs
+        said = run(read, start, weights, True, 1, 0.0, network.training, False, True)[0]
+        outputs.append(_reordered(said, backward) if direction else said)
+    return torch.cat(outputs, dim=-1)
+
+
+def _reordered(states: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+    """`(B, N, d)` with the places `(B, N)` of each row in another order."""
+    return states.gather(1, order.unsqueeze(-1).expand_as(states))
+
+
+def cached_state(
+    past_key_values: Cache | None, layer_idx: int, start: tuple[torch.Tensor, ...]
+) -> tuple[torch.Tensor, ...]:
+    """The state after the last word of a cache, or `start` where there is none: h, or h and c, `(B, d)` each."""
+    past = 0 if past_key_values is None else int(past_key_values.get_seq_length(layer_idx))
+    if past_key_values is None or past == 0:
+        return start
+    layer = past_key_values.layers[layer_idx]
+    return tuple(kept[:, 0, past - 1] for kept in (layer.keys, layer.values)[: len(start)])
+
+
+def run_recurrent_on(
+    network: nn.LSTM | nn.GRU,
+    inputs: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    state: tuple[torch.Tensor, ...],
+    past_key_values: Cache | None,
+    layer_idx: int,
+) -> torch.Tensor:
+    """Outputs `(B, T, d)` of an LSTM or GRU of one direction that goes on where a cache ends, or starts from `state`.
+
+    The states of all past steps are kept as the keys (h) and values (c, for a GRU h again) of an attention with one
+    head, so every kind of cache, beam search and cropping works as it does there.
+
+    Args:
+        inputs: `(B, T, input_size)`.
+        attention_mask: `(B, past + T)`, 0 at padding.
+        state: h, or h and c, `(B, d)` before the first word.
+        past_key_values: the cache, extended in place.
+        layer_idx: place of the layer in it.
+    """
+    state = cached_state(past_key_values, layer_idx, state)
+    # A GPU takes whole states of the inputs' type alone; under autocast an LSTM gives another type than it takes.
+    state = tuple(part.to(inputs.dtype).contiguous() for part in state)
+    if past_key_values is None:
+        return run_recurrent(network, inputs, attention_mask, _packed(state))
+    outputs = []
+    for t in range(inputs.shape[1]):
+        output, packed = network(inputs[:, t : t + 1], _packed(state))
+        next_state = [part[0].to(inputs.dtype) for part in (packed if isinstance(packed, tuple) else (packed,))]
+        if attention_mask is not None:
+            is_word = attention_mask[:, t - inputs.shape[1]].bool().unsqueeze(-1)
+            next_state = [torch.where(is_word, new, old) for new, old in zip(next_state, state, strict=True)]
+        state = tuple(next_state)
+        past_key_values.update(state[0][:, None, None], state[-1][:, None, None], layer_idx)
+        outputs.append(output)
+    return torch.cat(outputs, dim=1)
+
+
+def _packed(state: tuple[torch.Tensor, ...]) -> Any:
+    """h, or h and c, as a network of one direction takes them."""
+    h, *c = (part[None] for part in state)
+    return (h, *c) if c else h
