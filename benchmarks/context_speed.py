@@ -71,7 +71,7 @@ def main() -> None:
             sampler = CandidateSampler(store.token_counts, args.negatives) if args.softmax == "sampled" else None
             batches = MicroBatches(sentences, BatchPlan(sentences.costs(), budget, 1), candidates=sampler)
             feed = partial(feed_decoder, inputs=inputs)
-            loops[name] = Ours(args, store, model, batches, return_logits=args.softmax == "full", feed=feed)
+            loops[name] = Ours(args, store, model, batches, softmax=args.softmax, feed=feed)
         print(f"{args.softmax} softmax, about {args.sentences} sentences a step")
         compare_loops(loops, args.rounds, args.steps, "sentences")
 

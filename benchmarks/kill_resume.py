@@ -24,7 +24,7 @@ from pathlib import Path
 
 import psutil
 
-MODULE = "hf_meanmax.training.pretrain"
+MODULE = ["hf_meanmax.commands", "pretrain"]
 WORDS = [f"{first}{last}" for first in "bdfgklmnprst" for last in ("ao", "ei", "ou", "ia", "en", "ul")]
 
 
@@ -40,7 +40,7 @@ class Processes:
             self.codes: dict[int, int] = {}
         else:
             launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(number), "--master_port", str(port)]
-            command = [sys.executable, *(launcher if number > 1 else []), "-m", MODULE, *words]
+            command = [sys.executable, *(launcher if number > 1 else []), "-m", *MODULE, *words]
             environment = {**os.environ, "ACCELERATE_USE_CPU": "true"}
             with open(log, "a") as file:
                 self.pids = [subprocess.Popen(command, stdout=file, stderr=file, env=environment).pid]
@@ -74,7 +74,7 @@ class Processes:
 
 
 def forked(rank: int, number: int, port: int, words: list[str], log: Path) -> int:
-    from hf_meanmax.training import pretrain
+    from hf_meanmax.commands import pretrain
 
     pid = os.fork()
     if pid:

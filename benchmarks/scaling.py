@@ -43,6 +43,7 @@ from hf_meanmax.hardware import (
     peak_memory_bytes,
     synchronize,
 )
+from hf_meanmax.objectives import TrainingModel, build_objectives
 from hf_meanmax.plots.training import read_metrics
 from hf_meanmax.tokenization import train_tokenizer
 from hf_meanmax.training.optimizer import clip_gradients
@@ -74,10 +75,11 @@ def measure(task: dict[str, Any]) -> dict[str, float]:
         "candidate_log_prob": torch.zeros(len(candidates), device=device),
     }  # fmt: skip
     optimizer = make_optimizer(model, task["lazy"])
+    training_model = TrainingModel(model, build_objectives(config, "sampled"))
 
     def train() -> None:
         with torch.autocast(device.type, torch.bfloat16, enabled=use_bf16):
-            model(**batch, num_items_in_batch=ids.numel(), use_cache=False, return_logits=False).loss.backward()
+            training_model(**batch, num_items_in_batch=ids.numel()).loss.backward()
         clip_gradients(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

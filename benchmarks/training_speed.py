@@ -29,6 +29,7 @@ from hf_meanmax.hardware import (
     measure_matrix_rate,
     peak_memory_bytes,
 )
+from hf_meanmax.objectives import TrainingModel, build_objectives
 from hf_meanmax.tokenization import train_tokenizer
 from hf_meanmax.training.optimizer import RowAdam, clip_gradients
 
@@ -124,10 +125,10 @@ def make_optimizer(model, lazy=False):
 class Ours:
     """What the training loop does at each step; on reconstruction with a sampled softmax unless `batches` are given.
 
-    `return_logits` is the full softmax, `feed(model, batch)` gives the decoder other inputs.
+    `feed(model, batch)` gives the decoder other inputs.
     """
 
-    def __init__(self, args, store, model, batches=None, return_logits=False, feed=None):
+    def __init__(self, args, store, model, batches=None, softmax="sampled", feed=None):
         self.model = model
         self.device = model.device
         self.use_bf16 = is_bf16_fast(self.device)
@@ -136,11 +137,17 @@ class Ours:
             plan = BatchPlan(store.lengths, args.batch_tokens, args.accumulation)
             batches = MicroBatches(store, plan, candidates=CandidateSampler(store.token_counts, args.negatives))
         self.batches = batches.iterate(0)
-        self.return_logits = return_logits
+        self.training_model = TrainingModel(model, build_objectives(model.config, softmax))
         self.feed = feed
         self.num_candidates = 0
         self.sentences = 0
         self.flops_per_token = 0.0
+
+    def count_flops(self, batch):
+        def loss(twin, batch):
+            return TrainingModel(twin, self.training_model.objectives)(**batch, num_items_in_batch=1).loss
+
+        return count_flops(self.model, batch, loss)
 
     def run(self, steps):
         tokens, seconds = 0, 0.0
@@ -148,7 +155,7 @@ class Ours:
             _, micro_batches, num_targets = next(self.batches)
             if not self.flops_per_token:
                 # Slow to count, and much the same for every batch.
-                self.flops_per_token = sum(count_flops(self.model, batch) for batch in micro_batches) / num_targets
+                self.flops_per_token = sum(self.count_flops(batch) for batch in micro_batches) / num_targets
             self.num_candidates = len(micro_batches[0].get("candidate_ids", ()))
             start = time.perf_counter()
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.use_bf16):
@@ -156,10 +163,7 @@ class Ours:
                     batch = {name: tensor.to(self.device) for name, tensor in batch.items()}
                     if self.feed is not None:
                         batch = self.feed(self.model, batch)
-                    output = self.model(
-                        **batch, num_items_in_batch=num_targets, use_cache=False, return_logits=self.return_logits
-                    )
-                    output.loss.backward()
+                    self.training_model(**batch, num_items_in_batch=num_targets).loss.backward()
                     self.sentences += len(batch["input_ids"])
             clip_gradients(self.model.parameters(), 1.0)
             self.optimizer.step()

@@ -21,6 +21,7 @@ from hf_meanmax.hardware import (
     uses_bf16,
 )
 from tiny_model import make_model
+from training_loss import training_loss
 
 CPU = torch.device("cpu")
 B, N, V, E, D, F, L = 3, 7, 50, 8, 16, 24, 2
@@ -63,7 +64,9 @@ def test_flops_of_an_lstm():
 def test_flops_of_a_sampled_step(model):
     candidates = {"candidate_ids": torch.arange(30), "candidate_log_prob": torch.zeros(30)}
     # The product with a row of ones that sums the bias's gradient counts too.
-    flops = count_flops(model, batch(**candidates))
+    flops = count_flops(
+        model, batch(**candidates), lambda twin, given: training_loss(twin, given, softmax="sampled").loss
+    )
     assert flops - 3 * forward_products(outputs=30) in (0, 2 * B * N * 30)
 
 

@@ -7,6 +7,7 @@ import ctypes
 import os
 import sys
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -87,8 +88,18 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def count_flops(model: Any, batch: dict[str, torch.Tensor]) -> int:
-    """FLOPs of the matrix products of one forward and backward pass, counted without computing anything."""
+def count_flops(
+    model: Any,
+    batch: dict[str, torch.Tensor],
+    loss: Callable[[Any, dict[str, torch.Tensor]], torch.Tensor] | None = None,
+) -> int:
+    """FLOPs of the matrix products of one forward and backward pass, counted without computing anything.
+
+    Args:
+        model: a model of this package.
+        batch: its inputs.
+        loss: what is computed of a model and a batch; by default the model's own loss.
+    """
     config = copy.deepcopy(model.config)
     config._attn_implementation = "eager"
     with torch.device("meta"):
@@ -98,7 +109,8 @@ def count_flops(model: Any, batch: dict[str, torch.Tensor]) -> int:
     # Padding changes no product, and a mask would have to be looked at.
     meta = {name: tensor.to("meta") for name, tensor in batch.items() if name != "attention_mask"}
     with FlopCounterMode(display=False) as counter:
-        twin(**meta, num_items_in_batch=1).loss.backward()
+        value = twin(**meta, num_items_in_batch=1).loss if loss is None else loss(twin, meta)
+        value.backward()
     return counter.get_total_flops()
 
 

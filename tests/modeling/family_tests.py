@@ -22,7 +22,8 @@ from transformers import AutoConfig, AutoModel
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from hf_meanmax.modeling.pooling import attention_penalty
+from hf_meanmax.modeling.losses import attention_penalty
+from training_loss import training_loss, training_model
 
 PAD, UNK, START, END = 0, 1, 2, 3
 IGNORE = -100
@@ -110,9 +111,14 @@ def read_of(output) -> torch.Tensor:
     return output.last_hidden_state if output.latents is None else output.latents
 
 
+def labelled(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What the models themselves take of a batch."""
+    return {name: batch[name] for name in ("input_ids", "attention_mask", "labels") if name in batch}
+
+
 def words_loss(config, output) -> torch.Tensor:
     """The loss of the words alone, without that of the pooling's heads."""
-    penalty = output.attention_penalty
+    penalty = output.losses.get("attention_penalty")
     return output.loss if penalty is None else output.loss - config.attention_penalty * penalty
 
 
@@ -477,27 +483,30 @@ print("done")
         """Padded on either side, with or without spare columns, in a batch or alone: the same numbers."""
         model = self.full(variant, torch.float64)
         model.set_attn_implementation(attention)
-        alone = []
+        alone, trained = [], []
         for ids in SENTENCES:
             batch = self.batch(model.config, [ids])
             del batch["attention_mask"]
-            alone.append(model(**batch))
+            alone.append(model(**labelled(batch)))
+            trained.append(training_loss(model, batch))
         states = [model.encoder(input_ids=torch.tensor([ids])).last_hidden_state[0] for ids in SENTENCES]
         targets = torch.tensor([len(ids) for ids in SENTENCES], dtype=torch.float64)
-        losses = torch.stack([words_loss(model.config, output) for output in alone])
+        losses = torch.stack([words_loss(model.config, output) for output in trained])
         loss = (losses * targets).sum() / targets.sum()
         penalty = None
         if model.config.attention_penalty:
-            penalty = torch.stack([output.attention_penalty for output in alone]).mean()
+            penalty = torch.stack([output.losses["attention_penalty"] for output in trained]).mean()
         for side in ("right", "left"):
             for extra in (0, 3):
                 batch = self.batch(model.config, side=side, extra=extra)
                 real, said = batch["attention_mask"] == 1, batch["labels"] != IGNORE
-                output = model(**batch)
-                for given in (output, model(**batch, return_logits=False)):
+                output = model(**labelled(batch))
+                for softmax in ("full", "chunked"):
+                    given = training_loss(model, batch, softmax=softmax)
                     close(words_loss(model.config, given), loss)
                     if penalty is not None:
-                        close(given.attention_penalty, penalty)
+                        close(given.losses["attention_penalty"], penalty)
+                        close(output.attention_penalty, penalty)
                 # The labels come from the input, or every place has a prediction.
                 close(model(**text_of(batch)).logits[:, : said.shape[1]][said], output.logits[said])
                 hidden = model.encoder(**text_of(batch)).last_hidden_state
@@ -517,7 +526,8 @@ print("done")
         ):
             model.zero_grad()
             for batch in batches:
-                model(**batch, num_items_in_batch=10, num_sentences_in_batch=4).loss.backward()
+                batch["num_sentences_in_batch"] = torch.tensor(4)
+                training_loss(model, batch, num_items_in_batch=10).loss.backward()
             sums.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
         for other in sums[1:]:
             for a, b in zip(sums[0], other, strict=True):
@@ -533,6 +543,7 @@ print("done")
                 # A change of any weight must be seen.
                 with torch.no_grad():
                     weight.mul_(1.1)
+                    model.cache_word_projections()
             for mask in (text["attention_mask"], None):
                 with torch.no_grad():
                     expected = model(input_ids=text["input_ids"], attention_mask=mask)
@@ -548,8 +559,8 @@ print("done")
         assert recorded[0].shape[-1] == model.config.embedding_size
         model.word_projections.table = torch.full_like(model.word_projections.table, torch.nan)
         left = text_of(make_batch(side="left"))
-        for context in (torch.no_grad(), torch.autocast("cpu", torch.bfloat16)):
-            with context:
+        for dtype in (torch.float32, torch.bfloat16):
+            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
                 assert model(**text).last_hidden_state.isfinite().all()
         with torch.inference_mode():
             assert model(**left).last_hidden_state.isfinite().all()
@@ -579,8 +590,8 @@ print("done")
         outputs = BaseModelOutput(last_hidden_state=model.encoder(**text_of(make_batch())).latents)
         with pytest.raises(ValueError, match="`labels`, `decoder_input_ids` or `input_ids`"):
             model(encoder_outputs=outputs)
-        with pytest.raises(ValueError, match="`labels` and `candidate_log_prob`"):
-            model(**make_batch(), candidate_ids=torch.arange(4))
+        with pytest.raises(ValueError, match="`candidate_ids` and `candidate_log_prob`"):
+            training_loss(model, {**make_batch(), "candidate_ids": torch.arange(4)}, softmax="sampled")
 
     @pytest.mark.parametrize("tokens", [[[END]], [[UNK, UNK, END]], [[UNK], [END]], [[PAD, PAD, PAD]], [[5, 6, END]]])
     @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -619,7 +630,7 @@ print("done")
     def test_every_parameter_learns(self, variant):
         """Non-zero finite gradients, also under dropout; a frozen table gets none."""
         model = self.full(variant, torch.float64).train()
-        model(**self.batch(model.config)).loss.backward()
+        training_loss(model, self.batch(model.config)).loss.backward()
         for name, parameter in model.named_parameters():
             if not parameter.requires_grad:
                 assert parameter.grad is None, name
@@ -638,7 +649,7 @@ print("done")
             if checkpointing:
                 model.gradient_checkpointing_enable()
                 assert model.is_gradient_checkpointing
-            model(**self.batch(model.config)).loss.backward()
+            training_loss(model, self.batch(model.config)).loss.backward()
             gradients.append({n: p.grad for n, p in model.named_parameters() if p.grad is not None})
         assert gradients[0].keys() == gradients[1].keys()
         for name, expected in gradients[0].items():
@@ -657,13 +668,13 @@ print("done")
             "candidate_log_prob": torch.zeros(model.config.vocab_size, dtype=torch.float64),
         }
         for extra in ({}, {"num_items_in_batch": torch.tensor(33)}):
-            expected = model(**batch, **extra)
-            chunked = model(**batch, **extra, return_logits=False)
-            sampled = model(**batch, **extra, **everything)
-            assert chunked.logits is None
-            assert sampled.logits is None
+            expected = training_loss(model, batch, **extra)
+            chunked = training_loss(model, batch, **extra, softmax="chunked")
+            sampled = training_loss(model, {**batch, **everything}, **extra, softmax="sampled")
             close(chunked.loss, expected.loss)
             close(sampled.loss, expected.loss)
+            if batch.keys() == labelled(batch).keys():
+                close(model(**batch, **extra).loss, expected.loss)
 
     @pytest.mark.parametrize("side", ["left", "right"])
     def test_inputs_that_a_collator_made(self, side):
@@ -678,7 +689,7 @@ print("done")
         from transformers import Trainer, TrainingArguments
 
         model = self.full(**self.no_dropout())
-        batch = self.batch(model.config)
+        batch = labelled(self.batch(model.config))
         rows = [{name: values[row] for name, values in batch.items()} for row in range(len(SENTENCES))]
         arguments = TrainingArguments(
             str(tmp_path), per_device_train_batch_size=2, gradient_accumulation_steps=2, num_train_epochs=1,
@@ -699,13 +710,13 @@ print("done")
     @pytest.mark.parametrize("how", ["autocast", "weights"])
     def test_bfloat16_is_close(self, variant, how):
         model = self.full(variant)
-        batch = self.batch(model.config)
+        batch = labelled(self.batch(model.config))
         expected = model(**batch)
         if how == "weights":
             model = model.to(torch.bfloat16)
         with torch.autocast("cpu", torch.bfloat16, enabled=how == "autocast"):
             output = model(**batch)
-            chunked = model(**batch, return_logits=False).loss
+            chunked = training_loss(model, batch, softmax="chunked").loss
             model(**batch).loss.backward()
             said = self.say(model, 4, **text_of(batch))
         real = batch["attention_mask"].unsqueeze(-1) if output.latents is None else 1
@@ -731,9 +742,10 @@ print("done")
             "candidate_ids": torch.arange(vocab_size),
             "candidate_log_prob": torch.zeros(vocab_size),
         }
-        expected = model(**batch).loss
+        step = training_model(model, batch, softmax="sampled")
+        expected = step(**batch).loss
         torch._dynamo.reset()
-        loss = torch.compile(model, backend="eager", fullgraph=True, dynamic=True)(**batch).loss
+        loss = torch.compile(step, backend="eager", fullgraph=True, dynamic=True)(**batch).loss
         loss.backward()
         torch.testing.assert_close(loss, expected, atol=1e-6, rtol=1e-6)
 
@@ -741,30 +753,27 @@ print("done")
         """alpha ||W u + b - t||^2, in the mean over sentences that have a t, for every family."""
         model = self.full(dtype=torch.float64, teacher_size=5)
         batch = self.batch(model.config)
-        plain = model(**batch)
-        assert plain.teacher_loss is None
+        plain, latents = training_loss(model, batch), model(**labelled(batch)).latents
         wanted = torch.randn(len(SENTENCES), 5, dtype=torch.float64)
-        output = model(**batch, teacher_embeddings=wanted, teacher_weight=3.0)
+        batch["teacher_embeddings"] = wanted
+        output = training_loss(model, batch, teacher_weight=3.0)
         head = model.teacher_head
-        mapped = plain.latents.flatten(1) @ head.weight.T + head.bias
-        close(output.teacher_loss, (mapped - wanted).square().sum(dim=1).mean())
-        close(output.loss, plain.loss + 3 * output.teacher_loss)
-        close(output.logits, plain.logits)
+        mapped = latents.flatten(1) @ head.weight.T + head.bias
+        close(output.losses["teacher_loss"], (mapped - wanted).square().sum(dim=1).mean())
+        close(output.loss, plain.loss + 3 * output.losses["teacher_loss"])
+        close(output.losses["decoding"], plain.losses["decoding"])
         output.loss.backward()
         assert head.weight.grad.abs().max() > 1e-7
         assert model.encoder.embeddings.word_embeddings.weight.grad.abs().max() > 1e-7
         # A row that has none counts nowhere, and parts of a batch add up to the whole.
         wanted[1] = float("nan")
-        some = model(**batch, teacher_embeddings=wanted).teacher_loss
+        some = training_loss(model, batch).losses["teacher_loss"]
         close(some, (mapped - wanted).square().sum(dim=1)[[0, 2, 3]].mean())
-        parts = [
-            model(
-                **{name: tensor[rows] for name, tensor in batch.items()},
-                teacher_embeddings=wanted[rows],
-                num_sentences_in_batch=torch.tensor(3),
-            ).teacher_loss
-            for rows in (slice(0, 2), slice(2, 4))
-        ]
+        parts = []
+        for rows in (slice(0, 2), slice(2, 4)):
+            part = {name: tensor[rows] for name, tensor in batch.items()}
+            part["num_sentences_in_batch"] = torch.tensor(3)
+            parts.append(training_loss(model, part).losses["teacher_loss"])
         close(sum(parts), some)
         model.save_pretrained(tmp_path)
         assert torch.equal(self.family.auto_full_class.from_pretrained(tmp_path).teacher_head.weight, head.weight)
@@ -772,13 +781,13 @@ print("done")
             AutoModel.from_pretrained(tmp_path)
         assert messages == []
         with pytest.raises(ValueError, match="need a model with `teacher_size`"):
-            self.full()(**make_batch(), teacher_embeddings=wanted)
+            training_loss(self.full(), {**make_batch(), "teacher_embeddings": wanted})
 
     # Attention
 
     def test_attention_backends_agree(self, variant):
         model = self.full(variant, torch.float64)
-        batch = self.batch(model.config, side="left")
+        batch = labelled(self.batch(model.config, side="left"))
         expected = model(**batch)
         model.set_attn_implementation("eager")
         close(model(**batch).logits[batch["labels"] != IGNORE], expected.logits[batch["labels"] != IGNORE])
@@ -932,7 +941,7 @@ print("done")
     def test_what_the_encoder_gives_is_decoded(self, variant):
         """As it is: of rows and hidden states the decoder takes what it reads."""
         model = self.full(variant, torch.float64)
-        batch = self.batch(model.config, side="left")
+        batch = labelled(self.batch(model.config, side="left"))
         text = text_of(batch)
         encoded = model.get_encoder()(**text)
         close(model(encoder_outputs=encoded, **batch).loss, model(**batch).loss - self.penalty(model, text))
@@ -1092,13 +1101,9 @@ print("done")
         latents = model.encoder(**text_of(make_batch())).latents.detach()
         embedding = latents.flatten(1)
         size = embedding.shape[1]
-        broken, single = embedding.clone(), embedding.clone()
+        broken = embedding.clone()
         broken[2, 3] = float("nan")
-        single[1] /= single[1].norm()
         refused = [
-            (torch.nn.functional.normalize(embedding, dim=-1), "4 of 4 sentence embeddings are L2-normalised"),
-            (single, "1 of 4 sentence embeddings are L2-normalised"),
-            (torch.nn.functional.normalize(latents, dim=-1).flatten(1), "L2-normalised"),
             (embedding[:, : size // 2 + 1], "truncated vector, or one of another model"),
             (embedding[0, : size - 1], "truncated vector, or one of another model"),
             (torch.cat([embedding, embedding], dim=-1), "truncated vector, or one of another model"),

@@ -12,7 +12,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification, Trainer,
 
 import hf_meanmax
 from hf_meanmax.modeling.classifiers import split_pairs
-from hf_meanmax.modeling.pooling import attention_penalty
+from hf_meanmax.modeling.losses import attention_penalty
 
 pytest.register_assert_rewrite("modeling.family_tests")
 

@@ -29,6 +29,8 @@ from hf_meanmax import (
     StructuredSelfAttentionModel,
 )
 from hf_meanmax.modeling.embeddings import sinusoidal_positions
+from hf_meanmax.objectives import Decoding, TrainingModel
+from training_loss import training_loss
 
 pytest.register_assert_rewrite("modeling.family_tests")
 
@@ -554,27 +556,25 @@ class TestMeanMaxAAE(FamilyTests):
         batch = make_batch()
         around = torch.tensor([[5, 9, 8, 7], [6, 5, -100, -100], [8, -100, -100, -100], [-100, -100, -100, -100]])
         alone = model(**batch)
-        both = model(**batch, context_targets=around, context_weight=0.25)
+        batch["context_targets"] = around
+        both = training_loss(model, batch, softmax="chunked", context_weight=0.25)
         scores = model.lm_head(model.context_decoder(alone.latents))[:, :4]
         num_targets = (batch["labels"] != -100).sum()
         summed = torch.nn.functional.cross_entropy(scores.flatten(0, 1), around.flatten(), reduction="sum")
-        torch.testing.assert_close(both.context_loss, summed / num_targets)
+        torch.testing.assert_close(both.losses["context_loss"], summed / num_targets)
         torch.testing.assert_close(both.loss, alone.loss + 0.25 * summed / num_targets)
-        assert torch.equal(both.logits, alone.logits)
+        torch.testing.assert_close(both.losses["decoding"], alone.loss)
         # In two halves of a step, with the number of targets of all of it; and with a sampled softmax.
         halves = [
-            model(
-                **{name: value[rows] for name, value in batch.items()}, context_targets=around[rows],
-                num_items_in_batch=num_targets,
-            ).loss
+            training_loss(model, {name: value[rows] for name, value in batch.items()}, num_targets).loss
             for rows in (slice(0, 2), slice(2, 4))
-        ]  # fmt: skip
+        ]
         torch.testing.assert_close(sum(halves), alone.loss + summed / num_targets)
         candidates = {"candidate_ids": torch.arange(40), "candidate_log_prob": torch.zeros(40)}
-        sampled = model(**batch, context_targets=around, context_weight=0.25, **candidates)
+        sampled = training_loss(model, {**batch, **candidates}, softmax="sampled", context_weight=0.25)
         torch.testing.assert_close(sampled.loss, both.loss)
-        torch.testing.assert_close(sampled.context_loss, both.context_loss)
-        both.context_loss.backward()
+        torch.testing.assert_close(sampled.losses["context_loss"], both.losses["context_loss"])
+        both.losses["context_loss"].backward()
         assert all(parameter.grad is None for parameter in model.decoder.parameters())
         assert all(parameter.grad.abs().sum() > 0 for parameter in model.context_decoder.parameters())
         assert any(parameter.grad is not None for parameter in model.encoder.parameters())
@@ -582,11 +582,13 @@ class TestMeanMaxAAE(FamilyTests):
     def test_words_around_a_text_need_their_decoder(self):
         batch = make_batch()
         with pytest.raises(ValueError, match="`context_targets` need a model with `context_channels`"):
-            self.full()(**batch, context_targets=batch["labels"])
-        with pytest.raises(ValueError, match=r"`context_targets` need a model with .* `labels` beside them"):
-            self.full("context")(**text_of(batch), context_targets=batch["labels"])
+            training_loss(self.full(), {**batch, "context_targets": batch["labels"]})
+        with pytest.raises(ValueError, match="needs `labels`, which the batch lacks"):
+            training_loss(self.full("context"), {**text_of(batch), "context_targets": batch["labels"]})
         with pytest.raises(ValueError, match="`context_targets` has 13 places; this decoder predicts 12 words"):
-            self.full("context")(**batch, context_targets=torch.full((4, 13), 5))
+            training_loss(self.full("context"), {**batch, "context_targets": torch.full((4, 13), 5)})
+        with pytest.raises(ValueError, match="`context_targets` is in the batch, but no objective reads it"):
+            TrainingModel(self.full("context"), [Decoding()])(**batch, context_targets=batch["labels"])
 
     def test_normalised_rows(self):
         encoder = self.full().encoder
@@ -657,17 +659,17 @@ class TestRNNCNN(FamilyTests):
         assert [name for name in shapes if name.startswith(("lm_head", "output_projection"))] == []
         assert RNNCNNConfig(embedding_size=100).decoder_channels == [600, 1200, 100]
 
-    def test_words_are_predicted_at_once_or_said_one_by_one(self, variant):
+    def test_each_kind_of_decoder_has_its_own_method(self, variant):
         """Each kind of decoder has its own method, and refuses the other with the reason."""
         model = self.full(variant)
         text, kind = text_of(make_batch()), model.config.decoder_type
         embedding = model.encoder(**text).pooler_output
         for source in (text, {"sentence_embedding": embedding}):
             if model.config.is_autoregressive:
-                with pytest.raises(ValueError, match=f"'{kind}', which says one word after the other: use generate"):
+                with pytest.raises(ValueError, match=f"'{kind}', which is autoregressive: use generate"):
                     model.predict_words(**source)
             else:
-                with pytest.raises(ValueError, match=f"'{kind}', which predicts all words at once .* predict_words"):
+                with pytest.raises(ValueError, match=f"'{kind}', which is not autoregressive: use predict_words"):
                     model.generate(**source)
         given = {"encoder_outputs": (embedding.view(4, -1, 32),), "decoder_input_ids": torch.full((4, 1), 2)}
         if model.config.is_autoregressive:
@@ -729,14 +731,13 @@ class TestRNNCNN(FamilyTests):
         model = self.full(previous, torch.float64)
         batch = make_batch()
         labels = make_batch([[9, 3], [5, 6, 7, 8, 9, 10, 11, 12, 3], [21, 3], [3]])["labels"]
-        both = model(**batch, previous_targets=labels)
+        both = training_loss(model, {**batch, "previous_targets": labels})
         following = model(**batch, num_items_in_batch=1).loss
         swapped = copy.deepcopy(model)
         swapped.decoder = swapped.previous_decoder
         before = swapped(**text_of(batch), labels=labels, num_items_in_batch=1).loss
         num_targets = (batch["labels"] != -100).sum() + (labels != -100).sum()
         torch.testing.assert_close(both.loss, (following + before) / num_targets)
-        torch.testing.assert_close(both.logits, model(**batch).logits)
         assert (before - model(**text_of(batch), labels=labels, num_items_in_batch=1).loss).abs() > 1e-3
         model(**batch).loss.backward()
         assert all(parameter.grad is None for parameter in model.previous_decoder.parameters())
@@ -744,11 +745,11 @@ class TestRNNCNN(FamilyTests):
     def test_previous_sentence_needs_its_decoder(self):
         batch = make_batch()
         with pytest.raises(ValueError, match="need a model with `predict_previous=True`"):
-            self.full("gru")(**batch, previous_targets=batch["labels"])
+            training_loss(self.full("gru"), {**batch, "previous_targets": batch["labels"]})
         with pytest.raises(ValueError, match="need a model with `predict_previous=True`"):
-            self.full()(**batch, previous_targets=batch["labels"])
-        with pytest.raises(ValueError, match="`previous_targets` need `labels`"):
-            self.full("skip_thought")(**text_of(batch), previous_targets=batch["labels"])
+            training_loss(self.full(), {**batch, "previous_targets": batch["labels"]})
+        with pytest.raises(ValueError, match="needs `labels`, which the batch lacks"):
+            training_loss(self.full("skip_thought"), {**text_of(batch), "previous_targets": batch["labels"]})
 
 
 class TestStructuredSelfAttention(FamilyTests):
@@ -776,11 +777,12 @@ class TestStructuredSelfAttention(FamilyTests):
         by_hand = torch.stack([((row @ row.T - torch.eye(3)) ** 2).sum() for row in weights])
         close(output.attention_penalty, by_hand.mean())
         close(output.loss, plain.loss + output.attention_penalty)
-        close(model(**batch, return_logits=False).loss, output.loss)
-        parts = [
-            model(**{k: v[rows] for k, v in batch.items()}, num_sentences_in_batch=torch.tensor(4)).attention_penalty
-            for rows in (slice(0, 1), slice(1, 4))
-        ]
+        close(training_loss(model, batch, softmax="chunked").loss, output.loss)
+        parts = []
+        for rows in (slice(0, 1), slice(1, 4)):
+            part = {name: tensor[rows] for name, tensor in batch.items()}
+            part["num_sentences_in_batch"] = torch.tensor(4)
+            parts.append(training_loss(model, part).losses["attention_penalty"])
         close(sum(parts), output.attention_penalty)
         # Where targets alone are counted, as transformers' Trainer does, a part counts by its share of them.
         targets = (batch["labels"] != -100).sum(dim=1)
@@ -793,30 +795,6 @@ class TestStructuredSelfAttention(FamilyTests):
         close(sum(part.loss for part in parts), plain.loss + sum(part.attention_penalty for part in parts))
         batch["labels"][1] = -100
         close(model(**batch).attention_penalty, by_hand[[0, 2, 3]].mean())
-
-
-@pytest.mark.parametrize(
-    ("family", "variant"),
-    [
-        (MEAN_MAX_AAE, "paper"),
-        (GATED_MEAN_MAX_AAE, "gated_rae"),
-        (GATED_MEAN_MAX_AAE, "deep_gated_rae"),
-        (RNN_CNN, "gru"),
-    ],
-    ids=["mean_max", "mean_max_last", "mean_first", "rnn_cnn"],
-)
-def test_swapped_rows_are_refused(family, variant):
-    config = family.config_class(**{**family.tiny, **family.variants[variant]})
-    model = family.full_class(config).eval()
-    latents = model.encoder(**text_of(make_batch())).latents.detach()
-    order = [1, 0, *range(2, config.num_latents)]
-    with pytest.raises(ValueError, match="max row lies below its mean row"):
-        model.generate(sentence_embedding=latents[:, order])
-    # One foreign vector is found among many good ones.
-    many = latents.repeat(500, 1, 1)
-    many[77] = many[77, order]
-    with pytest.raises(ValueError, match="max row lies below its mean row"):
-        model.generate(sentence_embedding=many)
 
 
 @pytest.mark.parametrize("encoder", ["bilstm", "lstm", "cnn"])

@@ -23,10 +23,11 @@ from hf_meanmax.evaluation.neighbors import nearest
 from hf_meanmax.evaluation.relatedness import fit_relatedness
 from hf_meanmax.training import pretrain as pretraining
 from hf_meanmax.training.pretrain import pretrain
-from modeling.family_tests import NO_DROPOUT, text_of
+from modeling.family_tests import NO_DROPOUT, labelled, text_of
 from other_device import DEVICE, OtherTensor, waits
 from tiny_model import make_model, make_tokenizer, random_lines
 from training.test_pretrain import CONTEXT_MODELS, OTHER_MODELS, losses, weights
+from training_loss import training_loss
 
 FAMILIES = {
     test.__name__.removeprefix("Test"): test
@@ -80,11 +81,12 @@ def test_values_and_gradients(family, variant):
     model = test.full(variant, torch.float64)
     batch = test.batch(model.config)
     there = copy.deepcopy(model).to(DEVICE)
-    expected, found = model(**batch), there(**on_device(batch))
-    expected.loss.backward()
-    found.loss.backward()
-    torch.testing.assert_close(found.loss.cpu(), expected.loss)
-    torch.testing.assert_close(found.logits.cpu(), expected.logits)
+    expected, found = training_loss(model, batch).loss, training_loss(there, on_device(batch)).loss
+    expected.backward()
+    found.backward()
+    torch.testing.assert_close(found.cpu(), expected)
+    logits = model(**labelled(batch)).logits
+    torch.testing.assert_close(there(**on_device(labelled(batch))).logits.cpu(), logits)
     for (name, weight), copied in zip(model.named_parameters(), there.parameters(), strict=True):
         if weight.grad is None:
             assert copied.grad is None, name

@@ -10,8 +10,8 @@ from transformers.utils.generic import can_return_tuple
 from .base import LatentPreTrainedModel
 from .classifiers import LatentClassifier, split_pairs
 from .encoder_model import NO_REPRESENTATION, LatentEncoderModel
+from .losses import attention_penalty
 from .outputs import LatentClassifierOutput
-from .pooling import attention_penalty
 
 
 class LatentForSequenceClassification(LatentPreTrainedModel):

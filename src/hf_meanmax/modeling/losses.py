@@ -35,6 +35,28 @@ def mean_over_sentences(
     return mean * (labels != IGNORE_INDEX).sum() / num_items
 
 
+def attention_penalty(weights: torch.Tensor) -> torch.Tensor:
+    """||A A' - I||_F^2 of each text `(B,)`, float32 or wider, from the weights A `(B, r, N)` (structured self-attentive
+    embedding, eq. 8): 0 if each head reads one word of its own."""
+    weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
+    overlap = weights @ weights.transpose(1, 2)
+    return (overlap - torch.eye(weights.shape[1], dtype=overlap.dtype, device=overlap.device)).square().sum(dim=(1, 2))
+
+
+def penalty_of_sentences(
+    weights: torch.Tensor,
+    labels: torch.Tensor,
+    num_sentences: torch.Tensor | int | None = None,
+    num_items: torch.Tensor | int | None = None,
+) -> torch.Tensor:
+    """The mean over the sentences of [`attention_penalty`], from the weights `(B, r, N)`; divided as
+    [`mean_over_sentences`] says."""
+    # A process without a sentence of its own has a row without targets.
+    is_sentence = (labels != IGNORE_INDEX).any(dim=1)
+    total = (attention_penalty(weights) * is_sentence).sum()
+    return mean_over_sentences(total, is_sentence.sum(), num_sentences, labels, num_items)
+
+
 def full_cross_entropy(
     logits: torch.Tensor,
     labels: torch.Tensor,

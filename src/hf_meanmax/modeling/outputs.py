@@ -34,16 +34,12 @@ class LatentSeq2SeqOutput(Seq2SeqLMOutput):
     decoded; None for `pooling="none"`.
 
     `encoder_last_hidden_state` is all that the decoder reads of the encoder: Z, or the hidden states where there are no
-    rows. `teacher_loss` is the mean squared distance from `teacher_embeddings`, `context_loss` the cross entropy of
-    `context_targets`, and `attention_penalty` the mean overlap of the heads of `inner_attention`, all without their
-    weight. `latent_gates` are, on request
-    (`output_latent_gates=True`), the gates `(B, T, R, d)` of each layer of a decoder that has them, on the R rows that
-    `config.gated_rows` names.
+    rows. `attention_penalty` is the mean overlap of the heads of `inner_attention`, without its weight. `latent_gates`
+    are, on request (`output_latent_gates=True`), the gates `(B, T, R, d)` of each layer of a decoder that has them, on
+    the R rows that `config.gated_rows` names.
     """
 
     latents: torch.Tensor | None = None
-    teacher_loss: torch.Tensor | None = None
-    context_loss: torch.Tensor | None = None
     attention_penalty: torch.Tensor | None = None
     latent_gates: tuple[torch.Tensor, ...] | None = None
 

@@ -84,18 +84,6 @@ class StatePooling(nn.Module):
                 rows.append(self.functions[name](projected, attention_mask))
         return torch.stack(rows, dim=1), None
 
-    def explain_foreign(self, latents: torch.Tensor) -> str | None:
-        """What shows that rows `(B, L, d)` did not come from this pooling, or None if nothing does."""
-        if not {"max", "mean"} <= set(self.rows):
-            return None
-        named = dict(zip(self.rows, latents.float().unbind(dim=1), strict=True))
-        # A maximum over tokens is never below their mean, in any dimension; mixtures of embeddings keep this.
-        slack = 0.02 * named["max"].abs().amax(dim=-1, keepdim=True)
-        share = (named["max"] + slack < named["mean"]).float().mean(dim=-1).amax()
-        if share > 0.001:
-            return f"its max row lies below its mean row in {100 * share.item():.1f} % of the dimensions"
-        return None
-
 
 class InnerAttentionPooling(nn.Module):
     """A = softmax(U tanh(W H')), Z = A H, row by row over the real tokens (structured self-attentive embedding, eq.
@@ -117,18 +105,6 @@ class InnerAttentionPooling(nn.Module):
         scores = self.scores(self.hidden(hidden_states).tanh()).transpose(1, 2)
         weights = masked_softmax(scores, None if attention_mask is None else attention_mask.unsqueeze(1))
         return weights @ self.projection(hidden_states), weights
-
-    def explain_foreign(self, latents: torch.Tensor) -> str | None:
-        """What shows that rows did not come from this pooling: nothing does."""
-        return None
-
-
-def attention_penalty(weights: torch.Tensor) -> torch.Tensor:
-    """||A A' - I||_F^2 of each text `(B,)`, float32 or wider, from the weights A `(B, r, N)` (structured self-attentive
-    embedding, eq. 8): 0 if each head reads one word of its own."""
-    weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
-    overlap = weights @ weights.transpose(1, 2)
-    return (overlap - torch.eye(weights.shape[1], dtype=overlap.dtype, device=overlap.device)).square().sum(dim=(1, 2))
 
 
 class NoPooling(nn.Module):

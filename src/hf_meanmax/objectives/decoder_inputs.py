@@ -1,15 +1,17 @@
-"""What an autoregressive decoder is fed in training in place of the words that it must say (RNN-CNN, section 3.1)."""
+"""What an autoregressive decoder is fed in training in place of the targets (RNN-CNN, section 3.1)."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
+from transformers import DynamicCache
 
+from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
 from hf_meanmax.modeling.losses import IGNORE_INDEX
 
 
-def feed_decoder(model: Any, batch: dict[str, torch.Tensor], inputs: str) -> dict[str, torch.Tensor]:
+def feed_decoder(
+    model: LatentForConditionalDecoding, batch: dict[str, torch.Tensor], inputs: str
+) -> dict[str, torch.Tensor]:
     """The batch with what the decoder reads where `inputs` is `"own"` or `"random"`; as it is for `"words"`, which the
     model shifts itself.
 
@@ -26,7 +28,7 @@ def feed_decoder(model: Any, batch: dict[str, torch.Tensor], inputs: str) -> dic
 
 
 @torch.no_grad()
-def random_inputs(model: Any, labels: torch.Tensor) -> torch.Tensor:
+def random_inputs(model: LatentForConditionalDecoding, labels: torch.Tensor) -> torch.Tensor:
     """Decoder inputs `(B, T)` with words drawn evenly from the vocabulary behind the start symbol (uniform sampling).
 
     Args:
@@ -38,26 +40,24 @@ def random_inputs(model: Any, labels: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def own_inputs(model: Any, labels: torch.Tensor, **text: torch.Tensor) -> torch.Tensor:
-    """Decoder inputs `(B, T)` that the decoder itself says word by word, each drawn from its distribution (always
+def own_inputs(model: LatentForConditionalDecoding, labels: torch.Tensor, **text: torch.Tensor) -> torch.Tensor:
+    """Decoder inputs `(B, T)` that the decoder itself generates, each token drawn from its distribution (always
     sampling). No gradient flows through the draws.
 
     Args:
         labels: `(B, T)` targets, -100 at padding on the right.
         text: `input_ids` `(B, N)` and, where there is padding, `attention_mask`.
     """
-    from transformers import DynamicCache
-
     latents = model.encode_latents(**text)
     cache = DynamicCache(config=model.config)
     words = labels.new_full((len(labels), 1), model.config.decoder_start_token_id)
-    said = []
+    drawn = []
     for _ in range(labels.shape[1] - 1):
         output = model(encoder_outputs=(latents,), decoder_input_ids=words, past_key_values=cache, use_cache=True)
         words = draw(output.logits[:, -1])
-        said.append(words)
-    # The last word said is not read again.
-    return _behind_start(model, torch.cat([*said, words], dim=1), labels)
+        drawn.append(words)
+    # The last one is not read again.
+    return _behind_start(model, torch.cat([*drawn, words], dim=1), labels)
 
 
 def draw(scores: torch.Tensor) -> torch.Tensor:
@@ -70,5 +70,5 @@ def draw(scores: torch.Tensor) -> torch.Tensor:
     return torch.searchsorted(cumulative, drawn, right=True).clamp(max=scores.shape[-1] - 1)
 
 
-def _behind_start(model: Any, words: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def _behind_start(model: LatentForConditionalDecoding, words: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return model.prepare_decoder_input_ids_from_labels(words.masked_fill(labels == IGNORE_INDEX, IGNORE_INDEX))

@@ -36,11 +36,14 @@ class Checkpoints:
     Args:
         folder: where they are.
         keep: how many of the latest are kept; the best is kept beside them.
+        prefix: what the names of the parameters begin with where the model is part of a larger module; the files have
+            the names without it.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], keep: int = 2):
+    def __init__(self, folder: str | os.PathLike[str], keep: int = 2, prefix: str = ""):
         self.folder = Path(folder)
         self.keep = keep
+        self.prefix = prefix
 
     def list(self) -> list[Path]:
         """Finished checkpoints, oldest first."""
@@ -62,7 +65,7 @@ class Checkpoints:
             FloatingPointError: if a weight is NaN or infinite; nothing is written then.
         """
         target = self.folder / f"step-{state['step']:08d}"
-        weights: dict[str, Any] = get_model_state_dict(model, options=_FULL)
+        weights = self._own_names(get_model_state_dict(model, options=_FULL))
         moments: Any = get_optimizer_state_dict(model, optimizer, options=_FULL)
         if not is_main:
             return target
@@ -72,8 +75,14 @@ class Checkpoints:
                 f"After step {state['step']} some weights are NaN or infinite ({', '.join(broken[:3])} ...); they "
                 f"are not saved. Last good checkpoint: {self.latest() or 'none'}. Lower --learning_rate and run again."
             )
-        tensors = {f"{name}.{key}": t for name, entry in moments["state"].items() for key, t in entry.items()}
-        text = json.dumps({**state, "param_groups": moments["param_groups"]}, indent=1)
+        tensors = {
+            f"{name}.{key}": t for name, entry in self._own_names(moments["state"]).items() for key, t in entry.items()
+        }
+        groups = [
+            {**group, "params": list(self._own_names(dict.fromkeys(group["params"])))}
+            for group in moments["param_groups"]
+        ]
+        text = json.dumps({**state, "param_groups": groups}, indent=1)
         try:
             with replacing_folder(target, owned=["*"]) as partial:
                 save_file(_plain(weights), partial / "model.safetensors")
@@ -103,12 +112,15 @@ class Checkpoints:
         state = self.read_state(path)
         weights = _read(path / "model.safetensors", load_file)
         tensors = _read(path / "optimizer.safetensors", load_file)
-        moments: dict[str, Any] = {"state": {}, "param_groups": state.pop("param_groups")}
+        groups = state.pop("param_groups")
+        for group in groups:
+            group["params"] = [self.prefix + name for name in group["params"]]
+        moments: dict[str, Any] = {"state": {}, "param_groups": groups}
         for name, tensor in tensors.items():
             parameter, _, key = name.rpartition(".")
-            moments["state"].setdefault(parameter, {})[key] = tensor
+            moments["state"].setdefault(self.prefix + parameter, {})[key] = tensor
         try:
-            set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True))
+            set_model_state_dict(model, self._prefixed(weights), options=StateDictOptions(full_state_dict=True))
             set_optimizer_state_dict(model, optimizer, moments, options=StateDictOptions(full_state_dict=True))
         except (RuntimeError, KeyError) as error:
             raise ValueError(f"The checkpoint {path} belongs to another model: {error}") from error
@@ -121,7 +133,13 @@ class Checkpoints:
             ValueError: if the file is missing or damaged.
         """
         weights = _read(path / "model.safetensors", load_file)
-        set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True))
+        set_model_state_dict(model, self._prefixed(weights), options=StateDictOptions(full_state_dict=True))
+
+    def _own_names(self, entries: dict[str, Any]) -> dict[str, Any]:
+        return {name.removeprefix(self.prefix): entry for name, entry in entries.items()}
+
+    def _prefixed(self, entries: dict[str, Any]) -> dict[str, Any]:
+        return {self.prefix + name: entry for name, entry in entries.items()}
 
     def _remove_old(self, best_step: int | None) -> None:
         best = None if best_step is None else self.folder / f"step-{best_step:08d}"

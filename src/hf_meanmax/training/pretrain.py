@@ -53,6 +53,7 @@ from hf_meanmax.hardware import (
 from hf_meanmax.inference.reconstruct import reconstruct
 from hf_meanmax.modeling.generation import LEAST_OF_EMBEDDING, decoding_bound
 from hf_meanmax.modeling.losses import IGNORE_INDEX
+from hf_meanmax.objectives import TrainingModel, build_objectives
 from hf_meanmax.objectives.decoder_inputs import feed_decoder
 
 from .checkpoints import CHECKPOINTS, METRICS_FILE, Checkpoints, claim_folder
@@ -121,17 +122,15 @@ class Run:
                 "`decoder_inputs` 'own' needs whole weights in each process. Leave FSDP out, or give 'words'."
             )
         self.use_bf16 = uses_bf16(args.precision, self.device)
-        self.checkpoints = Checkpoints(self.folder / CHECKPOINTS, args.keep_checkpoints)
+        self.checkpoints = Checkpoints(
+            self.folder / CHECKPOINTS, args.keep_checkpoints, prefix="model." if self.is_sharded else ""
+        )
         self.state: dict[str, Any] = {
             "step": 0, "tokens": 0, "seconds": 0.0, "cpu_seconds": 0.0, "best_step": None, "best_accuracy": -1.0,
             "bad_evaluations": 0, "unlogged_losses": [], "step_seconds": 0.0, "flops_per_token": 0.0,
         }  # fmt: skip
         self.agreed_seconds = 0.0
         self.stop_reason = ""
-        self.side_losses: tuple[str, ...] = ()
-        self.loss_options = {"teacher_weight": args.teacher_weight} if args.teacher else {}
-        if args.context_weight:
-            self.loss_options["context_weight"] = args.context_weight
 
     def execute(self) -> dict[str, Any]:
         """Prepares, trains, evaluates and exports."""
@@ -207,16 +206,6 @@ class Run:
             vocab_size=len(said_by),
             **token_ids(tokenizer),
         )
-        # What the loss holds beside the words, reported apart.
-        self.side_losses = tuple(
-            name
-            for name, has in (
-                ("teacher_loss", args.teacher),
-                ("context_loss", args.context_weight),
-                ("attention_penalty", config.attention_penalty),
-            )
-            if has
-        )
         with self.accelerator.main_process_first():
             vectors = prepare_word_vectors(
                 args, tokenizer, prepared.train, config.embedding_size, show_progress=self.is_main
@@ -245,13 +234,18 @@ class Run:
             f"{sum(p.numel() for p in trained):,} trained; {self.world_size} process(es) on {self.device.type}, "
             f"{'bf16' if self.use_bf16 else 'fp32'}"
         )
-        wrapped = torch.compile(self.model) if args.compile else self.model
+        self.objectives = build_objectives(
+            config, args.softmax, args.teacher_weight if args.teacher else 0.0, args.context_weight
+        )
+        # What the loss holds beside the words, reported apart.
+        self.side_losses = tuple(objective.name for objective in self.objectives[1:])
+        training_model = TrainingModel(self.model, self.objectives)
         # Tables of zeros take a CPU longer than the rows; a GPU would have to wait for the number of rows.
         self.has_sparse_gradients = args.lazy_adam or (self.world_size == 1 and self.device.type == "cpu")
         if self.has_sparse_gradients:
             self.model.make_gradients_sparse()
         # The optimizer must be made of the parameters where they are in the end, on the device and sharded.
-        self.wrapped = self.accelerator.prepare_model(wrapped)
+        self.wrapped = self.accelerator.prepare_model(torch.compile(training_model) if args.compile else training_model)
         trained = [parameter for parameter in self.wrapped.parameters() if parameter.requires_grad]
         self.optimizer = RowAdam(
             trained,
@@ -388,13 +382,10 @@ class Run:
                 is_last = index == len(micro_batches) - 1
                 synchronise = contextlib.nullcontext() if is_last else self.accelerator.no_sync(self.wrapped)
                 with synchronise:
-                    output = self.wrapped(
-                        **batch, **self.loss_options, num_items_in_batch=num_targets,
-                        return_logits=args.softmax == "full", use_cache=False,
-                    )  # fmt: skip
+                    output = self.wrapped(**batch, num_items_in_batch=num_targets)
                     # Gradients are averaged over processes; the loss is already divided by all targets.
                     (output.loss * self.world_size).backward()
-                parts = [output.loss, *(output[name] for name in self.side_losses)]
+                parts = [output.loss, *(output.losses[name] for name in self.side_losses)]
                 totals += torch.stack([part.detach() for part in parts])
         if args.max_grad_norm and self.has_sparse_gradients:
             clip_gradients(self.trained, args.max_grad_norm)
@@ -482,7 +473,7 @@ class Run:
 
     def evaluate(self) -> dict[str, float]:
         """Teacher-forced loss and accuracy on the held-out sentences, with the full softmax."""
-        self.model.eval()
+        self.wrapped.eval()
         totals = torch.zeros(3, dtype=torch.float64)
         forward = self.wrapped if self.is_sharded else self.model
         with torch.no_grad(), self._autocast():
@@ -493,7 +484,7 @@ class Run:
         if self.world_size > 1:
             totals = self.accelerator.reduce(totals.to(self.device), "sum")
         loss, correct, count = totals.tolist()
-        self.model.train()
+        self.wrapped.train()
         return {"validation_loss": loss / count, "validation_accuracy": correct / count}
 
     def _evaluate_during_training(self) -> bool:
@@ -573,7 +564,10 @@ class Run:
         )
         if self.is_sharded:
             return 0.0
-        return sum(count_flops(self.model, batch) for batch in micro_batches) / max(1, tokens)
+        return sum(count_flops(self.model, batch, self._loss) for batch in micro_batches) / max(1, tokens)
+
+    def _loss(self, model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return TrainingModel(model, self.objectives)(**batch, num_items_in_batch=1).loss
 
     def _finish(self) -> dict[str, Any]:
         """Final scores, the checkpoint folder and the summary."""
@@ -611,7 +605,7 @@ class Run:
             model = self.model
             if weights is not None:
                 model = type(model)(model.config)
-                model.load_state_dict(weights)
+                model.load_state_dict({name.removeprefix("model."): weight for name, weight in weights.items()})
             model.eval()
             # A vector does not tell how long its text was, but no text of this run was longer.
             longest = int(prepared.said.lengths.max())

@@ -1,0 +1,147 @@
+"""The contract of an objective, and the module that trains a model on several of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
+from hf_meanmax.modeling.outputs import LatentSeq2SeqOutput
+
+Batch = dict[str, torch.Tensor]
+_TEXT = ("input_ids", "attention_mask")
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A batch after the encoder.
+
+    Args:
+        latents: what the decoder reads, Z `(B, L, latent_width)` or, where there are no rows, the hidden states.
+        weights: `(B, L, N)` of a pooling that attends; None for the others.
+    """
+
+    latents: torch.Tensor
+    weights: torch.Tensor | None
+
+
+@dataclass(frozen=True)
+class Divisors:
+    """What sums are divided by: numbers of the whole step, over micro batches and processes.
+
+    Args:
+        targets: target tokens; None takes those of the batch.
+        sentences: sentences; None takes those of the batch, whose mean then counts by its share of the targets.
+    """
+
+    targets: torch.Tensor | int | None = None
+    sentences: torch.Tensor | int | None = None
+
+
+class Objective(ABC):
+    """A term of the training loss.
+
+    Subclasses say which fields of a batch they read (`fields`; `optional_fields` where there may be none), which heads
+    of the model they need (`check`), and their loss (`loss`).
+
+    Args:
+        weight: the factor of the loss in the sum.
+    """
+
+    name: ClassVar[str]
+    fields: ClassVar[tuple[str, ...]] = ()
+    optional_fields: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, weight: float = 1.0) -> None:
+        self.weight = weight
+
+    def check(self, model: LatentForConditionalDecoding) -> None:  # noqa: B027 (decoding alone needs no head)
+        """Checks that the model has the heads.
+
+        Raises:
+            ValueError: if it has not; the message names the configuration's field that makes it.
+        """
+
+    @abstractmethod
+    def loss(
+        self, model: LatentForConditionalDecoding, encoded: Encoded, batch: Batch, divisors: Divisors
+    ) -> torch.Tensor:
+        """The loss without its weight, a scalar."""
+
+
+@dataclass
+class TrainingOutput:
+    """The weighted sum of the losses, and each objective's own loss without its weight, by its name."""
+
+    loss: torch.Tensor
+    losses: dict[str, torch.Tensor]
+
+
+class TrainingModel(nn.Module):
+    """A model with its objectives: the forward pass of training. In evaluation mode it is the model alone.
+
+    Args:
+        model: what is trained.
+        objectives: the terms of the loss, in the order in which they are computed and added.
+
+    Raises:
+        ValueError: if there is no objective, or the model lacks what one needs.
+    """
+
+    def __init__(self, model: LatentForConditionalDecoding, objectives: Sequence[Objective]) -> None:
+        super().__init__()
+        if not objectives:
+            raise ValueError("There is no objective; give one or more, for instance [Decoding()].")
+        for objective in objectives:
+            objective.check(model)
+        self.model = model
+        self.config = model.config
+        self.objectives = list(objectives)
+        # What Accelerate shards one by one.
+        self._no_split_modules = model._no_split_modules
+
+    def forward(
+        self, num_items_in_batch: torch.Tensor | int | None = None, **batch: torch.Tensor
+    ) -> TrainingOutput | LatentSeq2SeqOutput:
+        """Encodes a batch once and adds up the objectives' losses.
+
+        Args:
+            num_items_in_batch: target tokens of the whole step.
+            batch: `input_ids` `(B, N)`, `attention_mask`, the fields of the objectives and `num_sentences_in_batch`.
+
+        Raises:
+            ValueError: if the batch lacks a field of an objective, or has one that no objective reads.
+        """
+        if not self.training:
+            output: LatentSeq2SeqOutput = self.model(**batch, num_items_in_batch=num_items_in_batch)
+            return output
+        divisors = Divisors(num_items_in_batch, batch.pop("num_sentences_in_batch", None))
+        self._check_fields(batch)
+        encoded = self.model.encoder(**{name: batch[name] for name in _TEXT if name in batch})
+        rows = Encoded(self.model.read_by_decoder(encoded), encoded.pooling_attentions)
+        total: torch.Tensor | None = None
+        losses = {}
+        for objective in self.objectives:
+            loss = objective.loss(self.model, rows, batch, divisors)
+            losses[objective.name] = loss
+            weighted = loss if objective.weight == 1 else objective.weight * loss
+            total = weighted if total is None else total + weighted
+        assert total is not None
+        return TrainingOutput(total, losses)
+
+    def _check_fields(self, batch: Batch) -> None:
+        read = set(_TEXT)
+        for objective in self.objectives:
+            read.update(objective.fields, objective.optional_fields)
+            missing = [name for name in objective.fields if name not in batch]
+            if missing:
+                raise ValueError(f"The objective {objective.name!r} needs `{missing[0]}`, which the batch lacks.")
+        for name in batch:
+            if name not in read:
+                names = ", ".join(repr(objective.name) for objective in self.objectives)
+                raise ValueError(f"`{name}` is in the batch, but no objective reads it; there are {names}.")

@@ -1,0 +1,67 @@
+"""Predicting the text around a sentence beside or in place of the sentence itself."""
+
+from __future__ import annotations
+
+import torch
+
+from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
+from hf_meanmax.modeling.losses import IGNORE_INDEX
+
+from .base import Batch, Divisors, Encoded, Objective
+from .decoding import Decoding
+from .softmax import CANDIDATES, Softmax, check_softmax, token_loss
+
+
+class NeighbourDecoding(Decoding):
+    """Cross entropy of the next sentence (`labels`) and of the previous one (`previous_targets` `(B, T')`), each under
+    a decoder of its own: skip-thought (Kiros et al. 2015).
+
+    Both are scored together: the loss is the mean over the targets of both.
+    """
+
+    fields = ("labels", "previous_targets")
+
+    def check(self, model: LatentForConditionalDecoding) -> None:
+        if model.previous_decoder is None:
+            raise ValueError("`previous_targets` need a model with `predict_previous=True`.")
+
+    def states_and_labels(
+        self, model: LatentForConditionalDecoding, encoded: Encoded, batch: Batch
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        states, labels = super().states_and_labels(model, encoded, batch)
+        previous = batch["previous_targets"]
+        previous_states = model.decode_previous(encoded.latents, previous, batch.get("attention_mask"))
+        return torch.cat((states, previous_states), dim=1), torch.cat((labels, previous), dim=1)
+
+
+class ContextWords(Objective):
+    """Cross entropy of the words around a text, `context_targets` `(B, N)`, under a second, non-autoregressive decoder
+    (`config.context_channels`), beside [`Decoding`] of the text.
+
+    The sum is divided by the number of the text's own targets.
+
+    Args:
+        weight: the factor of the loss.
+        softmax: `"chunked"` or `"sampled"`.
+    """
+
+    name = "context_loss"
+    fields = ("labels", "context_targets")
+    optional_fields = CANDIDATES
+
+    def __init__(self, weight: float = 1.0, softmax: Softmax = "chunked") -> None:
+        super().__init__(weight)
+        check_softmax(softmax)
+        self.softmax: Softmax = softmax
+
+    def check(self, model: LatentForConditionalDecoding) -> None:
+        if model.context_decoder is None:
+            raise ValueError("`context_targets` need a model with `context_channels`.")
+
+    def loss(
+        self, model: LatentForConditionalDecoding, encoded: Encoded, batch: Batch, divisors: Divisors
+    ) -> torch.Tensor:
+        labels, targets = batch["labels"], batch["context_targets"]
+        divisor = (labels != IGNORE_INDEX).sum() if divisors.targets is None else divisors.targets
+        states = model.predict_context(encoded.latents, targets)
+        return token_loss(model, states, targets, batch, divisor, self.softmax)

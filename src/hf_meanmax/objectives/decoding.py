@@ -1,0 +1,53 @@
+"""Generating the targets from the latent rows: the input itself, its translation, or sentences around it.
+
+What the targets are is a matter of the batches (`hf_meanmax.data`): the mean-max autoencoder reconstructs its input
+(eq. 22), compound attention translates it, RNN-CNN and skip-thought predict the text around it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+
+from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
+
+from .base import Batch, Divisors, Encoded, Objective
+from .softmax import CANDIDATES, Softmax, check_softmax, token_loss
+
+
+class Decoding(Objective):
+    """Cross entropy of `labels` `(B, T)` under the model's decoder, per target token.
+
+    With `decoder_input_ids` `(B, T)` in the batch the decoder reads these under teacher forcing in place of the labels.
+
+    Args:
+        weight: the factor of the loss.
+        softmax: over what the output layer scores ([`~hf_meanmax.objectives.softmax.token_loss`]).
+    """
+
+    name = "decoding"
+    fields: ClassVar[tuple[str, ...]] = ("labels",)
+    optional_fields = ("decoder_input_ids", "decoder_attention_mask", *CANDIDATES)
+
+    def __init__(self, weight: float = 1.0, softmax: Softmax = "full") -> None:
+        super().__init__(weight)
+        check_softmax(softmax)
+        self.softmax: Softmax = softmax
+
+    def loss(
+        self, model: LatentForConditionalDecoding, encoded: Encoded, batch: Batch, divisors: Divisors
+    ) -> torch.Tensor:
+        states, labels = self.states_and_labels(model, encoded, batch)
+        return token_loss(model, model.output_states(states), labels, batch, divisors.targets, self.softmax)
+
+    def states_and_labels(
+        self, model: LatentForConditionalDecoding, encoded: Encoded, batch: Batch
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The decoder's states `(B, T, d)` and the labels `(B, T)` that they are scored against."""
+        outputs = model.decode(
+            encoded.latents, batch["labels"], batch.get("attention_mask"), batch.get("decoder_input_ids"),
+            batch.get("decoder_attention_mask"),
+        )  # fmt: skip
+        assert outputs.last_hidden_state is not None
+        return outputs.last_hidden_state, batch["labels"]

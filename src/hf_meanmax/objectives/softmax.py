@@ -1,0 +1,60 @@
+"""The loss of target tokens: over the whole vocabulary, or over a sample of it."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+
+from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
+from hf_meanmax.modeling.losses import chunked_cross_entropy, full_cross_entropy, sampled_cross_entropy
+
+from .base import Batch
+
+Softmax = Literal["full", "chunked", "sampled"]
+CANDIDATES = ("candidate_ids", "candidate_log_prob")
+
+
+def check_softmax(softmax: str) -> None:
+    """Checks the name of a softmax.
+
+    Raises:
+        ValueError: for an unknown one.
+    """
+    if softmax not in get_args(Softmax):
+        raise ValueError(f"`softmax` is {softmax!r}; allowed: {', '.join(get_args(Softmax))}.")
+
+
+def token_loss(
+    model: LatentForConditionalDecoding,
+    states: torch.Tensor,
+    labels: torch.Tensor,
+    batch: Batch,
+    num_items: torch.Tensor | int | None,
+    softmax: Softmax,
+) -> torch.Tensor:
+    """Cross entropy of the output layer on states `(B, T, d)` against labels `(B, T)`, -100 where there is none.
+
+    Args:
+        states: what the output layer scores (`model.output_states`).
+        batch: for `"sampled"` it holds `candidate_ids` and `candidate_log_prob` `(C,)`
+            ([`~hf_meanmax.modeling.losses.sampled_cross_entropy`]).
+        num_items: what the sum is divided by; None takes the batch's targets.
+        softmax: `"full"` holds all logits at once, `"chunked"` gives the same value in less memory, `"sampled"` scores
+            the candidates alone.
+
+    Raises:
+        ValueError: if a sampled softmax has no candidates.
+    """
+    smoothing = model.config.label_smoothing if model.training else 0.0
+    weight, bias = model.lm_head.weight, model.lm_head.bias
+    if softmax == "sampled":
+        if not all(name in batch for name in CANDIDATES):
+            raise ValueError("A sampled softmax needs `candidate_ids` and `candidate_log_prob` in the batch.")
+        return sampled_cross_entropy(
+            states, weight, bias, labels, batch["candidate_ids"], batch["candidate_log_prob"], smoothing, num_items,
+            sparse=model.has_sparse_gradients,
+        )  # fmt: skip
+    if softmax == "chunked":
+        return chunked_cross_entropy(states, weight, bias, labels, smoothing, num_items)
+    return full_cross_entropy(model.lm_head(states), labels, smoothing, num_items)
