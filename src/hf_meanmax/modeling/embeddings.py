@@ -142,18 +142,17 @@ class TextEmbeddings(nn.Module):
 class WordProjections:
     """Query, key and value of every word, for an attention that reads word vector + position code alone.
 
-    W (e + p) = W e + W p, so a word's part is computed once, at the first text, in a fraction of a second. Only in
-    `torch.inference_mode()` on a CPU. The vectors and maps that the table was made of are kept beside it and compared
-    with those of each batch, since not every change of a weight leaves a trace.
+    W (e + p) = W e + W p, so a word's part is computed once, in a fraction of a second. Only in
+    `torch.inference_mode()` on a CPU. The table is not compared with the weights: what changes these must drop it
+    ([`~encoder_model.LatentEncoderModel.cache_word_projections`]).
     """
 
     most_bytes = 2**28
 
     def __init__(self) -> None:
         self.table: torch.Tensor | None = None
-        self.words: Any = None
-        # Weights and, where there are any, biases of the three maps, side by side.
-        self.maps: list[torch.Tensor] = []
+        # The three maps side by side, for the position codes.
+        self.map: torch.Tensor | None = None
 
     def __deepcopy__(self, memo: Any) -> "WordProjections":
         return WordProjections()
@@ -182,32 +181,30 @@ class WordProjections:
             and input_ids.shape[1] > embeddings.config.max_position_embeddings
         ):
             return None
-        num_words, size = embeddings.word_embeddings.num_embeddings, 3 * attention.query.out_features
-        if num_words * size * embeddings.word_embeddings.weight.element_size() > self.most_bytes:
+        if self.table is None and not self.fill(embeddings, attention):
             return None
-        parts = (attention.query, attention.key, attention.value)
-        maps: list[Any] = [[part.weight for part in parts]]
-        if attention.query.bias is not None:
-            maps.append([part.bias for part in parts])
-        if self.table is None or not self._is_made_of(embeddings.embed_words(input_ids), input_ids, maps):
-            self.words = embeddings.embed_words(torch.arange(num_words))
-            self.maps = [torch.cat(kind) for kind in maps]
-            self.table = nn.functional.linear(self.words, *self.maps)
+        assert self.table is not None
+        assert self.map is not None
+        if int(input_ids.max()) >= len(self.table):
+            return None
         rows = self.table.index_select(0, input_ids.flatten()).unflatten(0, input_ids.shape)
         if embeddings.config.position_embedding_type == "none":
             return rows
         codes = embeddings.embed_positions(input_ids.shape[1], None, input_ids.device).to(rows.dtype)
         # Without the biases, which each word's part has.
-        return rows.add_(nn.functional.linear(codes, self.maps[0]))
+        return rows.add_(nn.functional.linear(codes, self.map))
 
-    def _is_made_of(self, words: torch.Tensor, input_ids: torch.Tensor, maps: list[Any]) -> bool:
-        """Whether the table holds what these vectors `(B, N, embedding_size)` of words and these maps give."""
-        if self.words.dtype != words.dtype or len(self.maps) != len(maps) or int(input_ids.max()) >= len(self.words):
+    def fill(self, embeddings: TextEmbeddings, attention: MultiHeadAttention) -> bool:
+        """Computes the table, unless it would take more than `most_bytes`; returns whether it is there."""
+        num_words, size = embeddings.word_embeddings.num_embeddings, 3 * attention.query.out_features
+        if num_words * size * embeddings.word_embeddings.weight.element_size() > self.most_bytes:
             return False
-        kept = self.words.index_select(0, input_ids.flatten()).view_as(words)
-        return _same_bits(kept, words) and all(
-            all(map(_same_bits, whole.chunk(3), kind)) for whole, kind in zip(self.maps, maps, strict=True)
-        )
+        parts: list[Any] = [attention.query, attention.key, attention.value]
+        self.map = torch.cat([part.weight for part in parts])
+        bias = None if attention.query.bias is None else torch.cat([part.bias for part in parts])
+        words = embeddings.embed_words(torch.arange(num_words))
+        self.table = nn.functional.linear(words, self.map, bias)
+        return True
 
     @staticmethod
     def _is_plain(embeddings: TextEmbeddings, attention: MultiHeadAttention) -> bool:
@@ -222,12 +219,3 @@ class WordProjections:
             and all(type(weight) is nn.Parameter and weight.is_cpu for weight in module.parameters())
             for module, kind in modules
         )
-
-
-def _same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
-    if left.dtype == right.dtype and left.is_contiguous() and right.is_contiguous():
-        left, right = left.flatten(), right.flatten()
-        if left.numel() * left.element_size() % 8 == 0 and not (left.data_ptr() | right.data_ptr()) % 8:
-            # A CPU compares number by number, and these are fewer.
-            left, right = left.view(torch.int64), right.view(torch.int64)
-    return torch.equal(left, right)

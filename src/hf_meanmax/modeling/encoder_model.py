@@ -42,15 +42,35 @@ class LatentEncoderModel(LatentPreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
-    def train(self, mode: bool = True) -> "LatentEncoderModel":
-        """[`torch.nn.Module.train`]; training has no use for the projections that encoding keeps."""
-        if mode and self.word_projections is not None:
+        self.register_load_state_dict_pre_hook(lambda *_: self.drop_word_projections())
+
+    def cache_word_projections(self) -> None:
+        """Computes query, key and value of every word now; encoding in `torch.inference_mode()` on a CPU otherwise does
+        so at its first text.
+
+        Training, loading weights, `to()` and a forward pass with gradients drop them. Call it again, or
+        [`drop_word_projections`], after changing a weight in another way. An encoder without self-attention, or with a
+        table of more than 256 MiB, has none.
+        """
+        self.drop_word_projections()
+        if self.word_projections is not None:
+            with torch.inference_mode():
+                attention: Any = self.sequence_encoder.layers[0].attention
+                self.word_projections.fill(self.embeddings, attention)
+
+    def drop_word_projections(self) -> None:
+        """Forgets what [`cache_word_projections`] has computed."""
+        if self.word_projections is not None and self.word_projections.table is not None:
             self.word_projections = WordProjections()
+
+    def train(self, mode: bool = True) -> "LatentEncoderModel":
+        """[`torch.nn.Module.train`]; drops the projections of the words."""
+        if mode:
+            self.drop_word_projections()
         return super().train(mode)
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        if self.word_projections is not None:
-            self.word_projections = WordProjections()
+        self.drop_word_projections()
         return super()._apply(*args, **kwargs)
 
     def get_input_embeddings(self) -> nn.Embedding:
@@ -79,6 +99,8 @@ class LatentEncoderModel(LatentPreTrainedModel):
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of `input_ids` and `inputs_embeds`.")
+        if torch.is_grad_enabled():
+            self.drop_word_projections()
         projected = None
         # The first of the hidden states is what the first layer reads; 0 asks for it alone.
         hidden_states_too = kwargs.get("output_hidden_states", self.config.output_hidden_states)
