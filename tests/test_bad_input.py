@@ -30,13 +30,12 @@ ANSWERS = {
     ],
     "a normalised, truncated or foreign vector given to decode: refused, with what was expected": [
         f"{FAMILY}::test_vectors_that_are_no_embeddings_are_refused",
-        "modeling/test_families.py::test_swapped_rows_are_refused",
         "inference/test_decode.py::test_vectors_that_cannot_be_decoded",
         f"{HERE}::test_normalised_vectors_are_not_decoded",
     ],
     "longer than a learned position table: zero codes beyond it, one warning with the count": [
-        "modeling/test_families.py::test_positions_beyond_a_learned_table",
-        "modeling/test_families.py::test_generation_beyond_a_learned_table",
+        "modeling/test_parts.py::test_positions_beyond_a_learned_table",
+        "modeling/test_parts.py::test_generation_beyond_a_learned_table",
     ],
     "empty corpus, no line left after filters: an error that counts what each filter dropped": [
         "data/test_token_store.py::test_empty_corpus",

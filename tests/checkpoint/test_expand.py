@@ -134,7 +134,7 @@ def test_what_cannot_be_expanded_is_told_in_one_line(vectors, tmp_path):
         ([str(old), str(other), "--output", str(tmp_path / "new")], "none of the 1 words"),
         ([str(old), str(vectors), "--output", str(taken)], "something else than an expanded checkpoint"),
     ):
-        with pytest.raises(SystemExit, match=f"^expand: .*{message}"):
+        with pytest.raises(SystemExit, match=f"^hf-meanmax expand: .*{message}"):
             main(words)
     assert not (tmp_path / "new").exists()
     assert {path.name: path.read_bytes() for path in old.iterdir() if path.is_file()} == before

@@ -174,7 +174,7 @@ def test_command_line(server, folder, tmp_path, capsys):
 
     with pytest.raises(SystemExit):
         main([str(folder), "user/tiny", "--card", str(card), "--data", "Letters."])
-    assert "--data: for a card that is written" in capsys.readouterr().err
+    assert "--data: for a generated card, not for --card" in capsys.readouterr().err
     (folder / "README.md").write_text("written by hand")
     main([str(folder), "user/tiny", "--card", str(card)])
     assert (folder / "README.md.1").read_text() == "written by hand"
@@ -357,7 +357,7 @@ def test_model_index_survives_a_push_and_a_new_card(server, folder):
 
 
 def test_model_index_of_what_is_no_evaluation(folder, tmp_path):
-    with pytest.raises(ValueError, match=r"results.json of evaluate.py"):
+    with pytest.raises(ValueError, match="results.json of `evaluate`"):
         hub.write_model_index(folder, {"bleu": 3})
     with pytest.raises(FileNotFoundError, match=r"has no README.md"):
         hub.write_model_index(tmp_path, SCORES)

@@ -13,22 +13,10 @@ from transformers import AutoModel, AutoModelForSequenceClassification, Trainer,
 import hf_meanmax
 from hf_meanmax.modeling.classifiers import split_pairs
 from hf_meanmax.modeling.losses import attention_penalty
+from modeling.all_families import TESTS
+from modeling.family_tests import END, SENTENCES, WarningRecorder, close, make_batch, pad, text_of
 
-pytest.register_assert_rewrite("modeling.family_tests")
-
-from modeling.family_tests import END, SENTENCES, WarningRecorder, close, make_batch, pad, text_of  # noqa: E402
-from modeling.test_families import (  # noqa: E402
-    COMPOUND_ATTENTION,
-    GATED_MEAN_MAX_AAE,
-    MEAN_MAX_AAE,
-    RNN_CNN,
-    STRUCTURED_SELF_ATTENTION,
-)
-
-FAMILIES = {
-    family.config_class.model_type: family
-    for family in (MEAN_MAX_AAE, GATED_MEAN_MAX_AAE, RNN_CNN, COMPOUND_ATTENTION, STRUCTURED_SELF_ATTENTION)
-}
+FAMILIES = {name: test.family for name, test in TESTS.items()}
 HEADS = {
     "linear": {"classifier_hidden_size": None},
     "mlp": {"classifier_hidden_size": 11},
@@ -227,9 +215,11 @@ def test_misused_pairs_are_refused(family):
 
 
 def test_no_representation_no_classifier():
-    config = COMPOUND_ATTENTION.config_class(**{**COMPOUND_ATTENTION.tiny, "architecture": "attn"})
+    config = FAMILIES["compound_attention"].config_class(
+        **{**FAMILIES["compound_attention"].tiny, "architecture": "attn"}
+    )
     with pytest.raises(ValueError, match="no fixed representation"):
-        class_of(COMPOUND_ATTENTION)(config)
+        class_of(FAMILIES["compound_attention"])(config)
 
 
 def test_gradient_checkpointing_changes_nothing(family):
@@ -301,7 +291,7 @@ def test_split_pairs_by_hand():
 @pytest.mark.parametrize("head", HEADS)
 def test_heads_follow_their_equations(head):
     """Written out for one text or pair at a time, one row and one column at a time."""
-    model = make(STRUCTURED_SELF_ATTENTION, head)
+    model = make(FAMILIES["structured_self_attention"], head)
     config, batch = model.config, batch_for(model.config)
     weights = {name.removeprefix("classifier."): value for name, value in model.named_parameters()}
     logits = model(**batch).logits
@@ -329,10 +319,12 @@ def test_heads_follow_their_equations(head):
 
 def test_pruned_head_has_fewer_parameters():
     """p (d + 1) + q (r + 1) weights of units, and (r p + d q + 1) of the output for each label."""
-    config = STRUCTURED_SELF_ATTENTION.config_class(num_labels=5, classifier_type="pruned")
+    config = FAMILIES["structured_self_attention"].config_class(num_labels=5, classifier_type="pruned")
     with torch.device("meta"):
-        head = class_of(STRUCTURED_SELF_ATTENTION)(config).classifier
-        whole = class_of(STRUCTURED_SELF_ATTENTION)(STRUCTURED_SELF_ATTENTION.config_class(num_labels=5)).classifier
+        head = class_of(FAMILIES["structured_self_attention"])(config).classifier
+        whole = class_of(FAMILIES["structured_self_attention"])(
+            FAMILIES["structured_self_attention"].config_class(num_labels=5)
+        ).classifier
     r, d, p, q = 30, 600, 150, 10
     assert sum(w.numel() for w in head.parameters()) == p * (d + 1) + q * (r + 1) + 5 * (r * p + d * q + 1) == 142_965
     assert sum(w.numel() for w in whole.parameters()) == 3000 * (r * d + 1) + 5 * 3001 == 54_018_005
@@ -366,7 +358,7 @@ def test_penalty_keeps_the_heads_apart():
     overlaps = {}
     for penalty in (0.0, 1.0):
         model = make(
-            STRUCTURED_SELF_ATTENTION, "linear", torch.float32, attention_penalty=penalty, **NO_DROPOUT
+            FAMILIES["structured_self_attention"], "linear", torch.float32, attention_penalty=penalty, **NO_DROPOUT
         ).train()
         batch = batch_for(model.config, rows=slice(0, None))
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)

@@ -14,7 +14,6 @@ from accelerate.state import AcceleratorState
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-import modeling.test_families as families
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.evaluation import reconstruct
 from hf_meanmax.evaluation.controls import make_controls
@@ -23,17 +22,13 @@ from hf_meanmax.evaluation.neighbors import nearest
 from hf_meanmax.evaluation.relatedness import fit_relatedness
 from hf_meanmax.training import pretrain as pretraining
 from hf_meanmax.training.pretrain import pretrain
+from modeling.all_families import TESTS as FAMILIES
 from modeling.family_tests import NO_DROPOUT, labelled, text_of
 from other_device import DEVICE, OtherTensor, waits
 from tiny_model import make_model, make_tokenizer, random_lines
 from training.test_pretrain import CONTEXT_MODELS, OTHER_MODELS, losses, weights
 from training_loss import training_loss
 
-FAMILIES = {
-    test.__name__.removeprefix("Test"): test
-    for test in vars(families).values()
-    if isinstance(test, type) and issubclass(test, families.FamilyTests) and test is not families.FamilyTests
-}
 VARIANTS = [(name, variant) for name, test in FAMILIES.items() for variant in test.family.variants]
 RUNS: dict[str, dict[str, Any]] = {
     "full": {},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoTokenizer
 
+from hf_meanmax.families import FAMILIES
 from hf_meanmax.files import is_owned, replacing_folder
 from hf_meanmax.modeling.classifier_model import LatentForSequenceClassification
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
@@ -307,7 +307,7 @@ def is_own_checkpoint(folder: str | os.PathLike[str]) -> bool:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
         return True  # damaged: check_checkpoint says so
-    return isinstance(content, dict) and content.get("model_type") in _families()
+    return isinstance(content, dict) and content.get("model_type") in FAMILIES
 
 
 def is_missing_folder(name: str | os.PathLike[str]) -> bool:
@@ -331,19 +331,14 @@ def _read_json(path: Path) -> Any:
         raise ValueError(f"{path} is damaged or cut short: expected JSON ({error}).") from None
 
 
-def _families() -> dict[str, type[LatentConfig]]:
-    return {config.model_type: config for config in LatentConfig.__subclasses__()}
-
-
 def _read_config(folder: Path) -> LatentConfig:
     path = folder / "config.json"
     content = _read_json(path)
-    families = _families()
     model_type = content.get("model_type") if isinstance(content, dict) else None
-    if model_type not in families:
+    if model_type not in FAMILIES:
         raise ValueError(
             f"{path}: model_type is {model_type!r}, a family that hf_meanmax does not have; expected one of "
-            f"{', '.join(map(repr, families))}."
+            f"{', '.join(map(repr, FAMILIES))}."
         )
     try:
         return AutoConfig.from_pretrained(folder, trust_remote_code=False)
@@ -367,9 +362,7 @@ def full_auto_class(config: Any) -> str:
 def _saved_class(config: Any) -> Any:
     """The class of what a checkpoint with this configuration holds: a whole model, or an encoder alone."""
     saved = (config.architectures or [""])[0]
-    paths = {path.split(".")[1]: path for name, path in config.auto_classes.items() if name != "AutoConfig"}
-    module, name = paths.get(saved, config.auto_classes[config.full_auto_class]).split(".")
-    return getattr(importlib.import_module(f"hf_meanmax.modeling.{module}"), name)
+    return FAMILIES[config.model_type].model_class(saved)
 
 
 def _is_classifier(model: Any) -> bool:

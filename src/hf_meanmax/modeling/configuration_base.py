@@ -38,6 +38,7 @@ POOLING_ROWS = {
     "mean_max_last": ("max", "mean", "last"),
 }
 EncoderType = Literal["self_attention", "bilstm", "lstm", "bigru", "gru", "cnn", "hierarchical_cnn"]
+PositionType = Literal["sinusoidal", "learned", "none"]
 Pooling = Literal["mean_max", "mean", "max", "last", "mean_max_last", "inner_attention", "none"]
 
 
@@ -52,9 +53,11 @@ DECODERS_WITH_CHANNELS = ("causal_cnn", "words_cnn", "words_rnn")
 class LatentConfig(PreTrainedConfig):
     """Base of every configuration: a choice of encoder, pooling and decoder, and their sizes.
 
+    The defaults here are neutral; each family states its parts, its sizes and its own fields.
+
     Args:
-        vocab_size (`int`, defaults to 21583):
-            Number of tokens that the decoder can say.
+        vocab_size (`int`, defaults to 30000):
+            Number of tokens that the decoder can generate.
         input_vocab_size (`int`, *optional*, defaults to `vocab_size`):
             Rows of the encoder's word table. Larger than `vocab_size` after a vocabulary expansion; ids below
             `vocab_size` mean the same token on both sides.
@@ -63,11 +66,11 @@ class LatentConfig(PreTrainedConfig):
             be any size. The special tokens have the same ids on both sides.
         embedding_size (`int`, defaults to 300):
             Width of the word vectors.
-        hidden_size (`int`, defaults to 2048):
+        hidden_size (`int`, defaults to 512):
             Width of the hidden states and of each latent row.
         num_hidden_layers (`int`, defaults to 1):
             Layers of the encoder, and of the decoder.
-        intermediate_size (`int`, defaults to 4096):
+        intermediate_size (`int`, defaults to 2048):
             Inner width of the feed-forward layers.
         num_attention_heads (`int`, defaults to 8):
             Heads of every attention; must divide `hidden_size`.
@@ -75,7 +78,7 @@ class LatentConfig(PreTrainedConfig):
             Whether the query, key and value projections have biases.
         projection_activation (`"relu"` or `None`, *optional*):
             Activation on the query, key and value projections.
-        attention_dropout (`float`, defaults to 0.5):
+        attention_dropout (`float`, defaults to 0.0):
             Dropout on the attention weights.
         encoder_type (`"self_attention"`, `"bilstm"`, `"lstm"`, `"bigru"`, `"gru"`, `"cnn"` or `"hierarchical_cnn"`, \
             defaults to `"self_attention"`):
@@ -86,7 +89,7 @@ class LatentConfig(PreTrainedConfig):
             In the first layer of a `self_attention` encoder, add each token's own value to what it attends to. The
             mean-max papers' has no residual there, which leaves a word to be found by attention alone.
         pooling (`"mean_max"`, `"mean"`, `"max"`, `"last"`, `"mean_max_last"`, `"inner_attention"` or `"none"`, \
-            defaults to `"mean_max"`):
+            defaults to `"mean"`):
             The latent rows: the maximum and the mean over the tokens, and the last state (of a `bilstm` the last state
             of each direction); weighted means, whose weights a small network gives each token (`inner_attention`); or
             no rows, so that the decoder attends over the hidden states themselves and there is no embedding (`none`).
@@ -101,12 +104,12 @@ class LatentConfig(PreTrainedConfig):
             embedding does.
         decoder_type (`"attention"`, `"gates"`, `"lstm"`, `"lstm_attention"`, `"lstm_gates"`, `"gru"`, \
             `"conditional_gru"`, `"causal_cnn"`, `"words_cnn"` or `"words_rnn"`, defaults to `"attention"`):
-            How the decoder reads the latent rows. Self-attention over the words said so far, then attention over the
+            How the decoder reads the latent rows. Self-attention over the preceding tokens, then attention over the
             rows or element-wise gates on them; an LSTM that starts from all rows (`lstm`), starts from zeros and
             attends over the rows (`lstm_attention`), or starts from the last-state row, if there is one, and has
-            gates on the others (`lstm_gates`); a GRU or convolutions over the words said so far that read all rows
+            gates on the others (`lstm_gates`); a GRU or convolutions over the preceding tokens that read all rows
             beside each word (`gru`, `causal_cnn`); two GRU blocks a step, the second of which reads what
-            `decoder_context` says (`conditional_gru`); or a network that predicts all words at once from the rows
+            `decoder_context` says (`conditional_gru`); or a non-autoregressive network over the rows
             (`words_cnn`, `words_rnn`).
         decoder_context (`"attention"`, `"constant"` or `"none"`, defaults to `"attention"`):
             What a `conditional_gru` reads at each step: the rows that it attends to, all of Z, or nothing (it then has
@@ -118,7 +121,7 @@ class LatentConfig(PreTrainedConfig):
         num_context_words (`int`, defaults to 30):
             Words that a `words_cnn` or `words_rnn` predicts.
         context_channels (`list[int]`, *optional*):
-            Have a second decoder beside one that says the words one after the other: a `words_cnn` of these widths,
+            Have a second decoder beside an autoregressive one: a `words_cnn` of these widths,
             from Z to what the output layer scores, that predicts the words around the text (`context_targets`).
         predict_previous (`bool`, defaults to `False`):
             Have a second decoder of the same kind, for the previous sentence (skip-thought).
@@ -145,12 +148,12 @@ class LatentConfig(PreTrainedConfig):
             Hidden units of each column in a `pruned` classifier; the columns share their weights.
         classifier_dropout (`float`, defaults to 0.1):
             Dropout on the input and on the hidden layer of a classifier.
-        position_embedding_type (`"sinusoidal"`, `"learned"` or `"none"`, defaults to `"sinusoidal"`):
+        position_embedding_type (`"sinusoidal"`, `"learned"` or `"none"`, defaults to `"none"`):
             Codes added to the word vectors; positions count from 0 in encoder and decoder alike.
         max_position_embeddings (`int`, defaults to 512):
             Rows of a learned position table; positions beyond it get a zero code. Without such a table there is no
             limit, and this becomes 2**31 - 1: sentence-transformers cuts texts at it.
-        embedding_dropout (`float`, defaults to 0.5):
+        embedding_dropout (`float`, defaults to 0.0):
             Dropout on the sum of word vector and position code.
         hidden_dropout (`float`, defaults to 0.0):
             Dropout on what is added to a residual.
@@ -162,9 +165,9 @@ class LatentConfig(PreTrainedConfig):
             Keep the word table as it is; the rows of the special tokens are trained all the same.
         num_special_tokens (`int`, defaults to 4):
             Ids below it are special tokens.
-        initializer_range (`float`, defaults to 0.7):
-            Standard deviation of new word vectors and learned position codes. The sinusoidal codes have a root mean
-            square of 0.7; words that are much smaller are drowned by them, and learning to copy starts far later.
+        initializer_range (`float`, defaults to 0.02):
+            Standard deviation of new word vectors and learned position codes. Sinusoidal codes have a root mean square
+            of 0.7; word vectors that are much smaller are drowned by them, and learning to copy starts far later.
         tie_word_embeddings (`bool`, defaults to `False`):
             Let the output layer score words by the word table itself, behind a projection to its width (a decoder with
             `decoder_channels` ends in that width without one).
@@ -176,26 +179,28 @@ class LatentConfig(PreTrainedConfig):
 
     # Every Auto class that loads a checkpoint of the family, as "module.Class" (see save_pretrained in base.py).
     auto_classes: ClassVar[dict[str, str]] = {}
+    # Name of the Auto class that loads the model with its decoder.
+    full_auto_class: ClassVar[str] = "AutoModelForSeq2SeqLM"
     # Trainer's predictions are the logits alone.
     keys_to_ignore_at_inference = [
         "past_key_values", "encoder_last_hidden_state", "latents", "teacher_loss", "context_loss", "attention_penalty",
         "pooling_attentions",
     ]  # fmt: skip
 
-    vocab_size: int = 21583
+    vocab_size: int = 30000
     input_vocab_size: int | None = None
     separate_vocabularies: bool = False
     embedding_size: int = 300
-    hidden_size: int = 2048
+    hidden_size: int = 512
     num_hidden_layers: int = 1
-    intermediate_size: int = 4096
+    intermediate_size: int = 2048
     num_attention_heads: int = 8
     attention_bias: bool = False
     projection_activation: Literal["relu"] | None = None
-    attention_dropout: float | int = 0.5
+    attention_dropout: float | int = 0.0
     encoder_type: EncoderType = "self_attention"
     encoder_residual: bool = False
-    pooling: Pooling = "mean_max"
+    pooling: Pooling = "mean"
     latent_heads: int = 1
     latent_size: int | None = None
     pooling_hidden_size: int | None = None
@@ -216,15 +221,15 @@ class LatentConfig(PreTrainedConfig):
     classifier_row_size: int = 150
     classifier_column_size: int = 10
     classifier_dropout: float | int = 0.1
-    position_embedding_type: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
+    position_embedding_type: PositionType = "none"
     max_position_embeddings: int = 512
-    embedding_dropout: float | int = 0.5
+    embedding_dropout: float | int = 0.0
     hidden_dropout: float | int = 0.0
     layer_norm_eps: float = 1e-5
     label_smoothing: float | int = 0.0
     freeze_word_embeddings: bool = False
     num_special_tokens: int = 4
-    initializer_range: float = 0.7
+    initializer_range: float = 0.02
     tie_word_embeddings: bool = False
     output_bias: bool = True
     use_cache: bool = True
@@ -260,11 +265,6 @@ class LatentConfig(PreTrainedConfig):
         return {path.split(".")[1]: name for name, path in self.auto_classes.items()}
 
     @property
-    def full_auto_class(self) -> str:
-        """Name of the Auto class that loads the model with its decoder."""
-        return next(name for name in self.auto_classes if name not in ("AutoConfig", "AutoModel"))
-
-    @property
     def pooling_rows(self) -> tuple[str, ...]:
         """Names of the latent rows, in their order."""
         if self.pooling == "inner_attention":
@@ -298,7 +298,7 @@ class LatentConfig(PreTrainedConfig):
 
     @property
     def is_autoregressive(self) -> bool:
-        """Whether the decoder says one word after the other; otherwise it predicts all words at once."""
+        """Whether the decoder is autoregressive."""
         return not self.decoder_type.startswith("words_")
 
     @property
@@ -370,7 +370,7 @@ class LatentConfig(PreTrainedConfig):
         if is_smaller and not self.separate_vocabularies:
             raise ValueError(
                 f"`input_vocab_size` is {self.input_vocab_size}, smaller than `vocab_size` {self.vocab_size}: the "
-                "encoder must know every word that the decoder says. Leave it out, make it larger, or set "
+                "encoder must know every token that the decoder generates. Leave it out, make it larger, or set "
                 "`separate_vocabularies=True`."
             )
         smallest = min(self.vocab_size, self.input_vocab_size or self.vocab_size)
@@ -382,7 +382,7 @@ class LatentConfig(PreTrainedConfig):
                 raise ValueError(f"`{name}` is {value}; it must be in 0..{smallest - 1} (`vocab_size` - 1).")
 
     def validate_tables(self) -> None:
-        """A tied output says the words of the input; a frozen table has a trained one for the special tokens."""
+        """A tied output scores the words of the input; a frozen table has a trained one for the special tokens."""
         is_one = self.separate_vocabularies or self.input_vocab_size in (None, self.vocab_size)
         if self.tie_word_embeddings and not is_one:
             raise ValueError(
@@ -502,9 +502,7 @@ class LatentConfig(PreTrainedConfig):
                 "`tie_word_embeddings` they must be equal."
             )
         if self.predict_previous and not self.is_autoregressive:
-            raise ValueError(
-                f"`predict_previous` needs a decoder that says one word after the other, not {self.decoder_type!r}."
-            )
+            raise ValueError(f"`predict_previous` needs an autoregressive decoder, not {self.decoder_type!r}.")
 
     def validate_context(self) -> None:
         """A second decoder of the words around the text reads Z, and ends where the output layer can score."""
@@ -518,7 +516,7 @@ class LatentConfig(PreTrainedConfig):
             )
         if not (self.has_latents and self.is_autoregressive) or self.predict_previous:
             raise ValueError(
-                f"`context_channels` adds a decoder beside one that says words one after the other from latent rows, "
+                f"`context_channels` adds a decoder beside an autoregressive one that reads latent rows, "
                 f"but `pooling` is {self.pooling!r}, `decoder_type` {self.decoder_type!r} and `predict_previous` "
                 f"{self.predict_previous}. Leave it out, or change these."
             )

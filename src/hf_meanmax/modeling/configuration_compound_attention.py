@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
 
-from .configuration_base import DecoderType, EncoderType, LatentConfig, Pooling
+from .configuration_base import DecoderType, EncoderType, LatentConfig, Pooling, PositionType
 
 _GRU = {"encoder_type": "bigru", "decoder_type": "conditional_gru", "position_embedding_type": "none"}
 _TRANSFORMER = {
@@ -68,8 +68,11 @@ class CompoundAttentionConfig(LatentConfig):
 
     architecture: str | None = "attn-attn"
     vocab_size: int = 30000
+    embedding_size: int = 300
     hidden_size: int = 512
     intermediate_size: int = 2048
+    num_attention_heads: int = 8
+    initializer_range: float = 0.7
     embedding_dropout: float | int = 0.0
     attention_dropout: float | int = 0.0
     # None until the architecture has set them.
@@ -79,7 +82,7 @@ class CompoundAttentionConfig(LatentConfig):
     decoder_type: DecoderType | None = None  # type: ignore[assignment]
     decoder_context: Literal["attention", "constant", "none"] | None = None  # type: ignore[assignment]
     decoder_initial_state: bool | None = None  # type: ignore[assignment]
-    position_embedding_type: Literal["sinusoidal", "learned", "none"] | None = None  # type: ignore[assignment]
+    position_embedding_type: PositionType | None = None  # type: ignore[assignment]
 
     def __post_init__(self, **kwargs: Any) -> None:
         if self.architecture is not None and self.architecture not in ARCHITECTURES:

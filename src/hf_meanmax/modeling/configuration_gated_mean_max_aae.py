@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from huggingface_hub.dataclasses import strict
 
-from .configuration_base import DecoderType, LatentConfig
+from .configuration_base import DecoderType, EncoderType, LatentConfig, Pooling, PositionType
 
 
 @strict
@@ -34,10 +34,14 @@ class GatedMeanMaxAAEConfig(LatentConfig):
     embedding_size: int = 512
     hidden_size: int = 1024
     intermediate_size: int = 2048
+    num_attention_heads: int = 8
+    encoder_type: EncoderType = "self_attention"
+    pooling: Pooling = "mean_max"
+    decoder_type: DecoderType = "gates"
+    position_embedding_type: PositionType = "sinusoidal"
     embedding_dropout: float | int = 0.2
     attention_dropout: float | int = 0.2
     initializer_range: float = 0.0089
-    decoder_type: DecoderType = "gates"
 
 
 __all__ = ["GatedMeanMaxAAEConfig"]

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from huggingface_hub.dataclasses import strict
 
-from .configuration_base import LatentConfig
+from .configuration_base import DecoderType, EncoderType, LatentConfig, Pooling, PositionType
 
 
 @strict
@@ -31,6 +31,20 @@ class MeanMaxAAEConfig(LatentConfig):
         "AutoModelForSeq2SeqLM": "modeling_mean_max_aae.MeanMaxAAEForReconstruction",
         "AutoModelForSequenceClassification": "modeling_mean_max_aae.MeanMaxAAEForSequenceClassification",
     }
+
+    vocab_size: int = 21583
+    embedding_size: int = 300
+    hidden_size: int = 2048
+    intermediate_size: int = 4096
+    num_attention_heads: int = 8
+    encoder_type: EncoderType = "self_attention"
+    pooling: Pooling = "mean_max"
+    decoder_type: DecoderType = "attention"
+    position_embedding_type: PositionType = "sinusoidal"
+    embedding_dropout: float | int = 0.5
+    attention_dropout: float | int = 0.5
+    # As large as the sinusoidal codes, which would drown smaller word vectors.
+    initializer_range: float = 0.7
 
 
 __all__ = ["MeanMaxAAEConfig"]

@@ -1,10 +1,10 @@
 """Configuration of RNN-CNN."""
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 
-from .configuration_base import DecoderType, EncoderType, LatentConfig
+from .configuration_base import DecoderType, EncoderType, LatentConfig, Pooling, PositionType
 
 
 @strict
@@ -30,14 +30,23 @@ class RNNCNNConfig(LatentConfig):
         "AutoModelForSequenceClassification": "modeling_rnn_cnn.RNNCNNForSequenceClassification",
     }
 
+    full_auto_class: ClassVar[str] = "AutoModelForPreTraining"
+
     vocab_size: int = 20000
+    embedding_size: int = 300
     hidden_size: int = 600
+    # Of a self-attention encoder, which the paper does not have.
+    intermediate_size: int = 4096
+    num_attention_heads: int = 8
     encoder_type: EncoderType = "bigru"
+    pooling: Pooling = "mean_max"
     mean_first: bool = True
     decoder_type: DecoderType = "words_cnn"
-    position_embedding_type: Literal["sinusoidal", "learned", "none"] = "none"
+    num_context_words: int = 30
+    position_embedding_type: PositionType = "none"
     embedding_dropout: float | int = 0.0
     attention_dropout: float | int = 0.0
+    initializer_range: float = 0.7
     tie_word_embeddings: bool = True
     output_bias: bool = False
 

@@ -1,10 +1,10 @@
 """Configuration of the structured self-attentive embedding."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from huggingface_hub.dataclasses import strict
 
-from .configuration_base import DecoderType, EncoderType, LatentConfig, Pooling
+from .configuration_base import DecoderType, EncoderType, LatentConfig, Pooling, PositionType
 
 
 @strict
@@ -38,15 +38,17 @@ class StructuredSelfAttentionConfig(LatentConfig):
     }
 
     vocab_size: int = 20000
+    embedding_size: int = 300
     hidden_size: int = 600
     intermediate_size: int = 1200
+    num_attention_heads: int = 8
     encoder_type: EncoderType = "bilstm"
     pooling: Pooling = "inner_attention"
     latent_heads: int | None = None  # type: ignore[assignment]
     pooling_hidden_size: int | None = 350
     attention_penalty: float | int | None = None  # type: ignore[assignment]
     decoder_type: DecoderType = "lstm_attention"
-    position_embedding_type: Literal["sinusoidal", "learned", "none"] = "none"
+    position_embedding_type: PositionType = "none"
     embedding_dropout: float | int = 0.0
     attention_dropout: float | int = 0.0
     initializer_range: float = 0.1

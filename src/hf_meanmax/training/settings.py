@@ -15,23 +15,9 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers.configuration_utils import PreTrainedConfig
 
 from hf_meanmax.checkpoint.hub import LOCAL_SETTINGS
+from hf_meanmax.families import FAMILIES
 from hf_meanmax.modeling.configuration_base import LatentConfig
-from hf_meanmax.modeling.configuration_compound_attention import CompoundAttentionConfig
-from hf_meanmax.modeling.configuration_gated_mean_max_aae import GatedMeanMaxAAEConfig
-from hf_meanmax.modeling.configuration_mean_max_aae import MeanMaxAAEConfig
-from hf_meanmax.modeling.configuration_rnn_cnn import RNNCNNConfig
-from hf_meanmax.modeling.configuration_structured_self_attention import StructuredSelfAttentionConfig
 
-FAMILIES: dict[str, type[LatentConfig]] = {
-    config.model_type: config
-    for config in (
-        MeanMaxAAEConfig,
-        GatedMeanMaxAAEConfig,
-        RNNCNNConfig,
-        CompoundAttentionConfig,
-        StructuredSelfAttentionConfig,
-    )
-}
 DEFAULT_RECIPE = "docstrings"
 Arguments = TypeVar("Arguments", bound="RunArguments")
 
@@ -125,7 +111,7 @@ class RunArguments:
             ValueError: for model settings that do not fit together.
         """
         try:
-            return FAMILIES[self.family](**{**self.model, **overrides})
+            return FAMILIES[self.family].config(**{**self.model, **overrides})
         except StrictDataclassError as error:
             raise ValueError(str(error.__cause__ or error)) from error
 
@@ -526,7 +512,7 @@ def arguments_from_settings(
     if family not in list(FAMILIES):
         raise ValueError(f"`family` is {family!r}; allowed: {', '.join(sorted(FAMILIES))}.")
     run_names = [name for name in run_fields if name not in ("model", "recipe")]
-    config_types = model_fields(FAMILIES[family])
+    config_types = model_fields(FAMILIES[family].config)
     run: dict[str, Any] = {}
     model: dict[str, Any] = {}
     for key, value in settings.items():

@@ -1,0 +1,91 @@
+"""The list of families. A new one is a configuration file, a modeling file and one line here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import transformers
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
+
+from .modeling.base import LatentPreTrainedModel
+from .modeling.classifier_model import LatentForSequenceClassification
+from .modeling.conditional_decoding import LatentForConditionalDecoding
+from .modeling.configuration_base import LatentConfig
+from .modeling.configuration_compound_attention import CompoundAttentionConfig
+from .modeling.configuration_gated_mean_max_aae import GatedMeanMaxAAEConfig
+from .modeling.configuration_mean_max_aae import MeanMaxAAEConfig
+from .modeling.configuration_rnn_cnn import RNNCNNConfig
+from .modeling.configuration_structured_self_attention import StructuredSelfAttentionConfig
+from .modeling.encoder_model import LatentEncoderModel
+from .modeling.modeling_compound_attention import (
+    CompoundAttentionForSequenceClassification,
+    CompoundAttentionForTranslation,
+    CompoundAttentionModel,
+)
+from .modeling.modeling_gated_mean_max_aae import (
+    GatedMeanMaxAAEForReconstruction,
+    GatedMeanMaxAAEForSequenceClassification,
+    GatedMeanMaxAAEModel,
+)
+from .modeling.modeling_mean_max_aae import (
+    MeanMaxAAEForReconstruction,
+    MeanMaxAAEForSequenceClassification,
+    MeanMaxAAEModel,
+)
+from .modeling.modeling_rnn_cnn import RNNCNNForContextPrediction, RNNCNNForSequenceClassification, RNNCNNModel
+from .modeling.modeling_structured_self_attention import (
+    StructuredSelfAttentionForReconstruction,
+    StructuredSelfAttentionForSequenceClassification,
+    StructuredSelfAttentionModel,
+)
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family's configuration and its three models."""
+
+    config: type[LatentConfig]
+    encoder: type[LatentEncoderModel]
+    full: type[LatentForConditionalDecoding]
+    classifier: type[LatentForSequenceClassification]
+
+    def model_class(self, name: str) -> type[LatentPreTrainedModel]:
+        """The model of this name; the one with the decoder where the family has none of this name."""
+        return {cls.__name__: cls for cls in (self.encoder, self.classifier)}.get(name, self.full)
+
+
+FAMILIES: dict[str, Family] = {}
+
+
+def register(family: Family) -> None:
+    """Makes a family known to the Auto classes of transformers and to this package, by its `model_type`."""
+    FAMILIES[family.config.model_type] = family
+    AutoConfig.register(family.config.model_type, family.config, exist_ok=True)
+    AutoModel.register(family.config, family.encoder, exist_ok=True)
+    getattr(transformers, family.config.full_auto_class).register(family.config, family.full, exist_ok=True)
+    AutoModelForSequenceClassification.register(family.config, family.classifier, exist_ok=True)
+
+
+for _family in (
+    Family(MeanMaxAAEConfig, MeanMaxAAEModel, MeanMaxAAEForReconstruction, MeanMaxAAEForSequenceClassification),
+    Family(
+        GatedMeanMaxAAEConfig,
+        GatedMeanMaxAAEModel,
+        GatedMeanMaxAAEForReconstruction,
+        GatedMeanMaxAAEForSequenceClassification,
+    ),
+    Family(RNNCNNConfig, RNNCNNModel, RNNCNNForContextPrediction, RNNCNNForSequenceClassification),
+    Family(
+        CompoundAttentionConfig,
+        CompoundAttentionModel,
+        CompoundAttentionForTranslation,
+        CompoundAttentionForSequenceClassification,
+    ),
+    Family(
+        StructuredSelfAttentionConfig,
+        StructuredSelfAttentionModel,
+        StructuredSelfAttentionForReconstruction,
+        StructuredSelfAttentionForSequenceClassification,
+    ),
+):
+    register(_family)
