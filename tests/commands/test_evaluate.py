@@ -68,7 +68,7 @@ def test_a_model_and_its_controls(run, checkpoint, capsys):
     assert results.spreads["majority"]["tasks"]["MRPC"]["accuracy"]["mean"] == 50
     assert set(results.gains) == {"MRPC", "SICK-R", "STS14"}
     assert results.tasks["MRPC"]["unknown_word_rate"] == 1
-    assert results.command.startswith("evaluate.py ")
+    assert results.command.startswith("hf-meanmax evaluate ")
     report = (folder / "report.md").read_text()
     assert "| **tiny** |" in report
     assert "| echo state network |" in report
@@ -140,7 +140,7 @@ def test_erasure_needs_single_sentences_with_a_test_set(run, checkpoint):
 
 
 def test_rows_that_do_not_divide_a_vector_are_refused_first(run, checkpoint, tmp_path):
-    with pytest.raises(SystemExit, match=r"--latent-rows is 3; the vectors of tiny have 32 numbers"):
+    with pytest.raises(SystemExit, match=r"--latent_rows is 3; the vectors of tiny have 32 numbers"):
         run(checkpoint, "--controls", "none", "--erasure", "TREC", "--latent-rows", "3")
     assert not (tmp_path / "results").exists()
 
@@ -148,7 +148,7 @@ def test_rows_that_do_not_divide_a_vector_are_refused_first(run, checkpoint, tmp
 def test_truncated_vectors(run, checkpoint):
     results = Results.load(run(checkpoint, "--truncate-dim", "8", "--controls", "none", tasks="STS14") / "tiny-8")
     assert (results.model["name"], results.model["dimension"]) == ("tiny-8", 8)
-    with pytest.raises(SystemExit, match=r"--truncate-dim is 33; the vectors of .* have 32 numbers"):
+    with pytest.raises(SystemExit, match=r"--truncate_dim is 33, the vectors of .* have 32 numbers"):
         run(checkpoint, "--truncate-dim", "33")
 
 
@@ -164,7 +164,7 @@ def test_an_interrupted_run_says_how_to_go_on(run, checkpoint, monkeypatch, caps
     with pytest.raises(SystemExit) as ended:
         run(checkpoint, "--cache", "kept")
     assert ended.value.code == 130
-    assert "Finished tasks are kept in kept; give the same command again to go on." in capsys.readouterr().err
+    assert "Finished tasks are kept in kept; rerun the command to resume." in capsys.readouterr().err
     assert signal.getsignal(signal.SIGTERM) == before
 
 
@@ -188,7 +188,7 @@ def test_wrong_arguments(data, arguments, message):
 
 def test_missing_data_says_what_to_set(monkeypatch, tmp_path, checkpoint):
     monkeypatch.delenv("HF_MEANMAX_DATA", raising=False)
-    with pytest.raises(SystemExit, match=r"^evaluate: .*Give --data FOLDER, or set HF_MEANMAX_DATA"):
+    with pytest.raises(SystemExit, match=r"^hf-meanmax evaluate: .*Give --data FOLDER, or set HF_MEANMAX_DATA"):
         main([str(checkpoint)])
     monkeypatch.setenv("HF_MEANMAX_DATA", str(tmp_path / "nothing"))
     with pytest.raises(SystemExit, match=r"No such folder: .*nothing' \(from HF_MEANMAX_DATA\)"):

@@ -46,9 +46,9 @@ def test_case_and_rare_words_on_request(tmp_path):
 
 def test_errors_in_one_line(tmp_path):
     corpus = write_corpus(tmp_path / "corpus.txt")
-    with pytest.raises(SystemExit, match=r"^vectors: output is .*vectors.txt'; word vectors are written as"):
+    with pytest.raises(SystemExit, match=r"^hf-meanmax vectors: output is .*vectors.txt'; word vectors are written as"):
         main([str(corpus), "--output", str(tmp_path / "vectors.txt")])
-    with pytest.raises(SystemExit, match=r"^vectors: .*nothing.txt"):
+    with pytest.raises(SystemExit, match=r"^hf-meanmax vectors: .*nothing.txt"):
         main([str(tmp_path / "nothing.txt"), "--output", str(tmp_path / "vectors.safetensors")])
 
 

@@ -13,8 +13,13 @@ from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands.reconstruct import main
 from hf_meanmax.evaluation import reconstruct, score_reconstructions, teacher_forced_scores
 from hf_meanmax.evaluation import reconstruction as module
+from hf_meanmax.evaluation.reconstruction import (
+    ReconstructionSettings,
+    reconstruction_pairs,
+    score_checkpoint,
+    teacher_forced_counts,
+)
 from hf_meanmax.evaluation.reconstruction import _padded_batches as padded_batches
-from hf_meanmax.evaluation.reconstruction import reconstruction_pairs, score_checkpoint, teacher_forced_counts
 from hf_meanmax.evaluation.reconstruction_table import read_texts, reconstruction_table, sample_texts
 from hf_meanmax.evaluation.text_scores import score_texts
 from hf_meanmax.tokenization import train_tokenizer
@@ -196,7 +201,10 @@ def test_scores_of_a_checkpoint(model, tokenizer, tmp_path, capsys):
     (tmp_path / "text.txt").write_text("\n".join(lines))
     picked = [line for line in lines if 4 <= len(line.split()) <= 8][:6]
     scores = score_checkpoint(
-        str(folder), str(tmp_path / "text.txt"), limit=6, max_tokens=8, batch_tokens=20, show_progress=False
+        str(folder),
+        str(tmp_path / "text.txt"),
+        ReconstructionSettings(limit=6, max_tokens=8, batch_tokens=20),
+        show_progress=False,
     )
     assert scores["sentences"] == 6
     expected = score_reconstructions(tokenizer, picked, reconstruct(model, tokenizer, picked))
@@ -211,7 +219,12 @@ def test_scores_of_a_checkpoint(model, tokenizer, tmp_path, capsys):
     assert [printed[name] for name in ("accuracy", "loss")] == pytest.approx([scores["accuracy"], scores["loss"]])
     assert {**printed, "accuracy": 0, "loss": 0} == {**scores, "accuracy": 0, "loss": 0}
     with pytest.raises(ValueError, match="has no sentence of 50-60 tokens"):
-        score_checkpoint(str(folder), str(tmp_path / "text.txt"), min_tokens=50, max_tokens=60, show_progress=False)
+        score_checkpoint(
+            str(folder),
+            str(tmp_path / "text.txt"),
+            ReconstructionSettings(min_tokens=50, max_tokens=60),
+            show_progress=False,
+        )
     told = {"objective": "translation"}
     other = save_checkpoint(model, tokenizer, tmp_path / "translator", training_args=told)
     with pytest.raises(ValueError, match=r"learnt by the objective 'translation'.*translate\.py --reference"):
@@ -234,7 +247,9 @@ def checkpoint(model, tokenizer, tmp_path):
 def test_scores_are_those_of_the_texts_said(checkpoint, model, tokenizer, tmp_path):
     pytest.importorskip("rouge_score")
     source = str(tmp_path / "text.txt")
-    scores = score_checkpoint(str(checkpoint), source, min_tokens=1, max_tokens=12, show_progress=False, edges=(4, 8))
+    scores = score_checkpoint(
+        str(checkpoint), source, ReconstructionSettings(min_tokens=1, max_tokens=12), show_progress=False, edges=(4, 8)
+    )
     texts = [line for line in source_lines(tmp_path) if line]
     said = reconstruct(model, tokenizer, texts)
     expected = score_texts(*reconstruction_pairs(tokenizer, texts, said), rouge=True)

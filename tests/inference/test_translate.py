@@ -50,11 +50,11 @@ def test_lines_stay_lines(folder, tmp_path, capsys):
 
 
 def test_errors_in_one_line(folder, tmp_path):
-    with pytest.raises(SystemExit, match=r"^translate: .*nothing\.txt"):
+    with pytest.raises(SystemExit, match=r"^hf-meanmax translate: .*nothing\.txt"):
         main([str(folder), str(tmp_path / "nothing.txt")])
     (tmp_path / "source.txt").write_text("the cat sat\n")
     (tmp_path / "reference.txt").write_text("one\ntwo\n")
-    with pytest.raises(SystemExit, match=r"^translate: 1 texts and 2 references"):
+    with pytest.raises(SystemExit, match=r"^hf-meanmax translate: 1 texts and 2 references"):
         main([str(folder), str(tmp_path / "source.txt"), "--reference", str(tmp_path / "reference.txt")])
 
 

@@ -200,7 +200,7 @@ def test_command_line(tokenizer, tmp_path, capsys):
     assert capsys.readouterr().out.splitlines() == [found["reconstruction"] for found in content["texts"]]
     assert [found["text"] for found in content["texts"]] == TEXTS
     (tmp_path / "file").touch()
-    with pytest.raises(SystemExit, match=r"^inspect: .*file is a file; name a folder"):
+    with pytest.raises(SystemExit, match=r"^hf-meanmax inspect decoding: .*file is a file; name a folder"):
         inspect_decoding([str(folder), "a cat", "--output", str(tmp_path / "file")])
     with pytest.raises(SystemExit):
         inspect_decoding([str(folder), "a cat", "--out", str(tmp_path / "out")])

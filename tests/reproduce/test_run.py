@@ -129,7 +129,7 @@ def test_systems_become_a_table(data, tmp_path, capsys, monkeypatch):
     write_plan(tmp_path / "plan.yaml", evaluate={"tasks": "TREC", "controls": "none", "any_size": True})
     main([plan, "--data", str(data), "--output", str(output), "--only", "another"])
     assert len(commands) == 1
-    assert "evaluation.command_line" in commands[0][2]
+    assert commands[0][1:4] == ["-m", "hf_meanmax.commands", "evaluate"]
 
 
 def test_a_changed_system_is_not_taken_for_the_one_that_was_trained(data, tmp_path):

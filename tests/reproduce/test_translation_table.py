@@ -11,7 +11,7 @@ from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands.reproduce import compare_translations as main
 from hf_meanmax.commands.translate import main as translate
 from hf_meanmax.evaluation.report import Results
-from hf_meanmax.inference import translate as translate_module
+from hf_meanmax.reproduce import translation_table as translate_module
 from hf_meanmax.reproduce.translation_table import compare_translators, representation_scores
 from tiny_model import make_model, make_tokenizer
 
