@@ -23,7 +23,7 @@ import numpy as np
 from hf_meanmax.evaluation.markdown import markdown_table
 from hf_meanmax.files import replacing_file
 from hf_meanmax.plots.training import read_metrics
-from hf_meanmax.reproduce.run import folder_name
+from hf_meanmax.reproduce.plan import folder_name
 
 FORMS: dict[str, list[str]] = {
     "full": ["--softmax", "full"],

@@ -25,9 +25,10 @@ import numpy as np
 from hf_meanmax.data.labelled import LabelledTexts
 from hf_meanmax.evaluation.markdown import markdown_table
 from hf_meanmax.files import replacing_file
-from hf_meanmax.reproduce.run import folder_name
+from hf_meanmax.reproduce.plan import folder_name
 from hf_meanmax.training.finetune import claim, finetune, read_sets
-from hf_meanmax.training.settings import FinetuneArguments, arguments_from_settings, read_options
+from hf_meanmax.training.recipes import arguments_from_settings, read_options
+from hf_meanmax.training.settings import FinetuneArguments
 
 HEADS: dict[str, dict[str, Any]] = {
     "30 heads, penalty": {"latent_heads": 30},

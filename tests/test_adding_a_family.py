@@ -14,7 +14,7 @@ from hf_meanmax.families import FAMILIES, Family, register
 from hf_meanmax.inference.encode import load_encoder
 from hf_meanmax.inference.reconstruct import reconstruct
 from hf_meanmax.training.pretrain import pretrain
-from hf_meanmax.training.settings import arguments_from_settings
+from hf_meanmax.training.recipes import arguments_from_settings
 from modeling.all_families import TESTS
 from tiny_model import random_lines
 from toy_family.configuration_toy import ToyConfig

@@ -357,7 +357,7 @@ def test_model_index_survives_a_push_and_a_new_card(server, folder):
 
 
 def test_model_index_of_what_is_no_evaluation(folder, tmp_path):
-    with pytest.raises(ValueError, match="results.json of `evaluate`"):
+    with pytest.raises(ValueError, match=r"results\.json of `evaluate`"):
         hub.write_model_index(folder, {"bleu": 3})
     with pytest.raises(FileNotFoundError, match=r"has no README.md"):
         hub.write_model_index(tmp_path, SCORES)

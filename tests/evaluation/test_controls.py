@@ -23,11 +23,10 @@ from hf_meanmax.evaluation.controls import (
     MajorityClass,
     RandomEncoder,
     RandomProjection,
-    explain_no_controls,
     make_controls,
-    spectral_radius,
-    unknown_word_rate,
 )
+from hf_meanmax.evaluation.reservoir import spectral_radius
+from hf_meanmax.evaluation.word_sources import explain_no_controls, unknown_word_rate
 from hf_meanmax.inference.encode import load_encoder, weights_fingerprint
 from tiny_model import WORDS, make_model, make_tokenizer, random_lines
 
@@ -148,8 +147,8 @@ def test_vectors_depend_on_the_text_alone(model):
 def test_chunks_do_not_matter(checkpoint, monkeypatch):
     controls = list(all_controls(checkpoint))
     whole = [control.encode(TEXTS) for control in controls]
-    monkeypatch.setattr("hf_meanmax.evaluation.controls._CHUNK", 11)
-    monkeypatch.setattr("hf_meanmax.evaluation.controls._BATCH_NUMBERS", 40)
+    monkeypatch.setattr("hf_meanmax.evaluation.word_sources._CHUNK", 11)
+    monkeypatch.setattr("hf_meanmax.evaluation.word_sources.BATCH_NUMBERS", 40)
     for control, expected in zip(controls, whole, strict=True):
         assert np.allclose(control.encode(TEXTS), expected, atol=1e-5), control.kind
 

@@ -227,7 +227,7 @@ def test_scores_of_a_checkpoint(model, tokenizer, tmp_path, capsys):
         )
     told = {"objective": "translation"}
     other = save_checkpoint(model, tokenizer, tmp_path / "translator", training_args=told)
-    with pytest.raises(ValueError, match=r"learnt by the objective 'translation'.*translate\.py --reference"):
+    with pytest.raises(ValueError, match=r"learnt by the objective 'translation'.*hf-meanmax translate --reference"):
         score_checkpoint(str(other), str(tmp_path / "text.txt"), show_progress=False)
     with pytest.raises(SystemExit, match=r"reconstruct.*no sentence of 50-60 tokens"):
         main([*words, "--min-tokens", "50", "--max-tokens", "60"])

@@ -19,9 +19,9 @@ from evaluation.senteval_folder import write_senteval_folder
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands.reproduce import main
 from hf_meanmax.reproduce import run as module
-from hf_meanmax.reproduce.run import folder_name, read_plan
+from hf_meanmax.reproduce.plan import folder_name, read_plan
 from hf_meanmax.tokenization import WordVectors
-from hf_meanmax.training.settings import arguments_from_settings, read_recipe
+from hf_meanmax.training.recipes import arguments_from_settings, read_recipe
 from tiny_model import WORDS, make_model, make_tokenizer, python_environment, random_lines
 
 TINY = {

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from hf_meanmax.training.settings import PretrainArguments, arguments_from_settings
+from hf_meanmax.training.recipes import arguments_from_settings
+from hf_meanmax.training.settings import PretrainArguments
 
 SUBJECTS = ["the cat", "a dog", "my friend", "the old man", "her sister"]
 VERBS = ["saw", "found", "painted", "forgot", "bought"]

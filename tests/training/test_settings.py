@@ -7,14 +7,14 @@ import json
 import pytest
 
 from hf_meanmax import GatedMeanMaxAAEConfig, MeanMaxAAEConfig, RNNCNNConfig
-from hf_meanmax.training.settings import (
-    PretrainArguments,
+from hf_meanmax.training.recipes import (
     arguments_from_settings,
     list_recipes,
     model_fields,
     parse_command_line,
     read_recipe,
 )
+from hf_meanmax.training.settings import PretrainArguments
 
 
 @pytest.mark.parametrize("name", list_recipes())

@@ -14,13 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hf_meanmax.training.finetune import finetune
-from hf_meanmax.training.settings import (
-    FinetuneArguments,
-    arguments_from_settings,
-    describe_settings,
-    read_options,
-    read_recipe,
-)
+from hf_meanmax.training.recipes import arguments_from_settings, describe_settings, read_options, read_recipe
+from hf_meanmax.training.settings import FinetuneArguments
 
 from .options import escape_unprintable
 

@@ -12,7 +12,8 @@ import sys
 from collections.abc import Sequence
 
 from hf_meanmax.training.pretrain import pretrain
-from hf_meanmax.training.settings import PretrainArguments, describe_settings, list_recipes, parse_command_line
+from hf_meanmax.training.recipes import describe_settings, list_recipes, parse_command_line
+from hf_meanmax.training.settings import PretrainArguments
 
 from .options import escape_unprintable
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from hf_meanmax.data import open_corpus
 from hf_meanmax.evaluation.reconstruction_table import read_texts, system_name, write_table
 from hf_meanmax.reproduce import translation_table
-from hf_meanmax.reproduce.run import TABLE, read_plan, reproduce
+from hf_meanmax.reproduce.plan import TABLE, read_plan
+from hf_meanmax.reproduce.run import reproduce
 
 from .options import OptionParser, count, named_folders, one_line_errors, option, positional
 

@@ -1,37 +1,30 @@
 """What a trained encoder must beat: untrained encoders that have its word vectors and its dimension.
 
 After Wieting and Kiela 2019, "No training required: exploring random encoders for sentence classification". All
-controls read the tokens that the trained model reads, from the table that it trained.
-"""
+controls read the tokens that the trained model reads, from the table that it trained."""
 
 from __future__ import annotations
 
 import copy
 import hashlib
-import json
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from hf_meanmax.evaluation.embedding import is_sentence_transformer
-from hf_meanmax.inference.encode import pipeline_fingerprint, tokenizer_text, weights_fingerprint
-from hf_meanmax.tokenization import unknown_word_rate as count_unknown
+from .reservoir import Reservoir, draw_uniform
+from .word_sources import BATCH_NUMBERS, VERSION, Words, WordSource, by_chunks, explain_no_controls, input_tables
 
 CONTROL_KINDS = ("random_encoder", "random_projection", "echo_state_network", "bag", "majority")
-VERSION = 1  # of what the controls compute; part of their keys
+
 
 _POOLINGS = ("mean", "max")
-_CHUNK = 4096  # texts that are tokenised and sorted by length together
-_BATCH_NUMBERS = 2**22  # numbers of the largest array of a batch
 
 
 class Control(ABC):
@@ -98,7 +91,7 @@ class RandomEncoder(Control):
     kind = "random_encoder"
 
     def __init__(self, model: Any, seed: int = 0, device: Any = None):
-        self._source = _WordSource.of(model, device)
+        self._source = WordSource.of(model, device)
         self.seed = seed
         self.dimension = self._source.dimension
         _check_redrawable(self._source.model)
@@ -128,7 +121,7 @@ class RandomEncoder(Control):
                 part.cpu().reset_parameters()
         result.to(device)
         # Through `data`, so that whatever is tied to the table remains so.
-        for trained, drawn in zip(_input_tables(inner), _input_tables(fresh), strict=True):
+        for trained, drawn in zip(input_tables(inner), input_tables(fresh), strict=True):
             drawn.weight.data = trained.weight.detach().to(device)
         return result.eval().requires_grad_(False)
 
@@ -149,12 +142,12 @@ class BagOfWords(Control):
     kind = "bag"
 
     def __init__(self, model: Any, device: Any = None):
-        self._source = _WordSource.of(model, device)
+        self._source = WordSource.of(model, device)
         self.dimension = self._source.embedding_size
         self.key = self._source.key(self.kind, None)
 
     def encode(self, texts: Sequence[str], batch_size: int = 64) -> np.ndarray:
-        return _by_chunks(self._source, texts, self.dimension, lambda words: words.pool(words.vectors, "mean"))
+        return by_chunks(self._source, texts, self.dimension, lambda words: words.pool(words.vectors, "mean"))
 
 
 class RandomProjection(Control):
@@ -178,7 +171,7 @@ class RandomProjection(Control):
     def __init__(self, model: Any, seed: int = 0, pooling: str = "mean", device: Any = None):
         if pooling not in _POOLINGS:
             raise ValueError(f"pooling is {pooling!r}; choose one of {', '.join(_POOLINGS)}.")
-        self._source = _WordSource.of(model, device)
+        self._source = WordSource.of(model, device)
         self.seed = seed
         self.pooling = pooling
         self.dimension = self._source.dimension
@@ -188,17 +181,17 @@ class RandomProjection(Control):
     def matrix(self) -> torch.Tensor:
         """W, `(e, D)` float32."""
         size = self._source.embedding_size
-        drawn = _uniform(np.random.default_rng(_stream(self.kind, self.seed)), (size, self.dimension), size**-0.5)
+        drawn = draw_uniform(np.random.default_rng(_stream(self.kind, self.seed)), (size, self.dimension), size**-0.5)
         return torch.from_numpy(drawn).to(self._source.device)
 
     def encode(self, texts: Sequence[str], batch_size: int = 64) -> np.ndarray:
-        return _by_chunks(self._source, texts, self.dimension, self._project)
+        return by_chunks(self._source, texts, self.dimension, self._project)
 
-    def _project(self, words: _Words) -> torch.Tensor:
+    def _project(self, words: Words) -> torch.Tensor:
         if self.pooling == "mean":
             return words.pool(words.vectors, "mean") @ self.matrix
         # Some dimensions at a time: the projected vocabulary of a chunk is large.
-        width = max(1, _BATCH_NUMBERS // max(1, len(words.vectors)))
+        width = max(1, BATCH_NUMBERS // max(1, len(words.vectors)))
         parts = [words.pool(words.vectors @ columns, "max") for columns in self.matrix.split(width, dim=1)]
         return torch.cat(parts, dim=1)
 
@@ -251,7 +244,7 @@ class EchoStateNetwork(Control):
             raise ValueError(f"input_scale is {input_scale}; it must be positive.")
         if not 0 < leak <= 1:
             raise ValueError(f"leak is {leak}; it must be above 0 and at most 1.")
-        self._source = _WordSource.of(model, device)
+        self._source = WordSource.of(model, device)
         self.seed = seed
         self.spectral_radius = spectral_radius
         self.input_scale = input_scale
@@ -275,9 +268,9 @@ class EchoStateNetwork(Control):
         ]
 
     def encode(self, texts: Sequence[str], batch_size: int = 64) -> np.ndarray:
-        return _by_chunks(self._source, texts, self.dimension, self._run)
+        return by_chunks(self._source, texts, self.dimension, self._run)
 
-    def _run(self, words: _Words) -> torch.Tensor:
+    def _run(self, words: Words) -> torch.Tensor:
         result = torch.zeros(len(words.lengths), self.dimension, device=words.vectors.device)
         start = 0
         for number, reservoir in enumerate(self.directions):
@@ -307,63 +300,6 @@ class EchoStateNetwork(Control):
             else:
                 pooled = torch.maximum(pooled, states.masked_fill(~is_word, -math.inf))
         return (pooled / active.sum(dim=0) if is_mean else pooled).T
-
-
-@dataclass(frozen=True)
-class Reservoir:
-    """The weights of one direction of an echo state network of n units.
-
-    Attributes:
-        project: W_in `(n, e)`.
-        inputs: `(n, k)` int64, the units that each unit hears.
-        weights: `(n, k)`, their weights.
-    """
-
-    project: torch.Tensor
-    inputs: torch.Tensor
-    weights: torch.Tensor
-
-    @classmethod
-    def draw(
-        cls, rng: np.random.Generator, units: int, size: int, input_scale: float, fan_in: int, radius: float
-    ) -> Reservoir:
-        """Draws them, with distinct inputs of each unit and the given spectral radius."""
-        project = _uniform(rng, (units, size), input_scale)
-        fan_in = min(fan_in, units)
-        inputs = rng.random((units, units)).argpartition(fan_in - 1, axis=1)[:, :fan_in]
-        weights = rng.uniform(-1, 1, size=(units, fan_in))
-        weights *= radius / spectral_radius(inputs, weights, rng)
-        return cls(
-            torch.from_numpy(project),
-            torch.from_numpy(np.ascontiguousarray(inputs)),
-            torch.from_numpy(weights.astype(np.float32)),
-        )
-
-    def to(self, device: Any) -> Reservoir:
-        """The same on a device."""
-        return Reservoir(self.project.to(device), self.inputs.to(device), self.weights.to(device))
-
-
-def spectral_radius(inputs: np.ndarray, weights: np.ndarray, rng: np.random.Generator, steps: int = 1000) -> float:
-    """The largest modulus of an eigenvalue of a sparse matrix, by the growth of a vector under power iteration.
-
-    A real matrix often has a pair of complex eigenvalues of that modulus, so the vector itself need not converge; its
-    growth over many steps does, to well within a per cent.
-
-    Args:
-        inputs: `(n, k)`, the columns of each row's k entries.
-        weights: `(n, k)`, the entries.
-        rng: draws the first vector.
-        steps: how many are made; the first fifth does not count.
-    """
-    vector = rng.standard_normal(len(inputs))
-    growth = []
-    for _ in range(steps):
-        vector = (weights * vector[inputs]).sum(axis=1)
-        norm = float(np.linalg.norm(vector))
-        growth.append(math.log(norm))
-        vector /= norm
-    return math.exp(math.fsum(growth[steps // 5 :]) / (steps - steps // 5))
 
 
 def make_controls(
@@ -398,7 +334,7 @@ def make_controls(
             kinds = ("majority",)
     kinds = CONTROL_KINDS if kinds is None else kinds
     if reason is None:
-        model = _WordSource(model, device)
+        model = WordSource(model, device)
     controls: list[Control] = []
     for kind, drawn in (
         ("random_encoder", RandomEncoder),
@@ -414,195 +350,10 @@ def make_controls(
     return controls
 
 
-def explain_no_controls(model: Any) -> str | None:
-    """Why an encoder has no controls but the majority class, or None if it has."""
-    if not is_sentence_transformer(model):
-        return f"the word vectors of a {type(model).__name__} are not known, only those of a SentenceTransformer are"
-    inner = transformers_model(model)
-    if inner is None:
-        return f"the SentenceTransformer begins with a {type(model[0]).__name__}, which wraps no transformers model"
-    if model.tokenizer is None or not callable(model.tokenizer):
-        return "the SentenceTransformer has no tokenizer"
-    weight = getattr(inner.get_input_embeddings(), "weight", None)
-    if not isinstance(weight, torch.Tensor) or weight.dim() != 2:
-        return f"{type(inner).__name__} has no table of word vectors"
-    return None
-
-
-def transformers_model(model: Any) -> Any:
-    """The transformers model in the first module of a SentenceTransformer, or None."""
-    from transformers import PreTrainedModel
-
-    inner = getattr(model[0], "auto_model", None)
-    return inner if isinstance(inner, PreTrainedModel) else None
-
-
-def unknown_word_rate(model: Any, texts: Iterable[str]) -> float | None:
-    """Share, between 0 and 1, of the tokens that are unknown; special tokens do not count.
-
-    Args:
-        model: a SentenceTransformer or a tokenizer.
-        texts: any texts.
-
-    Returns:
-        The share; None where there is no tokenizer, or one that knows every word, for instance by its bytes.
-    """
-    tokenizer = getattr(model, "tokenizer", model)
-    if getattr(tokenizer, "unk_token_id", None) is None or getattr(tokenizer, "backend_tokenizer", None) is None:
-        return None
-    return count_unknown(tokenizer, texts).rate
-
-
-class _WordSource:
-    """The word table and the tokenizer of a SentenceTransformer.
-
-    A tokenizer's special tokens, `<unk>` among them, are no words.
-    """
-
-    def __init__(self, model: Any, device: Any = None):
-        reason = explain_no_controls(model)
-        if reason is not None:
-            raise ValueError(f"This encoder has no such control: {reason}.")
-        self.model = model
-        self.inner = transformers_model(model)
-        self.device = self.inner.device if device is None else torch.device(device)
-        self.tokenizer = model.tokenizer
-        self.dimension = int(model.get_embedding_dimension())
-        self.embedding_size = self.table.shape[1]
-        self.special_ids = np.array(sorted(set(self.tokenizer.all_special_ids)), dtype=np.int64)
-
-    @classmethod
-    def of(cls, model: Any, device: Any = None) -> _WordSource:
-        """That of a model; [`make_controls`] gives all its controls the same one, whose table is hashed once."""
-        return model if isinstance(model, cls) else cls(model, device)
-
-    @property
-    def table(self) -> torch.Tensor:
-        """The word vectors `(V, e)`, in the model's precision and where the model is."""
-        return self.inner.get_input_embeddings().weight.detach()
-
-    @cached_property
-    def fingerprint(self) -> list[str]:
-        """Hashes of the tables, and of the tokenizer, length limit and modules."""
-        return [*map(weights_fingerprint, _input_tables(self.inner)), pipeline_fingerprint(self.model)]
-
-    @cached_property
-    def word_fingerprint(self) -> str:
-        """Hash of what decides the vectors that [`words`] gives; the same for models with the same frozen words."""
-        digest = hashlib.blake2b(digest_size=16)
-        digest.update(json.dumps([self.model.max_seq_length, tokenizer_text(self.tokenizer)]).encode())
-        is_word = np.ones(len(self.table), dtype=bool)
-        is_word[self.special_ids[self.special_ids < len(is_word)]] = False
-        digest.update(f"{self.table.dtype} {tuple(self.table.shape)}".encode())
-        for part, kept in zip(
-            self.table.split(2**16), np.split(is_word, range(2**16, len(is_word), 2**16)), strict=True
-        ):
-            digest.update(part.cpu().float().numpy()[kept])
-        return digest.hexdigest()
-
-    @cached_property
-    def word_length(self) -> float:
-        """Root mean square of the lengths of the word vectors; 1 if all are zero."""
-        squares = torch.cat([part.float().square().sum(dim=1).cpu() for part in self.table.split(2**16)])
-        squares[self.special_ids[self.special_ids < len(squares)]] = 0
-        number = len(squares) - int((self.special_ids < len(squares)).sum())
-        return math.sqrt(float(squares.double().sum()) / max(1, number)) or 1.0
-
-    def key(self, kind: str, seed: int | None, *settings: Any, words_alone: bool = True) -> str:
-        """Identifies a control of this model; unless of `words_alone`, it reads special tokens and modules as well."""
-        fingerprint = self.word_fingerprint if words_alone else self.fingerprint
-        parts = [VERSION, kind, seed, self.dimension, fingerprint, list(settings)]
-        digest = hashlib.blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16)
-        return f"{kind}-{digest.hexdigest()}"
-
-    def words(self, texts: Sequence[str]) -> _Words:
-        """The known words of texts, cut where the model cuts them."""
-        encoded = self.tokenizer(
-            list(texts),
-            padding=False,
-            truncation=True,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-        )["input_ids"]
-        lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
-        ids = np.fromiter(chain.from_iterable(encoded), dtype=np.int64, count=int(lengths.sum()))
-        is_word = ~np.isin(ids, self.special_ids)
-        rows = np.repeat(np.arange(len(texts)), lengths)[is_word]
-        distinct, places = np.unique(ids[is_word], return_inverse=True)
-        vectors = self.table[torch.from_numpy(distinct).to(self.table.device)].to(self.device, torch.float32)
-        return _Words(vectors, places, np.bincount(rows, minlength=len(texts)))
-
-
-@dataclass
-class _Words:
-    """The words of some texts.
-
-    Attributes:
-        vectors: `(u, e)` float32, of the distinct words.
-        places: row of each word in `vectors`, text after text.
-        lengths: number of words of each text.
-    """
-
-    vectors: torch.Tensor
-    places: np.ndarray
-    lengths: np.ndarray
-
-    def pool(self, vectors: torch.Tensor, mode: str) -> torch.Tensor:
-        """Mean or maximum `(n, D)` over the words of each text, of a vector for each distinct word `(u, D)`."""
-        if len(vectors) == 0:
-            return vectors.new_zeros(len(self.lengths), vectors.shape[1])
-        starts = np.cumsum(self.lengths) - self.lengths
-        places, offsets = (torch.from_numpy(array).to(vectors.device) for array in (self.places, starts))
-        return nn.functional.embedding_bag(places, vectors, offsets, mode=mode)
-
-    def batches(self, width: int, backward: bool) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """Texts of like length that have words: their numbers `(B,)`, words `(T, B)` and what is no padding `(T, B)`.
-
-        Args:
-            width: numbers of a state.
-            backward: whether the words come in reversed order.
-        """
-        order = np.argsort(-self.lengths, kind="stable")[: int((self.lengths > 0).sum())]
-        starts = np.cumsum(self.lengths) - self.lengths
-        size = max(1, _BATCH_NUMBERS // width)
-        if self.vectors.device.type == "cpu":
-            size = min(size, 128)  # the states stay in the processor's cache
-        for first in range(0, len(order), size):
-            rows = order[first : first + size]
-            lengths = self.lengths[rows]
-            steps = np.arange(lengths[0])[:, None]
-            is_word = steps < lengths
-            offsets = lengths - 1 - steps if backward else steps
-            ids = self.places[np.where(is_word, starts[rows] + offsets, 0)]
-            device = self.vectors.device
-            yield tuple(torch.from_numpy(array).to(device) for array in (rows, ids, is_word))  # type: ignore[misc]
-
-
-def _by_chunks(
-    source: _WordSource, texts: Sequence[str], dimension: int, compute: Callable[[_Words], torch.Tensor]
-) -> np.ndarray:
-    result = np.empty((len(texts), dimension), dtype=np.float32)
-    with torch.inference_mode():
-        for start in range(0, len(texts), _CHUNK):
-            part = texts[start : start + _CHUNK]
-            result[start : start + len(part)] = compute(source.words(part)).cpu().numpy()
-    return result
-
-
 def _stream(kind: str, seed: int | None) -> int:
     """A seed for a kind of control, so that no two kinds share what they draw."""
     digest = hashlib.blake2b(f"{kind} {seed}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
-
-
-def _uniform(rng: np.random.Generator, shape: tuple[int, int], limit: float) -> np.ndarray:
-    return (rng.random(shape, dtype=np.float32) * 2 - 1) * np.float32(limit)
-
-
-def _input_tables(inner: Any) -> list[nn.Embedding]:
-    """The word table of a transformers model, and the table of special tokens that a model of this package may have."""
-    special = getattr(getattr(inner, "embeddings", None), "special_embeddings", None)
-    return [inner.get_input_embeddings(), *([] if special is None else [special])]
 
 
 def _later_layers(model: Any) -> Iterator[Any]:

@@ -22,9 +22,10 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from hf_meanmax._version import __version__
-from hf_meanmax.evaluation.controls import make_controls, unknown_word_rate
+from hf_meanmax.evaluation.controls import make_controls
 from hf_meanmax.evaluation.embedding import Embedder
 from hf_meanmax.evaluation.tasks import Task, TaskResult
+from hf_meanmax.evaluation.word_sources import unknown_word_rate
 from hf_meanmax.files import replacing_file
 from hf_meanmax.metrics import format_score
 

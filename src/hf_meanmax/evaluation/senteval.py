@@ -2,16 +2,14 @@
 
 The protocols are those of the official code with `usepytorch=False, kfold=10` (Conneau and Kiela 2018): logistic
 regressions whose L2 strength is chosen by cross-validation or on a development set, a softmax layer for relatedness,
-and the cosine for the STS tasks of 2012-2016. Sets are sorted as there, which decides what the folds are.
-"""
+and the cosine for the STS tasks of 2012-2016. Sets are sorted as there, which decides what the folds are."""
 
 from __future__ import annotations
 
 import difflib
-import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,35 +18,32 @@ import numpy as np
 
 from hf_meanmax.evaluation.logistic_regression import fit_logistic_regressions
 from hf_meanmax.evaluation.relatedness import RESOLUTION, correlations, fit_relatedness, nan_to_zero, pair_features
-from hf_meanmax.evaluation.tasks import Embed, Task, TaskResult, read_lines
+from hf_meanmax.evaluation.tasks import Embed, Task, TaskResult
 from hf_meanmax.extras import require
 
-SEED = 1111
+from .senteval_files import (
+    SEED,
+    LabelledTexts,
+    Sets,
+    check_folds,
+    downstream,
+    read_each,
+    read_pairs,
+    read_snli,
+    read_sst2,
+    read_sst5,
+    read_sts,
+    read_trec,
+    read_two_files,
+    stratified_folds,
+    sts_files,
+)
 
 AVERAGED_TASKS = {
     8: ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC", "SICK-E"),
     7: ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "SICK-E"),
     6: ("MR", "CR", "SUBJ", "MPQA", "TREC", "MRPC"),
 }
-
-
-@dataclass(frozen=True)
-class LabelledTexts:
-    """One set of a task: single sentences or pairs, with labels, in the order of the protocol.
-
-    Args:
-        texts: one list of N texts, or two for pairs.
-        labels: `(N,)`: int64 classes, or float64 scores.
-    """
-
-    texts: tuple[list[str], ...]
-    labels: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-
-Sets = dict[str, LabelledTexts]
 
 
 class SentEvalTask(Task):
@@ -73,7 +68,7 @@ class SentEvalTask(Task):
         source = _source(name)
         if not isinstance(self, source.task):
             raise ValueError(f"{name} has another protocol; use {source.task.__name__} or load_senteval_task.")
-        root = _downstream(folder)
+        root = downstream(folder)
         missing = [root / file for file in source.files if not (root / file).is_file()]
         if missing:
             raise FileNotFoundError(f"{name} needs {', '.join(map(str, missing))}: no such file.")
@@ -122,16 +117,16 @@ class NestedCrossValidationTask(SentEvalTask):
         super().__init__(name, folder, check_counts)
         self.folds = folds
         labels = self.sets["all"].labels
-        _check_folds(name, labels, folds, inner=True)
+        check_folds(name, labels, folds, inner=True)
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "folds": self.folds, "C": list(self.strengths)}
 
     def evaluate(self, embed: Embed, device: Any = None) -> TaskResult:
         labels = self.sets["all"].labels
-        outer = _stratified_folds(labels, self.folds)
+        outer = stratified_folds(labels, self.folds)
         inner = [
-            [(train[fitted], train[held]) for fitted, held in _stratified_folds(labels[train], self.folds)]
+            [(train[fitted], train[held]) for fitted, held in stratified_folds(labels[train], self.folds)]
             for train, _ in outer
         ]
         features = self._features(embed, "all")
@@ -194,14 +189,14 @@ class CrossValidationTask(SentEvalTask):
     def __init__(self, name: str, folder: str | os.PathLike[str], check_counts: bool = True, folds: int = 10):
         super().__init__(name, folder, check_counts)
         self.folds = folds
-        _check_folds(name, self.sets["train"].labels, folds, inner=False)
+        check_folds(name, self.sets["train"].labels, folds, inner=False)
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "folds": self.folds, "C": list(self.strengths)}
 
     def evaluate(self, embed: Embed, device: Any = None) -> TaskResult:
         labels, test_labels = self.sets["train"].labels, self.sets["test"].labels
-        folds = _stratified_folds(labels, self.folds)
+        folds = stratified_folds(labels, self.folds)
         features = self._features(embed, "train")
         masks = np.zeros((len(self.strengths), self.folds, len(labels)), dtype=bool)
         for fold, (fitted, _) in enumerate(folds):
@@ -374,7 +369,7 @@ def available_senteval_tasks(folder: str | os.PathLike[str]) -> list[str]:
     Raises:
         FileNotFoundError: there is no such folder.
     """
-    root = _downstream(folder)
+    root = downstream(folder)
     available = []
     for name in SENTEVAL_TASKS:
         missing = [file for file in _SOURCES[name].files if not (root / file).is_file()]
@@ -431,32 +426,6 @@ def _cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.nan_to_num(cosines)
 
 
-def _stratified_folds(labels: np.ndarray, folds: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    splitter = require("sklearn.model_selection").StratifiedKFold(folds, shuffle=True, random_state=SEED)
-    return list(splitter.split(np.zeros(len(labels)), labels))
-
-
-def _check_folds(name: str, labels: np.ndarray, folds: int, inner: bool) -> None:
-    if folds < 2:
-        raise ValueError(f"folds is {folds}; it must be 2 or more.")
-    classes, counts = np.unique(labels, return_counts=True)
-    smallest = int(counts.min())
-    left = smallest - math.ceil(smallest / folds) if inner else smallest
-    if len(classes) < 2 or left < folds:
-        raise ValueError(
-            f"{name} has {len(classes)} classes in training, the smallest with {smallest} examples: too few for "
-            f"{folds} folds{' with as many inner ones' if inner else ''}."
-        )
-
-
-def _downstream(folder: str | os.PathLike[str]) -> Path:
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise FileNotFoundError(f"No such folder: {str(folder)!r}; name the one that holds SentEval's downstream/.")
-    inside = folder / "downstream"
-    return inside if inside.is_dir() else folder
-
-
 def _check_counts(root: Path, source: _Source, sets: Sets) -> None:
     found = {name: len(part) for name, part in sets.items()}
     if "total" in source.sizes:
@@ -469,195 +438,6 @@ def _check_counts(root: Path, source: _Source, sets: Sets) -> None:
                 f"expected {expected:,}. Scores of other data compare with no published ones; "
                 "check_counts=False takes it nevertheless."
             )
-
-
-# Reading. A set is sorted by numbers of tokens first, then by label, and otherwise keeps the order of its file.
-
-
-def _sorted_set(columns: Sequence[Sequence[list[str]]], labels: Sequence[Any], dtype: Any) -> LabelledTexts:
-    """The set of N token lists a column."""
-    order = sorted(range(len(labels)), key=lambda row: (*(len(column[row]) for column in columns), labels[row]))
-    return LabelledTexts(
-        tuple([" ".join(column[row]) for row in order] for column in columns),
-        np.asarray([labels[row] for row in order], dtype=dtype),
-    )
-
-
-def _split_lines(path: Path, encoding: str) -> list[str]:
-    """The lines of `str.splitlines`, which ends them at more characters than `\\n`."""
-    lines = read_lines(path, encoding)
-    return ("\n".join(lines) + "\n").splitlines() if lines else []
-
-
-def _lines(path: Path, encoding: str, skip: int = 0) -> Iterator[tuple[int, str]]:
-    """Line numbers and stripped lines, after `skip` lines."""
-    lines = read_lines(path, encoding)
-    if len(lines) <= skip:
-        raise ValueError(f"{path} holds no examples.")
-    for number, line in enumerate(lines[skip:], start=skip + 1):
-        yield number, line.strip()
-
-
-def _rows(path: Path, columns: int, skip: int = 0) -> Iterator[tuple[int, list[str]]]:
-    """Line numbers and tab-separated fields, after `skip` lines."""
-    for number, line in _lines(path, "utf-8", skip):
-        fields = line.split("\t")
-        _check_columns(path, number, fields, columns)
-        yield number, fields
-
-
-def _check_columns(path: Path, number: int, fields: list[str], columns: int) -> None:
-    if len(fields) < columns:
-        raise ValueError(f"{path}, line {number}: {len(fields)} columns separated by tabs, expected {columns}.")
-
-
-def _label(path: Path, number: int, text: str, classes: Mapping[str, int]) -> int:
-    if text not in classes:
-        raise ValueError(f"{path}, line {number}: unknown label {text!r}; expected one of {', '.join(classes)}.")
-    return classes[text]
-
-
-def _score(path: Path, number: int, text: str) -> float:
-    try:
-        score = float(text)
-    except ValueError:
-        score = math.nan
-    if not 0 <= score <= 5:
-        raise ValueError(f"{path}, line {number}: {text!r} is no score between 0 and 5.")
-    return score
-
-
-def _read_two_files(positive: str, negative: str) -> Callable[[Path], Sets]:
-    def read(root: Path) -> Sets:
-        texts: list[list[str]] = []
-        labels: list[int] = []
-        for file, label in ((positive, 1), (negative, 0)):
-            lines = _split_lines(root / file, "latin-1")
-            if not lines:
-                raise ValueError(f"{root / file} holds no examples.")
-            texts += [line.split() for line in lines]
-            labels += [label] * len(lines)
-        return {"all": _sorted_set([texts], labels, np.int64)}
-
-    return read
-
-
-def _read_each(read: Callable[[Path], LabelledTexts], files: Mapping[str, str]) -> Callable[[Path], Sets]:
-    return lambda root: {name: read(root / file) for name, file in files.items()}
-
-
-def _read_sst2(path: Path) -> LabelledTexts:
-    texts, labels = [], []
-    for number, fields in _rows(path, 2):
-        texts.append(fields[0].split())
-        labels.append(_label(path, number, fields[1], {"0": 0, "1": 1}))
-    return _sorted_set([texts], labels, np.int64)
-
-
-def _read_sst5(path: Path) -> LabelledTexts:
-    texts, labels = [], []
-    classes = {str(label): label for label in range(5)}
-    for number, line in _lines(path, "utf-8"):
-        label, _, text = line.partition(" ")
-        if not text:
-            raise ValueError(f"{path}, line {number}: expected a label, a space and a text, got {line!r}.")
-        texts.append(text.split())
-        labels.append(_label(path, number, label, classes))
-    return _sorted_set([texts], labels, np.int64)
-
-
-def _read_trec(path: Path) -> LabelledTexts:
-    texts, labels = [], []
-    classes = {label: number for number, label in enumerate(("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM"))}
-    for number, line in _lines(path, "latin-1"):
-        coarse, colon, rest = line.partition(":")
-        _, _, question = rest.partition(" ")
-        if not (colon and question):
-            raise ValueError(f"{path}, line {number}: expected COARSE:fine and a question, got {line!r}.")
-        texts.append(question.split())
-        labels.append(_label(path, number, coarse, classes))
-    return _sorted_set([texts], labels, np.int64)
-
-
-def _read_pairs(
-    first: int, second: int, target: int, columns: int, skip: int, classes: Mapping[str, int] | None = None
-) -> Callable[[Path], LabelledTexts]:
-    """Reads tab-separated pairs, given the columns of the two texts and of the label, or of the score."""
-
-    def read(path: Path) -> LabelledTexts:
-        pairs: tuple[list[list[str]], list[list[str]]] = ([], [])
-        labels: list[float] = []
-        for number, fields in _rows(path, columns, skip):
-            pairs[0].append(fields[first].split())
-            pairs[1].append(fields[second].split())
-            if classes is None:
-                labels.append(_score(path, number, fields[target]))
-            else:
-                labels.append(_label(path, number, fields[target], classes))
-        return _sorted_set(pairs, labels, np.float64 if classes is None else np.int64)
-
-    return read
-
-
-def _read_snli(root: Path) -> Sets:
-    classes = {"entailment": 0, "neutral": 1, "contradiction": 2}
-    sets = {}
-    for name in ("train", "dev", "test"):
-        first, second, gold = (root / f"SNLI/{kind}.{name}" for kind in ("s1", "s2", "labels"))
-        labels = _split_lines(gold, "utf-8")
-        if not labels:
-            raise ValueError(f"{gold} holds no examples.")
-        for number, label in enumerate(labels, start=1):
-            _label(gold, number, label, classes)
-        # Only ASCII white space separates words here: the official code splits bytes.
-        texts = [
-            [[word.decode() for word in line.encode().split()] for line in _split_lines(path, "latin-1")]
-            for path in (first, second)
-        ]
-        for path, lines in zip((first, second), texts, strict=True):
-            _check_lengths(path, lines, gold, labels)
-        # The second sentence comes first in the order, and the labels are ordered by their names.
-        part = _sorted_set([texts[1], texts[0]], labels, np.str_)
-        numbers = np.asarray([classes[label] for label in part.labels.tolist()], dtype=np.int64)
-        sets[name] = LabelledTexts((part.texts[1], part.texts[0]), numbers)
-    return sets
-
-
-def _check_lengths(path: Path, lines: Sequence[Any], other: Path, other_lines: Sequence[Any]) -> None:
-    if len(lines) != len(other_lines):
-        raise ValueError(
-            f"{path}, line {min(len(lines), len(other_lines)) + 1}: it has {len(lines):,} lines and {other} has "
-            f"{len(other_lines):,}; line n of one belongs to line n of the other."
-        )
-
-
-def _read_sts(year: str, names: Sequence[str]) -> Callable[[Path], Sets]:
-    def read(root: Path) -> Sets:
-        return {name: _read_sts_set(*(root / file for file in _sts_files(year, name))) for name in names}
-
-    return read
-
-
-def _sts_files(year: str, name: str) -> tuple[str, str]:
-    return f"STS/STS{year}-en-test/STS.input.{name}.txt", f"STS/STS{year}-en-test/STS.gs.{name}.txt"
-
-
-def _read_sts_set(inputs: Path, golds: Path) -> LabelledTexts:
-    lines, gold = _split_lines(inputs, "utf-8"), _split_lines(golds, "utf-8")
-    _check_lengths(golds, gold, inputs, lines)
-    pairs: tuple[list[list[str]], list[list[str]]] = ([], [])
-    scores = []
-    for number, (line, score) in enumerate(zip(lines, gold, strict=True), start=1):
-        fields = line.split("\t")
-        _check_columns(inputs, number, fields, 2)
-        # Pairs without a score were not part of the evaluation.
-        if score.strip():
-            pairs[0].append(fields[0].split())
-            pairs[1].append(fields[1].split())
-            scores.append(_score(golds, number, score))
-    if len(scores) < 2:
-        raise ValueError(f"{golds} has {len(scores)} scores; a correlation needs two or more.")
-    return _sorted_set(pairs, scores, np.float64)
 
 
 @dataclass(frozen=True)
@@ -680,28 +460,41 @@ def _source(name: str) -> _Source:
 
 
 def _two_files(positive: str, negative: str, size: int) -> _Source:
-    return _Source(NestedCrossValidationTask, (positive, negative), _read_two_files(positive, negative), {"all": size})
+    return _Source(NestedCrossValidationTask, (positive, negative), read_two_files(positive, negative), {"all": size})
 
 
 def _one_file_a_set(
     task: type[SentEvalTask], read: Callable[[Path], LabelledTexts], files: dict[str, str], *sizes: int
 ) -> _Source:
-    return _Source(task, tuple(files.values()), _read_each(read, files), dict(zip(files, sizes, strict=True)))
+    return _Source(task, tuple(files.values()), read_each(read, files), dict(zip(files, sizes, strict=True)))
 
 
 def _sts(year: str, names: str, size: int) -> _Source:
     data_sets = names.split()
-    files = tuple(file for name in data_sets for file in _sts_files(year, name))
-    return _Source(SimilarityTask, files, _read_sts(year, data_sets), {"total": size})
+    files = tuple(file for name in data_sets for file in sts_files(year, name))
+    return _Source(SimilarityTask, files, read_sts(year, data_sets), {"total": size})
 
 
 _TREC = {"train": "TREC/train_5500.label", "test": "TREC/TREC_10.label"}
+
+
 _MRPC = {"train": "MRPC/msr_paraphrase_train.txt", "test": "MRPC/msr_paraphrase_test.txt"}
+
+
 _SICK = {"train": "SICK/SICK_train.txt", "dev": "SICK/SICK_trial.txt", "test": "SICK/SICK_test_annotated.txt"}
+
+
 _SST = {name: f"sentiment-{name}" for name in ("train", "dev", "test")}
+
+
 _STSB = {name: f"STS/STSBenchmark/sts-{name}.csv" for name in ("train", "dev", "test")}
+
+
 _SNLI = tuple(f"SNLI/{kind}.{name}" for name in ("train", "dev", "test") for kind in ("s1", "s2", "labels"))
+
+
 _ENTAILMENT = {"CONTRADICTION": 0, "NEUTRAL": 1, "ENTAILMENT": 2}
+
 
 _SOURCES = {
     "MR": _two_files("MR/rt-polarity.pos", "MR/rt-polarity.neg", 10662),
@@ -709,30 +502,30 @@ _SOURCES = {
     "SUBJ": _two_files("SUBJ/subj.objective", "SUBJ/subj.subjective", 10000),
     "MPQA": _two_files("MPQA/mpqa.pos", "MPQA/mpqa.neg", 10606),
     "SST2": _one_file_a_set(
-        DevelopmentSetTask, _read_sst2, {name: f"SST/binary/{file}" for name, file in _SST.items()}, 67349, 872, 1821
+        DevelopmentSetTask, read_sst2, {name: f"SST/binary/{file}" for name, file in _SST.items()}, 67349, 872, 1821
     ),
     "SST5": _one_file_a_set(
-        DevelopmentSetTask, _read_sst5, {name: f"SST/fine/{file}" for name, file in _SST.items()}, 8544, 1101, 2210
+        DevelopmentSetTask, read_sst5, {name: f"SST/fine/{file}" for name, file in _SST.items()}, 8544, 1101, 2210
     ),
-    "TREC": _one_file_a_set(CrossValidationTask, _read_trec, _TREC, 5452, 500),
+    "TREC": _one_file_a_set(CrossValidationTask, read_trec, _TREC, 5452, 500),
     "MRPC": _one_file_a_set(
-        CrossValidationTask, _read_pairs(3, 4, 0, columns=5, skip=1, classes={"0": 0, "1": 1}), _MRPC, 4076, 1725
+        CrossValidationTask, read_pairs(3, 4, 0, columns=5, skip=1, classes={"0": 0, "1": 1}), _MRPC, 4076, 1725
     ),
     "SICK-E": _one_file_a_set(
-        DevelopmentSetTask, _read_pairs(1, 2, 4, columns=5, skip=1, classes=_ENTAILMENT), _SICK, 4500, 500, 4927
+        DevelopmentSetTask, read_pairs(1, 2, 4, columns=5, skip=1, classes=_ENTAILMENT), _SICK, 4500, 500, 4927
     ),
-    "SICK-R": _one_file_a_set(RelatednessTask, _read_pairs(1, 2, 3, columns=5, skip=1), _SICK, 4500, 500, 4927),
+    "SICK-R": _one_file_a_set(RelatednessTask, read_pairs(1, 2, 3, columns=5, skip=1), _SICK, 4500, 500, 4927),
     "STS12": _sts("12", "MSRpar MSRvid SMTeuroparl surprise.OnWN surprise.SMTnews", 3108),
     "STS13": _sts("13", "FNWN headlines OnWN", 1500),
     "STS14": _sts("14", "deft-forum deft-news headlines images OnWN tweet-news", 3750),
     "STS15": _sts("15", "answers-forums answers-students belief headlines images", 3000),
     "STS16": _sts("16", "answer-answer headlines plagiarism postediting question-question", 1186),
-    "STSB": _one_file_a_set(RelatednessTask, _read_pairs(5, 6, 4, columns=7, skip=0), _STSB, 5749, 1500, 1379),
-    "SNLI": _Source(DevelopmentSetTask, _SNLI, _read_snli, {"train": 549367, "dev": 9842, "test": 9824}),
+    "STSB": _one_file_a_set(RelatednessTask, read_pairs(5, 6, 4, columns=7, skip=0), _STSB, 5749, 1500, 1379),
+    "SNLI": _Source(DevelopmentSetTask, _SNLI, read_snli, {"train": 549367, "dev": 9842, "test": 9824}),
 }
 
+
 SENTEVAL_TASKS: tuple[str, ...] = tuple(_SOURCES)
-"""The names of all tasks, in the order of tables."""
+
 
 PAPER_TASKS: tuple[str, ...] = (*AVERAGED_TASKS[8], "SICK-R", "STS14")
-"""The ten tasks of Zhang, Wu, Li and Li 2018, the paper of the mean-max autoencoder."""

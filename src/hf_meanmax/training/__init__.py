@@ -1,5 +1,6 @@
 """The pretraining loop and what it is told."""
 
-from .settings import PretrainArguments, list_recipes, parse_command_line, read_recipe
+from .recipes import list_recipes, parse_command_line, read_recipe
+from .settings import PretrainArguments
 
 __all__ = ["PretrainArguments", "list_recipes", "parse_command_line", "read_recipe"]

@@ -1,0 +1,176 @@
+"""Plans: lists of systems, read from YAML."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hf_meanmax.evaluation.reconstruction import ReconstructionSettings
+
+ROWS, TABLE, FIGURE, RUNS, SYSTEM, EXPANDED = "rows.json", "table.md", "systems.png", "runs", "system.json", "expanded"
+
+
+_PARTS = {"prepare": list, "common": dict, "systems": dict, "evaluate": dict, "reconstruct": dict, "cards": dict}
+
+
+_CARDS = {"folder", "owner", "prefix", "data", "limits", "language", "license"}
+
+
+_EVALUATE = {"tasks": "ten", "controls": "all", "seeds": 3, "any_size": False, "expand": ""}
+
+
+@dataclass
+class Plan:
+    """What is to be trained and evaluated.
+
+    Attributes:
+        systems: by name, settings of pretraining with `recipe`, or `command` and `model`; one with several `seeds` is
+            a system for each. Any may have `controls` of its own.
+        groups: by system, the name that it has in the table, as the mean with the others of that name.
+        common: settings of every pretraining.
+        prepare: `command` and `makes` of what all systems need.
+        evaluate: `tasks`, `controls`, `seeds` and `any_size` as for `evaluate.py`; and `expand`, a file of word vectors
+            whose words the models with frozen word vectors are given first.
+        reconstruct: arguments of [`score_checkpoint`]; none, and nothing is decoded.
+        cards: the `folder` of the model cards of what is trained here, of several seeds the first; the `owner` of
+            their repositories on the Hub (without one, usage names the folders of the runs); a `prefix` of their
+            names; and what [`~hf_meanmax.checkpoint.hub.write_model_card`] takes, of which `data` and `limits`
+            are for systems without a `corpus` of their own. None, and no card is written.
+        written: by system, what its row depends on as the plan has it: a row stays finished wherever the folders lie.
+    """
+
+    systems: dict[str, dict[str, Any]]
+    common: dict[str, Any] = field(default_factory=dict)
+    groups: dict[str, str] = field(default_factory=dict)
+    prepare: list[dict[str, str]] = field(default_factory=list)
+    evaluate: dict[str, Any] = field(default_factory=lambda: dict(_EVALUATE))
+    reconstruct: dict[str, Any] = field(default_factory=dict)
+    cards: dict[str, str] = field(default_factory=dict)
+    written: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
+    """Reads a plan and puts in the folders.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is no plan: an unknown part, no system, a system that is neither trained nor named, or `seeds`
+            of one that is not trained here.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"No such file: {str(path)!r}.")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not valid YAML: {error}") from error
+    if not isinstance(content, dict) or not content.get("systems"):
+        raise ValueError(f"{path}: expected `systems:` with one system or more.")
+    for name in content:
+        if name not in _PARTS:
+            near = difflib.get_close_matches(str(name), _PARTS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"{path}: unknown part {name!r}.{hint} Known: {', '.join(sorted(_PARTS))}.")
+    folders = {"{data}": str(Path(data)), "{output}": str(Path(output))}
+    # A part may be named and left empty.
+    as_written = {name: part for name, part in content.items() if part is not None}
+    for name, part in as_written.items():
+        if not isinstance(part, _PARTS[name]):
+            shape = "`- ` items" if _PARTS[name] is list else "`name: value` lines"
+            raise ValueError(f"{path}: `{name}` is {part!r}; it takes {shape}, see hf_meanmax.reproduce.run.")
+    content = fill_in(as_written, folders)
+    reconstruct = {"source", *(setting.name for setting in fields(ReconstructionSettings))}
+    known = {"evaluate": set(_EVALUATE), "reconstruct": reconstruct, "cards": _CARDS}
+    for part, names in known.items():
+        for name in content.get(part, {}):
+            if name not in names:
+                raise ValueError(f"{path}: unknown setting {name!r} of `{part}`. Known: {', '.join(sorted(names))}.")
+    for step in content.get("prepare", []):
+        if not isinstance(step, dict) or set(step) != {"command", "makes"}:
+            raise ValueError(f"{path}: a step of `prepare` has `command` and `makes`, not {step!r}.")
+    if content.get("reconstruct") and "source" not in content["reconstruct"]:
+        raise ValueError(f"{path}: `reconstruct` needs `source`, the texts to say again.")
+    if content.get("cards") and "folder" not in content["cards"]:
+        raise ValueError(f"{path}: `cards` needs `folder`, where to write them.")
+    content["evaluate"] = {**_EVALUATE, **content.get("evaluate", {})}
+    for name, default in _EVALUATE.items():
+        if type(content["evaluate"][name]) is not type(default):
+            example = "MR,CR" if name == "tasks" else repr(default)
+            raise ValueError(
+                f"{path}: `{name}` of `evaluate` is {content['evaluate'][name]!r}; give one like {example}."
+            )
+    systems: dict[str, dict[str, Any]] = {}
+    groups, written = {}, {}
+    parts = {"prepare": as_written.get("prepare", []), "reconstruct": as_written.get("reconstruct", {})}
+    parts["evaluate"] = {**_EVALUATE, **as_written.get("evaluate", {})}
+    for name, system in content["systems"].items():
+        if not isinstance(system, dict) or ("recipe" in system) == ("model" in system):
+            raise ValueError(f"{path}: the system {name!r} needs either `recipe` or `model` (and perhaps `command`).")
+        if not isinstance(system.get("controls", ""), str):
+            raise ValueError(
+                f"{path}: `controls` of the system {name!r} is {system['controls']!r}; give one like 'bag,majority'."
+            )
+        for one, settings in _with_seeds(str(name), system, path).items():
+            systems[one] = fill_in(settings, {"{run}": str(Path(output) / RUNS / folder_name(one))})
+            groups[one] = str(name)
+        common = as_written.get("common", {}) if "recipe" in system else {}
+        for one, settings in _with_seeds(str(name), as_written["systems"][name], path).items():
+            written[one] = {"system": {**common, **settings}, **parts}
+    places = [folder_name(name) for name in systems]
+    for name in systems:
+        if places.count(folder_name(name)) > 1:
+            raise ValueError(f"{path}: the system {name!r} would share its folder with another; rename it.")
+    return Plan(**{**content, "systems": systems, "groups": groups, "written": written})
+
+
+def _with_seeds(name: str, system: Mapping[str, Any], path: Path) -> dict[str, dict[str, Any]]:
+    """The system, or one for each of its `seeds`."""
+    settings = {key: value for key, value in system.items() if key != "seeds"}
+    seeds = system.get("seeds")
+    if seeds is None:
+        return {name: settings}
+    is_list = isinstance(seeds, list) and seeds and all(isinstance(seed, int) for seed in seeds)
+    if "recipe" not in system or not is_list or len(set(seeds)) < len(seeds):
+        raise ValueError(
+            f"{path}: `seeds` of the system {name!r} is {seeds!r}; a `recipe` takes a list of different numbers."
+        )
+    return {f"{name}, seed {seed}": {**settings, "seed": seed} for seed in seeds}
+
+
+def folder_name(name: str) -> str:
+    """A system's name as that of a folder."""
+    return "-".join("".join(letter if letter.isalnum() else " " for letter in name.lower()).split())
+
+
+def is_finished(plan: Plan, name: str, row: Mapping[str, Any]) -> bool:
+    return bool(row.get("plan") == plan.written[name])
+
+
+def split_command(command: str) -> list[str]:
+    """A command, whose `python` is the one that runs this."""
+    words = shlex.split(command)
+    return [sys.executable, *words[1:]] if words[:1] == ["python"] else words
+
+
+def as_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def fill_in(value: Any, folders: Mapping[str, str]) -> Any:
+    """`value` with the folders in the places of their names, at any depth."""
+    if isinstance(value, str):
+        for name, folder in folders.items():
+            value = value.replace(name, folder)
+        return value
+    if isinstance(value, dict):
+        quoted = {name: shlex.quote(folder) for name, folder in folders.items()}
+        # A command is cut into its words later, and a folder may have a space in its name.
+        return {key: fill_in(part, quoted if key == "command" else folders) for key, part in value.items()}
+    return [fill_in(part, folders) for part in value] if isinstance(value, list) else value
