@@ -30,6 +30,7 @@ from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecodin
 from hf_meanmax.training import checkpoints as checkpoints_module
 from hf_meanmax.training import pretrain as module
 from hf_meanmax.training.pretrain import Run, pretrain
+from hf_meanmax.training.schedule import Schedule
 from tiny_model import make_model, python_environment, run_python
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -513,10 +514,9 @@ def test_full_and_chunked_softmax_train_alike(make_arguments):
 
 def test_schedules(make_arguments):
     def factors(steps=range(11), **options):
-        run = Run(make_arguments(max_steps=10, **options))
-        run.total_steps = 10
-        for run.state["step"] in steps:
-            yield run._schedule()
+        schedule = Schedule(make_arguments(max_steps=10, **options), 10)
+        for step in steps:
+            yield schedule.factor(step, 0.0, 0)
 
     assert list(factors()) == [1.0] * 11
     assert list(factors(warmup_steps=4))[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
@@ -524,9 +524,25 @@ def test_schedules(make_arguments):
     assert list(factors(lr_schedule="linear", warmup_steps=5))[4:] == pytest.approx([1, 1, 0.8, 0.6, 0.4, 0.2, 0])
     cosine = [0.5 + 0.5 * math.cos(math.pi * step / 10) for step in range(11)]
     assert list(factors(lr_schedule="cosine")) == pytest.approx(cosine)
-    run = Run(make_arguments(max_steps=10, max_minutes=1, lr_schedule="linear"))
-    run.total_steps, run.agreed_seconds = 10, 45.0
-    assert run._schedule() == pytest.approx(0.25)
+    schedule = Schedule(make_arguments(max_steps=10, max_minutes=1, lr_schedule="linear"), 10)
+    assert schedule.factor(0, 45.0, 0) == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(
+    ("limits", "state", "expected"),
+    [
+        ({}, (200, 12.0, 9000), 24_200),
+        ({"max_minutes": 3}, (0, 0.0, 0), 24_200),
+        ({"max_minutes": 3}, (200, 18.0, 9000), 2000),
+        ({"max_training_tokens": 90_000}, (200, 18.0, 9000), 2000),
+        ({"max_minutes": 3, "max_training_tokens": 45_000}, (200, 18.0, 9000), 1000),
+        ({"max_minutes": 3}, (200, 181.0, 9000), 200),
+        ({"max_minutes": 600}, (200, 18.0, 9000), 24_200),
+    ],
+)
+def test_a_progress_bar_counts_to_what_ends_the_run(make_arguments, limits, state, expected):
+    """Steps, seconds and tokens so far, and the steps that the limits leave at this pace."""
+    assert Schedule(make_arguments(**limits), 24_200).expected_steps(*state) == expected
 
 
 def test_the_learning_rate_is_the_schedule_s(make_arguments):
@@ -598,7 +614,7 @@ def test_unknown_words_that_training_leaves_out_are_neutral(make_arguments, free
 def test_output_layer_starts_from_how_frequent_words_are(make_arguments):
     """With nothing else in its scores it says each word as often as the corpus does; a word never seen counts once."""
     run = built(make_arguments())
-    counts = np.maximum(run.prepared.said.token_counts, 1)
+    counts = np.maximum(run.prepared.output_store.token_counts, 1)
     assert len(set(counts.tolist())) > 3
     torch.testing.assert_close(
         run.model.lm_head.bias.detach().softmax(dim=0), torch.tensor(counts / counts.sum(), dtype=torch.float32)

@@ -62,7 +62,8 @@ def finetune(args: FinetuneArguments) -> dict[str, Any]:
         latest = latest_checkpoint(folder / CHECKPOINTS, remove_partial=is_main)
         if (folder / RESULTS_FILE).is_file():
             # Finished: of its checkpoints only the best is left, from which it would be trained again.
-            return json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))
+            finished: dict[str, Any] = json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))
+            return finished
     # Trainer sets it too, but only after the model's new weights were drawn.
     set_seed(args.seed)
     model, tokenizer = build_classifier(args, train, labels)
@@ -157,7 +158,8 @@ def _early_stopping(patience: int, latest: Path | None) -> Any:
 def _device() -> torch.device:
     from accelerate import PartialState
 
-    return PartialState().device
+    device: torch.device = PartialState().device
+    return device
 
 
 def claim(args: FinetuneArguments, sets: tuple[LabelledTexts, ...]) -> None:
@@ -353,7 +355,7 @@ def _penalty_trainer_class() -> Any:
     loss that holds it."""
     from transformers import Trainer
 
-    class PenaltyTrainer(Trainer):
+    class PenaltyTrainer(Trainer):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             self.penalties: list[torch.Tensor] = []

@@ -70,13 +70,13 @@ class Prepared:
         return digest(tokenizers, [(len(store), store.token_counts.tolist()) for store in stores])
 
     @property
-    def said(self) -> TokenStore:
-        """The store of what the decoder says."""
+    def output_store(self) -> TokenStore:
+        """The store of what the decoder generates."""
         return self.train if self.train_target is None else self.train_target
 
     @property
-    def said_by(self) -> Any:
-        """The tokenizer of what the decoder says."""
+    def output_tokenizer(self) -> Any:
+        """The tokenizer of what the decoder generates."""
         return self.tokenizer if self.target_tokenizer is None else self.target_tokenizer
 
 
@@ -176,7 +176,7 @@ def _prepare_translation(args: PretrainArguments, cache: Path, show_progress: bo
     else:
         both = Chain([train.source_side, train.target_side])
         tokenizer = load_or_train_tokenizer(args, args.tokenizer, both, cache, show_progress)
-    said_by = target_tokenizer or tokenizer
+    output_tokenizer = target_tokenizer or tokenizer
     source_rule = SentenceFilter(args.min_tokens, args.max_tokens, args.long_lines, args.max_unknown_rate)
     target_rule = SentenceFilter(1, args.max_target_tokens, args.long_lines, args.max_unknown_rate)
     pairs = list(islice(held_out, args.validation_sentences))
@@ -190,9 +190,9 @@ def _prepare_translation(args: PretrainArguments, cache: Path, show_progress: bo
         cached_store(corpus, words, cache, rule, show_progress=show_progress and corpus.size is not None)
         for corpus, words, rule in (
             (train.source_side, tokenizer, source_rule),
-            (train.target_side, said_by, target_rule),
+            (train.target_side, output_tokenizer, target_rule),
             (Documents([texts]), tokenizer, source_rule),
-            (Documents([references]), said_by, target_rule),
+            (Documents([references]), output_tokenizer, target_rule),
         )
     ]
     return Prepared(tokenizer, stores[0], stores[2], texts, stores[1], stores[3], references, target_tokenizer)
@@ -382,7 +382,7 @@ def prepare_teacher(args: PretrainArguments, prepared: Prepared, device: Any, sh
                     sentences = np.split(rows.ids, np.cumsum(rows.lengths)[:-1])
                     texts = tokenizer.batch_decode([ids[:-1].tolist() for ids in sentences])
                     file.write(np.ascontiguousarray(encode_texts(teacher, texts, 64), "<f4").data)
-    vectors = np.load(path, mmap_mode="r")
+    vectors: np.ndarray = np.load(path, mmap_mode="r")
     if args.teacher_shuffled:
         vectors = vectors[np.random.default_rng(args.seed).permutation(len(vectors))]
     return vectors

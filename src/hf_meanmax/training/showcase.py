@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 _WIDEST = 76
-# Tokens said: one more than is shown, so that a cut text is also shown as one.
+# Generated tokens: one more than is shown, so that a cut text is also shown as one.
 _BOUND = {"max_new_tokens": _WIDEST + 1}
 
 
@@ -18,8 +18,9 @@ def interpolate(model: Any, tokenizer: Any, first: str, second: str, steps: int 
     with torch.no_grad():
         ends = _raw_embeddings(model, tokenizer, [first, second])
         weights = torch.linspace(0, 1, steps)[:, None]
-        said = model.generate(sentence_embedding=torch.lerp(ends[:1], ends[1:], weights), **_BOUND)
-    return tokenizer.batch_decode(said, skip_special_tokens=True)
+        generated = model.generate(sentence_embedding=torch.lerp(ends[:1], ends[1:], weights), **_BOUND)
+    texts: list[str] = tokenizer.batch_decode(generated, skip_special_tokens=True)
+    return texts
 
 
 def nearest_neighbours(embeddings: torch.Tensor, queries: Sequence[int], number: int = 1) -> list[list[int]]:
@@ -49,8 +50,8 @@ def show(folder: str | os.PathLike[str], sentences: Sequence[str], number: int =
     with torch.no_grad():
         # The SentenceTransformer may normalise, and those cannot be decoded.
         raw = _raw_embeddings(model, tokenizer, [sentences[query] for query in spaced])
-        said = model.generate(sentence_embedding=raw, **_BOUND)
-    for query, text in zip(spaced, tokenizer.batch_decode(said, skip_special_tokens=True), strict=True):
+        generated = model.generate(sentence_embedding=raw, **_BOUND)
+    for query, text in zip(spaced, tokenizer.batch_decode(generated, skip_special_tokens=True), strict=True):
         print(f"  {_short(sentences[query])}\n   -> {_short(text)}")
 
     if len(sentences) > 1:
@@ -67,7 +68,8 @@ def show(folder: str | os.PathLike[str], sentences: Sequence[str], number: int =
 
 
 def _raw_embeddings(model: Any, tokenizer: Any, texts: Sequence[str]) -> torch.Tensor:
-    return model.encoder(**tokenizer(list(texts), padding=True, return_tensors="pt")).pooler_output
+    encoded: torch.Tensor = model.encoder(**tokenizer(list(texts), padding=True, return_tensors="pt")).pooler_output
+    return encoded
 
 
 def _short(text: str) -> str:

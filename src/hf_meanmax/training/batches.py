@@ -1,0 +1,46 @@
+"""The batches that a run's objective learns from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hf_meanmax.data import (
+    BatchPlan,
+    ContextSentences,
+    MicroBatches,
+    PairedSentences,
+    Sentences,
+    SentencesAndContext,
+    TokenStore,
+)
+
+from .settings import PretrainArguments
+
+
+def pick_sentences(
+    args: PretrainArguments, store: TokenStore, target: TokenStore | None, num_words: int, and_context: bool
+) -> Sentences:
+    """What is learnt of a store: its sentences, these and their translations, or these and the text around them.
+
+    Args:
+        args: settings with the `objective`.
+        store: the tokenised texts.
+        target: those of their translations, if there are any.
+        num_words: words of the text around a sentence.
+        and_context: whether the words after each sentence are a second target.
+    """
+    if target is not None:
+        return PairedSentences(store, target)
+    if and_context:
+        return SentencesAndContext(store, args.min_tokens, args.max_tokens, num_words)
+    if args.is_of_context:
+        return ContextSentences(store, args.objective, args.min_tokens, args.max_tokens, num_words)
+    return Sentences(store)
+
+
+def make_batches(
+    args: PretrainArguments, sentences: Sentences, gradient_accumulation_steps: int, seed: int, **options: Any
+) -> MicroBatches:
+    """Micro batches of sentences; `options` are those of [`~hf_meanmax.data.MicroBatches`]."""
+    plan = BatchPlan(sentences.costs(), args.batch_tokens, gradient_accumulation_steps, seed)
+    return MicroBatches(sentences, plan, **options)

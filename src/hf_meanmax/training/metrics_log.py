@@ -1,0 +1,73 @@
+"""What a run logs: a file of records, the trackers, and the losses of the steps until they are looked at."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+from hf_meanmax.files import replacing_file
+
+from .checkpoints import METRICS_FILE
+
+
+class MetricsLog:
+    """Records of a run in `metrics.jsonl` of its folder and in the trackers of Accelerate.
+
+    Args:
+        folder: the run's.
+        accelerator: of the run; its main process writes.
+        has_trackers: whether its trackers get the records too.
+    """
+
+    def __init__(self, folder: Path, accelerator: Accelerator, has_trackers: bool) -> None:
+        self.path = folder / METRICS_FILE
+        self.accelerator = accelerator
+        self.has_trackers = has_trackers
+
+    def record(self, record: dict[str, Any]) -> None:
+        """Appends a record, which has its `step`."""
+        if self.accelerator.is_main_process:
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+        if self.has_trackers:
+            self.accelerator.log({k: v for k, v in record.items() if k != "step"}, step=record["step"])
+
+    def trim(self, step: int) -> None:
+        """Drops the records after `step`, whose steps a resumed run makes again."""
+        if self.accelerator.is_main_process and self.path.is_file():
+            lines = self.path.read_text(encoding="utf-8").splitlines()
+            # A summary is of the end of a run, which is still to come.
+            kept = [line for line in lines if _step_of(line) <= step and '"stopped_by"' not in line]
+            with replacing_file(self.path) as file:
+                file.write("".join(line + "\n" for line in kept))
+
+
+class StepLosses:
+    """The losses of each step, kept on the device until somebody must look at them."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[tuple[int, int, int], torch.Tensor]] = []
+
+    def add(self, step: int, epoch: int, step_in_epoch: int, loss: torch.Tensor) -> None:
+        self.waiting.append(((step, epoch, step_in_epoch), loss))
+
+    def take(self, accelerator: Accelerator) -> list[tuple[tuple[int, int, int], list[float]]]:
+        """The waiting losses, summed over processes, as numbers."""
+        if not self.waiting:
+            return []
+        entries = [entry for entry, _ in self.waiting]
+        losses = accelerator.reduce(torch.stack([loss for _, loss in self.waiting]), "sum")
+        self.waiting.clear()
+        return list(zip(entries, losses.tolist(), strict=True))
+
+
+def _step_of(line: str) -> int:
+    try:
+        return int(json.loads(line)["step"])
+    except (json.JSONDecodeError, KeyError, TypeError):
+        return sys.maxsize

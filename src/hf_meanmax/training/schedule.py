@@ -1,0 +1,50 @@
+"""The learning rate over a run, and how far the run is."""
+
+from __future__ import annotations
+
+import math
+
+from .settings import PretrainArguments
+
+
+class Schedule:
+    """The share of a run that is done, by the limit that will end it, and the learning rate there.
+
+    Args:
+        args: settings with `warmup_steps`, `lr_schedule` and the limits `max_minutes` and `max_training_tokens`.
+        total_steps: steps after which the run ends where no other limit ends it before.
+    """
+
+    def __init__(self, args: PretrainArguments, total_steps: int) -> None:
+        self.args = args
+        self.total_steps = total_steps
+
+    def learning_rate(self, step: int, seconds: float, tokens: int) -> float:
+        """The learning rate of the step after `step` steps, `seconds` and target `tokens`."""
+        return self.args.learning_rate * self.factor(step, seconds, tokens)
+
+    def factor(self, step: int, seconds: float, tokens: int) -> float:
+        """The factor of the learning rate, in 0..1."""
+        args = self.args
+        if step < args.warmup_steps:
+            return (step + 1) / args.warmup_steps
+        by_steps = (step - args.warmup_steps) / max(1, self.total_steps - args.warmup_steps)
+        progress = min(1.0, max(by_steps, self._by_limits(seconds, tokens)))
+        if args.lr_schedule == "linear":
+            return 1.0 - progress
+        if args.lr_schedule == "cosine":
+            return 0.5 * (1.0 + math.cos(math.pi * progress))
+        return 1.0
+
+    def expected_steps(self, step: int, seconds: float, tokens: int) -> int:
+        """Steps after which the run will end, by the pace so far; what a progress bar counts to."""
+        share = self._by_limits(seconds, tokens)
+        if share <= 0:
+            return self.total_steps
+        return max(step, min(self.total_steps, round(step / min(1.0, share))))
+
+    def _by_limits(self, seconds: float, tokens: int) -> float:
+        args = self.args
+        by_time = seconds / (60 * args.max_minutes) if args.max_minutes else 0.0
+        by_tokens = tokens / args.max_training_tokens if args.max_training_tokens else 0.0
+        return max(by_time, by_tokens)

@@ -1,0 +1,71 @@
+"""When a run ends before its last step."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+from .settings import PretrainArguments
+
+TERMINATED, NO_BETTER = "terminated", "no better accuracy"
+_REASONS = ("", TERMINATED, "time", NO_BETTER, "tokens")
+
+
+def agree_to_stop(
+    args: PretrainArguments, accelerator: Accelerator, state: dict[str, Any], is_terminated: bool
+) -> tuple[str, float]:
+    """Why the run should stop after this step ("" for no reason), and its seconds; all processes get the same answer.
+
+    Args:
+        args: settings with the limits.
+        accelerator: of the processes, each of which must call this.
+        state: `seconds`, `tokens` and `bad_evaluations` so far.
+        is_terminated: whether this process was asked to end.
+    """
+    reason = 0
+    if is_terminated:
+        reason = 1
+    elif args.max_minutes and state["seconds"] >= 60 * args.max_minutes:
+        reason = 2
+    elif args.early_stopping_patience and state["bad_evaluations"] >= args.early_stopping_patience:
+        reason = 3
+    elif args.max_training_tokens and state["tokens"] >= args.max_training_tokens:
+        reason = 4
+    seconds = float(state["seconds"])
+    if accelerator.num_processes > 1:
+        own = torch.tensor([[reason, seconds]], dtype=torch.float32, device=accelerator.device)
+        reasons, all_seconds = accelerator.gather(own).T.tolist()
+        reason = int(min(filter(None, reasons), default=0))
+        # The schedule reads the time, and all processes must take the same learning rate.
+        seconds = max(all_seconds)
+    return _REASONS[reason], seconds
+
+
+@contextmanager
+def termination_flag() -> Iterator[threading.Event]:
+    """An event that SIGTERM and the first Ctrl-C set instead of ending the process."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+    previous: dict[int, Any] = {}
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        event.set()
+        # A second signal ends the process as usual.
+        signal.signal(number, previous[number])
+
+    for caught in (signal.SIGTERM, signal.SIGINT):
+        previous[caught] = signal.signal(caught, on_signal)
+    try:
+        yield event
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

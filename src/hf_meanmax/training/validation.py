@@ -1,0 +1,93 @@
+"""Scores of a model on the held-out texts, during a run and at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from accelerate import Accelerator
+
+from hf_meanmax.data import MicroBatches
+from hf_meanmax.evaluation.reconstruction import score_reconstructions, teacher_forced_counts
+from hf_meanmax.evaluation.text_scores import score_texts
+from hf_meanmax.inference.reconstruct import reconstruct
+from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
+
+from .preparation import Prepared
+
+
+@dataclass
+class Validation:
+    """The held-out texts of a run and what scores a model on them.
+
+    Args:
+        accelerator: of the run; every process must make each evaluation.
+        model: what is trained.
+        wrapped: the same as Accelerate wraps it for training; where its weights are sharded it is what computes.
+        is_sharded: whether they are, so that nothing is generated.
+        batches: of the held-out texts.
+        prepared: the texts, their references and the tokenizers.
+        use_bf16: whether the model computes in bf16.
+    """
+
+    accelerator: Accelerator
+    model: LatentForConditionalDecoding
+    wrapped: torch.nn.Module
+    is_sharded: bool
+    batches: MicroBatches
+    prepared: Prepared
+    use_bf16: bool
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        self.wrapped.eval()
+        with torch.autocast(self.accelerator.device.type, torch.bfloat16, enabled=self.use_bf16):
+            yield
+        self.wrapped.train()
+
+    def evaluate(self) -> dict[str, float]:
+        """Teacher-forced loss and accuracy, with the full softmax."""
+        totals = torch.zeros(3, dtype=torch.float64)
+        forward = self.wrapped if self.is_sharded else self.model
+        with torch.no_grad(), self._evaluating():
+            for _, batch, _ in self.batches.sequential():
+                batch = {name: tensor.to(self.accelerator.device) for name, tensor in batch.items()}
+                # Processes that share the weights must make as many forward passes as each other.
+                totals += teacher_forced_counts(forward, batch, splits=not self.is_sharded)
+        if self.accelerator.num_processes > 1:
+            totals = self.accelerator.reduce(totals.to(self.accelerator.device), "sum")
+        loss, correct, count = totals.tolist()
+        return {"validation_loss": loss / count, "validation_accuracy": correct / count}
+
+    def translation_bleu(self) -> float:
+        """Cased BLEU (sacrebleu's 13a) of the greedy translations."""
+        hypotheses = self.prepared.output_tokenizer.batch_decode(
+            self._generate(self.prepared.validation_texts), skip_special_tokens=True
+        )
+        return score_texts(hypotheses, self.prepared.references, "13a", rouge=False).bleu
+
+    def samples(self, number: int) -> list[tuple[str, str]]:
+        """The first texts and their greedy reconstructions."""
+        texts = self.prepared.validation_texts[:number]
+        if not texts or self.is_sharded:
+            return []
+        return list(zip(texts, self.prepared.output_tokenizer.batch_decode(self._generate(texts)), strict=True))
+
+    def final_scores(self, show_progress: bool) -> dict[str, float]:
+        """What [`evaluate`] gives, and BLEU of the translations, or BLEU and exact matches of the reconstructions."""
+        scores: dict[str, float] = self.evaluate()
+        texts = self.prepared.validation_texts
+        if self.is_sharded:
+            return scores
+        if self.prepared.references:
+            return {**scores, "validation_bleu": self.translation_bleu()}
+        if texts:
+            found = score_reconstructions(self.prepared.tokenizer, texts, self._generate(texts, show_progress))
+            scores |= {"validation_bleu": found.bleu, "validation_exact_match": found.exact_match}
+        return scores
+
+    def _generate(self, texts: list[str], show_progress: bool = False) -> list[list[int]]:
+        with self._evaluating():
+            return reconstruct(self.model, self.prepared.tokenizer, texts, show_progress=show_progress)
