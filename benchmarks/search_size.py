@@ -20,7 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hf_meanmax.inference.search import INDEX_TYPES, METRICS, IndexSettings, SentenceIndex, build_index
+from hf_meanmax.inference.index_plan import INDEX_TYPES, METRICS, IndexSettings
+from hf_meanmax.inference.search import SentenceIndex, build_index
 
 
 def main() -> None:
@@ -31,9 +32,8 @@ def main() -> None:
     parser.add_argument("--metric", choices=METRICS, default="cosine")
     parser.add_argument("--truncate-dim", type=int)
     parser.add_argument("--pca", type=int)
-    parser.add_argument("--nlist", type=int)
+    parser.add_argument("--factory")
     parser.add_argument("--nprobe", type=int)
-    parser.add_argument("--pq-bytes", type=int)
     parser.add_argument("--clusters", type=int, default=1000, help="clusters of the vectors")
     parser.add_argument("--rank", type=int, default=48, help="directions in which the vectors of a cluster differ")
     parser.add_argument("--dtype", choices=("float32", "float16"), default="float16", help="numbers in the shards")
@@ -46,9 +46,8 @@ def main() -> None:
         args.metric,
         truncate_dim=args.truncate_dim,
         pca=args.pca,
-        nlist=args.nlist,
+        factory=args.factory,
         nprobe=args.nprobe,
-        pq_bytes=args.pq_bytes,
     )
 
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
@@ -78,11 +77,9 @@ def main() -> None:
     report = {
         "rows": args.rows,
         "dimension": args.dimension,
-        "index_type": manifest["index_type"],
+        "index": manifest["factory"],
         "stored_dimension": manifest["stored_dimension"],
-        "nlist": manifest["nlist"],
         "nprobe": manifest["nprobe"],
-        "pq_bytes": manifest["pq_bytes"],
         "index_bytes": size,
         "estimated_index_bytes": manifest["index_bytes"],
         "bytes_per_vector": round(size / args.rows, 2),

@@ -79,7 +79,7 @@ def test_lowest_constraints_are_the_lower_bounds():
     lowest = pins("constraints-lowest.txt")
     for requirement in requirements(extras=True):
         bounds = [Version(s.version).release for s in requirement.specifier if s.operator == ">="]
-        # scripts/test_lowest.sh takes torch from TORCH_VERSION, and tools without a bound as they come.
+        # .ci/lowest takes torch from TORCH_VERSION, and tools without a bound as they come.
         if requirement.name == "torch" or not bounds:
             continue
         (bound,) = bounds

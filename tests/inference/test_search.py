@@ -13,21 +13,15 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from hf_meanmax.checkpoint.folder import save_checkpoint
+from hf_meanmax.commands import search as search_command
 from hf_meanmax.commands.search import byte_count, format_table, main
 from hf_meanmax.data.corpus import Documents, open_corpus
 from hf_meanmax.inference import search
 from hf_meanmax.inference.compression import PCA
 from hf_meanmax.inference.encode import EncodeSettings, encode_corpus, load_encoder
-from hf_meanmax.inference.search import (
-    INDEX_TYPES,
-    IndexSettings,
-    Neighbor,
-    SentenceIndex,
-    TextStore,
-    build_index,
-    estimate_index_bytes,
-    plan_index,
-)
+from hf_meanmax.inference.index_plan import INDEX_TYPES, IndexSettings, plan_index
+from hf_meanmax.inference.search import Neighbor, SentenceIndex, build_index
+from hf_meanmax.inference.text_store import TextStore
 from tiny_model import make_model, make_tokenizer, random_lines, run_python
 
 LINES = [*dict.fromkeys(random_lines(400)), "the cat sat", "the cat sat", "the cat sat"]
@@ -149,7 +143,7 @@ def test_compressed_indexes_find_nearly_the_same(vectors, tmp_path, settings, fl
 
 
 def test_projection_of_an_index_is_that_of_unit_vectors(vectors, tmp_path):
-    build(vectors, tmp_path / "index", pca=5, fit_rows=ROWS)
+    build(vectors, tmp_path / "index", pca=5)
     data = clustered()
     units = data / np.linalg.norm(data, axis=1)[:, None]
     projected = PCA.fit(units, 5).apply(units)
@@ -168,40 +162,11 @@ def test_a_row_as_near_as_the_last_counts_as_found(tmp_path):
     ] == pytest.approx(1, abs=0.05)
 
 
-def test_memory_is_reserved_exactly(vectors, monkeypatch):
-    """Vectors that grow by doubling would hold up to twice the bytes of the index."""
-    data = clustered()
-    for kind in ("int8", "ivf-int8"):
-        settings = IndexSettings(index_type=kind)
-        store = search._Vectors(vectors, settings, ROWS, False)
-        plan = plan_index(ROWS, DIMENSION, settings)
-        index, _ = search._fit(faiss, plan, settings, store)
-        asked: list[int] = []
-        grows = index.invlists if kind == "ivf-int8" else index.codes
-        resize = type(grows).resize
-
-        def record(*args, resize=resize, asked=asked):
-            asked.append(args[-1])
-            return resize(*args)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(type(grows), "resize", record)
-            search._add(faiss, index, plan, settings, store, None, None)
-        assert index.ntotal == ROWS
-        assert sum(asked) == (ROWS if kind == "ivf-int8" else ROWS * DIMENSION)
-        if kind == "ivf-int8":
-            units = data / np.linalg.norm(data, axis=1)[:, None]
-            plain = faiss.clone_index(index)
-            plain.reset()
-            plain.add(units)
-            assert np.array_equal(plain.search(units[:50], 5)[1], index.search(units[:50], 5)[1])
-
-
 def test_too_few_rows_for_clusters(tmp_path, capsys):
     np.save(tmp_path / "a.npy", clustered(500))
     manifest = build_index([tmp_path / "a.npy"], tmp_path / "index", IndexSettings("ivfpq"), show_progress=True)
     assert "ivfpq needs 9,984 rows to be fitted on, there are 500: the index is exact." in capsys.readouterr().err
-    assert manifest["index_type"] == "exact"
+    assert manifest["factory"] == "Flat"
     assert manifest["settings"]["index_type"] == "ivfpq"
 
 
@@ -209,16 +174,13 @@ def test_too_few_rows_for_clusters(tmp_path, capsys):
 def test_automatic_sizes(kind):
     plan = plan_index(5_000_000, 2048, IndexSettings(kind))
     if kind.startswith("ivf"):
-        assert plan.nlist == 8944
+        assert plan.factory == ("IVF8944,SQ8" if kind == "ivf-int8" else "IVF8944,PQ512x8np")
         assert plan.nprobe == 279
-        assert plan.fit_rows >= 39 * plan.nlist
-    if kind == "ivfpq":
-        assert plan.pq_bytes == 512
+        assert plan.fit_rows >= 39 * 8944
     if kind in ("int8", "hnsw-int8", "ivf-int8", "ivfpq"):
-        assert plan.build_bytes < 24e9
+        assert plan.build_bytes < 25e9
     else:
         assert plan.build_bytes > 40e9
-    assert plan.index_bytes == estimate_index_bytes(5_000_000, 2048, kind)
     assert plan.build_bytes > plan.index_bytes
 
 
@@ -227,12 +189,11 @@ def test_automatic_sizes(kind):
     [
         ({"truncate_dim": 17}, "truncate_dim is 17, the vectors have 16 numbers"),
         ({"truncate_dim": 8, "pca": 9}, "pca is 9, 8 are left of them"),
-        ({"index_type": "ivfpq", "pq_bytes": 3}, "pq_bytes is 3, no divisor of 16; choose one of 1, 2, 4, 8, 16"),
-        ({"index_type": "ivf-int8", "nlist": 20_000}, "nlist is 20000, there are 12,000 rows"),
-        ({"index_type": "ivfpq", "fit_rows": 200}, "fit_rows is 200; 307 rows are needed|needed to fit"),
+        ({"factory": "IVF20000,SQ8"}, "IVF20000,SQ8 is fitted on 20,000 rows or more; there are 12,000"),
+        ({"factory": "IVFx,SQ8"}, "faiss makes no index 'IVFx,SQ8' of 16 numbers"),
         ({"index_type": "flat"}, "index_type is 'flat'; choose one of exact, int8"),
         ({"metric": "dot"}, "metric is 'dot'; choose one of cosine, l2"),
-        ({"nlist": 0}, "nlist is 0; it must be 1 or more"),
+        ({"nprobe": 0}, "nprobe is 0; it must be 1 or more"),
     ],
     ids=str,
 )
@@ -242,18 +203,18 @@ def test_settings_that_do_not_fit(settings, said):
 
 
 def test_a_prime_dimension_has_no_product_quantiser():
-    with pytest.raises(ValueError, match=r"splits 257 numbers evenly.*--truncate-dim or --pca"):
+    with pytest.raises(ValueError, match=r"splits 257 numbers evenly.*--truncate_dim or --pca"):
         plan_index(ROWS, 257, IndexSettings("ivfpq"))
     with pytest.raises(ValueError, match="nothing to index"):
         plan_index(0, 16, IndexSettings())
 
 
 def test_memory_limit_is_told_with_the_numbers(vectors, tmp_path):
-    with pytest.raises(ValueError, match=r"exact index of 12,000 vectors .*more than the 1\.0 MB of --max-memory"):
+    with pytest.raises(ValueError, match=r"Flat index of 12,000 vectors .*more than the 1\.0 MB of --max_memory"):
         build_index(vectors, tmp_path / "index", max_memory=byte_count("1MB"), show_progress=False)
     assert not (tmp_path / "index").exists()
     assert [byte_count(text) for text in ("5", "2kB", "24GB", "1.5 MiB", "1G")] == [5, 2000, 24e9, 3 << 19, 1e9]
-    with pytest.raises(Exception, match="'many' is no size"):
+    with pytest.raises(ValueError, match="'many'; write for instance 24GB"):
         byte_count("many")
 
 
@@ -314,7 +275,7 @@ def test_the_table_goes_to_a_file(indexed, tmp_path, capsys):
     assert [row[-3] for row in cells] == ["1", "2", "1", "2"]
     assert [row[0] for row in cells[::2]] == queries
     assert not set(queries) & {row[-1] for row in cells}
-    with pytest.raises(SystemExit, match=r"^search: .*none"):
+    with pytest.raises(SystemExit, match=r"^hf-meanmax search query: .*none"):
         main([*command, "--output", str(tmp_path / "none/nearest.md")])
 
 
@@ -357,7 +318,7 @@ def test_scores_of_a_compressed_index_are_made_exact(checkpoint, corpus, tmp_pat
     assert (tmp_path / "shards").is_dir()
     said = capsys.readouterr().err
     assert "recall@10" in said
-    assert f"int8 index of {len(LINES)} vectors of 6 numbers" in said
+    assert f"SQ8 index of {len(LINES)} vectors of 6 numbers" in said
 
     query = ["query", str(tmp_path / "index"), "the old mat", "--json", "--k", "4"]
     main([*query, "--rescore", "1000"])
@@ -397,10 +358,10 @@ def test_shards_that_are_there_are_not_made_anew(model, checkpoint, corpus, tmp_
         patch.setattr(SentenceTransformer, "encode", lambda *_, **__: pytest.fail("encoded again"))
         main(command)
     other = save_checkpoint(make_model(seed=1), make_tokenizer(), tmp_path / "other")
-    with pytest.raises(SystemExit, match=r"hf-meanmax search: .*holds an encoding of another model"):
+    with pytest.raises(SystemExit, match=r"hf-meanmax search index: .*holds an encoding of another model"):
         main([*command[:1], str(other), *command[2:]])
     (tmp_path / "text.txt").write_text("another\ntext")
-    with pytest.raises(SystemExit, match=r"hf-meanmax search: .*holds an encoding of another text"):
+    with pytest.raises(SystemExit, match=r"hf-meanmax search index: .*holds an encoding of another text"):
         main([*command[:2], str(tmp_path / "text.txt"), *command[3:]])
     assert SentenceIndex(tmp_path / "index").encoding.normalize
 
@@ -447,7 +408,7 @@ def test_damaged_and_missing_folders_are_named(indexed, tmp_path):
         SentenceIndex(path.parent)
     with pytest.raises(FileNotFoundError, match=r"is no index: it has no index\.json"):
         SentenceIndex(tmp_path)
-    with pytest.raises(SystemExit, match=r"hf-meanmax search: .*none is no index"):
+    with pytest.raises(SystemExit, match=r"hf-meanmax search query: .*none is no index"):
         main(["query", str(tmp_path / "none"), "a cat"])
     with pytest.raises(FileExistsError, match="exists and is no index"):
         search.check_index_output(tmp_path)
@@ -478,7 +439,7 @@ def test_a_killed_build_leaves_no_index(vectors, tmp_path, monkeypatch):
 def test_an_interrupted_encoding_goes_on(checkpoint, corpus, tmp_path, monkeypatch):
     command = ["index", str(checkpoint), str(corpus), "--output", str(tmp_path / "index")]
     with monkeypatch.context() as patch:
-        patch.setattr(search, "build_index", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(search_command, "build_index", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             main(command)
     assert (tmp_path / ".index.embeddings").is_dir()
@@ -552,12 +513,12 @@ def test_many_copies_are_looked_past(model, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "required: command"),
-        (["find"], "invalid choice: 'find'"),
+        ([], "a word is missing; choose from index, query"),
+        (["find"], "unknown 'find'; choose from index, query"),
         (["index", "model", "text", "--output", "out", "--index-typ", "exact"], "did you mean --index-type?"),
         (["query", "index", "a", "--skip-identica"], "did you mean --skip-identical?"),
-        (["index", "model", "text", "--output", "out", "--max-memory", "lots"], "'lots' is no size"),
-        (["query", "index", "a", "--rescore", "-1"], "expected one argument|not 1 or more"),
+        (["index", "model", "text", "--output", "out", "--max-memory", "lots"], "'lots'; write for instance 24GB"),
+        (["query", "index", "a", "--rescore", "-1"], "expected one argument|not 0 or more"),
     ],
     ids=str,
 )
@@ -607,7 +568,7 @@ def test_rescoring_keeps_the_length_of_normalised_vectors(model, checkpoint, cor
 def test_what_a_killed_run_left_serves_its_own_settings_alone(checkpoint, corpus, tmp_path, monkeypatch):
     command = ["index", str(checkpoint), str(corpus), "--output", str(tmp_path / "index"), "--max-length"]
     with monkeypatch.context() as patch:
-        patch.setattr(search, "build_index", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(search_command, "build_index", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             main([*command, "2"])
     main([*command, "12"])
@@ -619,7 +580,7 @@ def test_what_a_killed_run_left_serves_its_own_text_alone(checkpoint, corpus, tm
     text.write_text(corpus.read_text())
     command = ["index", str(checkpoint), str(text), "--output", str(tmp_path / "index")]
     with monkeypatch.context() as patch:
-        patch.setattr(search, "build_index", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(search_command, "build_index", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             main(command)
     text.write_text(corpus.read_text() + "\none more\n")
@@ -630,18 +591,14 @@ def test_what_a_killed_run_left_serves_its_own_text_alone(checkpoint, corpus, tm
 
 def test_faiss_is_missed_before_the_corpus_is_encoded(checkpoint, corpus, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
-    monkeypatch.setattr(search, "encode_corpus", lambda *_, **__: pytest.fail("encoded first"))
+    monkeypatch.setattr(search_command, "encode_corpus", lambda *_, **__: pytest.fail("encoded first"))
     with pytest.raises(SystemExit, match="faiss-cpu"):
         main(["index", str(checkpoint), str(corpus), "--output", str(tmp_path / "index")])
 
 
 def test_settings_of_another_index_type_are_refused(indexed, tmp_path):
-    with pytest.raises(ValueError, match="links is a setting of hnsw, hnsw-int8, not of index_type 'exact'"):
-        IndexSettings(links=8)
-    with pytest.raises(ValueError, match="nlist is a setting of ivf-int8, ivfpq, not of index_type 'hnsw'"):
-        IndexSettings("hnsw", nlist=8)
-    assert IndexSettings("hnsw", links=8).ef_search == 128
-    with pytest.raises(ValueError, match=r"nprobe is a setting of an ivf index; .* is of type exact"):
+    assert plan_index(ROWS, DIMENSION, IndexSettings("hnsw")).ef_search == 128
+    with pytest.raises(ValueError, match=r"nprobe is no setting of .*, an index of type Flat"):
         SentenceIndex(indexed, nprobe=3)
 
 

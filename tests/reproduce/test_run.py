@@ -8,7 +8,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -328,9 +327,11 @@ def test_models_with_frozen_words_are_given_all_words_first(data, tmp_path):
     assert not (output / "runs" / "trained" / "expanded").exists()
 
 
-@pytest.mark.parametrize(("name", "systems", "size"), [("books", 17, 1024), ("push", 16, 1024), ("books-gpu", 3, 4096)])
+@pytest.mark.parametrize(
+    ("name", "systems", "size"), [("books", 17, 1024), ("variants", 16, 1024), ("books-gpu", 3, 4096)]
+)
 def test_the_plans_for_books_have_settings_that_fit(name, systems, size, tmp_path):
-    plan = read_plan(Path(__file__).parents[2] / "scripts" / f"{name}.yaml", tmp_path, tmp_path)
+    plan = read_plan(name, tmp_path, tmp_path)
     sizes = {}
     for name, system in plan.systems.items():
         if "recipe" in system:

@@ -341,7 +341,8 @@ def _read_config(folder: Path) -> LatentConfig:
             f"{', '.join(map(repr, FAMILIES))}."
         )
     try:
-        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        config: LatentConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        return config
     except Exception as error:  # strict configurations raise classes of their own
         raise ValueError(f"{path}: {error.__cause__ or error}") from error
 
@@ -356,7 +357,8 @@ def _whole_classes(config: Any) -> dict[str, str]:
 def full_auto_class(config: Any) -> str:
     """Name of the Auto class of the whole model that a checkpoint with this configuration holds."""
     saved = (config.architectures or [""])[0]
-    return _whole_classes(config).get(saved, config.full_auto_class)
+    default: str = config.full_auto_class
+    return _whole_classes(config).get(saved, default)
 
 
 def _saved_class(config: Any) -> Any:

@@ -394,7 +394,7 @@ def _files_on_hub(api: Any, repo_id: str, revision: str | None) -> set[str]:
 @contextmanager
 def _hub_errors(endpoint: str, repo_id: str) -> Iterator[None]:
     """Turns the errors of huggingface_hub into a `HubError` of one line."""
-    from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled  # type: ignore[attr-defined]
 
     try:
         yield

@@ -25,7 +25,7 @@ from .options import OptionParser, count, named_folders, one_line_errors, option
 class ReproduceOptions:
     """The options of `hf-meanmax reproduce`."""
 
-    plan: str = positional("YAML file; the documentation of hf_meanmax.reproduce.run has its form")
+    plan: str = positional("name of a packaged plan (books, books-gpu, variants), or a YAML file of its form")
     data: str = option("folder that holds senteval/ and what the plan names")
     output: str = option("folder for the table, the results and the runs")
     only: list[str] = option("names of systems to make", [])

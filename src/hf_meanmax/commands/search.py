@@ -36,17 +36,9 @@ from hf_meanmax.inference.encode import (
     process_state,
     report_truncated,
 )
-from hf_meanmax.inference.search import (
-    RESCORE,
-    IndexSettings,
-    Neighbor,
-    SentenceIndex,
-    build_index,
-    check_index_output,
-    check_memory,
-    format_size,
-    plan_index,
-)
+from hf_meanmax.inference.index_plan import IndexSettings, format_size, plan_index
+from hf_meanmax.inference.recall import RESCORE
+from hf_meanmax.inference.search import Neighbor, SentenceIndex, build_index, check_index_output, check_memory
 
 from .options import CorpusOptions, OptionParser, count, one_line_errors, option, positional, run_subverb
 
@@ -65,13 +57,9 @@ class IndexOptions:
     metric: Literal["cosine", "l2"] = option("what near means", "cosine")
     truncate_dim: int | None = count("keep the first so many numbers", None)
     pca: int | None = count("keep so many principal components", None)
-    nlist: int | None = count("clusters of an ivf type (default: 4 * sqrt(rows))", None)
+    factory: str | None = option("string of faiss's index factory in place of the type's own (IVF4096,SQ8)", None)
     nprobe: int | None = count("clusters that a query searches (default: a 32nd)", None)
-    pq_bytes: int | None = count("bytes of a vector in ivfpq (default: dimension / 4)", None)
-    links: int | None = count("neighbours of a vector in hnsw (default: 32)", None)
-    ef_construction: int | None = count("breadth of building an hnsw (default: 100)", None)
     ef_search: int | None = count("breadth of searching an hnsw (default: 128)", None)
-    fit_rows: int | None = count("rows that clusters, quantisers and PCA are fitted on", None)
     seed: int = option("seed of the rows and clusters that are drawn", 0)
     recall_queries: int = option("rows that measure the recall; 0: do not", 1000)
     max_memory: str | None = option("refuse to start if more is needed (24GB)", None)
@@ -102,8 +90,9 @@ class QueryOptions:
     k: int = count("sentences of a query", 5)
     skip_identical: bool = option("leave out the query itself, and a sentence that is listed already", False)
     rescore: int = option(
-        "where the index is compressed, encode this times k sentences anew for exact scores; 0: do not", RESCORE
-    )
+        "where the index is compressed, encode this times k sentences anew for exact scores; 0: do not", RESCORE,
+        at_least=0,
+    )  # fmt: skip
     nprobe: int | None = count("clusters to search, instead of the index's own number", None)
     ef_search: int | None = count("breadth of the search, instead of the index's own", None)
     json: bool = option("print JSON", False)
@@ -119,8 +108,14 @@ def search_index(argv: Sequence[str]) -> None:
     with one_line_errors("search index"):
         parser = OptionParser("search index", "Encode a corpus and index its sentences.", IndexOptions, CorpusOptions)
         args, corpus = parser.parse(argv)
+        max_memory = None
+        if args.max_memory is not None:
+            try:
+                max_memory = byte_count(args.max_memory)
+            except ValueError as error:
+                parser.error(str(error))
         _use_threads(args.threads)
-        _index(args, corpus.open())
+        _index(args, corpus.open(), max_memory)
 
 
 def search_query(argv: Sequence[str]) -> None:
@@ -139,7 +134,7 @@ def _use_threads(threads: int | None) -> None:
         require("faiss").omp_set_num_threads(threads)
 
 
-def _index(args: IndexOptions, corpus: Corpus) -> None:
+def _index(args: IndexOptions, corpus: Corpus, max_memory: int | None) -> None:
     require("faiss")
     if args.pca:
         require_pca()
@@ -168,8 +163,7 @@ def _index(args: IndexOptions, corpus: Corpus) -> None:
     model = load_encoder(args.model, args.trust_remote_code, state.device)
     rows = sum(1 for _ in CorpusLines(corpus))
     dimension = encoding.check_dimension(model.get_embedding_dimension())
-    max_memory = None if args.max_memory is None else byte_count(args.max_memory)
-    check_memory(plan_index(rows, dimension, settings, args.recall_queries), max_memory)
+    check_memory(plan_index(rows, dimension, settings), max_memory)
     encode = functools.partial(
         encode_corpus,
         model,
@@ -202,7 +196,7 @@ def _index(args: IndexOptions, corpus: Corpus) -> None:
         shutil.rmtree(embeddings)
     recall = "".join(f", {name} {value}" for name, value in (manifest["recall"] or {}).items() if name != "queries")
     size = format_size(manifest["files"]["vectors.faiss"])
-    print(f"{rows:,} sentences, {manifest['index_type']}, {size}{recall}: {output}", file=sys.stderr)
+    print(f"{rows:,} sentences, {manifest['factory']}, {size}{recall}: {output}", file=sys.stderr)
     state.destroy_process_group()
 
 

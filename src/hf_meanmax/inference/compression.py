@@ -84,7 +84,8 @@ class PCA:
         """
         if rows.ndim != 2 or rows.shape[1] != len(self.mean):
             raise ValueError(f"The PCA takes vectors of {len(self.mean)} numbers; got an array {rows.shape}.")
-        return (rows.astype(np.float32, copy=False) - self.mean) @ self.components.T
+        projected: np.ndarray = (rows.astype(np.float32, copy=False) - self.mean) @ self.components.T
+        return projected
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +177,8 @@ def dequantize_int8(rows: np.ndarray, ranges: np.ndarray) -> np.ndarray:
     """Int8 rows `(N, D)` as float32, each number the middle of its step: half a step off at most inside the ranges."""
     low = ranges[0].astype(np.float32)
     step = (ranges[1].astype(np.float32) - low) / 255
-    return np.where(step == 0, low, low + (rows.astype(np.float32) + 128.5) * step)
+    restored: np.ndarray = np.where(step == 0, low, low + (rows.astype(np.float32) + 128.5) * step)
+    return restored
 
 
 def load_pca(path: str | os.PathLike[str], num_components: int | None = None) -> PCA:

@@ -92,7 +92,8 @@ def read_rows(sources: Sequence[str | os.PathLike[str]], rows: np.ndarray, name:
 
 def _pick(path: Path, rows: np.ndarray, name: str | None, kind: str) -> np.ndarray:
     if path.suffix == ".npy":
-        return _open_npy(path, kind)[rows]
+        taken: np.ndarray = _open_npy(path, kind)[rows]
+        return taken
     found, first = [], 0
     for batch in _READERS[path.suffix](path, 1024, name, kind):
         inside = rows[(rows >= first) & (rows < first + len(batch))]
@@ -165,7 +166,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"{folder} holds no encoded corpus: it has no {MANIFEST}.")
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if manifest["format_version"] != FORMAT_VERSION:
             raise ValueError(f"format {manifest['format_version']}, expected {FORMAT_VERSION}")
     except (ValueError, KeyError, TypeError) as error:

@@ -282,7 +282,8 @@ def encode_texts(model: Any, texts: list[str], batch_size: int, **options: Any) 
     halvings = np.ceil(np.log2(np.maximum(lengths / LONG_TEXT, 1))).astype(int)
     sizes = np.maximum(1, batch_size >> halvings)
     if len(set(sizes.tolist())) < 2:
-        return model.encode(texts, batch_size=int(sizes.max(initial=1)), **options)
+        vectors: np.ndarray = model.encode(texts, batch_size=int(sizes.max(initial=1)), **options)
+        return vectors
     # The longest first: too little memory shows at once.
     rows = [np.flatnonzero(sizes == size) for size in np.unique(sizes)]
     parts = [model.encode([texts[row] for row in part], batch_size=int(sizes[part[0]]), **options) for part in rows]

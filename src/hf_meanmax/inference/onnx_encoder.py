@@ -80,7 +80,8 @@ class OnnxEncoder:
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}; it must be 1 or more.")
         if isinstance(texts, str):
-            return self.encode([texts])[0]
+            row: np.ndarray = self.encode([texts])[0]
+            return row
         ids = [encoding.ids for encoding in self.tokenizer.encode_batch_fast(list(texts))]
         order = np.argsort([-len(row) for row in ids], kind="stable")
         vectors = np.empty((len(ids), self.dimension), dtype=np.float32)

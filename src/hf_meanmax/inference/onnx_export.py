@@ -154,7 +154,8 @@ class _Exported(nn.Module):
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         if self.normalize == "rows":
-            return self.encoder.normalized_rows(input_ids, attention_mask)
+            rows: torch.Tensor = self.encoder.normalized_rows(input_ids, attention_mask)
+            return rows
         embedding = self.encoder(input_ids=input_ids, attention_mask=attention_mask).pooler_output
         return nn.functional.normalize(embedding, dim=-1) if self.normalize == "embedding" else embedding
 
@@ -217,7 +218,10 @@ class _OnnxLayer(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         lengths = attention_mask.sum(dim=1)
-        return _recurrent(hidden_states, lengths, self.w, self.r, self.b, self.hidden_size, self.is_lstm)
+        states: torch.Tensor = _recurrent(
+            hidden_states, lengths, self.w, self.r, self.b, self.hidden_size, self.is_lstm
+        )
+        return states
 
 
 def _exportable(module: _Exported) -> _Exported:

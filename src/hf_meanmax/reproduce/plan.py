@@ -17,6 +17,7 @@ from hf_meanmax.evaluation.reconstruction import ReconstructionSettings
 ROWS, TABLE, FIGURE, RUNS, SYSTEM, EXPANDED = "rows.json", "table.md", "systems.png", "runs", "system.json", "expanded"
 
 
+_PLANS = Path(__file__).parent / "plans"
 _PARTS = {"prepare": list, "common": dict, "systems": dict, "evaluate": dict, "reconstruct": dict, "cards": dict}
 
 
@@ -56,8 +57,13 @@ class Plan:
     written: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
+def list_plans() -> list[str]:
+    """Names of the packaged plans."""
+    return sorted(path.stem for path in _PLANS.glob("*.yaml"))
+
+
 def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
-    """Reads a plan and puts in the folders.
+    """Reads a plan, from a file or of the package by its name, and puts in the folders.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -65,8 +71,10 @@ def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
             of one that is not trained here.
     """
     path = Path(path)
+    if not path.is_file() and str(path) in list_plans():
+        path = _PLANS / f"{path}.yaml"
     if not path.is_file():
-        raise FileNotFoundError(f"No such file: {str(path)!r}.")
+        raise FileNotFoundError(f"No such file: {str(path)!r}; plans of the package: {', '.join(list_plans())}.")
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
@@ -154,9 +162,10 @@ def is_finished(plan: Plan, name: str, row: Mapping[str, Any]) -> bool:
 
 
 def split_command(command: str) -> list[str]:
-    """A command, whose `python` is the one that runs this."""
+    """A command; `python` and `hf-meanmax` are those that run this."""
     words = shlex.split(command)
-    return [sys.executable, *words[1:]] if words[:1] == ["python"] else words
+    own = {"python": [sys.executable], "hf-meanmax": [sys.executable, "-m", "hf_meanmax.commands"]}
+    return [*own[words[0]], *words[1:]] if words and words[0] in own else words
 
 
 def as_text(value: Any) -> str:

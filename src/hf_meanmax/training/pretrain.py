@@ -461,7 +461,7 @@ class Run:
         args, prepared = self.args, self.prepared
         synchronize(self.device)
         summary = summarize_run(self.state, self.stop_reason, self.device, self.world_size, self.matrix_rate)
-        summary |= self.evaluate() if self.is_sharded else self.validation.final_scores(show_progress=self.is_main)
+        summary |= self.evaluate() | self.validation.generated_scores(show_progress=self.is_main)
         self.log.record({"step": self.state["step"], **summary})
         folder = self.folder / "model"
         weights = self.accelerator.get_state_dict(self.wrapped) if self.is_sharded else None

@@ -75,18 +75,15 @@ class Validation:
             return []
         return list(zip(texts, self.prepared.output_tokenizer.batch_decode(self._generate(texts)), strict=True))
 
-    def final_scores(self, show_progress: bool) -> dict[str, float]:
-        """What [`evaluate`] gives, and BLEU of the translations, or BLEU and exact matches of the reconstructions."""
-        scores: dict[str, float] = self.evaluate()
+    def generated_scores(self, show_progress: bool) -> dict[str, float]:
+        """BLEU of the greedy translations, or BLEU and exact matches of the greedy reconstructions."""
         texts = self.prepared.validation_texts
-        if self.is_sharded:
-            return scores
+        if self.is_sharded or not texts:
+            return {}
         if self.prepared.references:
-            return {**scores, "validation_bleu": self.translation_bleu()}
-        if texts:
-            found = score_reconstructions(self.prepared.tokenizer, texts, self._generate(texts, show_progress))
-            scores |= {"validation_bleu": found.bleu, "validation_exact_match": found.exact_match}
-        return scores
+            return {"validation_bleu": self.translation_bleu()}
+        found = score_reconstructions(self.prepared.tokenizer, texts, self._generate(texts, show_progress))
+        return {"validation_bleu": found.bleu, "validation_exact_match": found.exact_match}
 
     def _generate(self, texts: list[str], show_progress: bool = False) -> list[list[int]]:
         with self._evaluating():
