@@ -3,11 +3,13 @@
 import gzip
 import importlib.util
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from hf_meanmax.tokenization import (
+    SkipGramSettings,
     WordVectors,
     embedding_matrix,
     load_word_vectors,
@@ -151,40 +153,39 @@ def _sentences(number: int = 300) -> list[list[str]]:
     return [list(rng.permutation(groups[row % 2])) for row in range(number)]
 
 
+def trained(**settings) -> WordVectors:
+    return train_word_vectors(_sentences(), SkipGramSettings(**settings), show_progress=False)
+
+
 @needs_gensim
 def test_training_is_repeatable_and_puts_neighbours_together():
-    settings = {"size": 16, "epochs": 20, "min_count": 1, "sample": 0.1, "deterministic": True, "show_progress": False}
-    first, second = (train_word_vectors(_sentences(), **settings) for _ in range(2))
+    settings = {"size": 16, "epochs": 20, "min_count": 1, "sample": 0.1, "deterministic": True}
+    first, second = (trained(**settings) for _ in range(2))
     assert first.words == second.words
     np.testing.assert_array_equal(first.vectors, second.vectors)
     unit = first.vectors / np.linalg.norm(first.vectors, axis=1, keepdims=True)
     index = first.index
     assert unit[index["cat"]] @ unit[index["dog"]] > unit[index["cat"]] @ unit[index["sun"]]
-    other = train_word_vectors(_sentences(), **{**settings, "seed": 2})
+    other = trained(**settings, seed=2)
     assert not np.array_equal(first.vectors, other.vectors)
 
 
 @needs_gensim
 def test_training_is_cached_by_its_settings(tmp_path):
-    settings = {
-        "size": 8,
-        "epochs": 1,
-        "min_count": 1,
-        "cache_path": tmp_path / "v.safetensors",
-        "show_progress": False,
-    }
-    first = train_word_vectors(_sentences(), **settings)
+    settings = SkipGramSettings(size=8, epochs=1, min_count=1)
+    options = {"cache_path": tmp_path / "v.safetensors", "show_progress": False}
+    first = train_word_vectors(_sentences(), settings, **options)
 
     class Unread:
         def __iter__(self):
             raise RuntimeError("the corpus was read")
 
-    again = train_word_vectors(Unread(), **settings)
+    again = train_word_vectors(Unread(), settings, **options)
     np.testing.assert_array_equal(again.vectors, first.vectors)
     assert again.words == first.words
     with pytest.raises(RuntimeError, match="was read"):
-        train_word_vectors(Unread(), **{**settings, "corpus_key": "another"})
-    assert train_word_vectors(_sentences(), **{**settings, "size": 4}).size == 4
+        train_word_vectors(Unread(), settings, **options, corpus_key="another")
+    assert train_word_vectors(_sentences(), replace(settings, size=4), **options).size == 4
     assert WordVectors.load(tmp_path / "v.safetensors").size == 4
 
 
@@ -193,11 +194,11 @@ def test_training_refuses_what_it_cannot_use():
     with pytest.raises(ValueError, match="corpus is empty"):
         train_word_vectors([], show_progress=False)
     with pytest.raises(ValueError, match="occurs 1000 times"):
-        train_word_vectors(_sentences(), min_count=1000, show_progress=False)
+        trained(min_count=1000)
     with pytest.raises(TypeError, match="read once"):
         train_word_vectors(iter(_sentences()), show_progress=False)
-    with pytest.raises(ValueError, match="size is 0"):
-        train_word_vectors(_sentences(), size=0, show_progress=False)
+    with pytest.raises(ValueError, match="`size` is 0"):
+        trained(size=0)
 
 
 def test_embedding_matrix():

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from tokenizers import Tokenizer, models
-from tqdm.auto import tqdm
 
 from hf_meanmax.files import replacing_file
+from hf_meanmax.progress import progress_bar
 from hf_meanmax.tokenization.words import word_normalizer, word_pre_tokenizer
 
 from .corpus import Corpus
@@ -282,7 +282,7 @@ def cut_corpus(
         output: a .txt, .xz or .gz file; its folder is made.
         settings: see [`Cutting`].
         num_proc: worker processes. The file does not depend on it.
-        show_progress: show a tqdm bar.
+        show_progress: show a progress bar.
 
     Raises:
         ValueError: an unknown suffix, an empty corpus, or no piece is left.
@@ -295,7 +295,9 @@ def cut_corpus(
     output.parent.mkdir(parents=True, exist_ok=True)
     report = CuttingReport()
     with _text_file(output) as file:
-        with tqdm(total=corpus.size, unit=corpus.unit, unit_scale=True, desc="cut", disable=not show_progress) as bar:
+        with progress_bar(
+            total=corpus.size, unit=corpus.unit, unit_scale=True, desc="cut", disable=not show_progress
+        ) as bar:
             for text, part in _cut_chunks(corpus, settings, num_proc):
                 file.write(text)
                 report.add(part)

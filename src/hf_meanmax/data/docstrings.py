@@ -19,6 +19,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hf_meanmax.progress import progress_bar
+
 from .sentences import split_sentences
 
 _SKIPPED_FOLDERS = {
@@ -90,13 +92,12 @@ def harvest_docstrings(
         roots: folders to search; None for the standard library and the installed packages. Folders of tests are left
         out.
         num_proc: worker processes; None for one a core.
-        show_progress: show a tqdm bar.
+        show_progress: show a progress bar.
 
     Raises:
         FileNotFoundError: a root that is no folder.
         ValueError: no sentence was found.
     """
-    from tqdm.auto import tqdm
 
     folders = default_roots() if roots is None else [Path(root) for root in roots]
     for folder in folders:
@@ -106,7 +107,7 @@ def harvest_docstrings(
     result = Docstrings()
     seen: set[str] = set()
     paths = [str(file) for file, _ in files]
-    with tqdm(total=len(files), unit="file", desc="docstrings", disable=not show_progress) as bar:
+    with progress_bar(total=len(files), unit="file", desc="docstrings", disable=not show_progress) as bar:
         for (_, name), found in zip(files, _map(paths, num_proc or os.cpu_count() or 1), strict=True):
             result.files_read += 1
             if found is None:

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from tqdm.auto import tqdm
 
 from hf_meanmax.files import replacing_folder
+from hf_meanmax.progress import progress_bar
 
 from .corpus import CHARACTERS_AT_ONCE, Corpus
 
@@ -363,7 +363,7 @@ def build_token_store(
         tokenizer: a fast tokenizer that appends `</s>` and nothing else.
         folder: the folder of this store; a store of other input in it is replaced, any other folder is refused.
         filters: which sentences to keep.
-        show_progress: show a tqdm bar.
+        show_progress: show a progress bar.
 
     Raises:
         ValueError: nothing is left after the filters (with what each dropped), or the tokenizer lacks `</s>`.
@@ -409,7 +409,9 @@ def _write_store(
     token_counts = np.zeros(encoder.vocab_size, np.int64)
     writers["offsets"].append(np.zeros(1, np.int64))
     last_document = -1
-    with tqdm(total=corpus.size, unit=corpus.unit, unit_scale=True, desc="tokenise", disable=not show_progress) as bar:
+    with progress_bar(
+        total=corpus.size, unit=corpus.unit, unit_scale=True, desc="tokenise", disable=not show_progress
+    ) as bar:
         for chunk, rows in _encoded(corpus, encoder):
             rows, kept, part = apply_filter(rows, encoder.unk_token_id, rule)
             rows = append_token(rows, encoder.eos_token_id)

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm.auto import tqdm
 
 from hf_meanmax.evaluation.tasks import read_lines
 from hf_meanmax.files import replacing_file
 from hf_meanmax.inference.embedding_files import embedding_files, read_embeddings
 from hf_meanmax.inference.encode import count_truncated, encode_texts, pipeline_fingerprint, weights_fingerprint
+from hf_meanmax.progress import progress_bar
 
 CACHE_BYTES = 1_500_000_000
 
@@ -105,7 +105,7 @@ class Embedder:
         self._fill_from_cache(result, first)
         # Longest first: texts of like length share a batch, and too little memory shows at once.
         order = sorted(missing, key=len, reverse=True)
-        with tqdm(
+        with progress_bar(
             total=len(order),
             desc=f"embed ({self.name})",
             unit=" texts",

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm.auto import tqdm
 
 from hf_meanmax._version import __version__
 from hf_meanmax.evaluation.controls import make_controls
@@ -28,6 +27,7 @@ from hf_meanmax.evaluation.tasks import Task, TaskResult
 from hf_meanmax.evaluation.word_sources import unknown_word_rate
 from hf_meanmax.files import replacing_file
 from hf_meanmax.metrics import format_score
+from hf_meanmax.progress import progress_bar
 
 MODEL = "model"  # the kind of an encoder that is no control
 ENTRY_VERSION = 1
@@ -160,7 +160,7 @@ def evaluate(
                 )
     fingerprints = {task.name: task.fingerprint() for task in tasks}
     evaluation = Evaluation()
-    with tqdm(
+    with progress_bar(
         total=len(embedders) * len(tasks), desc="evaluate", unit=" tasks", disable=not show_progress, smoothing=0
     ) as bar:
         for embedder in embedders:

@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from tqdm.auto import tqdm
 
 from hf_meanmax.checkpoint.folder import check_checkpoint, is_missing_folder, is_own_checkpoint
 from hf_meanmax.data.corpus import Corpus, CorpusLines
 from hf_meanmax.hardware import PATIENCE, is_bf16_fast
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
+from hf_meanmax.progress import progress_bar
 
 from .compression import PCA, Compression, calibrate_int8, check_finite, quantize_int8, require_pca
 from .embedding_files import (
@@ -187,7 +187,7 @@ def encode_corpus(
     truncated = 0
     lines = CorpusLines(corpus)
     suffix = FORMATS[settings.format]
-    with tqdm(
+    with progress_bar(
         total=corpus.size, unit=corpus.unit, unit_scale=True, desc="encode", disable=not show_progress or rank > 0
     ) as bar:
         for number, shard in enumerate(lines.shards(settings.shard_size)):

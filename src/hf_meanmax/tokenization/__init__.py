@@ -9,12 +9,13 @@ from .tokenizers import (
     train_tokenizer,
     unknown_word_rate,
 )
-from .word_vectors import WordVectors, embedding_matrix, load_word_vectors, train_word_vectors
+from .word_vectors import SkipGramSettings, WordVectors, embedding_matrix, load_word_vectors, train_word_vectors
 
 __all__ = [
     "Expansion",
     "MapQuality",
     "SPECIAL_TOKENS",
+    "SkipGramSettings",
     "UnknownWords",
     "WordVectors",
     "embedding_matrix",

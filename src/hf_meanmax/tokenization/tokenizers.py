@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ from itertools import islice
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
+
+from hf_meanmax.progress import progress_bar
 
 from .words import word_decoder, word_normalizer, word_pre_tokenizer
 
@@ -58,31 +61,18 @@ def train_tokenizer(
     Raises:
         ValueError: An unknown kind, an empty corpus, or a vocabulary too small for its kind.
     """
-    if kind not in _TRAINERS:
-        near = difflib.get_close_matches(str(kind), _TRAINERS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"kind is {kind!r}, allowed are {', '.join(map(repr, _TRAINERS))}{hint}")
-    train, smallest = _TRAINERS[kind]
-    if vocab_size < smallest:
-        raise ValueError(
-            f"vocab_size is {vocab_size}, a {kind} tokenizer needs at least {smallest} "
-            f"({len(SPECIAL_TOKENS)} special tokens{' and 256 bytes' if smallest > 256 else ' and one more'})"
-        )
-    if min_frequency < 1:
-        raise ValueError(f"min_frequency is {min_frequency}, it must be 1 or more")
-    if isinstance(texts, str):
-        raise ValueError("texts is a single string, expected an iterable of strings: pass [text]")
-
+    train = _find_trainer(texts, kind, vocab_size, min_frequency)
     if kind == "unigram" and iter(texts) is texts:
         texts = list(texts)
-    counted = _NonEmpty(texts)
+    counted = _NonEmpty(texts, show_progress)
     try:
         backend = train(
             counted,
             vocab_size=vocab_size,
             min_frequency=min_frequency,
             lowercase=(kind == "word") if lowercase is None else lowercase,
-            show_progress=show_progress,
+            # The library's own bars, which would fill a log.
+            show_progress=show_progress and sys.stderr.isatty(),
         )
     finally:
         # The library reports an error of the iterator as its own; the original one says more.
@@ -111,11 +101,31 @@ def train_tokenizer(
     )
 
 
+def _find_trainer(texts: Iterable[str], kind: str, vocab_size: int, min_frequency: int) -> Callable[..., Tokenizer]:
+    """What trains a tokenizer of this kind, after checking the arguments of [`train_tokenizer`]."""
+    if kind not in _TRAINERS:
+        near = difflib.get_close_matches(str(kind), _TRAINERS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"kind is {kind!r}, allowed are {', '.join(map(repr, _TRAINERS))}{hint}")
+    train, smallest = _TRAINERS[kind]
+    if vocab_size < smallest:
+        raise ValueError(
+            f"vocab_size is {vocab_size}, a {kind} tokenizer needs at least {smallest} "
+            f"({len(SPECIAL_TOKENS)} special tokens{' and 256 bytes' if smallest > 256 else ' and one more'})"
+        )
+    if min_frequency < 1:
+        raise ValueError(f"min_frequency is {min_frequency}, it must be 1 or more")
+    if isinstance(texts, str):
+        raise ValueError("texts is a single string, expected an iterable of strings: pass [text]")
+    return train
+
+
 class _NonEmpty:
     """Batches of the texts that hold more than white space, their number, and the error that ended them, if any."""
 
-    def __init__(self, texts: Iterable[str]):
+    def __init__(self, texts: Iterable[str], show_progress: bool = False):
         self.texts = texts
+        self.show_progress = show_progress
         self.lines = 0
         self.error: Exception | None = None
 
@@ -123,7 +133,7 @@ class _NonEmpty:
         self.lines = 0
         batch: list[str] = []
         try:
-            for text in self.texts:
+            for text in progress_bar(self.texts, desc="tokenizer", unit=" lines", disable=not self.show_progress):
                 if not text or text.isspace():
                     continue
                 self.lines += 1

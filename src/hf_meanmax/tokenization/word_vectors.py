@@ -8,7 +8,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -16,10 +16,10 @@ from typing import IO, Any, Literal
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
-from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerFast
 
 from hf_meanmax.files import replacing_file
+from hf_meanmax.progress import progress_bar
 
 logger = logging.getLogger(__name__)
 
@@ -88,34 +88,53 @@ def _load_saved(path: Path) -> tuple[WordVectors, dict[str, Any]]:
     return WordVectors(words, vectors), details
 
 
+@dataclass
+class SkipGramSettings:
+    """How skip-gram vectors with negative sampling are trained, as gensim's `Word2Vec` has it.
+
+    Raises:
+        ValueError: a number that is less than 1.
+    """
+
+    size: int = field(default=300, metadata={"help": "dimension of the vectors"})
+    epochs: int = field(default=2, metadata={"help": "passes over the corpus"})
+    window: int = field(default=5, metadata={"help": "words on either side"})
+    min_count: int = field(default=5, metadata={"help": "rarer words get no vector"})
+    negative: int = field(default=5, metadata={"help": "words drawn as negatives for each context word"})
+    sample: float = field(
+        default=1e-3, metadata={"help": "threshold above which frequent words are left out at random"}
+    )
+    learning_rate: float = field(default=0.025, metadata={"help": "initial learning rate"})
+    seed: int = field(default=1, metadata={"help": "seed of the training"})
+    deterministic: bool = field(
+        default=False, metadata={"help": "one thread, so that the same command gives the same vectors"}
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("size", "epochs", "window", "min_count", "negative"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` is {getattr(self, name)}; it must be 1 or more.")
+
+
 def train_word_vectors(
     sentences: Iterable[list[str]],
-    size: int = 300,
-    epochs: int = 2,
-    window: int = 5,
-    min_count: int = 5,
-    negative: int = 5,
-    sample: float = 1e-3,
-    learning_rate: float = 0.025,
-    seed: int = 1,
+    settings: SkipGramSettings | None = None,
+    *,
     workers: int | None = None,
-    deterministic: bool = False,
-    cache_path: str | os.PathLike | None = None,
+    cache_path: str | os.PathLike[str] | None = None,
     corpus_key: str = "",
     show_progress: bool = True,
 ) -> WordVectors:
     """Skip-gram vectors with negative sampling (Mikolov et al. 2013), trained by gensim.
 
     Args:
-        sentences: Lists of words, as `split_words` gives them; read `epochs + 1` times, so not a generator.
-        size: Dimension of the vectors.
-        epochs, window, min_count, negative, sample, learning_rate, seed: As gensim's `Word2Vec` has them.
-        workers: Threads; default as many as the process may use. Their timing makes runs differ.
-        deterministic: One thread, so that a seed gives the same vectors each time.
-        cache_path: A file that later calls with the same settings read instead of training. Other settings, or
+        sentences: lists of words, as `split_words` gives them; read `epochs + 1` times, so not a generator.
+        settings: how; by default as the class says.
+        workers: threads; default as many as the process may use. Their timing makes runs differ.
+        cache_path: a file that later calls with the same settings read instead of training. Other settings, or
             another `corpus_key`, train anew and replace it.
-        corpus_key: Whatever tells this corpus (and the way it is cut into words) from others, for the cache.
-        show_progress: Whether progress bars are drawn, one a pass.
+        corpus_key: whatever tells this corpus (and the way it is cut into words) from others, for the cache.
+        show_progress: whether progress bars are drawn, one a pass.
 
     Returns:
         The words seen at least `min_count` times, the most frequent first.
@@ -123,49 +142,54 @@ def train_word_vectors(
     Raises:
         ImportError: gensim is not installed and nothing is cached.
         TypeError: `sentences` can be read only once.
-        ValueError: No sentence, or no word is frequent enough.
+        ValueError: no sentence, or no word is frequent enough.
     """
-    settings: dict[str, Any] = {
-        "size": size, "epochs": epochs, "window": window, "min_count": min_count, "negative": negative,
-        "sample": sample, "learning_rate": learning_rate, "seed": seed, "deterministic": deterministic,
-        "corpus_key": corpus_key,
-    }  # fmt: skip
-    for name in ("size", "epochs", "window", "min_count", "negative"):
-        if settings[name] < 1:
-            raise ValueError(f"{name} is {settings[name]}, it must be 1 or more")
+    settings = settings or SkipGramSettings()
+    # Without what a subclass adds, which is in the sentences.
+    identity = {item.name: getattr(settings, item.name) for item in fields(SkipGramSettings)} | {
+        "corpus_key": corpus_key
+    }
     path = None if cache_path is None else Path(cache_path)
     if path is not None and path.exists():
         vectors, details = _load_saved(path)
-        if details == settings:
+        if details == identity:
             logger.info("word vectors read from %s: %d words of %d dimensions", path, len(vectors), vectors.size)
             return vectors
-        changed = sorted(name for name in settings if details.get(name) != settings[name])
+        changed = sorted(name for name in identity if details.get(name) != identity[name])
         logger.warning("%s holds vectors of other settings (%s): training anew", path, ", ".join(changed))
     if iter(sentences) is sentences:
         raise TypeError("sentences is an iterator that can be read once, training reads it several times: pass a list")
+    model = _fit_word2vec(sentences, settings, workers, show_progress)
+    vectors = WordVectors(list(model.wv.index_to_key), np.asarray(model.wv.vectors, dtype=np.float32))
+    if path is not None:
+        vectors.save(path, **identity)
+    return vectors
+
+
+def _fit_word2vec(
+    sentences: Iterable[list[str]], settings: SkipGramSettings, workers: int | None, show_progress: bool
+) -> Any:
     try:
         from gensim.models import Word2Vec
     except ImportError as error:
         raise ImportError('training word vectors needs gensim: pip install "hf_meanmax[vectors]"') from error
 
-    threads = 1 if deterministic else workers or _usable_cores()
+    threads = 1 if settings.deterministic else workers or _usable_cores()
     model = Word2Vec(
-        vector_size=size, window=window, min_count=min_count, negative=negative, sample=sample, alpha=learning_rate,
-        seed=seed, workers=threads, sg=1, epochs=epochs,
+        vector_size=settings.size, window=settings.window, min_count=settings.min_count, negative=settings.negative,
+        sample=settings.sample, alpha=settings.learning_rate, seed=settings.seed, workers=threads, sg=1,
+        epochs=settings.epochs,
     )  # fmt: skip
-    passes = _CountedPasses(sentences, epochs, show_progress)
+    passes = _CountedPasses(sentences, settings.epochs, show_progress)
     model.build_vocab(passes)
     if not model.corpus_count:
         raise ValueError("the corpus is empty: no sentence to learn word vectors from")
     if not model.wv.index_to_key:
         raise ValueError(
-            f"no word of the {model.corpus_count} sentences occurs {min_count} times (min_count): lower it"
+            f"no word of the {model.corpus_count} sentences occurs {settings.min_count} times (min_count): lower it"
         )
-    model.train(passes, total_examples=model.corpus_count, epochs=epochs)
-    vectors = WordVectors(list(model.wv.index_to_key), np.asarray(model.wv.vectors, dtype=np.float32))
-    if path is not None:
-        vectors.save(path, **settings)
-    return vectors
+    model.train(passes, total_examples=model.corpus_count, epochs=settings.epochs)
+    return model
 
 
 def _usable_cores() -> int:
@@ -184,7 +208,7 @@ class _CountedPasses:
         title = f"word vectors, epoch {self.number}/{self.epochs}" if self.number else "word vectors, counting"
         self.number += 1
         count = 0
-        for sentence in tqdm(
+        for sentence in progress_bar(
             self.sentences, desc=title, total=self.total, unit=" sentences", disable=not self.show_progress
         ):
             count += 1
@@ -231,7 +255,7 @@ def load_word_vectors(
     rows = _Rows(path, vocabulary, limit, size, encoding_errors)
     with (
         open(path, "rb") as raw,
-        tqdm(
+        progress_bar(
             total=path.stat().st_size, desc=path.name, unit="B", unit_scale=True, disable=not show_progress
         ) as progress,
     ):

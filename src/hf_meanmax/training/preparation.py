@@ -29,7 +29,14 @@ from hf_meanmax.data import (
 from hf_meanmax.data.corpus import Chain
 from hf_meanmax.files import replacing_file
 from hf_meanmax.inference.encode import encode_texts, load_encoder, model_fingerprints
-from hf_meanmax.tokenization import embedding_matrix, load_word_vectors, train_tokenizer, train_word_vectors
+from hf_meanmax.progress import track
+from hf_meanmax.tokenization import (
+    SkipGramSettings,
+    embedding_matrix,
+    load_word_vectors,
+    train_tokenizer,
+    train_word_vectors,
+)
 
 from .settings import PretrainArguments, RunArguments
 
@@ -338,8 +345,8 @@ def prepare_word_vectors(
         path = cache_folder(args) / "vectors" / digest(store.fingerprint, size, epochs, seed)
         with _one_at_a_time(path):
             vectors = train_word_vectors(
-                StoredWords(store, tokenizer), size, epochs, seed=seed, cache_path=path, corpus_key=store.fingerprint,
-                show_progress=show_progress,
+                StoredWords(store, tokenizer), SkipGramSettings(size=size, epochs=epochs, seed=seed), cache_path=path,
+                corpus_key=store.fingerprint, show_progress=show_progress,
             )  # fmt: skip
     else:
         vectors = load_word_vectors(args.word_vectors, vocabulary=set(tokenizer.get_vocab()))
@@ -377,7 +384,7 @@ def prepare_teacher(args: PretrainArguments, prepared: Prepared, device: Any, sh
             with replacing_file(path, "wb") as file:
                 header = {"descr": "<f4", "fortran_order": False, "shape": (len(store), size)}
                 np.lib.format.write_array_header_1_0(file, header)
-                for start in tqdm(range(0, len(store), 4096), desc="teacher", disable=not show_progress):
+                for start in track(range(0, len(store), 4096), "teacher", show=show_progress):
                     rows = store.rows(np.arange(start, min(start + 4096, len(store))))
                     sentences = np.split(rows.ids, np.cumsum(rows.lengths)[:-1])
                     texts = tokenizer.batch_decode([ids[:-1].tolist() for ids in sentences])

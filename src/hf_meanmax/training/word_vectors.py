@@ -8,34 +8,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hf_meanmax.data import Corpus, SentenceFilter, build_token_store
-from hf_meanmax.tokenization import WordVectors, train_tokenizer, train_word_vectors
+from hf_meanmax.tokenization import SkipGramSettings, WordVectors, train_tokenizer, train_word_vectors
 
 from .preparation import StoredWords
 
 
 @dataclass
-class VectorSettings:
-    """How skip-gram vectors are trained on a corpus.
+class VectorSettings(SkipGramSettings):
+    """How skip-gram vectors are trained on a corpus, and which words have one.
 
     Raises:
         ValueError: a number that is less than 1.
     """
 
-    size: int = field(default=300, metadata={"help": "dimension of the vectors"})
-    epochs: int = field(default=2, metadata={"help": "passes over the corpus"})
-    window: int = field(default=5, metadata={"help": "words on either side"})
-    min_count: int = field(default=5, metadata={"help": "rarer words get no vector"})
+    seed: int = field(default=0, metadata={"help": "seed of the training"})
     max_words: int = field(default=1_000_000, metadata={"help": "most words with a vector"})
     keep_case: bool = field(default=False, metadata={"help": "do not lower-case"})
-    seed: int = field(default=0, metadata={"help": "seed of the training"})
-    deterministic: bool = field(
-        default=False, metadata={"help": "one thread, so that the same command gives the same vectors"}
-    )
 
     def __post_init__(self) -> None:
-        for name in ("size", "epochs", "window", "min_count", "max_words"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` is {getattr(self, name)}; it must be 1 or more.")
+        super().__post_init__()
+        if self.max_words < 1:
+            raise ValueError(f"`max_words` is {self.max_words}; it must be 1 or more.")
 
 
 def train_corpus_vectors(
@@ -62,17 +55,14 @@ def train_corpus_vectors(
     output.parent.mkdir(parents=True, exist_ok=True)
     lowercase = not settings.keep_case
     words = filter(None, corpus)
-    tokenizer = train_tokenizer(words, "word", settings.max_words, settings.min_count, lowercase, show_progress)
+    tokenizer = train_tokenizer(
+        words, "word", settings.max_words, settings.min_count, lowercase, show_progress=show_progress
+    )
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as folder:
         store = build_token_store(corpus, tokenizer, Path(folder) / "store", SentenceFilter(), show_progress)
         return train_word_vectors(
             StoredWords(store, tokenizer),
-            settings.size,
-            settings.epochs,
-            window=settings.window,
-            min_count=settings.min_count,
-            seed=settings.seed,
-            deterministic=settings.deterministic,
+            settings,
             cache_path=output,
             corpus_key=store.fingerprint,
             show_progress=show_progress,
