@@ -44,6 +44,21 @@ def test_case_and_rare_words_on_request(tmp_path):
     assert {"rare", "Ship"} <= set(load_word_vectors(output).words)
 
 
+def test_a_log_gets_lines_from_the_first_second(tmp_path, capsys):
+    main([str(write_corpus(tmp_path / "corpus.txt")), "--output", str(tmp_path / "v.safetensors"), "--size", "4"])
+    log = capsys.readouterr().err
+    assert "\r" not in log
+    steps = [line.partition(":")[0] for line in log.splitlines()]
+    for step in (
+        "tokenizer",
+        "tokenise",
+        "word vectors, counting",
+        "word vectors, epoch 1/2",
+        "word vectors, epoch 2/2",
+    ):
+        assert 1 <= steps.count(step) <= 2, step
+
+
 def test_errors_in_one_line(tmp_path):
     corpus = write_corpus(tmp_path / "corpus.txt")
     with pytest.raises(SystemExit, match=r"^hf-meanmax vectors: output is .*vectors.txt'; word vectors are written as"):

@@ -14,17 +14,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hf_meanmax.training.finetune import finetune
-from hf_meanmax.training.recipes import arguments_from_settings, describe_settings, read_options, read_recipe
+from hf_meanmax.training.recipes import arguments_from_settings, read_options, read_recipe
 from hf_meanmax.training.settings import FinetuneArguments
 
 from .options import escape_unprintable
+from .settings_help import settings_help
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; `argv` is the command line by default. Returns the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     if any(word in ("-h", "--help") for word in words):
-        print(f"{__doc__}\n{describe_settings(FinetuneArguments)}")
+        print(f"{__doc__}\n{settings_help('finetune', FinetuneArguments)}")
         return 0
     escape_unprintable()
     try:

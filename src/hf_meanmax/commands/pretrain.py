@@ -12,17 +12,18 @@ import sys
 from collections.abc import Sequence
 
 from hf_meanmax.training.pretrain import pretrain
-from hf_meanmax.training.recipes import describe_settings, list_recipes, parse_command_line
+from hf_meanmax.training.recipes import list_recipes, parse_command_line
 from hf_meanmax.training.settings import PretrainArguments
 
 from .options import escape_unprintable
+from .settings_help import settings_help
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; `argv` is the command line by default. Returns the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     if any(word in ("-h", "--help") for word in words):
-        print(f"{__doc__}\npackaged recipes: {', '.join(list_recipes())}\n\n{describe_settings(PretrainArguments)}")
+        print(f"{__doc__}\nrecipes: {', '.join(list_recipes())}\n\n{settings_help('pretrain', PretrainArguments)}")
         return 0
     escape_unprintable()
     try:

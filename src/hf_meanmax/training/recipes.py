@@ -14,7 +14,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from hf_meanmax.families import FAMILIES
 from hf_meanmax.modeling.configuration_base import LatentConfig
 
-from .settings import Arguments, PretrainArguments, RunArguments, takes_list
+from .settings import Arguments, PretrainArguments, takes_list
 
 DEFAULT_RECIPE = "docstrings"
 
@@ -126,16 +126,6 @@ def read_options(argv: list[str]) -> tuple[str, dict[str, Any]]:
             f"Give one recipe, not {len(positional)}: {', '.join(positional)}. Settings are `--key value`."
         )
     return (positional[0] if positional else ""), options
-
-
-def describe_settings(arguments: type[RunArguments]) -> str:
-    """What `--help` prints of the settings."""
-    lines = ["settings (beside the fields of the family's configuration, such as --hidden_size):"]
-    for item in dataclasses.fields(arguments):
-        if item.metadata.get("help"):
-            default = item.default if item.default is not dataclasses.MISSING else item.default_factory()  # type: ignore
-            lines.append(f"  --{item.name}  {item.metadata['help']} (default: {default!r})")
-    return "\n".join(lines)
 
 
 def model_fields(config: type[LatentConfig]) -> dict[str, Any]:
