@@ -132,7 +132,7 @@ def peak_memory_bytes(device: torch.device) -> int:
 def use_all_cores(local_processes: int) -> None:
     """Gives each process its share of the cores, where `accelerate launch` left it with one thread.
 
-    The launcher sets OMP_NUM_THREADS to 1 unless it is told otherwise, which would leave the other cores idle.
+    The launcher sets OMP_NUM_THREADS to 1 unless that is set, which would leave the other cores idle.
     """
     was_launched = "ACCELERATE_MIXED_PRECISION" in os.environ
     if was_launched and os.environ.get("OMP_NUM_THREADS") == "1":

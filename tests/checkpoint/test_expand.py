@@ -11,9 +11,9 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoModelForPreTraining, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_meanmax import RNNCNNForContextPrediction
+from hf_meanmax.checkpoint.card import write_model_card
 from hf_meanmax.checkpoint.expand import expand_checkpoint
 from hf_meanmax.checkpoint.folder import load_checkpoint, save_checkpoint, saved_normalization, saved_training_args
-from hf_meanmax.checkpoint.hub import write_model_card
 from hf_meanmax.commands.expand import main
 from hf_meanmax.tokenization import WordVectors
 from tiny_model import SPECIALS, WORDS, make_model, make_tokenizer, run_python

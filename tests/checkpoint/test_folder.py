@@ -20,6 +20,7 @@ from hf_meanmax import (
     files,
 )
 from hf_meanmax.checkpoint import folder as export
+from hf_meanmax.checkpoint.card import write_model_card
 from hf_meanmax.checkpoint.folder import (
     CHECKPOINT_FILES,
     check_checkpoint,
@@ -27,7 +28,6 @@ from hf_meanmax.checkpoint.folder import (
     load_target_tokenizer,
     save_checkpoint,
 )
-from hf_meanmax.checkpoint.hub import write_model_card
 from hf_meanmax.files import recover_folder, replacing_file, replacing_folder
 from hf_meanmax.inference.encode import load_encoder
 from hf_meanmax.tokenization import train_tokenizer

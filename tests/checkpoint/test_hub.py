@@ -12,9 +12,10 @@ import pytest
 
 from checkpoint.loopback_hub import LoopbackHub, Repository
 from hf_meanmax import RNNCNNForContextPrediction
-from hf_meanmax.checkpoint import hub
+from hf_meanmax.checkpoint import card as card_module
+from hf_meanmax.checkpoint.card import CardDescription, write_model_card
 from hf_meanmax.checkpoint.folder import save_checkpoint
-from hf_meanmax.checkpoint.hub import HubError, push, write_model_card
+from hf_meanmax.checkpoint.hub import HubError, push
 from hf_meanmax.commands.push import main
 from tiny_model import TEXTS, make_model, make_tokenizer, run_python
 
@@ -232,7 +233,9 @@ def test_card_tells_of_what_is_learnt_besides(tmp_path):
     told = {}
     for name, more in (("alone", {}), ("both", {"context_weight": 0.1, "teacher": "somebody/model"})):
         folder = save_checkpoint(make_model(), make_tokenizer(), tmp_path / name, training_args={**ARGS, **more})
-        told[name] = write_model_card(folder, "user/tiny", command="python train.py", limits="Old words.").read_text()
+        told[name] = write_model_card(
+            folder, "user/tiny", CardDescription(command="python train.py", limits="Old words.")
+        ).read_text()
     assert "by reconstruction alone." in told["alone"]
     assert (
         "by reconstruction and by predicting the words that follow and giving the vectors of a teacher." in told["both"]
@@ -328,7 +331,7 @@ def test_model_index_changes_no_text_and_no_entry_of_others(folder):
     metrics: [{type: accuracy, value: 1.0}]
 """
     card.write_bytes(f"---\nlicense: mit\nmine: [1, 2]\n{other}language: en\n---\n{text}".encode())
-    assert hub.write_model_index(folder, SCORES) == card
+    assert card_module.write_model_index(folder, SCORES) == card
     assert card.read_bytes().decode().endswith(text)
     data = huggingface_hub.ModelCard.load(card).data
     assert (data.license, data.language, data["mine"], data.model_name) == ("mit", "en", [1, 2], "given")
@@ -336,18 +339,18 @@ def test_model_index_changes_no_text_and_no_entry_of_others(folder):
         "Books", "SentEval MR", "SentEval MRPC", "SentEval MRPC", "SentEval STSB", "SentEval STSB"
     ]  # fmt: skip
     before = card.read_bytes()
-    hub.write_model_index(folder, SCORES)
+    card_module.write_model_index(folder, SCORES)
     assert card.read_bytes() == before
 
 
 def test_model_index_survives_a_push_and_a_new_card(server, folder):
-    hub.write_model_index(folder, SCORES)
+    card_module.write_model_index(folder, SCORES)
     text = (folder / "README.md").read_text()
     assert f"# {folder.name}\n" in text
     push(folder, "user/tiny")
     pushed = server.repositories["user/tiny"].branches["main"]["README.md"].decode()
     assert pushed == text
-    write_model_card(folder, "user/other", data="Sentences.")
+    write_model_card(folder, "user/other", CardDescription(data="Sentences."))
     data = huggingface_hub.ModelCard.load(folder / "README.md").data
     assert len(data.eval_results) == 5
     main([str(folder), "user/tiny", "--data", "Other sentences.", "--exist-ok"])
@@ -358,10 +361,10 @@ def test_model_index_survives_a_push_and_a_new_card(server, folder):
 
 def test_model_index_of_what_is_no_evaluation(folder, tmp_path):
     with pytest.raises(ValueError, match=r"results\.json of `evaluate`"):
-        hub.write_model_index(folder, {"bleu": 3})
+        card_module.write_model_index(folder, {"bleu": 3})
     with pytest.raises(FileNotFoundError, match=r"has no README.md"):
-        hub.write_model_index(tmp_path, SCORES)
+        card_module.write_model_index(tmp_path, SCORES)
     (folder / "README.md").write_text("---\na: [1\n---\ntext")
     with pytest.raises(ValueError, match=r"README.md: the metadata at its start cannot be read"):
-        hub.write_model_index(folder, SCORES)
+        card_module.write_model_index(folder, SCORES)
     assert (folder / "README.md").read_text() == "---\na: [1\n---\ntext"

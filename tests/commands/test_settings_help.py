@@ -17,10 +17,9 @@ def test_help_has_type_choices_default_and_the_configuration(verb, family, capsy
     shown = " ".join(capsys.readouterr().out.split())
     for name in model_fields(FAMILIES[family].config):
         assert f"--{name} " in shown, name
-    assert (
-        f"--hidden_size INT, --hidden-size INT Width of the hidden states and of each latent row (default: {FAMILIES[family].config().hidden_size})"
-        in shown
-    )
+    size = FAMILIES[family].config().hidden_size
+    meaning = f"Width of the hidden states and of each latent row (default: {size})"
+    assert f"--hidden_size INT, --hidden-size INT {meaning}" in shown
     assert "--position_embedding_type {sinusoidal,learned,none}" in shown
     assert "--learning_rate FLOAT" in shown
     assert not re.search(r"--no_\w+", shown)

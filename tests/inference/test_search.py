@@ -424,7 +424,7 @@ def test_a_killed_build_leaves_no_index(vectors, tmp_path, monkeypatch):
             build(vectors, output, lines=["line"] * ROWS)
     assert not output.exists()
     assert (tmp_path / ".index.partial" / "texts.bin").is_file()
-    with pytest.raises(FileNotFoundError, match="Its making was interrupted: give the command again"):
+    with pytest.raises(FileNotFoundError, match="Its making was interrupted: rerun the command"):
         SentenceIndex(output)
     build(vectors, output, lines=map(str, range(ROWS)))
     assert SentenceIndex(output).texts[11_999] == "11999"

@@ -18,8 +18,8 @@ from sentence_transformers import (
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
+from hf_meanmax.checkpoint.card import write_model_card
 from hf_meanmax.checkpoint.folder import check_checkpoint, load_checkpoint, save_checkpoint
-from hf_meanmax.checkpoint.hub import write_model_card
 from hf_meanmax.commands.finetune import main
 from hf_meanmax.inference.encode import load_encoder
 from hf_meanmax.training.finetune import _early_stopping, build_classifier, finetune, read_sets

@@ -63,7 +63,7 @@ def expand_checkpoint(
     whole, tokenizer = load_checkpoint(folder)
     words = load_word_vectors(vectors, limit=limit, encoding_errors=encoding_errors)  # type: ignore[arg-type]
     expansion = expand_vocabulary(whole, tokenizer, words)
-    told = {
+    record = {
         "words_added": expansion.added,
         "words_in_all": len(expansion.tokenizer),
         **({"map": asdict(expansion.quality)} if expansion.quality else {}),
@@ -75,6 +75,6 @@ def expand_checkpoint(
         target_tokenizer=load_target_tokenizer(folder, whole.config, None),
         normalize=saved_normalization(folder),
         remote_code=bool(getattr(whole.config, "auto_map", None)),
-        training_args={**saved_training_args(folder), _EXPANSION: told},
+        training_args={**saved_training_args(folder), _EXPANSION: record},
     )
     return expansion

@@ -74,7 +74,7 @@ def save_checkpoint(
         model: an autoencoder with its decoder, or a classifier.
         tokenizer: its tokenizer, which ends every text with the end token.
         folder: where to write.
-        target_tokenizer: the tokenizer of what the decoder says, for a model with a decoder and
+        target_tokenizer: the tokenizer of the decoder's texts, for a model with a decoder and
             `separate_vocabularies`; it goes into the sub-folder `target_tokenizer`.
         normalize: what `SentenceTransformer.encode` gives: None is the raw embedding, which `generate` decodes;
             `"rows"` scales each latent row to unit length, as the released code of the mean-max autoencoder does at
@@ -96,15 +96,7 @@ def save_checkpoint(
         raise ValueError(f'normalize is {normalize!r}; choose None (raw), "rows" or "embedding".')
     _check_model(model)
     config = model.config
-    _check_tokenizer(tokenizer, config.input_vocab_size, config)
-    if (target_tokenizer is not None) != (config.separate_vocabularies and not _is_classifier(model)):
-        raise ValueError(
-            f"`separate_vocabularies` is {config.separate_vocabularies} and target_tokenizer "
-            f"{'given' if target_tokenizer is not None else 'left out'}; a model of two vocabularies, and no other, "
-            "has a target tokenizer."
-        )
-    if target_tokenizer is not None:
-        _check_tokenizer(target_tokenizer, config.vocab_size, config)
+    _check_tokenizers(model, tokenizer, target_tokenizer)
     args_text = None if training_args is None else json.dumps(training_args, indent=2, ensure_ascii=False) + "\n"
 
     folder = Path(folder)
@@ -412,6 +404,19 @@ def _check_model(model: Any) -> None:
             f"The decoder or the classifier is part of a checkpoint; got {type(model).__name__}, expected "
             f"{' or '.join(names)}."
         )
+
+
+def _check_tokenizers(model: Any, tokenizer: Any, target_tokenizer: Any) -> None:
+    config = model.config
+    _check_tokenizer(tokenizer, config.input_vocab_size, config)
+    if (target_tokenizer is not None) != (config.separate_vocabularies and not _is_classifier(model)):
+        raise ValueError(
+            f"`separate_vocabularies` is {config.separate_vocabularies} and target_tokenizer "
+            f"{'given' if target_tokenizer is not None else 'left out'}; a model of two vocabularies, and no other, "
+            "has a target tokenizer."
+        )
+    if target_tokenizer is not None:
+        _check_tokenizer(target_tokenizer, config.vocab_size, config)
 
 
 def _check_tokenizer(tokenizer: Any, most: int, config: Any) -> None:

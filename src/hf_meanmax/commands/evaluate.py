@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hf_meanmax.checkpoint.hub import write_model_index
+from hf_meanmax.checkpoint.card import write_model_index
 from hf_meanmax.evaluation.controls import CONTROL_KINDS
 from hf_meanmax.evaluation.embedding import EmbeddingFile, write_sentences
 from hf_meanmax.evaluation.suite import (

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hf_meanmax.checkpoint.hub import keep_former_card, push, write_model_card
+from hf_meanmax.checkpoint.card import CardDescription, write_model_card
+from hf_meanmax.checkpoint.hub import keep_former_card, push
 
 from .options import OptionParser, one_line_errors, option, positional
 
@@ -44,16 +45,16 @@ def main(argv: Sequence[str] | None = None) -> None:
             given = " and ".join(filter(written.get, written))
             parser.error(f"{given}: for a generated card, not for --card")
         results = None if args.results is None else json.loads(Path(args.results).read_text(encoding="utf-8"))
-        described = {"data": args.data, "results": results, "language": args.language, "license": args.license}
+        description = CardDescription(data=args.data, language=args.language, license=args.license)
         if args.card_only is not None:
-            print(write_model_card(args.folder, args.repo_id, path=args.card_only, **described))
+            print(write_model_card(args.folder, args.repo_id, description, path=args.card_only, results=results))
             return
         readme = Path(args.folder) / "README.md"
         if args.card is None and readme.is_file() and not (results or args.data):
             print(f"{readme} is pushed as it is; remove it to have a card written.", file=sys.stderr)
         elif args.card is None:
             keep_former_card(Path(args.folder))
-            write_model_card(args.folder, args.repo_id, **described)
+            write_model_card(args.folder, args.repo_id, description, results=results)
         url = push(
             args.folder,
             args.repo_id,

@@ -115,7 +115,7 @@ class TextFile(Corpus):
 
 
 class _Bz2File(bz2.BZ2File):
-    """Bytes of a .bz2 file, of which a damaged one is told from one that cannot be read."""
+    """Bytes of a .bz2 file, so that a damaged file and one that cannot be read differ."""
 
     def read1(self, size: int = -1) -> bytes:
         try:

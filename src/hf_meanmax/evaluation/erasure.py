@@ -106,7 +106,7 @@ def erase_rows(
         features_test: `(M, blocks * L * d)`.
         labels_test: `(M,)`.
         rows: L, the latent rows that an embedding is the flattened matrix of; 2 or more.
-        C: inverse strength of the penalty, as in scikit-learn's `LogisticRegression`.
+        C: inverse regularisation strength, as in scikit-learn's `LogisticRegression`.
         device: where it is computed, by default the CPU.
         blocks: how often an embedding's dimensions occur in the features: 2 for pairs as [|u - v|; u * v]. A row is
             erased in all of them.
@@ -149,7 +149,7 @@ def erase_dimensions(
         labels_train: `(N,)` of any sortable kind.
         features_test: `(M, blocks * D)`.
         labels_test: `(M,)`.
-        C: inverse strength of the penalty, as in scikit-learn's `LogisticRegression`.
+        C: inverse regularisation strength, as in scikit-learn's `LogisticRegression`.
         device: where it is fitted, by default the CPU.
         blocks: how often an embedding's dimensions occur in the features: 2 for pairs as [|u - v|; u * v]. A dimension
             is erased in all of them.
@@ -191,7 +191,7 @@ def erasure_report(
         texts_train, labels_train: the training set.
         texts_test, labels_test: the test set.
         latent_rows: L.
-        C: inverse strength of the penalty.
+        C: inverse regularisation strength.
         device: where classifiers are fitted, by default the CPU.
 
     Raises:

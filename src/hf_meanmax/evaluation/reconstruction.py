@@ -207,14 +207,7 @@ def score_checkpoint(
     settings = settings or ReconstructionSettings()
     others = {system_name(other): _read_by_length(Path(other)) for other in compare}
     others_texts = {system_name(other): read_texts(other) for other in compare}
-    if compare and output is None:
-        raise ValueError("compare needs output, the folder for the table and the figure.")
-    if output is not None:
-        output = Path(output)
-        if output.exists() and not output.is_dir():
-            raise FileExistsError(f"{output} is a file; name a folder.")
-        if system_name(output) in others or len(others) < len(compare):
-            raise ValueError("Output folders that are compared need different names: they are what the figure shows.")
+    output = _check_output(output, others, compare)
     objective = saved_training_args(folder).get("objective", "reconstruction")
     if objective != "reconstruction":
         raise ValueError(
@@ -245,24 +238,52 @@ def score_checkpoint(
         "by_length": by_length,
     }
     if output is not None:
-        described = {
+        record = {
             "checkpoint": str(folder),
             "source": [str(part) for part in source] if isinstance(source, list | tuple) else str(source),
             "limit": settings.limit,
             "min_tokens": least,
             "max_tokens": most,
             "num_beams": beams,
+            "scores": scores,
         }
-        with replacing_file(output / RESULTS_FILE) as file:
-            file.write(json.dumps({**described, "scores": scores}, indent=1, ensure_ascii=False) + "\n")
-        write_texts(output, texts, tokenizer.batch_decode(generated))
-        try:
-            systems = {system_name(output): read_texts(output), **others_texts}
-            write_table(output / EXAMPLES_FILE, systems, settings.examples, settings.seed)
-        except ValueError as error:
-            print(f"{EXAMPLES_FILE} was not written. {error}", file=sys.stderr)
-        _write_by_length(output, {system_name(output): by_length, **others})
+        _write_scores(output, record, settings, others, (texts, tokenizer.batch_decode(generated), others_texts))
     return scores
+
+
+def _check_output(
+    output: str | os.PathLike[str] | None, others: Mapping[str, Any], compare: Sequence[str | os.PathLike[str]]
+) -> Path | None:
+    if output is None:
+        if compare:
+            raise ValueError("compare needs output, the folder for the table and the figure.")
+        return None
+    output = Path(output)
+    if output.exists() and not output.is_dir():
+        raise FileExistsError(f"{output} is a file; name a folder.")
+    if system_name(output) in others or len(others) < len(compare):
+        raise ValueError("Output folders that are compared need different names: they are what the figure shows.")
+    return output
+
+
+def _write_scores(
+    output: Path,
+    record: dict[str, Any],
+    settings: ReconstructionSettings,
+    others: Mapping[str, Any],
+    texts: tuple[Sequence[str], Sequence[str], Mapping[str, Any]],
+) -> None:
+    """Writes the files of [`score_checkpoint`]; `texts` are the originals, the reconstructions, and those of others."""
+    originals, reconstructions, others_texts = texts
+    with replacing_file(output / RESULTS_FILE) as file:
+        file.write(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    write_texts(output, originals, reconstructions)
+    try:
+        systems = {system_name(output): read_texts(output), **others_texts}
+        write_table(output / EXAMPLES_FILE, systems, settings.examples, settings.seed)
+    except ValueError as error:
+        print(f"{EXAMPLES_FILE} was not written. {error}", file=sys.stderr)
+    _write_by_length(output, {system_name(output): record["scores"]["by_length"], **others})
 
 
 def _usable_device(device: Any) -> torch.device:

@@ -132,6 +132,54 @@ def summarize(
     model = evaluation.models[0]
     controls = [run for run in evaluation.encoders if run.kind != MODEL]
     control_averages = {run.name: averages(run.results) for run in controls}
+    gains = {}
+    for task, result in model.results.items():
+        found = evaluation.control_results(task)
+        if found:
+            kind = strongest(found)
+            gains[task] = _gain(kind, gain(result, found[kind], samples=samples, confidence=confidence, seed=seed))
+    return Results(
+        model={
+            "name": model.name,
+            "key": model.key,
+            "dimension": model.dimension,
+            "sentences_per_second": model.sentences_per_second,
+        },
+        tasks={name: _task_record(run) for name, run in model.tasks.items()},
+        scores=_scores(model),
+        averages=averages(model.results),
+        controls=[_control_record(run, control_averages[run.name]) for run in controls],
+        spreads=_spreads(evaluation, control_averages),
+        gains=gains,
+        average_gains=_average_gains(evaluation, control_averages, samples, confidence, seed),
+        settings={
+            "seeds": sorted({run.seed for run in controls if run.seed is not None}),
+            "confidence": confidence,
+            "samples": samples,
+        },
+        versions=package_versions(),
+        command=command,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _task_record(run: Any) -> dict[str, Any]:
+    return {
+        "main": run.result.main,
+        "num_test": run.result.num_test,
+        "fingerprint": run.fingerprint,
+        "unknown_word_rate": run.unknown_word_rate,
+    }
+
+
+def _control_record(run: Any, means: dict[str, float]) -> dict[str, Any]:
+    record = {name: getattr(run, name) for name in ("name", "kind", "seed", "key", "dimension")}
+    return {**record, "scores": _scores(run), "averages": means}
+
+
+def _spreads(evaluation: Evaluation, control_averages: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Mean and standard deviation over the seeds of each kind of control, by task and metric, and of the averages."""
+    model = evaluation.models[0]
     spreads: dict[str, dict[str, Any]] = {}
     for kind, runs in evaluation.controls.items():
         tasks: dict[str, dict[str, Any]] = {}
@@ -146,54 +194,7 @@ def summarize(
             "tasks": tasks,
             "averages": {name: _spread(spread, [mean[name] for mean in means]) for name in means[0]},
         }
-    gains = {}
-    for task, result in model.results.items():
-        found = evaluation.control_results(task)
-        if found:
-            kind = strongest(found)
-            gains[task] = _gain(kind, gain(result, found[kind], samples=samples, confidence=confidence, seed=seed))
-    return Results(
-        model={
-            "name": model.name,
-            "key": model.key,
-            "dimension": model.dimension,
-            "sentences_per_second": model.sentences_per_second,
-        },
-        tasks={
-            name: {
-                "main": run.result.main,
-                "num_test": run.result.num_test,
-                "fingerprint": run.fingerprint,
-                "unknown_word_rate": run.unknown_word_rate,
-            }
-            for name, run in model.tasks.items()
-        },
-        scores=_scores(model),
-        averages=averages(model.results),
-        controls=[
-            {
-                "name": run.name,
-                "kind": run.kind,
-                "seed": run.seed,
-                "key": run.key,
-                "dimension": run.dimension,
-                "scores": _scores(run),
-                "averages": control_averages[run.name],
-            }
-            for run in controls
-        ],
-        spreads=spreads,
-        gains=gains,
-        average_gains=_average_gains(evaluation, control_averages, samples, confidence, seed),
-        settings={
-            "seeds": sorted({run.seed for run in controls if run.seed is not None}),
-            "confidence": confidence,
-            "samples": samples,
-        },
-        versions=package_versions(),
-        command=command,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
+    return spreads
 
 
 def write_report(results: Sequence[Results], folder: str | os.PathLike[str], figures: Sequence[str] = ()) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Encoders on tasks: each pair is computed once and kept, so a killed evaluation goes on where it stopped."""
+"""Encoders on tasks: each pair is computed once and kept, so a killed evaluation resumes where it stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores of the texts that a model said against those it should have said: BLEU, chrF, ROUGE, exact matches.
+"""Scores of generated texts against their references: BLEU, chrF, ROUGE, exact matches.
 
 One function for reconstructions and translations alike, and the same by the length of the reference (Zhang, Wu, Li and
 Zhang, figure 2). sacrebleu and rouge-score compute what they can.

@@ -3,7 +3,7 @@
     hf-meanmax-encode runs/docstrings/model corpus.txt --output embeddings
 
 Works with every checkpoint of this package and every SentenceTransformer, on one process or, through
-`accelerate launch`, on several. A killed run goes on where it stopped when the same command is given again.
+`accelerate launch`, on several. A killed run resumes where it stopped when the same command is given again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -39,6 +39,9 @@ from .embedding_files import (
     write_manifest,
     write_shard,
 )
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "int8": np.int8}
 COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -118,7 +121,7 @@ def fast_dtype(name: str, device: torch.device) -> str:
 
 
 def encode_corpus(
-    model: Any,
+    model: SentenceTransformer,
     corpus: Corpus,
     output: str | os.PathLike[str],
     settings: EncodeSettings | None = None,
@@ -161,7 +164,7 @@ def encode_corpus(
     output = Path(output)
     rank, processes = (state.process_index, state.num_processes) if state is not None else (0, 1)
     full = model.get_embedding_dimension()
-    dimension = settings.check_dimension(full)
+    dimension = settings.check_dimension(int(full or 0))
     if pca is not None and pca.components.shape != (settings.pca, settings.truncate_dim or full):
         found, wanted = (
             " to ".join(map(str, pca.components.shape[::-1])),
@@ -183,6 +186,33 @@ def encode_corpus(
     model.to(COMPUTE_DTYPES[settings.compute_dtype])
     compression = _fitted_once(model, corpus, output, settings, pca, batch_size, state, show_progress)
 
+    rows = _encode_shards(model, corpus, output, settings, compression, batch_size, (rank, processes), show_progress)
+    if state is not None:
+        state.wait_for_everyone()
+    fitted: dict[str, Any] = {}
+    if compression.pca is not None:
+        fitted["pca"] = compression.pca.fingerprint()
+        fitted["explained_variance_ratio"] = round(compression.pca.explained_variance_ratio, 6)
+    manifest = {**plan, "compression": fitted, "shards": rows, "rows": sum(rows), "complete": True}
+    if rank == 0:
+        write_manifest(output, manifest)
+    return manifest
+
+
+def _encode_shards(
+    model: SentenceTransformer,
+    corpus: Corpus,
+    output: Path,
+    settings: EncodeSettings,
+    compression: Compression,
+    batch_size: int,
+    process: tuple[int, int],
+    show_progress: bool,
+) -> list[int]:
+    """Writes the shards of a process, its rank and the number of processes given, that are not there; returns the rows
+    of all."""
+    rank, processes = process
+    dimension = settings.check_dimension(int(model.get_embedding_dimension() or 0))
     rows: list[int] = []
     truncated = 0
     lines = CorpusLines(corpus)
@@ -195,32 +225,26 @@ def encode_corpus(
             if number % processes == rank and not is_finished(path, len(shard), dimension):
                 truncated += count_truncated(model, shard)
                 embeddings = embed_texts(model, shard, settings, compression.pca, batch_size)
-                if settings.dtype == "float16":
-                    embeddings = embeddings.astype(np.float16)
-                finite = np.isfinite(embeddings).all(axis=1)
-                if not finite.all():
-                    row = sum(rows) + int(np.argmin(finite)) + 1
-                    raise ValueError(
-                        f"The embedding of line {row:,} is not finite in {settings.dtype}; "
-                        "finished shards are kept. Check the model, or use float32."
-                    )
-                if compression.ranges is not None:
-                    embeddings = quantize_int8(embeddings, compression.ranges)
-                write_shard(path, embeddings)
+                write_shard(path, _stored(embeddings, settings, compression, sum(rows)))
             rows.append(len(shard))
             bar.set_postfix(rows=sum(rows), refresh=False)
             bar.update(lines.position - bar.n)
     report_truncated(truncated, model, f" (process {rank})" if processes > 1 else "")
-    if state is not None:
-        state.wait_for_everyone()
-    fitted: dict[str, Any] = {}
-    if compression.pca is not None:
-        fitted["pca"] = compression.pca.fingerprint()
-        fitted["explained_variance_ratio"] = round(compression.pca.explained_variance_ratio, 6)
-    manifest = {**plan, "compression": fitted, "shards": rows, "rows": sum(rows), "complete": True}
-    if rank == 0:
-        write_manifest(output, manifest)
-    return manifest
+    return rows
+
+
+def _stored(embeddings: np.ndarray, settings: EncodeSettings, compression: Compression, first: int) -> np.ndarray:
+    """Vectors as the files hold them; `first` is the row of the first one."""
+    if settings.dtype == "float16":
+        embeddings = embeddings.astype(np.float16)
+    finite = np.isfinite(embeddings).all(axis=1)
+    if not finite.all():
+        row = first + int(np.argmin(finite)) + 1
+        raise ValueError(
+            f"The embedding of line {row:,} is not finite in {settings.dtype}; finished shards are kept. Check the "
+            "model, or use float32."
+        )
+    return embeddings if compression.ranges is None else quantize_int8(embeddings, compression.ranges)
 
 
 def embed_texts(

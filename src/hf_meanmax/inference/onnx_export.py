@@ -42,7 +42,7 @@ _TOLERANCE = 1e-3
 _EXAMPLE = ("the old man sat by the fire .", "a dog", "")
 TEXTS = (
     *_EXAMPLE,
-    "nobody had told her what the letter said , and she did not ask .",
+    "nobody had shown her what the letter said , and she did not ask .",
     "unheardof wordz !",
     "two men in blue shirts are standing on a ladder and cleaning the windows of a tall house .",
 )

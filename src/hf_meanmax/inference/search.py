@@ -439,7 +439,7 @@ def _prepare(vectors: Vectors, settings: IndexSettings, pca: PCA | None) -> Vect
 
 
 def _without(index: Any, rows: Rows) -> Any:
-    """What a search is told so that it finds none of some rows; None where there are none."""
+    """Search parameters that leave out some rows; None where there are none."""
     if not len(rows):
         return None
     faiss = require("faiss")
@@ -462,7 +462,7 @@ def _read_index_manifest(folder: Path) -> dict[str, Any]:
     path = folder / INDEX_MANIFEST
     if not path.is_file():
         partial = folder.with_name(f".{folder.name}.partial")
-        hint = " Its making was interrupted: give the command again." if partial.is_dir() else ""
+        hint = " Its making was interrupted: rerun the command." if partial.is_dir() else ""
         if folder.is_dir() and (folder / MANIFEST).is_file():
             hint = f" It is a folder of embeddings: index it with --embeddings {folder}."
         raise FileNotFoundError(f"{folder} is no index: it has no {INDEX_MANIFEST}.{hint}")

@@ -26,7 +26,7 @@ class LatentPreTrainedModel(PreTrainedModel):
     _no_split_modules = [
         "SelfAttentionLayer", "RecurrentLayer", "ConvolutionalLayer",
         "WideningLayer", "LatentAttentionLayer", "LatentGateLayer", "RecurrentDecoderLayer", "ContextGRULayer",
-        "ConditionalGRULayer", "CausalConvolutionLayer", "AllWordsLayer",
+        "ConditionalGRULayer", "CausalConvolutionLayer", "NonAutoregressiveLayer",
     ]  # fmt: skip
     _skip_keys_device_placement = ["past_key_values"]
     _supports_sdpa = True

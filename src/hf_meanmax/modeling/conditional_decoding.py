@@ -14,7 +14,7 @@ from transformers.utils.generic import can_return_tuple
 from .base import LatentPreTrainedModel
 from .configuration_base import DECODERS_WITH_CHANNELS
 from .decoder_model import LatentDecoderModel, shift_right, token_positions
-from .decoders import AllWordsLayer
+from .decoders import NonAutoregressiveLayer
 from .embeddings import TextEmbeddings
 from .encoder_model import LatentEncoderModel
 from .generation import LEAST_OF_EMBEDDING, LatentGenerationMixin
@@ -45,7 +45,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         self.previous_decoder = LatentDecoderModel(config) if config.predict_previous else None
         self.context_decoder = None
         if config.context_channels is not None:
-            self.context_decoder = AllWordsLayer(config, 0, config.context_channels)
+            self.context_decoder = NonAutoregressiveLayer(config, 0, config.context_channels)
         self.output_projection = None
         if config.tie_word_embeddings and config.decoder_type not in DECODERS_WITH_CHANNELS:
             self.output_projection = WordSpaceProjection(config.decoder_output_size, config.embedding_size)

@@ -47,7 +47,7 @@ class LatentDecoderModel(LatentPreTrainedModel):
         past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> ModelOutput:
-        """`(B, T, embedding_size)`, or None for a decoder of all words at once, and Z `(B, L, d)` ->
+        """`(B, T, embedding_size)`, or None for a non-autoregressive decoder, and Z `(B, L, d)` ->
         `last_hidden_state` `(B, T, d)`."""
         hidden_states = self.sequence_decoder(inputs_embeds, latents, attention_mask, past_key_values, **kwargs)
         return DecoderOutput(last_hidden_state=hidden_states, past_key_values=past_key_values)

@@ -1,4 +1,4 @@
-"""From the words said so far and the latent rows Z to the hidden states that predict the next words."""
+"""From the preceding tokens and the latent rows Z to the hidden states that predict the next words."""
 
 from itertools import pairwise
 from typing import Any
@@ -272,7 +272,7 @@ def gru_step(block: Any, gates: torch.Tensor, state: torch.Tensor) -> torch.Tens
 
 
 class CausalConvolutionLayer(SequenceLayer):
-    """Convolutions over the words said so far, each beside Z: the autoregressive CNN that RNN-CNN is compared with.
+    """Convolutions over the preceding tokens, each beside Z: the autoregressive CNN that RNN-CNN is compared with.
 
     `decoder_channels` are the widths: a linear map of word and Z, convolutions over three words, and last one over a
     single word, with ReLU between them.
@@ -323,8 +323,8 @@ def make_convolutions(channels: list[int], width: int) -> nn.ModuleList:
     )
 
 
-class AllWordsLayer(SequenceLayer):
-    """Predicts all words at once (RNN-CNN, section 2): N linear maps of Z side by side, then layers over the N places.
+class NonAutoregressiveLayer(SequenceLayer):
+    """Non-autoregressive (RNN-CNN, section 2): N linear maps of Z side by side, then layers over the N places.
 
     `words_cnn`: convolutions over three places, the last one over a single place, with ReLU before each.
     `words_rnn`: a BiGRU in place of all but the last of them, of about as many weights in all.
@@ -356,7 +356,7 @@ class AllWordsLayer(SequenceLayer):
 
 
 class AutoregressiveDecoder(nn.Module):
-    """A decoder that says one word after the other: layers over the words said so far, each with access to Z."""
+    """A decoder that says one word after the other: layers over the preceding tokens, each with access to Z."""
 
     attention_layers = {"attention": LatentAttentionLayer, "gates": LatentGateLayer}
     layer_classes = {
@@ -384,7 +384,7 @@ class AutoregressiveDecoder(nn.Module):
         latent_mask: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """Vectors `(B, T, embedding_size)` of the words said so far, Z `(B, L, latent_width)` -> `(B, T, d)`.
+        """Vectors `(B, T, embedding_size)` of the preceding tokens, Z `(B, L, latent_width)` -> `(B, T, d)`.
 
         `attention_mask` `(B, past + T)` hides padding, `latent_mask` `(B, L)` that of hidden states in place of rows;
         `past_key_values` is extended in place, by keys and values or by the states of the past steps.
@@ -404,12 +404,12 @@ class AutoregressiveDecoder(nn.Module):
         return inputs
 
 
-class AllWordsDecoder(nn.Module):
-    """A decoder that reads nothing but Z and predicts all words at once."""
+class NonAutoregressiveDecoder(nn.Module):
+    """A non-autoregressive decoder, which reads nothing but Z."""
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__()
-        self.layers = nn.ModuleList([AllWordsLayer(config, 0)])
+        self.layers = nn.ModuleList([NonAutoregressiveLayer(config, 0)])
 
     def forward(self, inputs: None, latents: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Z `(B, L, d)` -> `(B, N, last of decoder_channels)`."""
@@ -418,6 +418,6 @@ class AllWordsDecoder(nn.Module):
 
 DECODERS = {
     **dict.fromkeys(AutoregressiveDecoder.layer_classes, AutoregressiveDecoder),
-    "words_cnn": AllWordsDecoder,
-    "words_rnn": AllWordsDecoder,
+    "words_cnn": NonAutoregressiveDecoder,
+    "words_rnn": NonAutoregressiveDecoder,
 }

@@ -86,7 +86,7 @@ def run_recurrent_on(
     past_key_values: Cache | None,
     layer_idx: int,
 ) -> torch.Tensor:
-    """Outputs `(B, T, d)` of an LSTM or GRU of one direction that goes on where a cache ends, or starts from `state`.
+    """Outputs `(B, T, d)` of an LSTM or GRU of one direction that resumes where a cache ends, or starts from `state`.
 
     The states of all past steps are kept as the keys (h) and values (c, for a GRU h again) of an attention with one
     head, so every kind of cache, beam search and cropping works as it does there.

@@ -17,7 +17,7 @@ def plot_systems(
     label: str,
 ) -> Any:
     """Draws a line for each system, the best at the top: its score as a filled mark with a bar of one standard
-    deviation over its runs, the strongest control as an open mark; in a panel beside, BLEU of what it says again.
+    deviation over its runs, the strongest control as an open mark; in a panel beside, reconstruction BLEU.
 
     Args:
         scores: of each run, by system.
@@ -40,7 +40,7 @@ def plot_systems(
                  (scores, {"fmt": "o", "color": "C0", "label": "system"})])
     ]  # fmt: skip
     if said:
-        panels.append(("BLEU, said again from the vector", [(said, {"fmt": "s", "color": "C1"})]))
+        panels.append(("reconstruction BLEU", [(said, {"fmt": "s", "color": "C1"})]))
     figure = new_figure(5.0 + 3.2 * len(panels), 1.6 + 0.3 * len(order))
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axis, (name, series) in zip(axes, panels, strict=True):

@@ -18,7 +18,7 @@ but for `prepare` and `cards`:
     reconstruct: {source: "{data}/books/test.txt", limit: 2000}
     cards: {folder: model_cards, owner: me, data: "Fiction.", limits: "Old words."}  # a model card of each
 
-A system that is finished is not run again, one that was interrupted goes on; one that fails is told at the end, after
+A finished system is not run again, an interrupted one resumes; a failure is reported at the end, after
 the others. Several processes may work on one list: each leaves out what another is at."""
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from hf_meanmax.checkpoint.card import CardDescription, write_model_card
 from hf_meanmax.checkpoint.folder import check_checkpoint, is_own_checkpoint, saved_training_args
-from hf_meanmax.checkpoint.hub import write_model_card
 from hf_meanmax.data import open_corpus
 from hf_meanmax.evaluation.reconstruction import ReconstructionSettings, score_checkpoint
 from hf_meanmax.evaluation.report import Results
@@ -95,7 +95,7 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
             _prepare(plan, output)
         source = plan.reconstruct.get("source")
         if source and "{run}" not in str(source):
-            # Missing texts are told before the training, not after it.
+            # Missing texts are reported before the training, not after it.
             next(iter(open_corpus(source)), None)
     failures = {}
     for name in chosen:
@@ -125,7 +125,7 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
 
 
 def _check_evaluation(plan: Plan, names: Sequence[str], data: str | Path) -> None:
-    """Has what would end an evaluation, hours later, told at once."""
+    """Checks at once what would end an evaluation hours later."""
     load_tasks(plan.evaluate["tasks"], data, not plan.evaluate["any_size"])
     for kinds in {plan.systems[name].get("controls", plan.evaluate["controls"]) for name in names}:
         control_kinds(kinds)
@@ -133,7 +133,7 @@ def _check_evaluation(plan: Plan, names: Sequence[str], data: str | Path) -> Non
 
 def _prepare(plan: Plan, output: Path) -> None:
     """Makes what is not there."""
-    told = output / RUNS / PREPARED
+    record = output / RUNS / PREPARED
     made = _made_by(output)
     # As the plan has it: a file stays prepared wherever the folders lie.
     for step, written in zip(plan.prepare, _written_steps(plan), strict=True):
@@ -148,7 +148,7 @@ def _prepare(plan: Plan, output: Path) -> None:
             if not path.exists():
                 raise ValueError(f"{step['command']!r} did not make {path}.")
             made[written["makes"]] = written["command"]
-            with replacing_file(told) as file:
+            with replacing_file(record) as file:
                 json.dump(made, file, indent=1)
 
 
@@ -240,17 +240,18 @@ def _write_card(plan: Plan, name: str, output: Path, anew: bool) -> None:
         # What the plan says of its texts is not of this system's.
         cards = {key: value for key, value in cards.items() if key not in ("data", "limits")}
     if anew or not path.exists():
-        said = {f"reconstruction, {key}": value for key, value in row.get("reconstruction", {}).items()}
+        figures = {f"reconstruction, {key}": value for key, value in row.get("reconstruction", {}).items()}
         if len(rows) > 1:
             # Of which this model is one, and not the best or the worst on purpose.
             for part, key in [("averages", key) for key in row["averages"]] + [("reconstruction", "bleu")]:
                 of_all = [one[part][key] for one in rows.values() if key in one.get(part, {})]
-                said[f"{key}, {len(of_all)} seeds"] = format_mean(of_all, 1)
-        said["training, target tokens"] = row["training"].get("tokens")
-        said["training, greedy BLEU of validation sentences"] = row["training"].get("validation_bleu")
+                figures[f"{key}, {len(of_all)} seeds"] = format_mean(of_all, 1)
+        figures["training, target tokens"] = row["training"].get("tokens")
+        figures["training, greedy BLEU of validation sentences"] = row["training"].get("validation_bleu")
         write_model_card(
-            model, f"{owner}/{title}" if owner else str(model), title=title, path=path, more_figures=said,
-            results=Results.load(output / folder_name(name)).to_dict(), command="\n".join(row["commands"]), **cards,
+            model, f"{owner}/{title}" if owner else str(model),
+            CardDescription(title=title, command="\n".join(row["commands"]), **cards), path=path, more_figures=figures,
+            results=Results.load(output / folder_name(name)).to_dict(),
         )  # fmt: skip
 
 
@@ -274,10 +275,10 @@ def _train(command: Sequence[str], run: Path, settings: dict[str, Any], model: P
         ValueError: the model was made, or is half made, with other settings or from other prepared files.
         ChildProcessError: the command failed, or was stopped before it had a model.
     """
-    told = run / SYSTEM
+    record = run / SYSTEM
     is_made = (model / "modules.json").is_file()
     if is_made or Checkpoints(run / CHECKPOINTS).latest():
-        theirs = json.loads(told.read_text(encoding="utf-8")) if told.is_file() else settings
+        theirs = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else settings
         changed = sorted(key for key in {*theirs, *settings} if theirs.get(key) != settings.get(key))
         if changed:
             raise ValueError(
@@ -287,7 +288,7 @@ def _train(command: Sequence[str], run: Path, settings: dict[str, Any], model: P
     if is_made:
         return
     run.mkdir(parents=True, exist_ok=True)
-    with replacing_file(told) as file:
+    with replacing_file(record) as file:
         json.dump(settings, file, indent=1)
     _run(command)
     if not (model / "modules.json").is_file():

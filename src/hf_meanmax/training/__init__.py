@@ -1,4 +1,4 @@
-"""The pretraining loop and what it is told."""
+"""Pretraining, fine-tuning and their settings."""
 
 from .recipes import list_recipes, parse_command_line, read_recipe
 from .settings import PretrainArguments

@@ -208,10 +208,10 @@ def claim_folder(folder: Path, settings: dict[str, Any], overwrite: bool = False
         raise FileExistsError(f"{folder} holds {kind} run. Give another --output_dir.")
     changed = sorted(name for name in settings if theirs.get(name) != settings[name])
     if changed:
-        told = "; ".join(f"{name}: {theirs.get(name)!r} there, {settings[name]!r} now" for name in changed)
+        differences = "; ".join(f"{name}: {theirs.get(name)!r} there, {settings[name]!r} now" for name in changed)
         raise FileExistsError(
-            f"{folder} holds a run with other settings ({told}). Give another --output_dir, or --overwrite to start "
-            "anew."
+            f"{folder} holds a run with other settings ({differences}). Give another --output_dir, or --overwrite to "
+            "start anew."
         )
 
 

@@ -107,7 +107,7 @@ def finetune(args: FinetuneArguments) -> dict[str, Any]:
 
 
 def _training_arguments(args: FinetuneArguments, folder: Path, metric: str) -> Any:
-    """What transformers' Trainer is told."""
+    """The arguments of transformers' Trainer."""
     from transformers import TrainingArguments
 
     schedule: str = args.lr_schedule
@@ -147,7 +147,7 @@ def _early_stopping(patience: int, latest: Path | None) -> Any:
 
     callback = EarlyStoppingCallback(patience)
     if latest is not None:
-        # Trainer would count from 0 again, unless told to restore much else.
+        # Trainer would count from 0 again, unless it restores much else.
         state = json.loads((latest / "trainer_state.json").read_text(encoding="utf-8"))
         saved = state["stateful_callbacks"].get(type(callback).__name__, {})
         counted = saved.get("attributes", {}).get("early_stopping_patience_counter", 0)

@@ -1,4 +1,4 @@
-"""What a run is told: a recipe (YAML) and `--key value` options, checked together."""
+"""The settings of a run, checked together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 from huggingface_hub.errors import StrictDataclassError
 
-from hf_meanmax.checkpoint.hub import LOCAL_SETTINGS
+from hf_meanmax.checkpoint.card import LOCAL_SETTINGS
 from hf_meanmax.families import FAMILIES
 from hf_meanmax.modeling.configuration_base import LatentConfig
 
@@ -117,11 +117,11 @@ class RunArguments:
     def to_share(self) -> dict[str, Any]:
         """All settings as `training_args.json` holds them, which goes where the checkpoint goes: of the paths of this
         machine the last part alone."""
-        told = self.to_dict()
+        shared = self.to_dict()
         for name in local_settings(type(self)):
-            value = told[name]
-            told[name] = list(map(_shared_name, value)) if isinstance(value, list) else _shared_name(value)
-        return told
+            value = shared[name]
+            shared[name] = list(map(_shared_name, value)) if isinstance(value, list) else _shared_name(value)
+        return shared
 
 
 def local_settings(kind: type[RunArguments]) -> list[str]:

@@ -1,0 +1,349 @@
+"""The model card of a checkpoint: front matter, usage, figures, and the index of its scores."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+
+from hf_meanmax.files import replacing_file
+from hf_meanmax.metrics import SENTEVAL, format_score, gain_text, kind_name
+from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
+from hf_meanmax.modeling.configuration_compound_attention import CompoundAttentionConfig
+
+from .folder import check_checkpoint, full_auto_class, is_own_checkpoint, saved_normalization, saved_training_args
+
+# The data sets of `model_index`: these entries of a card are replaced by newer ones, any others are somebody's own.
+_OWN_DATASETS = ("senteval", "hf_meanmax")
+
+
+_SENTEVAL_METRICS = ("accuracy", "f1", "pearson", "spearman")
+
+
+_METRICS = {"pearson": ("pearsonr", "Pearson correlation"), "spearman": ("spearmanr", "Spearman correlation")}
+
+
+# Settings of a run that say where it read, wrote and reported: no card shows them.
+LOCAL_SETTINGS = frozenset(
+    "cache_dir checkpoint corpus output_dir overwrite report_to target target_tokenizer teacher test tokenizer train "
+    "validation validation_target word_vectors".split()
+)
+
+
+@dataclass(frozen=True)
+class CardDescription:
+    """What a model card says that the checkpoint does not know.
+
+    Args:
+        title: of the card; by default the repository's name without its owner.
+        data: what the model was trained on, in words; by default what `training_args.json` has of the corpus.
+        command: the command that trained it.
+        limits: what its users should know besides, for instance of the kind of its texts.
+        language: language code of the texts.
+        license: licence identifier of the Hub.
+    """
+
+    title: str | None = None
+    data: str | None = None
+    command: str | None = None
+    limits: str | None = None
+    language: str = "en"
+    license: str = "apache-2.0"
+
+
+def write_model_card(
+    folder: str | os.PathLike[str],
+    repo_id: str,
+    description: CardDescription | None = None,
+    *,
+    path: str | os.PathLike[str] | None = None,
+    results: dict[str, Any] | None = None,
+    more_figures: Mapping[str, Any] | None = None,
+) -> Path:
+    """Writes the model card of a checkpoint folder: training data, figures, usage that runs, limits, privacy.
+
+    Args:
+        folder: a checkpoint folder (see [`save_checkpoint`]).
+        repo_id: the repository that the usage lines name.
+        description: title, data, limits and the like.
+        path: where to write; README.md in the folder by default.
+        results: figures by name, nested or not; by default `results` of `training_args.json`. The content of an
+            evaluation's results.json also becomes the card's `model-index`, beside entries of other origin that the
+            folder's card has; without it, that card's `model-index` is kept.
+        more_figures: figures by name that stand after those of `results`.
+
+    Returns:
+        The card's path.
+
+    Raises:
+        FileNotFoundError, ValueError: the folder is no whole checkpoint.
+        ValueError: `results` is no dict.
+    """
+    from huggingface_hub import ModelCard
+
+    folder, description = Path(folder), description or CardDescription()
+    config = check_checkpoint(folder)
+    if results is not None and not isinstance(results, dict):
+        raise ValueError(f"Figures for the card have names: expected a dict, got a {type(results).__name__}.")
+    args = saved_training_args(folder)
+    title = description.title or repo_id.split("/")[-1]
+    model_name, entries = _entries_of_card(folder / "README.md")
+    if results is not None and is_evaluation(results):
+        entries = _with_newer(entries, model_index(results))
+        results = _figures(results)
+    use = _use_of(config, args)
+    card = ModelCard.from_template(
+        _card_data(config, use, description, (model_name or title) if entries else None, entries),
+        template_str=files(__package__).joinpath("model_card_template.md").read_text(encoding="utf-8"),
+        title=title,
+        repo_id=repo_id,
+        data=description.data or _describe_data(args),
+        command=description.command,
+        limits=description.limits,
+        results=[*_flat(args.get("results", {}) if results is None else results), *_flat(dict(more_figures or {}))],
+        **use,
+        **_sizes_of(folder, config),
+        settings=[
+            (name, value) for name, value in _flat(args) if name.split(".")[0] not in {*LOCAL_SETTINGS, "results"}
+        ],
+    )
+    target = folder / "README.md" if path is None else Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with replacing_file(target, "wb") as file:
+        file.write(str(card).encode())
+    return target
+
+
+def _use_of(config: LatentConfig, args: dict[str, Any]) -> dict[str, Any]:
+    """What a model is for, and the classes that its usage lines name."""
+    # What was trained without this package's training, or before it had objectives, does what its family is for.
+    is_translator = config.model_type == CompoundAttentionConfig.model_type
+    objective = args.get("objective", "translation" if is_translator else "reconstruction")
+    auto_class = full_auto_class(config)
+    classifies = auto_class == "AutoModelForSequenceClassification"
+    reconstructs = config.is_autoregressive and objective == "reconstruction" and not classifies
+    translates = objective == "translation" and not classifies
+    remote_code = bool(getattr(config, "auto_map", None))
+    others = ["predicting the words that follow"] if args.get("context_weight") else []
+    others += ["giving the vectors of a teacher"] if args.get("teacher") else []
+    return {
+        "model_type": config.model_type,
+        "full_auto_class": auto_class,
+        "classifies": classifies,
+        "reconstructs": reconstructs,
+        "translates": translates,
+        "generates": config.is_autoregressive,
+        "also": " and ".join(others),
+        "whole": "autoencoder" if reconstructs else "translator" if translates else "predictor",
+        "output_tokenizer": "target_tokenizer" if config.separate_vocabularies else "tokenizer",
+        "reads_pairs": config.pair_combination is not None,
+        "labels": ", ".join(f"`{label}`" for _, label in sorted(config.id2label.items())),
+        "remote_code": remote_code,
+        "trust": ", trust_remote_code=True" if remote_code else "",
+    }
+
+
+def _sizes_of(folder: Path, config: LatentConfig) -> dict[str, Any]:
+    transformer = json.loads((folder / "sentence_bert_config.json").read_text(encoding="utf-8"))
+    longest = transformer["max_seq_length"]
+    attends = config.pooling == "inner_attention"
+    return {
+        "rows": config.num_latents,
+        "row_names": "weighted means over the tokens" if attends else ", ".join(_ROWS[r] for r in config.pooling_rows),
+        "width": f"{config.latent_width:,}",
+        "dimension": f"{config.sentence_embedding_size:,}",
+        "normalize": saved_normalization(folder),
+        "parameters": f"{_count_parameters(folder):,}",
+        "vocab_size": f"{config.vocab_size:,}",
+        "input_vocab_size": f"{config.input_vocab_size:,}",
+        "longest": "no limit" if longest >= NO_LIMIT else f"{longest:,} tokens, then cut",
+    }
+
+
+def _card_data(
+    config: LatentConfig,
+    use: dict[str, Any],
+    description: CardDescription,
+    model_name: str | None,
+    entries: Sequence[Any],
+) -> Any:
+    """The front matter of a card."""
+    from huggingface_hub import ModelCardData
+
+    classifies, embeds = use["classifies"], config.has_latents
+    task = "sentence-similarity" if embeds else "translation"
+    return ModelCardData(
+        language=description.language,
+        license=description.license,
+        library_name="sentence-transformers" if embeds and not classifies else "transformers",
+        pipeline_tag="text-classification" if classifies else task,
+        tags=[
+            *(["sentence-transformers", "sentence-similarity", "feature-extraction"] if embeds else []),
+            *(["text-classification"] if classifies else []),
+            *(["autoencoder"] if use["reconstructs"] else ["translation"] if use["translates"] else []),
+            config.model_type,
+        ],
+        model_name=model_name,
+        eval_results=list(entries) or None,
+    )
+
+
+def model_index(results: dict[str, Any]) -> list[Any]:
+    """The scores of an evaluation as the entries of a card's `model-index`.
+
+    Args:
+        results: the content of results.json (see [`~hf_meanmax.evaluation.report.Results`]).
+
+    Returns:
+        huggingface_hub's `EvalResult`s, in the order of the tasks and metrics: accuracies in percent, correlations
+        between -1 and 1.
+
+    Raises:
+        ValueError: `results` is not of an evaluation.
+    """
+    from huggingface_hub import EvalResult
+
+    if not is_evaluation(results):
+        raise ValueError("A model-index is made of an evaluation: the content of the results.json of `evaluate`.")
+    entries = []
+    for task, scores in results["scores"].items():
+        is_senteval = task in SENTEVAL
+        similarity = {"pearson", "spearman"} & set(scores["metrics"])
+        task_type = "sentence-similarity" if similarity or not is_senteval else "text-classification"
+        for metric, value in scores["metrics"].items():
+            if value is None or (metric not in _SENTEVAL_METRICS if is_senteval else metric.startswith("dev_")):
+                continue
+            kind, name = _METRICS.get(metric, (metric, metric.replace("_", " ")))
+            entries.append(
+                EvalResult(
+                    task_type=task_type,
+                    dataset_type="senteval" if is_senteval else "hf_meanmax",
+                    dataset_name=f"SentEval {task}" if is_senteval else task,
+                    dataset_config=task,
+                    dataset_split="test",
+                    metric_type=kind,
+                    metric_name=name,
+                    metric_value=round(float(value), 4),
+                )
+            )
+    return entries
+
+
+def write_model_index(folder: str | os.PathLike[str], results: dict[str, Any]) -> Path:
+    """Puts the scores of an evaluation into the metadata of a folder's model card, whose text stays as it is.
+
+    Scores of an earlier evaluation are replaced, entries of other origin kept. A checkpoint folder without a card gets
+    one.
+
+    Args:
+        folder: a checkpoint folder, or any folder with a README.md.
+        results: the content of results.json (see [`~hf_meanmax.evaluation.report.Results`]).
+
+    Returns:
+        The card's path.
+
+    Raises:
+        FileNotFoundError: there is no card, and the folder is no checkpoint of this package.
+        ValueError: the card's metadata cannot be read, or `results` is not of an evaluation.
+    """
+    from huggingface_hub import ModelCard
+
+    folder = Path(folder)
+    target = folder / "README.md"
+    entries = model_index(results)
+    if not target.is_file():
+        if not is_own_checkpoint(folder):
+            raise FileNotFoundError(f"{folder} has no README.md to write the scores into.")
+        return write_model_card(folder, folder.resolve().name, results=results)
+    model_name, before = _entries_of_card(target)
+    card = ModelCard.load(target)
+    card.data.model_name = model_name or folder.resolve().name
+    card.data.eval_results = _with_newer(before, entries)
+    with replacing_file(target, "wb") as file:
+        file.write(str(card).encode())
+    return target
+
+
+def is_evaluation(results: Any) -> bool:
+    """Whether figures are the content of an evaluation's results.json."""
+    return isinstance(results, dict) and {"format_version", "model", "tasks", "scores"} <= set(results)
+
+
+def _figures(results: dict[str, Any]) -> dict[str, Any]:
+    """What the card's table shows of an evaluation, gains with their intervals."""
+
+    figures: dict[str, Any] = {}
+    for task, scores in results["scores"].items():
+        main = results["tasks"][task]["main"]
+        figures[task] = {main: format_score(scores["metrics"][main], main)}
+        gain = results.get("gains", {}).get(task)
+        if gain:
+            figures[task][f"gain over the control {kind_name(gain['control'])}"] = gain_text(gain, main)
+    for name, value in results.get("averages", {}).items():
+        figures[name] = format_score(value, "accuracy")
+        gain = results.get("average_gains", {}).get(name)
+        if gain:
+            figures[f"{name}, gain over the control {kind_name(gain['control'])}"] = gain_text(gain, "accuracy")
+    return figures
+
+
+def _with_newer(before: list[Any], newer: list[Any]) -> list[Any]:
+    return [entry for entry in before if entry.dataset_type not in _OWN_DATASETS] + newer
+
+
+def _entries_of_card(path: Path) -> tuple[str | None, list[Any]]:
+    """The model's name and the entries in the `model-index` of a card, if there is one."""
+    from huggingface_hub import ModelCard
+
+    if not path.is_file():
+        return None, []
+    try:
+        data = ModelCard.load(path).data
+    except Exception as error:  # YAML's errors are of a class of their own
+        said = " ".join(str(error).split())
+        raise ValueError(f"{path}: the metadata at its start cannot be read; mend or remove it ({said}).") from error
+    return data.model_name, list(data.eval_results or [])
+
+
+_ROWS = {"max": "the maximum over the tokens", "mean": "the mean over the tokens", "last": "the last state"}
+
+
+def _describe_data(args: dict[str, Any]) -> str:
+    corpus = args.get("corpus") or args.get("train")
+    if not corpus:
+        return "Not recorded with this checkpoint."
+    if corpus in ("docstrings", ["docstrings"]):
+        return "English sentences from the docstrings of the Python standard library and of installed packages."
+    sources = [corpus] if isinstance(corpus, str) else corpus
+    return (
+        ("Texts of " if args.get("train") else "Sentences of ")
+        + ", ".join(f"`{Path(str(source)).name}`" for source in sources)
+        + "."
+    )
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Names (joined by dots) and readable values of nested settings or figures; empty ones are left out."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif isinstance(value, float) and math.isfinite(value):
+            yield prefix + name, f"{value:.6g}"
+        elif value not in (None, "", []):
+            yield prefix + name, " ".join(str(value).split()).replace("|", r"\|")
+
+
+def _count_parameters(folder: Path) -> int:
+    count = 0
+    for path in folder.glob("model*.safetensors"):
+        with safe_open(path, framework="pt") as weights:
+            names = weights.keys()
+            count += sum(math.prod(weights.get_slice(name).get_shape()) for name in names)
+    return count
