@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+# An object of a JSON or YAML file.
+Json = dict[str, Any]
+
 
 @contextmanager
 def replacing_file(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]]:

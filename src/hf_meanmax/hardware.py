@@ -9,10 +9,13 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 # How long a process may wait for what another one prepares; the backends' own limits are minutes.
 PATIENCE = timedelta(days=7)
@@ -89,7 +92,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def count_flops(
-    model: Any,
+    model: PreTrainedModel,
     batch: dict[str, torch.Tensor],
     loss: Callable[[Any, dict[str, torch.Tensor]], torch.Tensor] | None = None,
 ) -> int:

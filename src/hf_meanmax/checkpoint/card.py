@@ -13,7 +13,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-from hf_meanmax.files import replacing_file
+from hf_meanmax.files import Json, replacing_file
 from hf_meanmax.metrics import SENTEVAL, format_score, gain_text, kind_name
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.modeling.configuration_compound_attention import CompoundAttentionConfig
@@ -64,7 +64,7 @@ def write_model_card(
     description: CardDescription | None = None,
     *,
     path: str | os.PathLike[str] | None = None,
-    results: dict[str, Any] | None = None,
+    results: Json | None = None,
     more_figures: Mapping[str, Any] | None = None,
 ) -> Path:
     """Writes the model card of a checkpoint folder: training data, figures, usage that runs, limits, privacy.
@@ -121,7 +121,7 @@ def write_model_card(
     return target
 
 
-def _use_of(config: LatentConfig, args: dict[str, Any]) -> dict[str, Any]:
+def _use_of(config: LatentConfig, args: Json) -> Json:
     """What a model is for, and the classes that its usage lines name."""
     # What was trained without this package's training, or before it had objectives, does what its family is for.
     is_translator = config.model_type == CompoundAttentionConfig.model_type
@@ -150,7 +150,7 @@ def _use_of(config: LatentConfig, args: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _sizes_of(folder: Path, config: LatentConfig) -> dict[str, Any]:
+def _sizes_of(folder: Path, config: LatentConfig) -> Json:
     transformer = json.loads((folder / "sentence_bert_config.json").read_text(encoding="utf-8"))
     longest = transformer["max_seq_length"]
     attends = config.pooling == "inner_attention"
@@ -169,7 +169,7 @@ def _sizes_of(folder: Path, config: LatentConfig) -> dict[str, Any]:
 
 def _card_data(
     config: LatentConfig,
-    use: dict[str, Any],
+    use: Json,
     description: CardDescription,
     model_name: str | None,
     entries: Sequence[Any],
@@ -195,7 +195,7 @@ def _card_data(
     )
 
 
-def model_index(results: dict[str, Any]) -> list[Any]:
+def model_index(results: Json) -> list[Any]:
     """The scores of an evaluation as the entries of a card's `model-index`.
 
     Args:
@@ -236,7 +236,7 @@ def model_index(results: dict[str, Any]) -> list[Any]:
     return entries
 
 
-def write_model_index(folder: str | os.PathLike[str], results: dict[str, Any]) -> Path:
+def write_model_index(folder: str | os.PathLike[str], results: Json) -> Path:
     """Puts the scores of an evaluation into the metadata of a folder's model card, whose text stays as it is.
 
     Scores of an earlier evaluation are replaced, entries of other origin kept. A checkpoint folder without a card gets
@@ -276,10 +276,10 @@ def is_evaluation(results: Any) -> bool:
     return isinstance(results, dict) and {"format_version", "model", "tasks", "scores"} <= set(results)
 
 
-def _figures(results: dict[str, Any]) -> dict[str, Any]:
+def _figures(results: Json) -> Json:
     """What the card's table shows of an evaluation, gains with their intervals."""
 
-    figures: dict[str, Any] = {}
+    figures: Json = {}
     for task, scores in results["scores"].items():
         main = results["tasks"][task]["main"]
         figures[task] = {main: format_score(scores["metrics"][main], main)}
@@ -315,7 +315,7 @@ def _entries_of_card(path: Path) -> tuple[str | None, list[Any]]:
 _ROWS = {"max": "the maximum over the tokens", "mean": "the mean over the tokens", "last": "the last state"}
 
 
-def _describe_data(args: dict[str, Any]) -> str:
+def _describe_data(args: Json) -> str:
     corpus = args.get("corpus") or args.get("train")
     if not corpus:
         return "Not recorded with this checkpoint."
@@ -329,7 +329,7 @@ def _describe_data(args: dict[str, Any]) -> str:
     )
 
 
-def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def _flat(values: Json, prefix: str = "") -> Iterator[tuple[str, str]]:
     """Names (joined by dots) and readable values of nested settings or figures; empty ones are left out."""
     for name, value in values.items():
         if isinstance(value, dict):

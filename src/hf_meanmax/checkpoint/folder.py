@@ -7,16 +7,19 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoTokenizer
 
 from hf_meanmax.families import FAMILIES
-from hf_meanmax.files import is_owned, replacing_folder
+from hf_meanmax.files import Json, is_owned, replacing_folder
 from hf_meanmax.modeling.classifier_model import LatentForSequenceClassification
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 NORMALIZATIONS = (None, "rows", "embedding")
 
@@ -48,14 +51,14 @@ _NORMALIZE = "sentence_transformers.base.modules.normalize.Normalize"
 
 
 def save_checkpoint(
-    model: Any,
-    tokenizer: Any,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     folder: str | os.PathLike[str],
     *,
-    target_tokenizer: Any = None,
+    target_tokenizer: PreTrainedTokenizerBase = None,
     normalize: str | None = None,
     remote_code: bool = True,
-    training_args: dict[str, Any] | None = None,
+    training_args: Json | None = None,
 ) -> Path:
     """Writes the one folder that `AutoModel`, the Auto class of the whole model (`AutoModelForSeq2SeqLM`, for RNN-CNN
     `AutoModelForPreTraining`, for a classifier `AutoModelForSequenceClassification`), `AutoTokenizer` and
@@ -132,7 +135,7 @@ def _check_free(folder: Path) -> None:
         )
 
 
-def sentence_transformer_files(config: Any, tokenizer: Any, normalize: str | None) -> dict[str, Any]:
+def sentence_transformer_files(config: LatentConfig, tokenizer: PreTrainedTokenizerBase, normalize: str | None) -> Json:
     """The SentenceTransformer part of a checkpoint folder: the JSON content of each file, by its name."""
     # A model without an embedding refuses the same call, and says why.
     if normalize == "rows" or not config.has_latents:
@@ -141,7 +144,7 @@ def sentence_transformer_files(config: Any, tokenizer: Any, normalize: str | Non
         # sentence-transformers' own pooling would pool a second time, which is a seventh of the time of encoding.
         output = {"method": "forward", "method_output_name": "pooler_output"}
     modules = [("", _TRANSFORMER)]
-    files: dict[str, Any] = {
+    files: Json = {
         "sentence_bert_config.json": {
             "transformer_task": "feature-extraction",
             "modality_config": {"text": output},
@@ -191,7 +194,9 @@ def load_checkpoint(folder: str | os.PathLike[str], **kwargs: Any) -> tuple[Any,
     return model.eval(), AutoTokenizer.from_pretrained(path)
 
 
-def load_target_tokenizer(folder: str | os.PathLike[str], config: LatentConfig, tokenizer: Any) -> Any:
+def load_target_tokenizer(
+    folder: str | os.PathLike[str], config: LatentConfig, tokenizer: PreTrainedTokenizerBase
+) -> Any:
     """The tokenizer of what the decoder says: the one in the sub-folder `target_tokenizer` for a model of two
     vocabularies, else `tokenizer` itself."""
     if not config.separate_vocabularies:
@@ -227,7 +232,7 @@ def saved_normalization(folder: str | os.PathLike[str]) -> str | None:
     return "embedding" if any(module["type"].endswith("Normalize") for module in modules) else None
 
 
-def saved_training_args(folder: str | os.PathLike[str]) -> dict[str, Any]:
+def saved_training_args(folder: str | os.PathLike[str]) -> Json:
     """The content of a checkpoint's `training_args.json`; empty if there is none.
 
     Raises:
@@ -339,27 +344,27 @@ def _read_config(folder: Path) -> LatentConfig:
         raise ValueError(f"{path}: {error.__cause__ or error}") from error
 
 
-def _whole_classes(config: Any) -> dict[str, str]:
+def _whole_classes(config: LatentConfig) -> dict[str, str]:
     """The Auto class of each whole model, decoder or classifier included, by the name of its class; the one with the
     decoder first."""
     others = ("AutoConfig", "AutoModel")
     return {model: name for model, name in config.auto_class_names.items() if name not in others}
 
 
-def full_auto_class(config: Any) -> str:
+def full_auto_class(config: LatentConfig) -> str:
     """Name of the Auto class of the whole model that a checkpoint with this configuration holds."""
     saved = (config.architectures or [""])[0]
     default: str = config.full_auto_class
     return _whole_classes(config).get(saved, default)
 
 
-def _saved_class(config: Any) -> Any:
+def _saved_class(config: LatentConfig) -> Any:
     """The class of what a checkpoint with this configuration holds: a whole model, or an encoder alone."""
     saved = (config.architectures or [""])[0]
     return FAMILIES[config.model_type].model_class(saved)
 
 
-def _is_classifier(model: Any) -> bool:
+def _is_classifier(model: PreTrainedModel) -> bool:
     """Whether a model, or its class, has a classifier in place of a decoder."""
     return issubclass(model if isinstance(model, type) else type(model), LatentForSequenceClassification)
 
@@ -395,7 +400,7 @@ def _check_weights(folder: Path, config: LatentConfig, model_class: Any) -> None
             raise ValueError(f"{path}: {name!r} is {shape}, expected {expected[name]} by config.json.")
 
 
-def _check_model(model: Any) -> None:
+def _check_model(model: PreTrainedModel) -> None:
     if not getattr(getattr(model, "config", None), "auto_classes", None):
         raise TypeError(f"save_checkpoint saves models of hf_meanmax; got {type(model).__name__}.")
     names = list(_whole_classes(model.config))
@@ -406,7 +411,9 @@ def _check_model(model: Any) -> None:
         )
 
 
-def _check_tokenizers(model: Any, tokenizer: Any, target_tokenizer: Any) -> None:
+def _check_tokenizers(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, target_tokenizer: PreTrainedTokenizerBase
+) -> None:
     config = model.config
     _check_tokenizer(tokenizer, config.input_vocab_size, config)
     if (target_tokenizer is not None) != (config.separate_vocabularies and not _is_classifier(model)):
@@ -419,7 +426,7 @@ def _check_tokenizers(model: Any, tokenizer: Any, target_tokenizer: Any) -> None
         _check_tokenizer(target_tokenizer, config.vocab_size, config)
 
 
-def _check_tokenizer(tokenizer: Any, most: int, config: Any) -> None:
+def _check_tokenizer(tokenizer: PreTrainedTokenizerBase, most: int, config: LatentConfig) -> None:
     if len(tokenizer) > most:
         name = "input_vocab_size" if most == config.input_vocab_size else "vocab_size"
         raise ValueError(
@@ -441,7 +448,7 @@ def _check_tokenizer(tokenizer: Any, most: int, config: Any) -> None:
 
 
 @contextmanager
-def _remote_code(model: Any, wanted: bool) -> Iterator[None]:
+def _remote_code(model: PreTrainedModel, wanted: bool) -> Iterator[None]:
     """While it lasts, saving the model also saves its code (or does not), and the saved configuration says so."""
     cls, config = type(model), model.config
     was_registered, auto_map = cls._auto_class, getattr(config, "auto_map", None)

@@ -18,7 +18,10 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 ENCODING_ERRORS = ("strict", "replace", "ignore")
 COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
@@ -423,7 +426,9 @@ def datasets_package() -> Any:
     return datasets
 
 
-def pick_sentences(corpus: Iterable[str], tokenizer: Any, number: int, min_tokens: int, max_tokens: int) -> list[str]:
+def pick_sentences(
+    corpus: Iterable[str], tokenizer: PreTrainedTokenizerBase, number: int, min_tokens: int, max_tokens: int
+) -> list[str]:
     """The first `number` sentences of `min_tokens` to `max_tokens` tokens, `</s>` not counted."""
     picked: list[str] = []
     for batch in by_size(filter(None, corpus), 1000):

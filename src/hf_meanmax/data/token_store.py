@@ -17,14 +17,17 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from hf_meanmax.files import replacing_folder
+from hf_meanmax.files import Json, replacing_folder
 from hf_meanmax.progress import progress_bar
 
 from .corpus import CHARACTERS_AT_ONCE, Corpus
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 FORMAT_VERSION = 1
 _LINES_PER_CHUNK = 8192
@@ -118,7 +121,7 @@ class TokenStore:
         fingerprint: hash of corpus, tokenizer and filter.
     """
 
-    def __init__(self, folder: Path, meta: dict[str, Any], arrays: dict[str, np.ndarray]):
+    def __init__(self, folder: Path, meta: Json, arrays: dict[str, np.ndarray]):
         self.folder = folder
         self.fingerprint: str = meta["fingerprint"]
         self.eos_token_id: int = meta["eos_token_id"]
@@ -187,7 +190,7 @@ class TokenStore:
 _REMEDY = "Delete the folder; the next run builds it anew."
 
 
-def _open_array(folder: Path, name: str, entry: dict[str, Any], verify: bool) -> np.ndarray:
+def _open_array(folder: Path, name: str, entry: Json, verify: bool) -> np.ndarray:
     path = folder / f"{name}.bin"
     expected = entry["length"] * np.dtype(entry["dtype"]).itemsize
     found = path.stat().st_size if path.is_file() else None
@@ -222,7 +225,7 @@ class _ArrayWriter:
         self.crc32 = zlib.crc32(data, self.crc32)
         self.length += len(values)
 
-    def close(self) -> dict[str, Any]:
+    def close(self) -> Json:
         self.file.flush()
         os.fsync(self.file.fileno())
         self.file.close()
@@ -312,7 +315,7 @@ class _Encoder:
     next chunk is encoded is all the parallelism that is needed.
     """
 
-    def __init__(self, tokenizer: Any):
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
             raise TypeError(
@@ -348,7 +351,7 @@ class _Encoder:
 
 def build_token_store(
     corpus: Corpus,
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     folder: str | os.PathLike[str],
     filters: SentenceFilter | None = None,
     show_progress: bool = True,

@@ -12,7 +12,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from torch import nn
 
 from .reservoir import Reservoir, draw_uniform
 from .word_sources import BATCH_NUMBERS, VERSION, Words, WordSource, by_chunks, explain_no_controls, input_tables
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 CONTROL_KINDS = ("random_encoder", "random_projection", "echo_state_network", "bag", "majority")
 
@@ -90,7 +93,9 @@ class RandomEncoder(Control):
 
     kind = "random_encoder"
 
-    def __init__(self, model: Any, seed: int = 0, device: Any = None):
+    def __init__(
+        self, model: SentenceTransformer | WordSource, seed: int = 0, device: torch.device | str | None = None
+    ):
         self._source = WordSource.of(model, device)
         self.seed = seed
         self.dimension = self._source.dimension
@@ -141,7 +146,7 @@ class BagOfWords(Control):
 
     kind = "bag"
 
-    def __init__(self, model: Any, device: Any = None):
+    def __init__(self, model: SentenceTransformer | WordSource, device: torch.device | str | None = None):
         self._source = WordSource.of(model, device)
         self.dimension = self._source.embedding_size
         self.key = self._source.key(self.kind, None)
@@ -168,7 +173,13 @@ class RandomProjection(Control):
 
     kind = "random_projection"
 
-    def __init__(self, model: Any, seed: int = 0, pooling: str = "mean", device: Any = None):
+    def __init__(
+        self,
+        model: SentenceTransformer | WordSource,
+        seed: int = 0,
+        pooling: str = "mean",
+        device: torch.device | str | None = None,
+    ):
         if pooling not in _POOLINGS:
             raise ValueError(f"pooling is {pooling!r}; choose one of {', '.join(_POOLINGS)}.")
         self._source = WordSource.of(model, device)
@@ -228,13 +239,13 @@ class EchoStateNetwork(Control):
 
     def __init__(
         self,
-        model: Any,
+        model: SentenceTransformer | WordSource,
         seed: int = 0,
         spectral_radius: float = 0.8,
         input_scale: float = 1.0,
         leak: float = 1.0,
         pooling: str = "mean",
-        device: Any = None,
+        device: torch.device | str | None = None,
     ):
         if pooling not in _POOLINGS:
             raise ValueError(f"pooling is {pooling!r}; choose one of {', '.join(_POOLINGS)}.")
@@ -303,7 +314,10 @@ class EchoStateNetwork(Control):
 
 
 def make_controls(
-    model: Any, seeds: Sequence[int] = (0, 1, 2), kinds: Sequence[str] | None = None, device: Any = None
+    model: SentenceTransformer,
+    seeds: Sequence[int] = (0, 1, 2),
+    kinds: Sequence[str] | None = None,
+    device: torch.device | str | None = None,
 ) -> list[Control]:
     """The controls of a trained encoder, in the order of `CONTROL_KINDS`; kinds that draw at random once a seed.
 
@@ -333,8 +347,7 @@ def make_controls(
             warnings.warn(f"Only the majority class is a control of this encoder: {reason}.", stacklevel=2)
             kinds = ("majority",)
     kinds = CONTROL_KINDS if kinds is None else kinds
-    if reason is None:
-        model = WordSource(model, device)
+    words = model if reason is not None else WordSource(model, device)
     controls: list[Control] = []
     for kind, drawn in (
         ("random_encoder", RandomEncoder),
@@ -342,9 +355,9 @@ def make_controls(
         ("echo_state_network", EchoStateNetwork),
     ):
         if kind in kinds:
-            controls += [drawn(model, seed) for seed in seeds]
+            controls += [drawn(words, seed) for seed in seeds]
     if "bag" in kinds:
-        controls.append(BagOfWords(model))
+        controls.append(BagOfWords(words))
     if "majority" in kinds:
         controls.append(MajorityClass())
     return controls
@@ -356,7 +369,7 @@ def _stream(kind: str, seed: int | None) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
-def _later_layers(model: Any) -> Iterator[Any]:
+def _later_layers(model: SentenceTransformer) -> Iterator[Any]:
     """The layers with weights after the first module of a SentenceTransformer."""
     for module in list(model)[1:]:
         for part in module.modules():
@@ -364,7 +377,7 @@ def _later_layers(model: Any) -> Iterator[Any]:
                 yield part
 
 
-def _check_redrawable(model: Any) -> None:
+def _check_redrawable(model: SentenceTransformer) -> None:
     for part in _later_layers(model):
         if not hasattr(part, "reset_parameters"):
             raise ValueError(

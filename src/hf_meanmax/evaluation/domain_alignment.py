@@ -14,6 +14,7 @@ import torch
 from hf_meanmax.evaluation.neighbors import nearest
 from hf_meanmax.evaluation.pair_files import PairSource, read_pairs
 from hf_meanmax.evaluation.tasks import Embed, Task, TaskResult
+from hf_meanmax.files import Json
 
 BATCH_SIZE = 256
 PATIENCE = 3
@@ -82,7 +83,7 @@ class DomainAlignment(Task):
     def data(self) -> Sequence[Any]:
         return self._sides()
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Json:
         return {
             "seed": self.seed,
             "batch_size": BATCH_SIZE,
@@ -91,7 +92,7 @@ class DomainAlignment(Task):
             "min_gain": MIN_GAIN,
         }
 
-    def evaluate(self, embed: Embed, device: Any = None) -> TaskResult:
+    def evaluate(self, embed: Embed, device: torch.device | str | None = None) -> TaskResult:
         """Scores an encoder; `items` has the `correct` of `incl_l2`, one a test pair."""
         train_a, train_b, heldout_a, heldout_b, test_a, test_b = (
             np.asarray(embed(side), dtype=np.float32) for side in self._sides()
@@ -164,7 +165,7 @@ def fit_affine_map(
     heldout_sources: np.ndarray,
     heldout_targets: np.ndarray,
     seed: int = 0,
-    device: Any = None,
+    device: torch.device | str | None = None,
 ) -> AffineMap:
     """Learns an affine map by Adam on the mean squared error, up to the best loss on held-out pairs.
 

@@ -14,15 +14,18 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hf_meanmax.evaluation.tasks import read_lines
-from hf_meanmax.files import replacing_file
+from hf_meanmax.files import Json, replacing_file
 from hf_meanmax.inference.embedding_files import embedding_files, read_embeddings
 from hf_meanmax.inference.encode import count_truncated, encode_texts, pipeline_fingerprint, weights_fingerprint
 from hf_meanmax.progress import progress_bar
+
+if TYPE_CHECKING:
+    pass
 
 CACHE_BYTES = 1_500_000_000
 
@@ -146,7 +149,7 @@ class Embedder:
                     "a list."
                 )
             return encoder, size
-        options: dict[str, Any] = {}
+        options: Json = {}
         if is_sentence_transformer(encoder):
             return partial(encode_texts, encoder, batch_size=size), 64 * size
         if _takes_batch_size(encoder.encode):
@@ -325,8 +328,8 @@ def encoder_key(encoder: Any) -> str | None:
     # Two models of equal weights may still differ by their configuration (heads, activations).
     configs = []
     for module in encoder.modules():
-        config: Any = getattr(module, "config", None)
-        if hasattr(config, "to_dict"):
+        config = getattr(module, "config", None)
+        if config is not None and hasattr(config, "to_dict"):
             content = config.to_dict()
             ignored = ("_name_or_path", "transformers_version", "auto_map")
             configs.append({name: value for name, value in content.items() if name not in ignored})

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hf_meanmax.evaluation.logistic_regression import LogisticRegressions, fit_logistic_regressions
 from hf_meanmax.evaluation.tasks import Embed
+from hf_meanmax.files import Json
+
+if TYPE_CHECKING:
+    import torch
 
 _CHUNK_NUMBERS = 16_000_000
 
@@ -49,7 +53,7 @@ class RowErasure(_Erasure):
 
     only: np.ndarray
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """As JSON values."""
         return _to_dict(self, "accuracy without only absolute relative")
 
@@ -68,7 +72,7 @@ class DimensionErasure(_Erasure):
         """The absolute importance averaged over the dimensions, as in figure 5.13."""
         return float(self.absolute.mean())
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """As JSON values."""
         return _to_dict(self, "accuracy without absolute relative mean_absolute")
 
@@ -80,7 +84,7 @@ class ErasureReport:
     dimensions: DimensionErasure
     rows: RowErasure | None = None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """As JSON values."""
         return {
             "dimensions": self.dimensions.to_dict(),
@@ -95,7 +99,7 @@ def erase_rows(
     labels_test: Any,
     rows: int,
     C: float = 1.0,
-    device: Any = None,
+    device: torch.device | str | None = None,
     blocks: int = 1,
 ) -> RowErasure:
     """Accuracy of classifiers fitted anew without each latent row, and on each row alone.
@@ -137,7 +141,7 @@ def erase_dimensions(
     features_test: Any,
     labels_test: Any,
     C: float = 1.0,
-    device: Any = None,
+    device: torch.device | str | None = None,
     blocks: int = 1,
 ) -> DimensionErasure:
     """Accuracy of one fitted classifier when a dimension is set to its mean over the training set, for each dimension.
@@ -182,7 +186,7 @@ def erasure_report(
     labels_test: Sequence[Any],
     latent_rows: int = 1,
     C: float = 1.0,
-    device: Any = None,
+    device: torch.device | str | None = None,
 ) -> ErasureReport:
     """Embeds the texts of a classification and erases rows, if there are several, and dimensions.
 
@@ -203,7 +207,7 @@ def erasure_report(
     return ErasureReport(erase_dimensions(*data, C=C, device=device), rows)
 
 
-def _fit(features: np.ndarray, labels: Any, C: float, device: Any) -> LogisticRegressions:
+def _fit(features: np.ndarray, labels: Any, C: float, device: torch.device | str | None) -> LogisticRegressions:
     everything = np.ones((1, len(features)), dtype=bool)
     return fit_logistic_regressions(features, np.asarray(labels), everything, np.array([C]), device=device)
 
@@ -236,7 +240,7 @@ def _relative(absolute: np.ndarray, accuracy: float) -> np.ndarray:
     return 100 * absolute / accuracy if accuracy > 0 else np.full_like(absolute, np.nan)
 
 
-def _to_dict(result: Any, names: str) -> dict[str, Any]:
+def _to_dict(result: Any, names: str) -> Json:
     values = {name: getattr(result, name) for name in names.split()}
     # JSON has no NaN.
     return {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 
@@ -13,7 +11,11 @@ _CANDIDATES = 8
 
 
 def nearest(
-    queries: np.ndarray, pool: np.ndarray, metric: str = "l2", excluded: np.ndarray | None = None, device: Any = None
+    queries: np.ndarray,
+    pool: np.ndarray,
+    metric: str = "l2",
+    excluded: np.ndarray | None = None,
+    device: torch.device | str | None = None,
 ) -> np.ndarray:
     """The row of the pool that is nearest to each query.
 

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,10 @@ from hf_meanmax.evaluation.neighbors import nearest
 from hf_meanmax.evaluation.pair_files import PairSource, read_pairs
 from hf_meanmax.evaluation.tasks import Embed, Task, TaskResult
 from hf_meanmax.extras import require
+from hf_meanmax.files import Json
+
+if TYPE_CHECKING:
+    import torch
 
 HELD_OUT = ("one", "half")
 SPLITS = ("validation", "test")
@@ -100,10 +104,10 @@ class ParaphraseClusters(Task):
     def data(self) -> Sequence[Any]:
         return [*self.texts, self.labels.tolist()]
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Json:
         return {"held_out": self.held_out, "seed": self.seed, "repeats": self.repeats}
 
-    def evaluate(self, embed: Embed, device: Any = None) -> TaskResult:
+    def evaluate(self, embed: Embed, device: torch.device | str | None = None) -> TaskResult:
         """Scores an encoder; `items` has the `correct` of `nearest_cosine` and the `cluster`, one a text.
 
         `device` computes the neighbours; the rest is done on the CPU.

@@ -12,14 +12,14 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hf_meanmax.checkpoint.folder import load_checkpoint, saved_training_args
 from hf_meanmax.data import open_corpus, pick_sentences
 from hf_meanmax.data.sentences import is_unsegmented
-from hf_meanmax.files import replacing_file
+from hf_meanmax.files import Json, replacing_file
 from hf_meanmax.inference.reconstruct import reconstruct, rows_by_length
 from hf_meanmax.plots.figures import save_figure
 from hf_meanmax.plots.reconstruction import plot_by_length
@@ -27,6 +27,9 @@ from hf_meanmax.tokenization import split_words_batch
 
 from .reconstruction_table import read_texts, system_name, write_table, write_texts
 from .text_scores import TOKENIZATIONS, TextScores, length_table, score_texts, scores_by_length
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 RESULTS_FILE, EXAMPLES_FILE = "reconstruction.json", "reconstructions.md"
 TABLE_FILE, FIGURE_FILE = "bleu-by-length.md", "bleu-by-length.png"
@@ -36,7 +39,7 @@ _MOST_LOGITS = 2**28
 
 
 def reconstruction_pairs(
-    tokenizer: Any, texts: Sequence[str], said: Sequence[Sequence[int]], tokenize: str | None = None
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], said: Sequence[Sequence[int]], tokenize: str | None = None
 ) -> tuple[list[str], list[str], str]:
     """What [`~hf_meanmax.evaluation.text_scores.score_texts`] compares for reconstructions.
 
@@ -72,7 +75,7 @@ def reconstruction_pairs(
 
 
 def score_reconstructions(
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     texts: Sequence[str],
     said: Sequence[Sequence[int]],
     tokenize: str | None = None,
@@ -92,7 +95,7 @@ def score_reconstructions(
 
 
 @torch.no_grad()
-def teacher_forced_scores(model: Any, batches: Iterable[dict[str, torch.Tensor]]) -> tuple[float, float]:
+def teacher_forced_scores(model: PreTrainedModel, batches: Iterable[dict[str, torch.Tensor]]) -> tuple[float, float]:
     """Mean cross entropy (nats per token) and accuracy of the next word given the true words before it.
 
     Args:
@@ -110,7 +113,7 @@ def teacher_forced_scores(model: Any, batches: Iterable[dict[str, torch.Tensor]]
 
 
 @torch.no_grad()
-def teacher_forced_counts(model: Any, batch: dict[str, torch.Tensor], splits: bool = True) -> torch.Tensor:
+def teacher_forced_counts(model: PreTrainedModel, batch: dict[str, torch.Tensor], splits: bool = True) -> torch.Tensor:
     """Summed cross entropy, correct tokens and all tokens of one batch, as a float64 tensor `(3,)`.
 
     On the CPU, whatever the model's device. The cross entropy is of the words alone, without the attention's penalty.
@@ -178,7 +181,7 @@ def score_checkpoint(
     output: str | os.PathLike[str] | None = None,
     compare: Sequence[str | os.PathLike[str]] = (),
     show_progress: bool = True,
-) -> dict[str, Any]:
+) -> Json:
     """Reconstruction scores of a checkpoint folder on the first `limit` sentences of a corpus.
 
     Args:
@@ -268,7 +271,7 @@ def _check_output(
 
 def _write_scores(
     output: Path,
-    record: dict[str, Any],
+    record: Json,
     settings: ReconstructionSettings,
     others: Mapping[str, Any],
     texts: tuple[Sequence[str], Sequence[str], Mapping[str, Any]],
@@ -286,7 +289,7 @@ def _write_scores(
     _write_by_length(output, {system_name(output): record["scores"]["by_length"], **others})
 
 
-def _usable_device(device: Any) -> torch.device:
+def _usable_device(device: torch.device | str | None) -> torch.device:
     if device is None:
         from accelerate import PartialState
 
@@ -300,7 +303,7 @@ def _usable_device(device: Any) -> torch.device:
     return found
 
 
-def _read_by_length(folder: Path) -> list[dict[str, Any]]:
+def _read_by_length(folder: Path) -> list[Json]:
     path = folder / RESULTS_FILE
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing; name the --output folder of an earlier run.")
@@ -324,7 +327,9 @@ def _write_by_length(folder: Path, systems: Mapping[str, Sequence[Mapping[str, A
     save_figure(figure, folder / FIGURE_FILE)
 
 
-def _padded_batches(tokenizer: Any, texts: Sequence[str], batch_tokens: int) -> Iterable[dict[str, torch.Tensor]]:
+def _padded_batches(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], batch_tokens: int
+) -> Iterable[dict[str, torch.Tensor]]:
     encoded = tokenizer(list(texts))["input_ids"]
     for rows in rows_by_length(encoded, batch_tokens):
         batch = dict(tokenizer.pad({"input_ids": [encoded[row] for row in rows]}, return_tensors="pt"))

@@ -20,7 +20,7 @@ from hf_meanmax.evaluation.published import published_intrinsic_rows, published_
 from hf_meanmax.evaluation.runner import MODEL, EncoderRun, Evaluation, json_value, package_versions
 from hf_meanmax.evaluation.senteval import AVERAGED_TASKS, averages
 from hf_meanmax.evaluation.significance import average_gain, gain, spread, strongest
-from hf_meanmax.files import replacing_file
+from hf_meanmax.files import Json, replacing_file
 from hf_meanmax.metrics import format_score, gain_text, is_percentage, kind_name
 from hf_meanmax.plots.figures import save_figure
 from hf_meanmax.plots.scores import plot_gains, plot_scores
@@ -54,15 +54,15 @@ class Results:
         created: time, ISO 8601.
     """
 
-    model: dict[str, Any]
-    tasks: dict[str, dict[str, Any]]
-    scores: dict[str, dict[str, Any]]
+    model: Json
+    tasks: dict[str, Json]
+    scores: dict[str, Json]
     averages: dict[str, float] = field(default_factory=dict)
-    controls: list[dict[str, Any]] = field(default_factory=list)
-    spreads: dict[str, dict[str, Any]] = field(default_factory=dict)
-    gains: dict[str, dict[str, Any]] = field(default_factory=dict)
-    average_gains: dict[str, dict[str, Any]] = field(default_factory=dict)
-    settings: dict[str, Any] = field(default_factory=dict)
+    controls: list[Json] = field(default_factory=list)
+    spreads: dict[str, Json] = field(default_factory=dict)
+    gains: dict[str, Json] = field(default_factory=dict)
+    average_gains: dict[str, Json] = field(default_factory=dict)
+    settings: Json = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     command: str | None = None
     created: str = ""
@@ -79,7 +79,7 @@ class Results:
             json.dump(self.to_dict(), file, indent=1, ensure_ascii=False, allow_nan=False)
             file.write("\n")
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """The content of results.json; a score that is no number is None."""
         return _strict({"format_version": FORMAT_VERSION, **asdict(self)})
 
@@ -163,7 +163,7 @@ def summarize(
     )
 
 
-def _task_record(run: Any) -> dict[str, Any]:
+def _task_record(run: Any) -> Json:
     return {
         "main": run.result.main,
         "num_test": run.result.num_test,
@@ -172,17 +172,17 @@ def _task_record(run: Any) -> dict[str, Any]:
     }
 
 
-def _control_record(run: Any, means: dict[str, float]) -> dict[str, Any]:
+def _control_record(run: Any, means: dict[str, float]) -> Json:
     record = {name: getattr(run, name) for name in ("name", "kind", "seed", "key", "dimension")}
     return {**record, "scores": _scores(run), "averages": means}
 
 
-def _spreads(evaluation: Evaluation, control_averages: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _spreads(evaluation: Evaluation, control_averages: Json) -> dict[str, Json]:
     """Mean and standard deviation over the seeds of each kind of control, by task and metric, and of the averages."""
     model = evaluation.models[0]
-    spreads: dict[str, dict[str, Any]] = {}
+    spreads: dict[str, Json] = {}
     for kind, runs in evaluation.controls.items():
-        tasks: dict[str, dict[str, Any]] = {}
+        tasks: dict[str, Json] = {}
         for task in model.tasks:
             results = [run.results[task] for run in runs if task in run.tasks]
             tasks[task] = {
@@ -409,7 +409,7 @@ def _provenance(results: Sequence[Results]) -> str:
     return "\n\n".join(lines)
 
 
-def _scores(run: EncoderRun) -> dict[str, dict[str, Any]]:
+def _scores(run: EncoderRun) -> dict[str, Json]:
     return {
         name: {
             "metrics": done.result.metrics,
@@ -422,12 +422,12 @@ def _scores(run: EncoderRun) -> dict[str, dict[str, Any]]:
     }
 
 
-def _spread(spread: Any, values: list[float]) -> dict[str, Any]:
+def _spread(spread: Any, values: list[float]) -> Json:
     mean, std, n = spread(values)
     return {"mean": mean, "std": std, "n": n}
 
 
-def _gain(kind: str, found: Any) -> dict[str, Any]:
+def _gain(kind: str, found: Any) -> Json:
     return {"control": kind, "difference": found.difference, "low": found.low, "high": found.high}
 
 
@@ -437,7 +437,7 @@ def _average_gains(
     samples: int,
     confidence: float,
     seed: int,
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Json]:
     """The gain in each average over the kind of control whose mean of that average is highest."""
     model = evaluation.models[0]
     gains = {}

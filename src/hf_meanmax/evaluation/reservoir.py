@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -40,7 +39,7 @@ class Reservoir:
             torch.from_numpy(weights.astype(np.float32)),
         )
 
-    def to(self, device: Any) -> Reservoir:
+    def to(self, device: torch.device | str | None) -> Reservoir:
         """The same on a device."""
         return Reservoir(self.project.to(device), self.inputs.to(device), self.weights.to(device))
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,9 +25,13 @@ from hf_meanmax.evaluation.controls import make_controls
 from hf_meanmax.evaluation.embedding import Embedder
 from hf_meanmax.evaluation.tasks import Task, TaskResult
 from hf_meanmax.evaluation.word_sources import unknown_word_rate
-from hf_meanmax.files import replacing_file
+from hf_meanmax.files import Json, replacing_file
 from hf_meanmax.metrics import format_score
 from hf_meanmax.progress import progress_bar
+
+if TYPE_CHECKING:
+    import torch
+    from sentence_transformers import SentenceTransformer
 
 MODEL = "model"  # the kind of an encoder that is no control
 ENTRY_VERSION = 1
@@ -123,7 +127,7 @@ def evaluate(
     encoders: Sequence[Any],
     tasks: Sequence[Task],
     cache_dir: str | os.PathLike[str] | None = None,
-    device: Any = None,
+    device: torch.device | str | None = None,
     show_progress: bool = True,
     *,
     batch_size: int = 64,
@@ -189,14 +193,14 @@ def evaluate(
 
 
 def evaluate_with_controls(
-    model: Any,
+    model: SentenceTransformer | Embedder,
     tasks: Sequence[Task],
     seeds: Sequence[int] = (0, 1, 2),
     kinds: Sequence[str] | None = None,
     *,
     name: str | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
-    device: Any = None,
+    device: torch.device | str | None = None,
     batch_size: int = 64,
     show_progress: bool = True,
 ) -> Evaluation:
@@ -277,7 +281,7 @@ class ResultCache:
         path = self.path(key, task, run.fingerprint)
         path.parent.mkdir(parents=True, exist_ok=True)
         buffer = io.BytesIO()
-        items: dict[str, Any] = run.result.items
+        items: Json = run.result.items
         np.savez(buffer, **items)
         data = buffer.getvalue()
         result = run.result
@@ -321,7 +325,7 @@ def _score(
     embedder: Embedder,
     task: Task,
     fingerprint: str,
-    device: Any,
+    device: torch.device | str | None,
     cache: ResultCache | None,
     evaluation: Evaluation,
 ) -> TaskRun:

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from hf_meanmax.evaluation.logistic_regression import fit_logistic_regressions
 from hf_meanmax.evaluation.relatedness import RESOLUTION, correlations, fit_relatedness, nan_to_zero, pair_features
 from hf_meanmax.evaluation.tasks import Embed, Task, TaskResult
 from hf_meanmax.extras import require
+from hf_meanmax.files import Json
 
 from .senteval_files import (
     SEED,
@@ -38,6 +39,9 @@ from .senteval_files import (
     stratified_folds,
     sts_files,
 )
+
+if TYPE_CHECKING:
+    import torch
 
 AVERAGED_TASKS = {
     8: ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC", "SICK-E"),
@@ -87,7 +91,7 @@ class SentEvalTask(Task):
             for item in zip(*part.texts, part.labels.tolist(), strict=True)
         ]
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Json:
         return {"seed": SEED}
 
     def _features(self, embed: Embed, name: str) -> np.ndarray:
@@ -119,10 +123,10 @@ class NestedCrossValidationTask(SentEvalTask):
         labels = self.sets["all"].labels
         check_folds(name, labels, folds, inner=True)
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Json:
         return {**super().settings(), "folds": self.folds, "C": list(self.strengths)}
 
-    def evaluate(self, embed: Embed, device: Any = None) -> TaskResult:
+    def evaluate(self, embed: Embed, device: torch.device | str | None = None) -> TaskResult:
         labels = self.sets["all"].labels
         outer = stratified_folds(labels, self.folds)
         inner = [
@@ -191,10 +195,10 @@ class CrossValidationTask(SentEvalTask):
         self.folds = folds
         check_folds(name, self.sets["train"].labels, folds, inner=False)
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Json:
         return {**super().settings(), "folds": self.folds, "C": list(self.strengths)}
 
-    def evaluate(self, embed: Embed, device: Any = None) -> TaskResult:
+    def evaluate(self, embed: Embed, device: torch.device | str | None = None) -> TaskResult:
         labels, test_labels = self.sets["train"].labels, self.sets["test"].labels
         folds = stratified_folds(labels, self.folds)
         features = self._features(embed, "train")
@@ -244,7 +248,7 @@ class DevelopmentSetTask(SentEvalTask):
     def strengths(self) -> tuple[float, ...]:
         return (1e9,) if self.name == "SNLI" else tuple(2.0**t for t in range(-2, 4))
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Json:
         return {**super().settings(), "C": list(self.strengths)}
 
     def _join(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -253,7 +257,7 @@ class DevelopmentSetTask(SentEvalTask):
         product = first * second
         return np.concatenate([first, second, product, np.abs(first - second)], axis=1)
 
-    def evaluate(self, embed: Embed, device: Any = None) -> TaskResult:
+    def evaluate(self, embed: Embed, device: torch.device | str | None = None) -> TaskResult:
         labels = {name: part.labels for name, part in self.sets.items()}
         features = self._features(embed, "train")
         masks = np.ones((len(self.strengths), len(features)), dtype=bool)
@@ -283,7 +287,7 @@ class RelatednessTask(SentEvalTask):
 
     main_metric = "pearson"
 
-    def evaluate(self, embed: Embed, device: Any = None) -> TaskResult:
+    def evaluate(self, embed: Embed, device: torch.device | str | None = None) -> TaskResult:
         train, dev, test = (self.sets[name].labels for name in ("train", "dev", "test"))
         model = fit_relatedness(self._features(embed, "train"), train, self._features(embed, "dev"), dev, device=device)
         predicted = model.predict(self._features(embed, "test"))
@@ -311,7 +315,7 @@ class SimilarityTask(SentEvalTask):
 
     main_metric = "pearson"
 
-    def evaluate(self, embed: Embed, device: Any = None) -> TaskResult:
+    def evaluate(self, embed: Embed, device: torch.device | str | None = None) -> TaskResult:
         cosines, found = [], []
         for part in self.sets.values():
             first, second = (np.asarray(embed(column), dtype=np.float64) for column in part.texts)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hf_meanmax.files import replacing_file
 from hf_meanmax.metrics import format_score, gain_text, kind_name
@@ -27,6 +27,9 @@ from .report import RESULTS, Results, summarize, write_report
 from .runner import evaluate_with_controls
 from .senteval import PAPER_TASKS, SENTEVAL_TASKS, available_senteval_tasks, load_senteval_task
 from .tasks import Task
+
+if TYPE_CHECKING:
+    import torch
 
 INTRINSIC_TASKS = ("paraphrases", "domain-alignment")
 
@@ -105,7 +108,7 @@ class SuiteSettings:
     controls: Sequence[str] | None = None
     seeds: Sequence[int] = (0, 1, 2)
     cache_dir: str | os.PathLike[str] | None = None
-    device: Any = None
+    device: torch.device | str | None = None
     batch_size: int = 64
     command: str | None = None
     erasure: Sequence[Task] = ()
@@ -168,7 +171,11 @@ def evaluate_models(
 
 
 def write_erasure(
-    embedder: Embedder, tasks: Sequence[Task], latent_rows: int, folder: str | os.PathLike[str], device: Any = None
+    embedder: Embedder,
+    tasks: Sequence[Task],
+    latent_rows: int,
+    folder: str | os.PathLike[str],
+    device: torch.device | str | None = None,
 ) -> Path:
     """Writes erasure.json: what each latent row, and each dimension, is worth for some tasks (Cifka 2018, 5.4.3).
 

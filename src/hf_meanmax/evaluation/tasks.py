@@ -8,9 +8,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+
+from hf_meanmax.files import Json
+
+if TYPE_CHECKING:
+    import torch
 
 Embed: TypeAlias = Callable[[Sequence[str]], np.ndarray]
 
@@ -33,7 +38,7 @@ class TaskResult:
     main: str
     items: dict[str, np.ndarray] = field(default_factory=dict)
     num_test: int = 0
-    details: dict[str, Any] = field(default_factory=dict)
+    details: Json = field(default_factory=dict)
 
     @property
     def score(self) -> float:
@@ -61,7 +66,7 @@ class Task(ABC):
         """Every text that [`evaluate`] will ask to embed, in a fixed order; texts may repeat."""
 
     @abstractmethod
-    def evaluate(self, embed: Embed, device: Any = None) -> TaskResult:
+    def evaluate(self, embed: Embed, device: torch.device | str | None = None) -> TaskResult:
         """Scores an encoder.
 
         Args:
@@ -69,7 +74,7 @@ class Task(ABC):
             device: a torch device for the work after embedding, by default the CPU.
         """
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Json:
         """What the scores depend on beside the data, as JSON values."""
         return {}
 

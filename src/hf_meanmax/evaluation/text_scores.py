@@ -19,6 +19,7 @@ import numpy as np
 from hf_meanmax.data.sentences import CJK
 from hf_meanmax.evaluation.markdown import markdown_table
 from hf_meanmax.extras import require
+from hf_meanmax.files import Json
 from hf_meanmax.metrics import LENGTH_METRICS, count_label, length_bins
 
 # How sacrebleu cuts texts into the tokens of BLEU; its other ways need the network or further packages.
@@ -56,7 +57,7 @@ class TextScores:
     sentences: int
     signatures: dict[str, str]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """The scores that were computed, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
@@ -114,7 +115,7 @@ def score_texts(
     if rouge is None:
         rouge = importlib.util.find_spec("rouge_score") is not None
     bleu, chrf = BLEU(tokenize=tokenize, force=True), CHRF()
-    scores: dict[str, Any] = {
+    scores: Json = {
         "bleu": float(bleu.corpus_score(hypotheses, [references]).score),
         "chrf": float(chrf.corpus_score(hypotheses, [references]).score),
         "exact_match": _mean([a == b for a, b in zip(hypotheses, references, strict=True)]),
@@ -136,7 +137,7 @@ def scores_by_length(
     lengths: Sequence[int] | None = None,
     edges: Sequence[int] | None = None,
     tokenize: str = "none",
-) -> list[dict[str, Any]]:
+) -> list[Json]:
     """Scores of the texts in bins of the references' lengths (Zhang, Wu, Li and Zhang, figure 2).
 
     Args:

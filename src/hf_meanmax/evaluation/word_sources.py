@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from torch import nn
 from hf_meanmax.evaluation.embedding import is_sentence_transformer
 from hf_meanmax.inference.encode import pipeline_fingerprint, tokenizer_text, weights_fingerprint
 from hf_meanmax.tokenization import unknown_word_rate as count_unknown
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 VERSION = 1  # of what the controls compute; part of their keys
 
@@ -28,7 +31,7 @@ _CHUNK = 4096  # texts that are tokenised and sorted by length together
 BATCH_NUMBERS = 2**22  # numbers of the largest array of a batch
 
 
-def explain_no_controls(model: Any) -> str | None:
+def explain_no_controls(model: SentenceTransformer) -> str | None:
     """Why an encoder has no controls but the majority class, or None if it has."""
     if not is_sentence_transformer(model):
         return f"the word vectors of a {type(model).__name__} are not known, only those of a SentenceTransformer are"
@@ -43,7 +46,7 @@ def explain_no_controls(model: Any) -> str | None:
     return None
 
 
-def transformers_model(model: Any) -> Any:
+def transformers_model(model: SentenceTransformer) -> Any:
     """The transformers model in the first module of a SentenceTransformer, or None."""
     from transformers import PreTrainedModel
 
@@ -51,7 +54,7 @@ def transformers_model(model: Any) -> Any:
     return inner if isinstance(inner, PreTrainedModel) else None
 
 
-def unknown_word_rate(model: Any, texts: Iterable[str]) -> float | None:
+def unknown_word_rate(model: SentenceTransformer, texts: Iterable[str]) -> float | None:
     """Share, between 0 and 1, of the tokens that are unknown; special tokens do not count.
 
     Args:
@@ -73,7 +76,7 @@ class WordSource:
     A tokenizer's special tokens, `<unk>` among them, are no words.
     """
 
-    def __init__(self, model: Any, device: Any = None):
+    def __init__(self, model: SentenceTransformer, device: torch.device | str | None = None):
         reason = explain_no_controls(model)
         if reason is not None:
             raise ValueError(f"This encoder has no such control: {reason}.")
@@ -81,14 +84,14 @@ class WordSource:
         self.inner = transformers_model(model)
         self.device = self.inner.device if device is None else torch.device(device)
         self.tokenizer = model.tokenizer
-        self.dimension = int(model.get_embedding_dimension())
+        self.dimension = int(model.get_embedding_dimension() or 0)
         self.embedding_size = self.table.shape[1]
         self.special_ids = np.array(sorted(set(self.tokenizer.all_special_ids)), dtype=np.int64)
 
     @classmethod
-    def of(cls, model: Any, device: Any = None) -> WordSource:
+    def of(cls, model: SentenceTransformer | WordSource, device: torch.device | str | None = None) -> WordSource:
         """That of a model; [`make_controls`] gives all its controls the same one, whose table is hashed once."""
-        return model if isinstance(model, cls) else cls(model, device)
+        return model if isinstance(model, WordSource) else cls(model, device)
 
     @property
     def table(self) -> torch.Tensor:

@@ -12,17 +12,20 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .embedding_files import MANIFEST, read_embeddings, read_manifest
 from .encode import weights_fingerprint
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
 
 def decode_embeddings(
-    model: Any,
-    tokenizer: Any,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     sources: Sequence[str | os.PathLike[str]],
     *,
     batch_size: int = 64,
@@ -68,7 +71,7 @@ def decode_embeddings(
         print(f"{cut:,} texts had not ended after {longest:,} tokens and were cut.", file=sys.stderr)
 
 
-def check_decodable(folder: Path, model: Any) -> None:
+def check_decodable(folder: Path, model: PreTrainedModel) -> None:
     """Checks by the manifest of a folder of `encode` that `model` can decode what is in it.
 
     Raises:

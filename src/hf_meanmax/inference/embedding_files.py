@@ -12,7 +12,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as safetensors_bytes
 
-from hf_meanmax.files import replacing_file
+from hf_meanmax.files import Json, replacing_file
 
 from .compression import Compression, dequantize_int8
 
@@ -156,7 +156,7 @@ def embedding_files(source: str | os.PathLike[str]) -> list[Path]:
     return [path]
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path) -> Json:
     """What [`encode_corpus`] wrote of its work in a folder.
 
     Raises:
@@ -166,7 +166,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"{folder} holds no encoded corpus: it has no {MANIFEST}.")
     try:
-        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        manifest: Json = json.loads(path.read_text(encoding="utf-8"))
         if manifest["format_version"] != FORMAT_VERSION:
             raise ValueError(f"format {manifest['format_version']}, expected {FORMAT_VERSION}")
     except (ValueError, KeyError, TypeError) as error:
@@ -179,7 +179,7 @@ def shard_name(number: int, suffix: str) -> str:
     return f"shard-{number:06d}{suffix}"
 
 
-def write_manifest(output: Path, manifest: dict[str, Any]) -> None:
+def write_manifest(output: Path, manifest: Json) -> None:
     with replacing_file(output / MANIFEST) as file:
         json.dump(manifest, file, indent=2)
         file.write("\n")

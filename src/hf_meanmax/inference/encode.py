@@ -22,6 +22,7 @@ import torch
 
 from hf_meanmax.checkpoint.folder import check_checkpoint, is_missing_folder, is_own_checkpoint
 from hf_meanmax.data.corpus import Corpus, CorpusLines
+from hf_meanmax.files import Json
 from hf_meanmax.hardware import PATIENCE, is_bf16_fast
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
@@ -42,6 +43,7 @@ from .embedding_files import (
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+    from transformers import PreTrainedTokenizerBase
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "int8": np.int8}
 COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -131,7 +133,7 @@ def encode_corpus(
     batch_size: int = 64,
     state: Any = None,
     show_progress: bool = True,
-) -> dict[str, Any]:
+) -> Json:
     """Encodes a corpus into shards of a folder; a line is a row, a blank line the row of the empty text.
 
     Lines are held a shard at a time and encoded in the order of their lengths; the rows of a shard are in the order of
@@ -189,7 +191,7 @@ def encode_corpus(
     rows = _encode_shards(model, corpus, output, settings, compression, batch_size, (rank, processes), show_progress)
     if state is not None:
         state.wait_for_everyone()
-    fitted: dict[str, Any] = {}
+    fitted: Json = {}
     if compression.pca is not None:
         fitted["pca"] = compression.pca.fingerprint()
         fitted["explained_variance_ratio"] = round(compression.pca.explained_variance_ratio, 6)
@@ -248,7 +250,7 @@ def _stored(embeddings: np.ndarray, settings: EncodeSettings, compression: Compr
 
 
 def embed_texts(
-    model: Any, texts: list[str], settings: EncodeSettings, pca: PCA | None = None, batch_size: int = 64
+    model: SentenceTransformer, texts: list[str], settings: EncodeSettings, pca: PCA | None = None, batch_size: int = 64
 ) -> np.ndarray:
     """The vectors that an encoding with these settings holds of some texts, `(N, dimension)` float32, before int8.
 
@@ -267,7 +269,7 @@ def embed_texts(
     return unit_rows(vectors) if settings.normalize else vectors
 
 
-def limit_length(model: Any, max_length: int | None) -> None:
+def limit_length(model: SentenceTransformer, max_length: int | None) -> None:
     """Has a SentenceTransformer cut texts at `max_length` tokens; None leaves its own limit.
 
     Raises:
@@ -289,7 +291,7 @@ def limit_length(model: Any, max_length: int | None) -> None:
         ) from error
 
 
-def encode_texts(model: Any, texts: list[str], batch_size: int, **options: Any) -> np.ndarray:
+def encode_texts(model: SentenceTransformer, texts: list[str], batch_size: int, **options: Any) -> np.ndarray:
     """`model.encode` in batches that long texts do not swell: `(N, D)`.
 
     Args:
@@ -323,7 +325,7 @@ def unit_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def _fitted_once(
-    model: Any,
+    model: SentenceTransformer,
     corpus: Corpus,
     output: Path,
     settings: EncodeSettings,
@@ -375,7 +377,7 @@ def draw_lines(lines: Iterable[str], count: int, seed: int = 0) -> list[str]:
     return [line for _, line in sorted(drawn)]
 
 
-def model_fingerprints(model: Any) -> dict[str, str]:
+def model_fingerprints(model: SentenceTransformer) -> dict[str, str]:
     """Hashes of a SentenceTransformer: `weights`, and `pipeline` (modules, length limit, prompts, tokenizer)."""
     return {"weights": weights_fingerprint(model), "pipeline": pipeline_fingerprint(model)}
 
@@ -389,13 +391,13 @@ def weights_fingerprint(module: torch.nn.Module) -> str:
     return digest.hexdigest()
 
 
-def pipeline_fingerprint(model: Any) -> str:
+def pipeline_fingerprint(model: SentenceTransformer) -> str:
     """Hash of what a SentenceTransformer does around its weights: modules, length limit, tokenizer."""
     parts = [repr(model), model.max_seq_length, model.prompts, tokenizer_text(getattr(model, "tokenizer", None))]
     return hashlib.blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 
 
-def tokenizer_text(tokenizer: Any) -> str | None:
+def tokenizer_text(tokenizer: PreTrainedTokenizerBase) -> str | None:
     """All settings of a fast tokenizer; None of another."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
@@ -407,7 +409,7 @@ def tokenizer_text(tokenizer: Any) -> str | None:
     return str(backend.to_str())
 
 
-def _start(output: Path, plan: dict[str, Any], state: Any) -> None:
+def _start(output: Path, plan: Json, state: Any) -> None:
     """Makes the folder, or checks that what is in it belongs to this text, model and these settings."""
 
     def prepare() -> None:
@@ -449,7 +451,7 @@ def _start(output: Path, plan: dict[str, Any], state: Any) -> None:
         state.wait_for_everyone()
 
 
-def count_truncated(model: Any, texts: list[str]) -> int:
+def count_truncated(model: SentenceTransformer, texts: list[str]) -> int:
     """How many texts the length limit of a SentenceTransformer cuts."""
     limit = model.max_seq_length or NO_LIMIT
     # A token is a byte or more, so only these can be too long.
@@ -457,13 +459,13 @@ def count_truncated(model: Any, texts: list[str]) -> int:
     return sum(length > limit for length in count_tokens(model, long))
 
 
-def report_truncated(number: int, model: Any, where: str = "") -> None:
+def report_truncated(number: int, model: SentenceTransformer, where: str = "") -> None:
     """Says on stderr how many texts the length limit of a SentenceTransformer has cut, if it has cut any."""
     if number:
         print(f"{number:,} texts were longer than {model.max_seq_length} tokens and were cut{where}.", file=sys.stderr)
 
 
-def count_tokens(model: Any, texts: list[str]) -> list[int]:
+def count_tokens(model: SentenceTransformer, texts: list[str]) -> list[int]:
     """The tokens of each text before any limit; 0 where a SentenceTransformer has no tokenizer that tells."""
     tokenizer = getattr(model, "tokenizer", None)
     if not texts or not callable(tokenizer):
@@ -491,7 +493,7 @@ def process_state() -> Any:
     return state
 
 
-def load_encoder(name: str, trust_remote_code: bool = False, device: Any = None) -> Any:
+def load_encoder(name: str, trust_remote_code: bool = False, device: torch.device | str | None = None) -> Any:
     """A SentenceTransformer from a folder or from the Hub; a folder of this package is checked first.
 
     Raises:

@@ -17,14 +17,14 @@ import shutil
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from hf_meanmax.checkpoint.folder import check_checkpoint, checkpoint_folder, saved_normalization
-from hf_meanmax.files import replacing_folder
+from hf_meanmax.files import Json, replacing_folder
 from hf_meanmax.inference import onnx_encoder
 from hf_meanmax.modeling.configuration_base import NO_LIMIT
 from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
@@ -32,6 +32,9 @@ from hf_meanmax.modeling.encoders import RecurrentLayer
 
 from .encode import unit_rows
 from .onnx_encoder import INT8_MODEL, MODEL, SETTINGS, TOKENIZER, OnnxEncoder
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 ONNX_FOLDER = "onnx"
 REPORT, CODE = "report.json", "encoder.py"
@@ -54,7 +57,7 @@ def export_onnx(
     *,
     int8: bool = True,
     texts: Sequence[str] = TEXTS,
-) -> dict[str, Any]:
+) -> Json:
     """Writes a checkpoint's encoder as ONNX: token ids and mask -> what `SentenceTransformer.encode` gives.
 
     Batch and length are free; padding stands on the right.
@@ -103,7 +106,7 @@ def export_onnx(
         "split_special_tokens": bool(getattr(tokenizer, "split_special_tokens", False)),
     }
     expected = _encode(module, tokenizer, texts, settings["max_tokens"])
-    report: dict[str, Any] = {}
+    report: Json = {}
     with replacing_folder(folder, _OWNED) as partial:
         _write_model(_exportable(module), tokenizer(list(_EXAMPLE), padding=True, return_tensors="pt"), partial / MODEL)
         if int8:
@@ -137,7 +140,9 @@ def _check_vectors(vectors: np.ndarray, expected: np.ndarray, name: str) -> None
 
 
 @torch.no_grad()
-def _encode(module: Any, tokenizer: Any, texts: Sequence[str], max_tokens: int | None) -> np.ndarray:
+def _encode(
+    module: Any, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_tokens: int | None
+) -> np.ndarray:
     """What torch gives, a text at a time."""
     limit = {} if max_tokens is None else {"truncation": True, "max_length": max_tokens}
     batches = (tokenizer([text], return_tensors="pt", **limit) for text in texts)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hf_meanmax.data import BatchPlan
 from hf_meanmax.progress import progress_bar
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
 # Up to so many tokens, texts fill a batch; of longer ones fewer are decoded together.
 _LONG_TEXT = 64
 
 
 def reconstruct(
-    model: Any,
-    tokenizer: Any,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     texts: Sequence[str],
     batch_size: int = 256,
     show_progress: bool = False,

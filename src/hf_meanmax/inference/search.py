@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hf_meanmax.extras import require
-from hf_meanmax.files import replacing_folder
+from hf_meanmax.files import Json, replacing_folder
 from hf_meanmax.inference.compression import PCA, Compression
 from hf_meanmax.inference.embedding_files import (
     COMPRESSION,
@@ -198,7 +198,7 @@ class SentenceIndex:
         is_rescored = model is not None and rescore > 0 and self.manifest["is_lossy"]
         wanted = k * (rescore if is_rescored else 1)
         found = self._candidates(vectors, wanted, queries if skip_identical else None)
-        if is_rescored and any(found):
+        if model is not None and is_rescored and any(found):
             # Vectors before they were compressed.
             full = EncodeSettings(max_length=self.encoding.max_length, normalize=self.encoding.normalize)
             anchors = embed_texts(model, list(queries or ()), full, None, batch_size)
@@ -255,7 +255,7 @@ def build_index(
     recall_queries: int = 1000,
     max_memory: int | None = None,
     show_progress: bool = True,
-) -> dict[str, Any]:
+) -> Json:
     """Builds an index of embeddings, streamed from their files; the folder is there whole or not at all.
 
     Args:
@@ -314,7 +314,7 @@ def build_index(
     return manifest
 
 
-def _encoded_folder(paths: Sequence[Path]) -> dict[str, Any] | None:
+def _encoded_folder(paths: Sequence[Path]) -> Json | None:
     """The manifest of `encode`, where the source is a folder of it."""
     if not any(path.is_dir() for path in paths):
         return None
@@ -458,7 +458,7 @@ def _set_effort(index: Any, nprobe: int, ef_search: int) -> None:
         index.hnsw.efSearch = ef_search
 
 
-def _read_index_manifest(folder: Path) -> dict[str, Any]:
+def _read_index_manifest(folder: Path) -> Json:
     path = folder / INDEX_MANIFEST
     if not path.is_file():
         partial = folder.with_name(f".{folder.name}.partial")
@@ -467,7 +467,7 @@ def _read_index_manifest(folder: Path) -> dict[str, Any]:
             hint = f" It is a folder of embeddings: index it with --embeddings {folder}."
         raise FileNotFoundError(f"{folder} is no index: it has no {INDEX_MANIFEST}.{hint}")
     try:
-        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        manifest: Json = json.loads(path.read_text(encoding="utf-8"))
         if manifest["format_version"] != INDEX_FORMAT_VERSION:
             raise ValueError(f"format {manifest['format_version']}, expected {INDEX_FORMAT_VERSION}")
         files = dict(manifest["files"])

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hf_meanmax.data.corpus import Corpus, CorpusLines
 
 from .reconstruct import reconstruct
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
 _LINES = 2048
 
 
 def translate_corpus(
-    model: Any, tokenizer: Any, target_tokenizer: Any, corpus: Corpus, *, batch_size: int = 64, **generation: Any
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    target_tokenizer: PreTrainedTokenizerBase,
+    corpus: Corpus,
+    *,
+    batch_size: int = 64,
+    **generation: Any,
 ) -> Iterator[str]:
     """The translation of each line, in order and in constant memory; a blank line stays blank.
 

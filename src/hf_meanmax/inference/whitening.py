@@ -11,7 +11,7 @@ encodes wherever the old one does; its vectors cannot be decoded.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,11 +19,14 @@ import torch
 from .compression import PCA, check_finite, require_pca
 from .encode import encode_texts
 
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
 # Of the largest variance: less is rounding, and would be blown up to as much as the rest.
 _LEAST_VARIANCE = 1e-7
 
 
-def whiten(model: Any, texts: Sequence[str], dimension: int = 256, batch_size: int = 64) -> PCA:
+def whiten(model: SentenceTransformer, texts: Sequence[str], dimension: int = 256, batch_size: int = 64) -> PCA:
     """Gives a SentenceTransformer a last module that whitens its vectors.
 
     Args:

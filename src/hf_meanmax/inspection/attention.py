@@ -15,16 +15,19 @@ import sys
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hf_meanmax.checkpoint.folder import check_checkpoint, checkpoint_folder, full_auto_class
-from hf_meanmax.files import replacing_folder
+from hf_meanmax.files import Json, replacing_folder
 from hf_meanmax.plots.attention import ReadText, attention_page, plot_head_maps
 from hf_meanmax.plots.figures import save_figure
 
 from .decoding import inner_attention_weights, token_texts
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 ATTENTION_FILE = "attention.json"
 ATTENTION_PAGE = "attention.html"
@@ -45,7 +48,7 @@ def read_texts(checkpoints: Sequence[str | os.PathLike[str]], texts: Sequence[st
     paths = [checkpoint_folder(name) for name in checkpoints]
     names = short_names([str(path) for path in paths])
     cut: list[list[str]] = []
-    weights: list[dict[str, Any]] = [{} for _ in texts]
+    weights: list[Json] = [{} for _ in texts]
     said: list[dict[str, str]] = [{} for _ in texts]
     for path, name in zip(paths, names, strict=True):
         encoder, classifier, tokenizer = _load(path)
@@ -75,7 +78,7 @@ def _load(path: Path) -> tuple[Any, Any, Any]:
 
 
 @torch.no_grad()
-def _label(classifier: Any, tokenizer: Any, text: str) -> str:
+def _label(classifier: Any, tokenizer: PreTrainedTokenizerBase, text: str) -> str:
     logits = classifier(**tokenizer([text], return_tensors="pt").to(classifier.device)).logits[0].float()
     if classifier.config.problem_type == "regression":
         return f"{logits[0].item():.2f}"

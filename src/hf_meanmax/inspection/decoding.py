@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from hf_meanmax.files import replacing_folder
+from hf_meanmax.files import Json, replacing_folder
 from hf_meanmax.plots.alignment import (
     alignment_page,
     attention_by_position,
@@ -31,6 +31,11 @@ from hf_meanmax.plots.alignment import (
 from hf_meanmax.plots.attention import plot_head_maps
 from hf_meanmax.plots.decoding import GATE_QUANTILES, plot_latent_attention, plot_latent_gates
 from hf_meanmax.plots.figures import save_figure
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from hf_meanmax.modeling.configuration_base import LatentConfig
 
 INSPECTION_FILE = "inspection.json"
 ALIGNMENT_PAGE = "alignments.html"
@@ -71,7 +76,12 @@ class DecodingRecord:
 
 
 @torch.no_grad()
-def record_decoding(model: Any, tokenizer: Any, text: str, target_tokenizer: Any = None) -> DecodingRecord:
+def record_decoding(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    text: str,
+    target_tokenizer: PreTrainedTokenizerBase = None,
+) -> DecodingRecord:
     """Encodes a text, says it again (or its translation) greedily, and records what the decoder reads of the rows.
 
     The record is that of one forward pass over what was said, which equals the steps of the generation.
@@ -110,7 +120,7 @@ def record_decoding(model: Any, tokenizer: Any, text: str, target_tokenizer: Any
 
 @torch.no_grad()
 def inner_attention_weights(
-    encoder: Any, tokenizer: Any, texts: Iterable[str], batch_size: int = 64
+    encoder: Any, tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], batch_size: int = 64
 ) -> Iterator[np.ndarray]:
     """The weights `(L, N)` of each text's tokens in the rows of an encoder's inner attention.
 
@@ -128,7 +138,7 @@ def inner_attention_weights(
 
 
 @contextmanager
-def _written_out_attention(model: Any) -> Iterator[None]:
+def _written_out_attention(model: PreTrainedModel) -> Iterator[None]:
     """The fast implementations of attention give no weights."""
     usual = model.config._attn_implementation
     model.set_attn_implementation("eager")
@@ -143,7 +153,7 @@ def _stacked(layers: Sequence[torch.Tensor] | None) -> np.ndarray | None:
     return np.stack([layer[0].float().cpu().numpy() for layer in layers]) if layers else None
 
 
-def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
+def token_texts(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
     """Each token as it reads."""
     if type(tokenizer.backend_tokenizer.model).__name__ == "WordLevel":
         return tokenizer.convert_ids_to_tokens(ids)
@@ -152,12 +162,12 @@ def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
 
 
 def write_inspection(
-    model: Any,
-    tokenizer: Any,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     texts: Sequence[str],
     folder: str | os.PathLike[str],
     name: str = "",
-    target_tokenizer: Any = None,
+    target_tokenizer: PreTrainedTokenizerBase = None,
     position_texts: Iterable[str] | None = None,
 ) -> list[DecodingRecord]:
     """Records the decoding of each text; writes figures and inspection.json, all of them or none.
@@ -217,9 +227,9 @@ def write_inspection(
     return records
 
 
-def _numbers(record: DecodingRecord, gated_rows: Sequence[str]) -> dict[str, Any]:
+def _numbers(record: DecodingRecord, gated_rows: Sequence[str]) -> Json:
     """A record as JSON: attention by layer, head, step and row; of the gates mean and quantiles over the dimensions."""
-    numbers: dict[str, Any] = {
+    numbers: Json = {
         "text": record.text,
         "reconstruction": record.reconstruction,
         "tokens": record.tokens,
@@ -246,7 +256,7 @@ def _rounded(values: np.ndarray) -> Any:
     return values.astype(np.float64).round(6).tolist()
 
 
-def _draw(record: DecodingRecord, config: Any, folder: Path, name: str) -> None:
+def _draw(record: DecodingRecord, config: LatentConfig, folder: Path, name: str) -> None:
     """One set of figures a layer, and the alignment where there is one."""
     rows = config.pooling_rows if config.has_latents else record.source_tokens
     if record.word_weights is not None:

@@ -7,6 +7,8 @@ from torch import nn
 from transformers.cache_utils import Cache
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs
 
 # Tokens up to which attention written out needs little memory.
 _SHORT = 256
@@ -20,7 +22,7 @@ def eager_attention_forward(
     attention_mask: torch.Tensor | None,
     scaling: float,
     dropout: float = 0.0,
-    **kwargs: Any,
+    **kwargs: Unpack[TransformersKwargs],
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention written out (eq. 5-6): returns `(B, Nq, heads, d_k)` and the weights `(B, heads, Nq, Nk)`."""
     scores = torch.matmul(query, key.transpose(2, 3)) * scaling
@@ -33,7 +35,7 @@ def eager_attention_forward(
     return torch.matmul(dropped, value).transpose(1, 2), weights
 
 
-def _unweighted_eager_attention(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
+def _unweighted_eager_attention(*args: Any, **kwargs: Unpack[TransformersKwargs]) -> tuple[torch.Tensor, None]:
     return eager_attention_forward(*args, **kwargs)[0], None
 
 
@@ -108,7 +110,7 @@ class MultiHeadAttention(nn.Module):
         attention_mask: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
         projected: torch.Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """`(B, Nq, query_size)` -> `(B, Nq, hidden_size)` and, with eager attention, weights `(B, heads, Nq, Nk)`.
 

@@ -8,6 +8,8 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.configuration_utils import PreTrainedConfig
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs
 
 from .classifiers import RowwiseLinear
 from .configuration_base import LatentConfig
@@ -39,7 +41,7 @@ class LatentPreTrainedModel(PreTrainedModel):
         r"^teacher_head\.", r"^classifier\.",
     ]  # fmt: skip
 
-    def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Unpack[TransformersKwargs]) -> None:
         # Fields may have been set one by one, as `from_pretrained(folder, field=...)` does.
         config.check()
         super().__init__(config, *args, **kwargs)
@@ -71,7 +73,7 @@ class LatentPreTrainedModel(PreTrainedModel):
                     parameter[module.hidden_size : 2 * module.hidden_size] = 1.0
 
     @classmethod
-    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+    def from_pretrained(cls, *args: Any, **kwargs: Unpack[TransformersKwargs]) -> Any:
         """[`~transformers.PreTrainedModel.from_pretrained`]; a frozen word table stays frozen."""
         loaded = super().from_pretrained(*args, **kwargs)
         # transformers puts new parameters in place of those that the constructor made, and all of them train.
@@ -99,7 +101,7 @@ class LatentPreTrainedModel(PreTrainedModel):
         self.config.input_vocab_size = self.config.vocab_size
         return table
 
-    def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
+    def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Unpack[TransformersKwargs]) -> None:
         """[`~transformers.PreTrainedModel.save_pretrained`]; with an `auto_map` in the configuration, with the code."""
         cls, registered = type(self), type(self)._auto_class
         own = self.config.auto_class_names.get(cls.__name__)

@@ -102,7 +102,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
         """What the decoder reads of token ids `(B, N)`: Z `(B, L, latent_width)`, or the hidden states `(B, N, d)`
         where there are no rows."""
@@ -199,7 +199,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         attention_mask: torch.Tensor | None = None,
         decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> DecoderOutput:
         """The decoder's states `(B, T, d)` under teacher forcing.
 
@@ -269,7 +269,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         latents: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> DecoderOutput:
         """An autoregressive decoder over the words `(B, T)` that precede the targets."""
         steps = decoder_input_ids.shape[1]
@@ -286,7 +286,11 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         return decoder(inputs, latents, attention_mask=attention_mask, past_key_values=past_key_values, **kwargs)
 
     def _predict(
-        self, latents: torch.Tensor, decoder_input_ids: torch.Tensor | None, labels: torch.Tensor | None, **kwargs: Any
+        self,
+        latents: torch.Tensor,
+        decoder_input_ids: torch.Tensor | None,
+        labels: torch.Tensor | None,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> DecoderOutput:
         """A non-autoregressive decoder, over as many places as there are labels."""
         if decoder_input_ids is not None:

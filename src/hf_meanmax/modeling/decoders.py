@@ -8,6 +8,8 @@ from torch import nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs
 
 from .attention import AdditiveAttention, MultiHeadAttention
 from .convolution import convolve
@@ -40,7 +42,7 @@ class CausalLayer(SequenceLayer):
         attention_mask: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
         latent_mask: torch.Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
         """`(B, T, input_size)` and Z `(B, L, latent_width)` -> `(B, T, hidden_size)`."""
         attended, _ = self.attention(
@@ -51,7 +53,11 @@ class CausalLayer(SequenceLayer):
         return self.read(self.attention_norm(attended), latents, latent_mask, **kwargs)
 
     def read(
-        self, attended: torch.Tensor, latents: torch.Tensor, latent_mask: torch.Tensor | None, **kwargs: Any
+        self,
+        attended: torch.Tensor,
+        latents: torch.Tensor,
+        latent_mask: torch.Tensor | None,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
         """The output `(B, T, d)` of the attended states `(B, T, d)` and Z `(B, L, latent_width)`."""
         raise NotImplementedError
@@ -65,7 +71,11 @@ class LatentAttentionLayer(CausalLayer):
         self.latent_attention = MultiHeadAttention(config, config.hidden_size, config.latent_width, layer_idx)
 
     def read(
-        self, attended: torch.Tensor, latents: torch.Tensor, latent_mask: torch.Tensor | None, **kwargs: Any
+        self,
+        attended: torch.Tensor,
+        latents: torch.Tensor,
+        latent_mask: torch.Tensor | None,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
         # The L projected rows are recomputed at each step: cheaper than a cache for them.
         context, _ = self.latent_attention(attended, key_value_states=latents, attention_mask=latent_mask, **kwargs)
@@ -81,7 +91,11 @@ class LatentGateLayer(CausalLayer):
         self.latent_gates = LatentGates(config)
 
     def read(
-        self, attended: torch.Tensor, latents: torch.Tensor, latent_mask: torch.Tensor | None, **kwargs: Any
+        self,
+        attended: torch.Tensor,
+        latents: torch.Tensor,
+        latent_mask: torch.Tensor | None,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
         states = self.output_norm(self.feed_forward(attended) + attended)
         gated, _ = self.latent_gates(states, latents)
@@ -127,7 +141,7 @@ class RecurrentDecoderLayer(SequenceLayer):
         latents: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
         """`(B, T, input_size)`, Z `(B, L, d)` and mask `(B, past + T)` -> `(B, T, d)`."""
         start = self.first_state(latents)
@@ -158,7 +172,7 @@ class ContextGRULayer(SequenceLayer):
         latents: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
         """`(B, T, input_size)`, Z `(B, L, d)` and mask `(B, past + T)` -> `(B, T, d)`."""
         context = latents.flatten(1).unsqueeze(1).expand(-1, hidden_states.shape[1], -1)
@@ -209,7 +223,7 @@ class ConditionalGRULayer(SequenceLayer):
         attention_mask: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
         latent_mask: torch.Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
         """`(B, T, input_size)`, Z `(B, L, latent_width)`, masks `(B, past + T)` and `(B, L)` -> `(B, T, d)`."""
         steps, dtype = hidden_states.shape[1], hidden_states.dtype
@@ -292,7 +306,7 @@ class CausalConvolutionLayer(SequenceLayer):
         latents: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
         """`(B, T, embedding_size)`, Z `(B, L, d)` and mask `(B, past + T)` -> `(B, T, last of decoder_channels)`."""
         steps = hidden_states.shape[1]
@@ -344,7 +358,7 @@ class NonAutoregressiveLayer(SequenceLayer):
             channels = [2 * units, channels[-1]]
         self.convolutions = make_convolutions(channels, self.width)
 
-    def forward(self, latents: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    def forward(self, latents: torch.Tensor, **kwargs: Unpack[TransformersKwargs]) -> torch.Tensor:
         """Z `(B, L, d)` -> `(B, N, last of decoder_channels)`."""
         states = self.expansion(latents.flatten(1)).unflatten(1, (self.places, -1)).relu()
         if self.gru is not None:
@@ -382,7 +396,7 @@ class AutoregressiveDecoder(nn.Module):
         attention_mask: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
         latent_mask: torch.Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
         """Vectors `(B, T, embedding_size)` of the preceding tokens, Z `(B, L, latent_width)` -> `(B, T, d)`.
 
@@ -411,7 +425,9 @@ class NonAutoregressiveDecoder(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList([NonAutoregressiveLayer(config, 0)])
 
-    def forward(self, inputs: None, latents: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def forward(
+        self, inputs: None, latents: torch.Tensor, *args: Any, **kwargs: Unpack[TransformersKwargs]
+    ) -> torch.Tensor:
         """Z `(B, L, d)` -> `(B, N, last of decoder_channels)`."""
         return self.layers[0](latents, **kwargs)
 

@@ -1,11 +1,11 @@
 """From token vectors (B, N, embedding_size) to hidden states (B, N, hidden_size)."""
 
-from typing import Any
-
 import torch
 from torch import nn
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.masking_utils import create_bidirectional_mask
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs
 
 from .attention import MultiHeadAttention
 from .convolution import convolve
@@ -35,7 +35,7 @@ class SelfAttentionLayer(SequenceLayer):
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         projected: torch.Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
         """`(B, N, input_size)` -> `(B, N, hidden_size)`; `projected` as [`~layers.MultiHeadAttention`] takes it."""
         attended, _ = self.attention(hidden_states, attention_mask=attention_mask, projected=projected, **kwargs)
@@ -59,7 +59,10 @@ class RecurrentLayer(SequenceLayer):
         self.dropout = nn.Dropout(config.hidden_dropout if layer_idx > 0 else 0.0)
 
     def forward(
-        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
         """`(B, N, input_size)` and mask `(B, N)` -> `(B, N, hidden_size)`."""
         return run_recurrent(self.network, self.dropout(hidden_states), attention_mask)
@@ -81,7 +84,10 @@ class ConvolutionalLayer(SequenceLayer):
         self.dropout = nn.Dropout(config.hidden_dropout if layer_idx > 0 else 0.0)
 
     def forward(
-        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
         """`(B, N, input_size)` and mask `(B, N)` -> `(B, N, hidden_size)`."""
         if attention_mask is not None:
@@ -108,7 +114,10 @@ class WideningLayer(SequenceLayer):
         self.dropout = nn.Dropout(config.hidden_dropout if layer_idx > 0 else 0.0)
 
     def forward(
-        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
         """`(B, N, input_size)` and mask `(B, N)` -> `(B, N, hidden_size / num_hidden_layers)`."""
         if attention_mask is not None:
@@ -140,7 +149,7 @@ class LayeredEncoder(nn.Module):
         inputs: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         projected: torch.Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
         """Token vectors `(B, N, embedding_size)` and mask `(B, N)` -> `(B, N, hidden_size)`; where the first layer's
         projections `(B, N, 3 * hidden_size)` are at hand it reads them alone.

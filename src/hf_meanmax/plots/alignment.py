@@ -5,12 +5,15 @@ from __future__ import annotations
 import colorsys
 import html
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .figures import new_figure
 from .labels import TokenAxis
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LEAST_WEIGHT = 0.01  # thinner lines are left out (compound attention, figure 5.11)
 _THICKEST = 7.0  # points, for a weight of 1
@@ -33,7 +36,7 @@ def induced_alignment(row_weights: np.ndarray, word_weights: np.ndarray) -> np.n
     return rows.T[:, :, None] * words[:, None, :]
 
 
-def plot_alignment(source_tokens: Sequence[str], target_tokens: Sequence[str], alignment: np.ndarray) -> Any:
+def plot_alignment(source_tokens: Sequence[str], target_tokens: Sequence[str], alignment: np.ndarray) -> Figure:
     """Source above, what was said below, and a line between each pair of tokens, as thick as their weight and in the
     colour of the head; weights below 0.01 are left out (compound attention, figure 5.11 a, b).
 
@@ -104,7 +107,7 @@ def attention_by_position(word_weights: Iterable[np.ndarray], bins: int = 20, sh
     return total / count
 
 
-def plot_attention_by_position(profile: np.ndarray) -> Any:
+def plot_attention_by_position(profile: np.ndarray) -> Figure:
     """A panel a head of [`attention_by_position`] (compound attention, figure 5.11 c)."""
     profile = np.asarray(profile, dtype=np.float64)
     heads, bins = profile.shape

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from .alignment import checked_weights
 from .figures import new_figure
 from .labels import TokenAxis
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _SHADES = (231, 224, 217, 210, 203, 196)  # of a terminal's 256 colours, from white to red
 _RED = "c0392b"
@@ -32,7 +35,7 @@ class ReadText(NamedTuple):
     said: Mapping[str, str] = {}
 
 
-def plot_head_maps(tokens: Sequence[str], weights: np.ndarray | Mapping[str, np.ndarray]) -> Any:
+def plot_head_maps(tokens: Sequence[str], weights: np.ndarray | Mapping[str, np.ndarray]) -> Figure:
     """The weights that each head gives the words of a text, a row a head, and their sum divided by the number of heads
     (structured self-attentive embedding, figures 1-2; compound attention, figure 5.11).
 

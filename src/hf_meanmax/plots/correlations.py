@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .figures import new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _CELL = 0.42  # inches
 _DARK = 0.75  # correlations beyond this need light text
@@ -18,7 +21,7 @@ def plot_correlations(
     matrix: np.ndarray,
     lower: np.ndarray | None = None,
     groups: tuple[str, str] | None = None,
-) -> Any:
+) -> Figure:
     """Correlations between metrics as a heat map with a number in each cell (Cifka 2018, figure 5.9).
 
     Positive ones are green, negative ones pink, and cells without a value grey.

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .figures import new_figure
 from .labels import TokenAxis
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _ROW = 0.34  # inches
 _MOST_BINS = 64
@@ -17,7 +21,7 @@ GATE_QUANTILES = (0.1, 0.9)
 
 def plot_latent_attention(
     tokens: Sequence[str], attentions: np.ndarray, row_names: Sequence[str], per_head: bool = False
-) -> Any:
+) -> Figure:
     """The decoder's attention over the latent rows at each step as a heat map (Zhang, Wu, Li and Li 2018, figure 2).
 
     Args:
@@ -59,7 +63,7 @@ def plot_latent_attention(
     return figure
 
 
-def plot_latent_gates(tokens: Sequence[str], gates: np.ndarray, row_names: Sequence[str]) -> Any:
+def plot_latent_gates(tokens: Sequence[str], gates: np.ndarray, row_names: Sequence[str]) -> Figure:
     """The gates on the latent rows over time (sigma in equations 19-20 of Zhang, Wu, Li and Zhang).
 
     Above, the mean over the dimensions of each row as a line, and the range from their 10 % to their 90 % quantile;
@@ -117,7 +121,7 @@ def sorted_bins(values: np.ndarray, most: int = _MOST_BINS) -> np.ndarray:
     return np.stack([values[:, part].mean(axis=1) for part in parts])
 
 
-def _add_scale(figure: Any, image: Any, axes: Sequence[Any], label: str, width: float) -> None:
+def _add_scale(figure: Figure, image: Any, axes: Sequence[Axes] | np.ndarray, label: str, width: float) -> None:
     """The colour bar of a heat map, as wide in a wide figure as in a narrow one."""
     scale = figure.colorbar(image, ax=axes, fraction=0.15 / width, pad=0.1 / width, aspect=4 + 4 * len(axes))
     scale.set_label(label, size=8)

@@ -8,7 +8,10 @@ import unicodedata
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # Sans-serif fonts of Chinese, Japanese and Korean as systems ship them; any other font that helps comes after these.
 _CJK_FONTS = (
@@ -125,7 +128,7 @@ class TokenAxis:
         self.width = step * len(tokens)
         self.height = _LINE if self._is_level else longest
 
-    def apply(self, axes: Any) -> None:
+    def apply(self, axes: Axes) -> None:
         """Labels the steps of matplotlib axes."""
         places = range(0, len(self._labels), self._every)
         labels = [self._labels[place] for place in places]

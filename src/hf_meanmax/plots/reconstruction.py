@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hf_meanmax.metrics import count_label, length_bins, metric_label
 
 from .figures import new_figure
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 _MARKERS = "os^Dv<>pX*"
 
 
-def plot_by_length(systems: Mapping[str, Sequence[Mapping[str, Any]]], metric: str = "bleu") -> Any:
+def plot_by_length(systems: Mapping[str, Sequence[Mapping[str, Any]]], metric: str = "bleu") -> Figure:
     """A score over the length of the text (Zhang, Wu, Li and Zhang, figure 2), one line a system.
 
     Under each bin stands its number of texts.

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from hf_meanmax.files import Json
 from hf_meanmax.metrics import is_percentage, kind_name
 from hf_meanmax.plots.figures import new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Evaluated(Protocol):
@@ -32,7 +36,7 @@ _MARKERS = "oDsPX*h8"
 _CONTROL_MARKERS = "v^<>1234"
 
 
-def plot_scores(results: Sequence[Evaluated]) -> Any:
+def plot_scores(results: Sequence[Evaluated]) -> Figure:
     """Draws the main score of each task: models as filled marks, controls as open ones with bars of one deviation.
 
     Args:
@@ -62,7 +66,7 @@ def plot_scores(results: Sequence[Evaluated]) -> Any:
                     deviations.append(found[1])
             if kind is None:
                 marker = _MARKERS[results.index(one) % len(_MARKERS)]
-                style: dict[str, Any] = {"marker": marker, "color": colours[one.name], "markersize": 7}
+                style: Json = {"marker": marker, "color": colours[one.name], "markersize": 7}
                 name = one.name
             else:
                 marker = _CONTROL_MARKERS[kinds.index(kind) % len(_CONTROL_MARKERS)]
@@ -79,7 +83,7 @@ def plot_scores(results: Sequence[Evaluated]) -> Any:
     return figure
 
 
-def plot_gains(results: Sequence[Evaluated]) -> Any:
+def plot_gains(results: Sequence[Evaluated]) -> Figure:
     """Draws, for each task, the gain over the strongest control with its interval.
 
     Args:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
+
+from hf_meanmax.files import Json
 
 from .figures import new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def plot_systems(
@@ -15,7 +20,7 @@ def plot_systems(
     controls: Mapping[str, Sequence[float]],
     said: Mapping[str, Sequence[float]],
     label: str,
-) -> Any:
+) -> Figure:
     """Draws a line for each system, the best at the top: its score as a filled mark with a bar of one standard
     deviation over its runs, the strongest control as an open mark; in a panel beside, reconstruction BLEU.
 
@@ -35,7 +40,7 @@ def plot_systems(
     if not scores:
         raise ValueError("There is nothing to draw: no system has scores.")
     order = sorted(scores, key=lambda name: statistics.fmean(scores[name]))
-    panels: list[tuple[str, list[tuple[Mapping[str, Sequence[float]], dict[str, Any]]]]] = [
+    panels: list[tuple[str, list[tuple[Mapping[str, Sequence[float]], Json]]]] = [
         (label, [(controls, {"fmt": "o", "mfc": "none", "color": "0.45", "label": "strongest control"}),
                  (scores, {"fmt": "o", "color": "C0", "label": "system"})])
     ]  # fmt: skip

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .figures import new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _FEW_POINTS = 20  # are shown one by one
 
 
-def plot_training(runs: Mapping[str, Sequence[Mapping[str, Any]]], metrics: Sequence[str]) -> Any:
+def plot_training(runs: Mapping[str, Sequence[Mapping[str, Any]]], metrics: Sequence[str]) -> Figure:
     """Metrics of runs over their steps: a panel for each metric, a line for each run that has it.
 
     Args:

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from hf_meanmax.evaluation.reconstruction import ReconstructionSettings
+from hf_meanmax.files import Json
 
 ROWS, TABLE, FIGURE, RUNS, SYSTEM, EXPANDED = "rows.json", "table.md", "systems.png", "runs", "system.json", "expanded"
 
@@ -47,14 +48,14 @@ class Plan:
         written: by system, what its row depends on as the plan has it: a row stays finished wherever the folders lie.
     """
 
-    systems: dict[str, dict[str, Any]]
-    common: dict[str, Any] = field(default_factory=dict)
+    systems: dict[str, Json]
+    common: Json = field(default_factory=dict)
     groups: dict[str, str] = field(default_factory=dict)
     prepare: list[dict[str, str]] = field(default_factory=list)
-    evaluate: dict[str, Any] = field(default_factory=lambda: dict(_EVALUATE))
-    reconstruct: dict[str, Any] = field(default_factory=dict)
+    evaluate: Json = field(default_factory=lambda: dict(_EVALUATE))
+    reconstruct: Json = field(default_factory=dict)
     cards: dict[str, str] = field(default_factory=dict)
-    written: dict[str, dict[str, Any]] = field(default_factory=dict)
+    written: dict[str, Json] = field(default_factory=dict)
 
 
 def list_plans() -> list[str]:
@@ -114,7 +115,7 @@ def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
             raise ValueError(
                 f"{path}: `{name}` of `evaluate` is {content['evaluate'][name]!r}; give one like {example}."
             )
-    systems: dict[str, dict[str, Any]] = {}
+    systems: dict[str, Json] = {}
     groups, written = {}, {}
     parts = {"prepare": as_written.get("prepare", []), "reconstruct": as_written.get("reconstruct", {})}
     parts["evaluate"] = {**_EVALUATE, **as_written.get("evaluate", {})}
@@ -138,7 +139,7 @@ def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
     return Plan(**{**content, "systems": systems, "groups": groups, "written": written})
 
 
-def _with_seeds(name: str, system: Mapping[str, Any], path: Path) -> dict[str, dict[str, Any]]:
+def _with_seeds(name: str, system: Mapping[str, Any], path: Path) -> dict[str, Json]:
     """The system, or one for each of its `seeds`."""
     settings = {key: value for key, value in system.items() if key != "seeds"}
     seeds = system.get("seeds")

@@ -45,7 +45,7 @@ from hf_meanmax.evaluation.reconstruction import ReconstructionSettings, score_c
 from hf_meanmax.evaluation.report import Results
 from hf_meanmax.evaluation.runner import package_versions
 from hf_meanmax.evaluation.suite import control_kinds, load_tasks
-from hf_meanmax.files import replacing_file
+from hf_meanmax.files import Json, replacing_file
 from hf_meanmax.training.checkpoints import CHECKPOINTS, METRICS_FILE, Checkpoints
 
 from .plan import EXPANDED, ROWS, RUNS, SYSTEM, Plan, as_text, fill_in, folder_name, is_finished, split_command
@@ -128,7 +128,7 @@ def _check_evaluation(plan: Plan, names: Sequence[str], data: str | Path) -> Non
     """Checks at once what would end an evaluation hours later."""
     load_tasks(plan.evaluate["tasks"], data, not plan.evaluate["any_size"])
     for kinds in {plan.systems[name].get("controls", plan.evaluate["controls"]) for name in names}:
-        control_kinds(kinds)
+        control_kinds(str(kinds))
 
 
 def _prepare(plan: Plan, output: Path) -> None:
@@ -162,11 +162,11 @@ def _written_steps(plan: Plan) -> list[dict[str, str]]:
     return next(iter(plan.written.values()))["prepare"]
 
 
-def _make_row(plan: Plan, name: str, data: Path, output: Path) -> dict[str, Any]:
+def _make_row(plan: Plan, name: str, data: Path, output: Path) -> Json:
     system, run = plan.systems[name], output / RUNS / folder_name(name)
     own = {part: fill_in(getattr(plan, part), {"{run}": str(run)}) for part in ("common", "evaluate", "reconstruct")}
     plan = replace(plan, **own)
-    row: dict[str, Any] = {"versions": package_versions(), "commands": []}
+    row: Json = {"versions": package_versions(), "commands": []}
     of_training = _of_training(plan.written[name]["system"])
     if "recipe" in system:
         made = _made_by(output)
@@ -264,11 +264,11 @@ def _as_typed(command: Sequence[str]) -> str:
     return shlex.join(["python" if part == sys.executable else part for part in command])
 
 
-def _of_training(system: Mapping[str, Any]) -> dict[str, Any]:
+def _of_training(system: Mapping[str, Any]) -> Json:
     return {key: value for key, value in system.items() if key != "controls"}
 
 
-def _train(command: Sequence[str], run: Path, settings: dict[str, Any], model: Path) -> None:
+def _train(command: Sequence[str], run: Path, settings: Json, model: Path) -> None:
     """Runs the command if its model is not there.
 
     Raises:

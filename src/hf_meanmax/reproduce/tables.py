@@ -10,7 +10,7 @@ from typing import Any
 
 from hf_meanmax.evaluation.markdown import markdown_table, markdown_text
 from hf_meanmax.evaluation.report import RESULTS, Results, write_report
-from hf_meanmax.files import replacing_file
+from hf_meanmax.files import Json, replacing_file
 from hf_meanmax.metrics import is_percentage
 from hf_meanmax.plots.figures import save_figure
 from hf_meanmax.plots.systems import plot_systems
@@ -131,7 +131,7 @@ def format_mean(values: Sequence[float | None], digits: int, scale: float = 1) -
     return shown if len(known) == 1 else f"{shown} \u00b1 {statistics.stdev(known):,.{digits}f}"
 
 
-def read_rows(output: Path) -> dict[str, Any]:
+def read_rows(output: Path) -> Json:
     path = output / ROWS
     try:
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

@@ -20,7 +20,7 @@ from hf_meanmax.evaluation.correlations import MIN_MODELS, correlation_matrix
 from hf_meanmax.evaluation.markdown import markdown_table, markdown_text
 from hf_meanmax.evaluation.report import RESULTS, Results
 from hf_meanmax.evaluation.text_scores import score_texts
-from hf_meanmax.files import replacing_file
+from hf_meanmax.files import Json, replacing_file
 from hf_meanmax.inference.encode import weights_fingerprint
 from hf_meanmax.inference.translate import translate_corpus
 from hf_meanmax.plots.correlations import plot_correlations
@@ -35,7 +35,7 @@ def score_translator(
     pairs: Mapping[str, tuple[Sequence[str], Sequence[str]]],
     batch_size: int = 64,
     known: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+) -> Json:
     """Cased BLEU (sacrebleu's 13a) of a checkpoint's greedy translations, and what it is.
 
     Args:
@@ -60,7 +60,7 @@ def score_translator(
     known = known or {}
     before = known.get("fingerprint", {})
     says = load_target_tokenizer(folder, config, tokenizer)
-    scores: dict[str, Any] = {
+    scores: Json = {
         "architecture": getattr(config, "architecture", None) or config.model_type,
         "heads": config.num_latents,
         "size": config.sentence_embedding_size,
@@ -103,7 +103,7 @@ def compare_translators(
     output: str | os.PathLike[str],
     results: str | os.PathLike[str] | None = None,
     batch_size: int = 64,
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Json]:
     """Writes a table and the numbers of translators and, of three or more, the heat map of correlations between BLEU
     and the scores of the representations. What was translated before, by the same weights, is not translated again.
 
@@ -122,7 +122,7 @@ def compare_translators(
     output.mkdir(parents=True, exist_ok=True)
     path = output / NUMBERS
     known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    systems: dict[str, dict[str, Any]] = {}
+    systems: dict[str, Json] = {}
     for name, folder in folders.items():
         found = score_translator(folder, pairs, batch_size, known.get(name))
         own = Path(results or "") / name / RESULTS

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from transformers import PreTrainedTokenizerFast
 
-from hf_meanmax.files import replacing_file
+from hf_meanmax.files import Json, replacing_file
 from hf_meanmax.progress import progress_bar
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class WordVectors:
         return _load_saved(Path(path))[0]
 
 
-def _load_saved(path: Path) -> tuple[WordVectors, dict[str, Any]]:
+def _load_saved(path: Path) -> tuple[WordVectors, Json]:
     try:
         with safe_open(path, framework="numpy") as file:
             details = json.loads((file.metadata() or {}).get("details", "{}"))

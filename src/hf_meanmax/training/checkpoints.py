@@ -8,7 +8,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
@@ -21,7 +21,10 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-from hf_meanmax.files import replacing_file, replacing_folder
+from hf_meanmax.files import Json, replacing_file, replacing_folder
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 METRICS_FILE, RESULTS_FILE, SETTINGS_FILE = "metrics.jsonl", "results.json", "settings.json"
 CHECKPOINTS = "checkpoints"
@@ -55,7 +58,7 @@ class Checkpoints:
         found = self.list()
         return found[-1] if found else None
 
-    def save(self, model: Any, optimizer: torch.optim.Optimizer, state: dict[str, Any], is_main: bool) -> Path:
+    def save(self, model: PreTrainedModel, optimizer: torch.optim.Optimizer, state: Json, is_main: bool) -> Path:
         """Writes a checkpoint; every process must call this, the main one writes.
 
         `state` holds plain values, `step` among them, and `best_step`, whose checkpoint is not removed.
@@ -95,7 +98,7 @@ class Checkpoints:
         self._remove_old(state.get("best_step"))
         return target
 
-    def read_state(self, path: Path) -> dict[str, Any]:
+    def read_state(self, path: Path) -> Json:
         """The plain values of a checkpoint.
 
         Raises:
@@ -103,7 +106,7 @@ class Checkpoints:
         """
         return _read(path / "state.json", _read_state)
 
-    def load(self, path: Path, model: Any, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    def load(self, path: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> Json:
         """Puts a checkpoint into model and optimizer; returns its plain values.
 
         Raises:
@@ -115,7 +118,7 @@ class Checkpoints:
         groups = state.pop("param_groups")
         for group in groups:
             group["params"] = [self.prefix + name for name in group["params"]]
-        moments: dict[str, Any] = {"state": {}, "param_groups": groups}
+        moments: Json = {"state": {}, "param_groups": groups}
         for name, tensor in tensors.items():
             parameter, _, key = name.rpartition(".")
             moments["state"].setdefault(self.prefix + parameter, {})[key] = tensor
@@ -126,7 +129,7 @@ class Checkpoints:
             raise ValueError(f"The checkpoint {path} belongs to another model: {error}") from error
         return state
 
-    def load_weights(self, path: Path, model: Any) -> None:
+    def load_weights(self, path: Path, model: PreTrainedModel) -> None:
         """Puts only the weights of a checkpoint into the model.
 
         Raises:
@@ -135,10 +138,10 @@ class Checkpoints:
         weights = _read(path / "model.safetensors", load_file)
         set_model_state_dict(model, self._prefixed(weights), options=StateDictOptions(full_state_dict=True))
 
-    def _own_names(self, entries: dict[str, Any]) -> dict[str, Any]:
+    def _own_names(self, entries: Json) -> Json:
         return {name.removeprefix(self.prefix): entry for name, entry in entries.items()}
 
-    def _prefixed(self, entries: dict[str, Any]) -> dict[str, Any]:
+    def _prefixed(self, entries: Json) -> Json:
         return {self.prefix + name: entry for name, entry in entries.items()}
 
     def _remove_old(self, best_step: int | None) -> None:
@@ -151,7 +154,7 @@ class Checkpoints:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _plain(tensors: dict[str, Any]) -> dict[str, torch.Tensor]:
+def _plain(tensors: Json) -> dict[str, torch.Tensor]:
     """Tensors that safetensors can write: contiguous, and none sharing memory with another."""
     seen: set[int] = set()
     plain = {}
@@ -162,7 +165,7 @@ def _plain(tensors: dict[str, Any]) -> dict[str, torch.Tensor]:
     return plain
 
 
-def _read(path: Path, read: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+def _read(path: Path, read: Callable[[Path], Json]) -> Json:
     try:
         return read(path)
     except (OSError, SafetensorError, ValueError) as error:
@@ -172,14 +175,14 @@ def _read(path: Path, read: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
         ) from error
 
 
-def _read_state(path: Path) -> dict[str, Any]:
+def _read_state(path: Path) -> Json:
     state = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(state, dict) or not isinstance(state.get("param_groups"), list):
         raise ValueError("it holds no state of a run")
     return state
 
 
-def claim_folder(folder: Path, settings: dict[str, Any], overwrite: bool = False) -> None:
+def claim_folder(folder: Path, settings: Json, overwrite: bool = False) -> None:
     """Writes a run's settings into its folder, which is made, or recognises the run that was begun there.
 
     A run that failed before its first checkpoint binds nobody to its settings. With `overwrite` what a run left in the
@@ -215,7 +218,7 @@ def claim_folder(folder: Path, settings: dict[str, Any], overwrite: bool = False
         )
 
 
-def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+def read_metrics(folder: str | os.PathLike[str]) -> list[Json]:
     """What a run of `scripts/pretrain.py` logged, in the order of its steps.
 
     Args:

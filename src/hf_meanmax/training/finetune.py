@@ -16,25 +16,28 @@ import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from hf_meanmax.checkpoint.folder import check_checkpoint, checkpoint_folder, save_checkpoint
 from hf_meanmax.data import Documents, LabelledTexts, SentenceFilter, read_labelled
-from hf_meanmax.files import replacing_file
+from hf_meanmax.files import Json, replacing_file
 from hf_meanmax.hardware import attention_for, keep_freed_memory, peak_memory_bytes, use_all_cores, uses_bf16
 
 from .checkpoints import CHECKPOINTS, RESULTS_FILE, claim_folder
 from .preparation import cache_folder, cached_store, digest, load_or_train_tokenizer, prepare_word_vectors, token_ids
 from .settings import FinetuneArguments
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
 _HELD_OUT_SHARE = 10
 _FREE_ON_RESUME = {"overwrite", "report_to", "cache_dir", "output_dir", "recipe"}
 
 
-def finetune(args: FinetuneArguments) -> dict[str, Any]:
+def finetune(args: FinetuneArguments) -> Json:
     """Trains as `args` say and writes `<output_dir>/model` and `<output_dir>/results.json`; resumes a run that was
     interrupted, and leaves a finished one as it is. The weights of the epoch that is best on the validation set are
     kept.
@@ -62,7 +65,7 @@ def finetune(args: FinetuneArguments) -> dict[str, Any]:
         latest = latest_checkpoint(folder / CHECKPOINTS, remove_partial=is_main)
         if (folder / RESULTS_FILE).is_file():
             # Finished: of its checkpoints only the best is left, from which it would be trained again.
-            finished: dict[str, Any] = json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))
+            finished: Json = json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))
             return finished
     # Trainer sets it too, but only after the model's new weights were drawn.
     set_seed(args.seed)
@@ -85,7 +88,7 @@ def finetune(args: FinetuneArguments) -> dict[str, Any]:
         callbacks=stopping,
     )
     trainer.train(resume_from_checkpoint=None if latest is None else str(latest))
-    results: dict[str, Any] = {
+    results: Json = {
         "examples": {"train": len(train), "validation": len(validation), "test": len(test)},
         "labels": labels,
         "unlabelled": train.unlabelled + validation.unlabelled + test.unlabelled,
@@ -251,7 +254,7 @@ def build_classifier(args: FinetuneArguments, train: LabelledTexts, labels: list
     """
     from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
-    head: dict[str, Any] = {"num_labels": len(labels) or 1, "problem_type": "single_label_classification"}
+    head: Json = {"num_labels": len(labels) or 1, "problem_type": "single_label_classification"}
     if labels:
         head |= {"id2label": dict(enumerate(labels)), "label2id": {name: i for i, name in enumerate(labels)}}
     else:
@@ -300,7 +303,9 @@ def build_classifier(args: FinetuneArguments, train: LabelledTexts, labels: list
     return model, tokenizer
 
 
-def encode_examples(texts: LabelledTexts, tokenizer: Any, labels: list[str], max_tokens: int) -> list[dict[str, Any]]:
+def encode_examples(
+    texts: LabelledTexts, tokenizer: PreTrainedTokenizerBase, labels: list[str], max_tokens: int
+) -> list[Json]:
     """Token ids, types for pairs, and the label's number of each example; `is_cut` tells whether a text was cut.
 
     Raises:
@@ -317,7 +322,7 @@ def encode_examples(texts: LabelledTexts, tokenizer: Any, labels: list[str], max
         parts = [
             ids[row] if len(ids[row]) <= max_tokens + 1 else [*ids[row][:max_tokens], ids[row][-1]] for ids in encoded
         ]
-        example: dict[str, Any] = {
+        example: Json = {
             "input_ids": [token for part in parts for token in part],
             "labels": numbers[label] if labels else _number(label),
             "is_cut": any(len(ids[row]) > max_tokens + 1 for ids in encoded),
@@ -362,7 +367,7 @@ def _penalty_trainer_class() -> Any:
             self.started = time.perf_counter()
             self.minutes_before: float | None = None
 
-        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+        def compute_loss(self, model: PreTrainedModel, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
             loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
             if outputs.get("attention_penalty") is not None:
                 self.penalties.append(outputs["attention_penalty"].detach())
@@ -383,7 +388,9 @@ def _penalty_trainer_class() -> Any:
     return PenaltyTrainer
 
 
-def _save(args: FinetuneArguments, model: Any, tokenizer: Any, folder: Path, results: dict[str, Any]) -> None:
+def _save(
+    args: FinetuneArguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, results: Json
+) -> None:
     shown = {name: results[name] for name in ("validation", "test", "minutes") if name in results}
     normalize = None if args.normalize == "none" else args.normalize
     save_checkpoint(

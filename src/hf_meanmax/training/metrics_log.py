@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import torch
 from accelerate import Accelerator
 
-from hf_meanmax.files import replacing_file
+from hf_meanmax.files import Json, replacing_file
 
 from .checkpoints import METRICS_FILE
 
@@ -29,7 +28,7 @@ class MetricsLog:
         self.accelerator = accelerator
         self.has_trackers = has_trackers
 
-    def record(self, record: dict[str, Any]) -> None:
+    def record(self, record: Json) -> None:
         """Appends a record, which has its `step`."""
         if self.accelerator.is_main_process:
             with open(self.path, "a", encoding="utf-8") as file:

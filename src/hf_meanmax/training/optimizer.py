@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from hf_meanmax.files import Json
+
 
 class RowAdam(torch.optim.Adam):
     """Adam that also takes sparse gradients.
@@ -23,7 +25,7 @@ class RowAdam(torch.optim.Adam):
         self.lazy = lazy
         self._dense: dict[torch.Tensor, torch.Tensor] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Json:
         return {**super().__getstate__(), "lazy": self.lazy, "_dense": {}}
 
     @torch.no_grad()
@@ -56,7 +58,7 @@ class RowAdam(torch.optim.Adam):
             self._dense[parameter] = torch.zeros_like(parameter)
         return self._dense[parameter].index_copy_(0, gradient.indices()[0], gradient.values().to(parameter.dtype))
 
-    def _step_rows(self, group: dict[str, Any], parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+    def _step_rows(self, group: Json, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
         state = self.state[parameter]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)

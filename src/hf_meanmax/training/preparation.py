@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from filelock import FileLock
@@ -40,6 +40,10 @@ from hf_meanmax.tokenization import (
 
 from .settings import PretrainArguments, RunArguments
 
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedTokenizerBase
+
 TOKENIZER_KINDS = ("word", "bpe", "unigram", "char")
 _BLOCK_LINES = 20
 
@@ -59,14 +63,14 @@ class Prepared:
         target_tokenizer: the tokenizer of the translations, where it is another.
     """
 
-    tokenizer: Any
+    tokenizer: PreTrainedTokenizerBase
     train: TokenStore
     validation: TokenStore
     validation_texts: list[str]
     train_target: TokenStore | None = None
     validation_target: TokenStore | None = None
     references: list[str] = field(default_factory=list)
-    target_tokenizer: Any = None
+    target_tokenizer: PreTrainedTokenizerBase = None
 
     def fingerprint(self) -> str:
         """Hash of the tokenizers and of how often each token is in the training texts, wherever these lie."""
@@ -224,7 +228,9 @@ def open_pairs(args: PretrainArguments) -> tuple[ParallelCorpus, ParallelCorpus]
     return train, held_out
 
 
-def cached_store(corpus: Corpus, tokenizer: Any, cache: Path, rule: SentenceFilter, show_progress: bool) -> TokenStore:
+def cached_store(
+    corpus: Corpus, tokenizer: PreTrainedTokenizerBase, cache: Path, rule: SentenceFilter, show_progress: bool
+) -> TokenStore:
     """The token store of a corpus in the cache."""
     folder = cache / "stores" / digest(corpus.identity(), _tokenizer_key(tokenizer), asdict(rule))
     with _one_at_a_time(folder):
@@ -317,7 +323,7 @@ def load_or_train_tokenizer(
     return AutoTokenizer.from_pretrained(folder)
 
 
-def token_ids(tokenizer: Any) -> dict[str, int]:
+def token_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
     """The special tokens' fields of a configuration."""
     return {
         "pad_token_id": tokenizer.pad_token_id,
@@ -329,7 +335,7 @@ def token_ids(tokenizer: Any) -> dict[str, int]:
 
 
 def prepare_word_vectors(
-    args: RunArguments, tokenizer: Any, store: TokenStore, size: int, show_progress: bool = True
+    args: RunArguments, tokenizer: PreTrainedTokenizerBase, store: TokenStore, size: int, show_progress: bool = True
 ) -> Any:
     """The start of the word table `(V, size)` as a float32 array, or None where none is asked for.
 
@@ -363,7 +369,9 @@ def prepare_word_vectors(
     return matrix
 
 
-def prepare_teacher(args: PretrainArguments, prepared: Prepared, device: Any, show_progress: bool = True) -> np.ndarray:
+def prepare_teacher(
+    args: PretrainArguments, prepared: Prepared, device: torch.device | str | None, show_progress: bool = True
+) -> np.ndarray:
     """The teacher's vectors `(len(prepared.train), size)` float32 of the stored sentences, computed once and cached.
 
     The teacher reads what the model reads: the sentences as their tokens give them, unknown words and cuts included.
@@ -401,7 +409,7 @@ class StoredWords:
     An unknown word is a word of its own, `<unk>`, so distances between the others stay what they are.
     """
 
-    def __init__(self, store: TokenStore, tokenizer: Any):
+    def __init__(self, store: TokenStore, tokenizer: PreTrainedTokenizerBase):
         self.store = store
         self.words = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
 
@@ -415,7 +423,7 @@ class StoredWords:
                 yield [self.words[token] for token in ids[begin : end - 1]]
 
 
-def _tokenizer_key(tokenizer: Any) -> str:
+def _tokenizer_key(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.blake2b(tokenizer.backend_tokenizer.to_str().encode(), digest_size=16).hexdigest()
 
 

@@ -22,6 +22,7 @@ from tqdm.auto import tqdm
 
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.data import CandidateSampler, Noise
+from hf_meanmax.files import Json
 from hf_meanmax.hardware import (
     PATIENCE,
     attention_for,
@@ -59,7 +60,7 @@ _FREE_ON_RESUME = {
 }  # fmt: skip
 
 
-def pretrain(args: PretrainArguments) -> dict[str, Any]:
+def pretrain(args: PretrainArguments) -> Json:
     """Trains a model as `args` say and writes `<output_dir>/model`; resumes a run that was interrupted.
 
     Returns:
@@ -96,7 +97,7 @@ class Run:
             self.folder / CHECKPOINTS, args.keep_checkpoints, prefix="model." if self.is_sharded else ""
         )
         self.log = MetricsLog(self.folder, self.accelerator, bool(args.report_to))
-        self.state: dict[str, Any] = {
+        self.state: Json = {
             "step": 0, "tokens": 0, "seconds": 0.0, "cpu_seconds": 0.0, "best_step": None, "best_accuracy": -1.0,
             "bad_evaluations": 0, "unlogged_losses": [], "step_seconds": 0.0, "flops_per_token": 0.0,
         }  # fmt: skip
@@ -114,7 +115,7 @@ class Run:
                 "`decoder_inputs` 'own' needs whole weights in each process. Leave FSDP out, or give 'words'."
             )
 
-    def execute(self) -> dict[str, Any]:
+    def execute(self) -> Json:
         """Prepares, trains, evaluates and exports."""
         args = self.args
         self._claim_folder()
@@ -456,7 +457,7 @@ class Run:
         self.checkpoints.save(self.stateful_model, self.optimizer, self.state, self.is_main)
         self.accelerator.wait_for_everyone()
 
-    def _finish(self) -> dict[str, Any]:
+    def _finish(self) -> Json:
         """Final scores, the checkpoint folder and the summary."""
         args, prepared = self.args, self.prepared
         synchronize(self.device)
@@ -491,7 +492,7 @@ class Run:
             longest = min(longest, self.args.max_tokens + 1)
         return max(LEAST_OF_EMBEDDING, int(decoding_bound(longest)))
 
-    def _print_summary(self, summary: dict[str, Any], folder: Path) -> None:
+    def _print_summary(self, summary: Json, folder: Path) -> None:
         self.print(f"{format_summary(summary)}\nsaved to {folder}")
 
     def _claim_folder(self) -> None:
@@ -513,7 +514,7 @@ class Run:
 
 
 def _make_accelerator(args: PretrainArguments, folder: Path) -> Accelerator:
-    trackers: dict[str, Any] = {}
+    trackers: Json = {}
     if args.report_to:
         trackers = {"log_with": args.report_to.split(","), "project_dir": str(folder)}
     return Accelerator(

@@ -12,6 +12,7 @@ import yaml
 from transformers.configuration_utils import PreTrainedConfig
 
 from hf_meanmax.families import FAMILIES
+from hf_meanmax.files import Json
 from hf_meanmax.modeling.configuration_base import LatentConfig
 
 from .settings import Arguments, PretrainArguments, takes_list
@@ -25,7 +26,7 @@ def list_recipes() -> list[str]:
     return sorted(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml"))
 
 
-def read_recipe(name: str) -> dict[str, Any]:
+def read_recipe(name: str) -> Json:
     """The flat settings of a packaged recipe, or of a YAML file.
 
     Raises:
@@ -53,7 +54,7 @@ def read_recipe(name: str) -> dict[str, Any]:
 
 
 def arguments_from_settings(
-    settings: dict[str, Any],
+    settings: Json,
     recipe: str = "",
     arguments: type[Arguments] = PretrainArguments,  # type: ignore[assignment]
 ) -> Arguments:
@@ -69,8 +70,8 @@ def arguments_from_settings(
         raise ValueError(f"`family` is {family!r}; allowed: {', '.join(sorted(FAMILIES))}.")
     run_names = [name for name in run_fields if name not in ("model", "recipe")]
     config_types = model_fields(FAMILIES[family].config)
-    run: dict[str, Any] = {}
-    model: dict[str, Any] = {}
+    run: Json = {}
+    model: Json = {}
     for key, value in settings.items():
         if key in run_names:
             run[key] = _convert(key, value, run_types[key])
@@ -96,14 +97,14 @@ def parse_command_line(argv: list[str]) -> PretrainArguments:
     return arguments_from_settings({**(read_recipe(name) if name else {}), **options}, Path(name).stem)
 
 
-def read_options(argv: list[str]) -> tuple[str, dict[str, Any]]:
+def read_options(argv: list[str]) -> tuple[str, Json]:
     """The recipe of a command line, if there is one, and its options by name, as strings and lists of strings.
 
     Raises:
         ValueError: if there are two recipes, or an option that takes a list is given twice.
     """
     positional: list[str] = []
-    options: dict[str, Any] = {}
+    options: Json = {}
     index = 0
     while index < len(argv):
         word = argv[index]
@@ -128,7 +129,7 @@ def read_options(argv: list[str]) -> tuple[str, dict[str, Any]]:
     return (positional[0] if positional else ""), options
 
 
-def model_fields(config: type[LatentConfig]) -> dict[str, Any]:
+def model_fields(config: type[LatentConfig]) -> Json:
     """Names and types of the configuration fields that a run may set; ids and input sizes follow from the tokenizer."""
     inherited = set(PreTrainedConfig.__dataclass_fields__)
     derived = {"input_vocab_size", "separate_vocabularies", "teacher_size", "is_encoder_decoder"}

@@ -12,6 +12,7 @@ from huggingface_hub.errors import StrictDataclassError
 
 from hf_meanmax.checkpoint.card import LOCAL_SETTINGS
 from hf_meanmax.families import FAMILIES
+from hf_meanmax.files import Json
 from hf_meanmax.modeling.configuration_base import LatentConfig
 
 Arguments = TypeVar("Arguments", bound="RunArguments")
@@ -70,7 +71,7 @@ class RunArguments:
     )
     report_to: str = field(default="", metadata={"help": "trackers of Accelerate: tensorboard, wandb"})
 
-    model: dict[str, Any] = field(default_factory=dict, metadata={"help": "fields of the family's configuration"})
+    model: Json = field(default_factory=dict, metadata={"help": "fields of the family's configuration"})
     recipe: str = ""
 
     def __post_init__(self) -> None:
@@ -110,11 +111,11 @@ class RunArguments:
         except StrictDataclassError as error:
             raise ValueError(str(error.__cause__ or error)) from error
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """All settings as plain values."""
         return dataclasses.asdict(self)
 
-    def to_share(self) -> dict[str, Any]:
+    def to_share(self) -> Json:
         """All settings as `training_args.json` holds them, which goes where the checkpoint goes: of the paths of this
         machine the last part alone."""
         shared = self.to_dict()

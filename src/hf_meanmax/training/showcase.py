@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _WIDEST = 76
 # Generated tokens: one more than is shown, so that a cut text is also shown as one.
 _BOUND = {"max_new_tokens": _WIDEST + 1}
 
 
-def interpolate(model: Any, tokenizer: Any, first: str, second: str, steps: int = 5) -> list[str]:
+def interpolate(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, first: str, second: str, steps: int = 5
+) -> list[str]:
     """Texts decoded along the straight line between the embeddings of two sentences, both ends included."""
     with torch.no_grad():
         ends = _raw_embeddings(model, tokenizer, [first, second])
@@ -67,7 +72,7 @@ def show(folder: str | os.PathLike[str], sentences: Sequence[str], number: int =
     )
 
 
-def _raw_embeddings(model: Any, tokenizer: Any, texts: Sequence[str]) -> torch.Tensor:
+def _raw_embeddings(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> torch.Tensor:
     encoded: torch.Tensor = model.encoder(**tokenizer(list(texts), padding=True, return_tensors="pt")).pooler_output
     return encoded
 

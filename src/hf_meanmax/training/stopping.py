@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
+from hf_meanmax.files import Json
+
 from .settings import PretrainArguments
 
 TERMINATED, NO_BETTER = "terminated", "no better accuracy"
@@ -19,7 +21,7 @@ _REASONS = ("", TERMINATED, "time", NO_BETTER, "tokens")
 
 
 def agree_to_stop(
-    args: PretrainArguments, accelerator: Accelerator, state: dict[str, Any], is_terminated: bool
+    args: PretrainArguments, accelerator: Accelerator, state: Json, is_terminated: bool
 ) -> tuple[str, float]:
     """Why the run should stop after this step ("" for no reason), and its seconds; all processes get the same answer.
 

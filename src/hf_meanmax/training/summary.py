@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
+from hf_meanmax.files import Json
 from hf_meanmax.hardware import count_flops, peak_memory_bytes
 from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
 from hf_meanmax.modeling.losses import IGNORE_INDEX
@@ -30,9 +29,7 @@ def count_flops_per_token(
     return sum(count_flops(model, batch, loss) for batch in micro_batches) / max(1, tokens)
 
 
-def summarize_run(
-    state: dict[str, Any], stop_reason: str, device: torch.device, num_processes: int, matrix_rate: float
-) -> dict[str, Any]:
+def summarize_run(state: Json, stop_reason: str, device: torch.device, num_processes: int, matrix_rate: float) -> Json:
     """Steps, target tokens, minutes, speed and memory of a run.
 
     Args:
@@ -42,7 +39,7 @@ def summarize_run(
         num_processes: of the run.
         matrix_rate: FLOP/s of matrix products of the machine, by which the speed is judged.
     """
-    summary: dict[str, Any] = {
+    summary: Json = {
         "steps": state["step"],
         "tokens": state["tokens"],
         "minutes": round(state["seconds"] / 60, 2),
@@ -59,7 +56,7 @@ def summarize_run(
     return summary
 
 
-def format_summary(summary: dict[str, Any]) -> str:
+def format_summary(summary: Json) -> str:
     """The summary in a few lines."""
     lines = [f"{summary['steps']:,} steps, {summary['tokens']:,} tokens, {summary['minutes']:.1f} minutes"]
     if "tokens_per_second" in summary:
