@@ -342,14 +342,7 @@ def open_corpus(
         return DatasetRows(source, text_column, rows_are_documents, name=repr(getattr(source, "info", None)))
 
     def open_file(path: Path) -> Corpus:
-        if table_kind(path):
-            return DatasetRows(load_table(path, encoding_errors), text_column, rows_are_documents)
-        if text_column != "text":
-            raise ValueError(
-                f"{path} is read as lines of text, which have no column {text_column!r}. Columns are those of "
-                f"{', '.join(TABLES)} files and of data sets; write one of these, or leave the column out."
-            )
-        return TextFile(path, encoding_errors)
+        return _open_file(path, encoding_errors, text_column, rows_are_documents)
 
     path = Path(source).expanduser()
     if path.is_file():
@@ -367,6 +360,17 @@ def open_corpus(
         raise FileNotFoundError(f"No such file, folder or data set: {source!r}.")
     dataset = load_from_hub(source, split, config_name)
     return DatasetRows(dataset, text_column, rows_are_documents, name=[source, config_name, split, repr(dataset.info)])
+
+
+def _open_file(path: Path, encoding_errors: str, text_column: str, rows_are_documents: bool) -> Corpus:
+    if table_kind(path):
+        return DatasetRows(load_table(path, encoding_errors), text_column, rows_are_documents)
+    if text_column != "text":
+        raise ValueError(
+            f"{path} is read as lines of text, which have no column {text_column!r}. Columns are those of "
+            f"{', '.join(TABLES)} files and of data sets; write one of these, or leave the column out."
+        )
+    return TextFile(path, encoding_errors)
 
 
 def table_kind(path: Path) -> str:

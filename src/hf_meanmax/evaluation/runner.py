@@ -183,13 +183,17 @@ def evaluate(
                 bar.set_postfix_str(f"{task.name} {format_score(found.result.score, found.result.main)}", refresh=False)
                 bar.update()
             embedder.clear()
-            if embedder.truncated:
-                warnings.warn(
-                    f"{embedder.name} cut {embedder.truncated:,} of {embedder.encoded:,} texts at its limit of "
-                    f"{encoder.max_seq_length:,} tokens.",
-                    stacklevel=2,
-                )
+            _warn_of_cuts(embedder)
     return evaluation
+
+
+def _warn_of_cuts(embedder: Embedder) -> None:
+    if embedder.truncated:
+        warnings.warn(
+            f"{embedder.name} cut {embedder.truncated:,} of {embedder.encoded:,} texts at its limit of "
+            f"{embedder.encoder.max_seq_length:,} tokens.",
+            stacklevel=3,
+        )
 
 
 def evaluate_with_controls(

@@ -26,7 +26,7 @@ from torch import nn
 from hf_meanmax.checkpoint.folder import check_checkpoint, checkpoint_folder, saved_normalization
 from hf_meanmax.files import Json, replacing_folder
 from hf_meanmax.inference import onnx_encoder
-from hf_meanmax.modeling.configuration_base import NO_LIMIT
+from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
 from hf_meanmax.modeling.encoders import RecurrentLayer
 
@@ -49,6 +49,28 @@ TEXTS = (
     "unheardof wordz !",
     "two men in blue shirts are standing on a ladder and cleaning the windows of a tall house .",
 )
+
+
+def _check_modules(path: Path) -> None:
+    modules = json.loads((path / "modules.json").read_text(encoding="utf-8"))
+    others = [module["type"] for module in modules[1:] if not module["type"].endswith(".Normalize")]
+    if others:
+        raise ValueError(
+            f"{path} has {', '.join(others)} after its encoder; only the encoder and Normalize are exported."
+        )
+
+
+def _settings_of(path: Path, config: LatentConfig, tokenizer: PreTrainedTokenizerBase) -> Json:
+    """What the exported encoder must know beside its weights."""
+    saved = json.loads((path / "sentence_bert_config.json").read_text(encoding="utf-8"))
+    # sentence-transformers leaves it to the tokenizer when it saves.
+    longest = saved.get("max_seq_length", tokenizer.model_max_length)
+    return {
+        "dimension": config.sentence_embedding_size,
+        "pad_token_id": config.pad_token_id,
+        "max_tokens": None if longest >= NO_LIMIT else longest,
+        "split_special_tokens": bool(getattr(tokenizer, "split_special_tokens", False)),
+    }
 
 
 def export_onnx(
@@ -87,24 +109,11 @@ def export_onnx(
     config = check_checkpoint(path, encoder_alone=True)
     if not config.has_latents:
         raise ValueError(NO_REPRESENTATION)
-    modules = json.loads((path / "modules.json").read_text(encoding="utf-8"))
-    others = [module["type"] for module in modules[1:] if not module["type"].endswith(".Normalize")]
-    if others:
-        raise ValueError(
-            f"{path} has {', '.join(others)} after its encoder; only the encoder and Normalize are exported."
-        )
+    _check_modules(path)
     encoder = AutoModel.from_pretrained(path, attn_implementation="sdpa").float().eval()
     tokenizer = AutoTokenizer.from_pretrained(path)
     module = _Exported(encoder, saved_normalization(path))
-    saved = json.loads((path / "sentence_bert_config.json").read_text(encoding="utf-8"))
-    # sentence-transformers leaves it to the tokenizer when it saves.
-    longest = saved.get("max_seq_length", tokenizer.model_max_length)
-    settings = {
-        "dimension": config.sentence_embedding_size,
-        "pad_token_id": config.pad_token_id,
-        "max_tokens": None if longest >= NO_LIMIT else longest,
-        "split_special_tokens": bool(getattr(tokenizer, "split_special_tokens", False)),
-    }
+    settings = _settings_of(path, config, tokenizer)
     expected = _encode(module, tokenizer, texts, settings["max_tokens"])
     report: Json = {}
     with replacing_folder(folder, _OWNED) as partial:

@@ -10,10 +10,23 @@ import numpy as np
 from .figures import new_figure
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _CELL = 0.42  # inches
 _DARK = 0.75  # correlations beyond this need light text
+
+
+def _label_cells(axes: Axes, names: Sequence[str]) -> None:
+    """Names along both sides, and thin lines between the cells."""
+    axes.set_xticks(range(len(names)), names, rotation=90)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_xticks(np.arange(len(names) + 1) - 0.5, minor=True)
+    axes.set_yticks(np.arange(len(names) + 1) - 0.5, minor=True)
+    axes.grid(which="minor", color="white", linewidth=0.6)
+    axes.tick_params(which="both", length=0, labelsize=9)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
 
 
 def plot_correlations(
@@ -66,15 +79,7 @@ def plot_correlations(
             if not np.isnan(value):
                 color = "white" if abs(value) > _DARK else "black"
                 axes.text(column, row, _cell_text(value), ha="center", va="center", fontsize=8, color=color)
-    axes.set_xticks(range(size), names, rotation=90)
-    axes.set_yticks(range(size), names)
-    # Thin lines between the cells.
-    axes.set_xticks(np.arange(size + 1) - 0.5, minor=True)
-    axes.set_yticks(np.arange(size + 1) - 0.5, minor=True)
-    axes.grid(which="minor", color="white", linewidth=0.6)
-    axes.tick_params(which="both", length=0, labelsize=9)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
+    _label_cells(axes, names)
     if groups is not None:
         axes.set_title(f"above the diagonal: {groups[0]}; below: {groups[1]}", fontsize=10)
     figure.colorbar(image, ax=axes, label="Pearson correlation", shrink=min(1.0, 0.6 + 1 / size), pad=0.02)

@@ -63,6 +63,51 @@ def list_plans() -> list[str]:
     return sorted(path.stem for path in _PLANS.glob("*.yaml"))
 
 
+def _load(path: Path) -> Json:
+    """The parts of a plan file, whose kinds are right."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not valid YAML: {error}") from error
+    if not isinstance(content, dict) or not content.get("systems"):
+        raise ValueError(f"{path}: expected `systems:` with one system or more.")
+    for name in content:
+        if name not in _PARTS:
+            near = difflib.get_close_matches(str(name), _PARTS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"{path}: unknown part {name!r}.{hint} Known: {', '.join(sorted(_PARTS))}.")
+    for name, part in content.items():
+        # A part may be named and left empty.
+        if part is not None and not isinstance(part, _PARTS[name]):
+            shape = "`- ` items" if _PARTS[name] is list else "`name: value` lines"
+            raise ValueError(f"{path}: `{name}` is {part!r}; it takes {shape}, see hf_meanmax.reproduce.run.")
+    return content
+
+
+def _check_parts(content: Json, path: Path) -> None:
+    """Checks the settings of all parts but the systems, and puts in the defaults of `evaluate`."""
+    reconstruct = {"source", *(setting.name for setting in fields(ReconstructionSettings))}
+    known = {"evaluate": set(_EVALUATE), "reconstruct": reconstruct, "cards": _CARDS}
+    for part, names in known.items():
+        for name in content.get(part, {}):
+            if name not in names:
+                raise ValueError(f"{path}: unknown setting {name!r} of `{part}`. Known: {', '.join(sorted(names))}.")
+    for step in content.get("prepare", []):
+        if not isinstance(step, dict) or set(step) != {"command", "makes"}:
+            raise ValueError(f"{path}: a step of `prepare` has `command` and `makes`, not {step!r}.")
+    if content.get("reconstruct") and "source" not in content["reconstruct"]:
+        raise ValueError(f"{path}: `reconstruct` needs `source`, the texts to reconstruct.")
+    if content.get("cards") and "folder" not in content["cards"]:
+        raise ValueError(f"{path}: `cards` needs `folder`, where to write them.")
+    content["evaluate"] = {**_EVALUATE, **content.get("evaluate", {})}
+    for name, default in _EVALUATE.items():
+        if type(content["evaluate"][name]) is not type(default):
+            example = "MR,CR" if name == "tasks" else repr(default)
+            raise ValueError(
+                f"{path}: `{name}` of `evaluate` is {content['evaluate'][name]!r}; give one like {example}."
+            )
+
+
 def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
     """Reads a plan, from a file or of the package by its name, and puts in the folders.
 
@@ -76,45 +121,11 @@ def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
         path = _PLANS / f"{path}.yaml"
     if not path.is_file():
         raise FileNotFoundError(f"No such file: {str(path)!r}; plans of the package: {', '.join(list_plans())}.")
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not valid YAML: {error}") from error
-    if not isinstance(content, dict) or not content.get("systems"):
-        raise ValueError(f"{path}: expected `systems:` with one system or more.")
-    for name in content:
-        if name not in _PARTS:
-            near = difflib.get_close_matches(str(name), _PARTS, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"{path}: unknown part {name!r}.{hint} Known: {', '.join(sorted(_PARTS))}.")
+    content = _load(path)
     folders = {"{data}": str(Path(data)), "{output}": str(Path(output))}
-    # A part may be named and left empty.
     as_written = {name: part for name, part in content.items() if part is not None}
-    for name, part in as_written.items():
-        if not isinstance(part, _PARTS[name]):
-            shape = "`- ` items" if _PARTS[name] is list else "`name: value` lines"
-            raise ValueError(f"{path}: `{name}` is {part!r}; it takes {shape}, see hf_meanmax.reproduce.run.")
     content = fill_in(as_written, folders)
-    reconstruct = {"source", *(setting.name for setting in fields(ReconstructionSettings))}
-    known = {"evaluate": set(_EVALUATE), "reconstruct": reconstruct, "cards": _CARDS}
-    for part, names in known.items():
-        for name in content.get(part, {}):
-            if name not in names:
-                raise ValueError(f"{path}: unknown setting {name!r} of `{part}`. Known: {', '.join(sorted(names))}.")
-    for step in content.get("prepare", []):
-        if not isinstance(step, dict) or set(step) != {"command", "makes"}:
-            raise ValueError(f"{path}: a step of `prepare` has `command` and `makes`, not {step!r}.")
-    if content.get("reconstruct") and "source" not in content["reconstruct"]:
-        raise ValueError(f"{path}: `reconstruct` needs `source`, the texts to say again.")
-    if content.get("cards") and "folder" not in content["cards"]:
-        raise ValueError(f"{path}: `cards` needs `folder`, where to write them.")
-    content["evaluate"] = {**_EVALUATE, **content.get("evaluate", {})}
-    for name, default in _EVALUATE.items():
-        if type(content["evaluate"][name]) is not type(default):
-            example = "MR,CR" if name == "tasks" else repr(default)
-            raise ValueError(
-                f"{path}: `{name}` of `evaluate` is {content['evaluate'][name]!r}; give one like {example}."
-            )
+    _check_parts(content, path)
     systems: dict[str, Json] = {}
     groups, written = {}, {}
     parts = {"prepare": as_written.get("prepare", []), "reconstruct": as_written.get("reconstruct", {})}

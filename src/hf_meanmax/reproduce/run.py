@@ -107,12 +107,7 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
                     continue
                 row = {"plan": plan.written[name], **_make_row(plan, name, Path(data), output)}
                 with results:
-                    rows = {**read_rows(output), name: row}
-                    # Those of systems that the plan no longer has come last.
-                    order = dict.fromkeys(known for known in (*plan.systems, *rows) if known in rows)
-                    with replacing_file(output / ROWS) as file:
-                        json.dump({known: rows[known] for known in order}, file, indent=1)
-                    write_tables(plan, output)
+                    _add_row(plan, name, row, output)
                 _write_card(plan, name, output, anew=True)
         except Timeout:
             print(f"Another process is at {name!r}; it is left out here.", flush=True)
@@ -122,6 +117,15 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
     with results:
         write_tables(plan, output)
     return failures
+
+
+def _add_row(plan: Plan, name: str, row: Json, output: Path) -> None:
+    rows = {**read_rows(output), name: row}
+    # Those of systems that the plan no longer has come last.
+    order = dict.fromkeys(known for known in (*plan.systems, *rows) if known in rows)
+    with replacing_file(output / ROWS) as file:
+        json.dump({known: rows[known] for known in order}, file, indent=1)
+    write_tables(plan, output)
 
 
 def _check_evaluation(plan: Plan, names: Sequence[str], data: str | Path) -> None:

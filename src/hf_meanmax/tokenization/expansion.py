@@ -75,6 +75,15 @@ class Expansion:
 
 
 @torch.no_grad()
+def _replace_table(model: PreTrainedModel, table: nn.Embedding, weight: torch.Tensor) -> None:
+    table.weight = nn.Parameter(weight, requires_grad=table.weight.requires_grad)
+    table.num_embeddings = len(weight)
+    # The encoder inside a model with a decoder may have a config of its own.
+    for module in model.modules():
+        if hasattr(getattr(module, "config", None), "input_vocab_size"):
+            module.config.input_vocab_size = len(weight)
+
+
 def expand_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, vectors: WordVectors) -> Expansion:
     """Lets a model encode every word of `vectors`.
 
@@ -129,13 +138,7 @@ def expand_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
     # With two vocabularies the output is tied to the decoder's, which stays as it is.
     if model.config.tie_word_embeddings and not model.config.separate_vocabularies:
         _untie(model, table)
-    requires_grad = table.weight.requires_grad
-    table.weight = nn.Parameter(weight, requires_grad=requires_grad)
-    table.num_embeddings = len(weight)
-    # The encoder inside a model with a decoder may have a config of its own.
-    for module in model.modules():
-        if hasattr(getattr(module, "config", None), "input_vocab_size"):
-            module.config.input_vocab_size = len(weight)
+    _replace_table(model, table, weight)
     logger.info("%d words added, %d now; %d were known or are never produced", len(rows), len(weight), left_out)
     return Expansion(expanded, len(rows), left_out, quality)
 

@@ -88,13 +88,10 @@ def finetune(args: FinetuneArguments) -> Json:
         callbacks=stopping,
     )
     trainer.train(resume_from_checkpoint=None if latest is None else str(latest))
-    results: Json = {
-        "examples": {"train": len(train), "validation": len(validation), "test": len(test)},
+    results = {
+        **_sizes(train, validation, test, model),
         "labels": labels,
-        "unlabelled": train.unlabelled + validation.unlabelled + test.unlabelled,
         "cut_texts": cut,
-        "encoder_parameters": sum(weights.numel() for weights in model.encoder.parameters()),
-        "classifier_parameters": sum(weights.numel() for weights in model.classifier.parameters()),
         "minutes": round(trainer.state.log_history[-1]["minutes"], 2),
         "peak_memory_bytes": peak_memory_bytes(trainer.args.device),
     }
@@ -107,6 +104,15 @@ def finetune(args: FinetuneArguments) -> Json:
     if trainer.is_world_process_zero():
         _save(args, model, tokenizer, folder, results)
     return results
+
+
+def _sizes(train: Any, validation: Any, test: Any, model: PreTrainedModel) -> Json:
+    return {
+        "examples": {"train": len(train), "validation": len(validation), "test": len(test)},
+        "unlabelled": train.unlabelled + validation.unlabelled + test.unlabelled,
+        "encoder_parameters": sum(weights.numel() for weights in model.encoder.parameters()),
+        "classifier_parameters": sum(weights.numel() for weights in model.classifier.parameters()),
+    }
 
 
 def _training_arguments(args: FinetuneArguments, folder: Path, metric: str) -> Any:
