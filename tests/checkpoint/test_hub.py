@@ -240,7 +240,7 @@ def test_card_tells_of_what_is_learnt_besides(tmp_path):
     assert (
         "by reconstruction and by predicting the words that follow and giving the vectors of a teacher." in told["both"]
     )
-    assert "Trained with\n\n```bash\npython train.py\n```\n\n## Figures" in told["alone"]
+    assert "Trained with\n\n```bash\npython train.py\n```\n\n## Model" in told["alone"]
     assert told["alone"].rstrip().endswith("prejudice included.\n- Old words.")
 
 

@@ -207,12 +207,12 @@ BAD_SETTINGS = [
     ),
     (
         {"decoder_type": "words_cnn", "decoder_channels": [20, 12], "predict_previous": True},
-        ("`predict_previous`", "one word after the other", "'words_cnn'"),
+        ("`predict_previous`", "needs an autoregressive decoder", "'words_cnn'"),
     ),
     ({"context_channels": [20, 14]}, ("`context_channels` is [20, 14]", "two widths or more", "output layer")),
     (
         {"context_channels": [20, 16], "decoder_type": "words_cnn", "decoder_channels": [20, 16]},
-        ("`context_channels`", "'words_cnn'", "one that says words one after the other"),
+        ("`context_channels`", "'words_cnn'", "beside an autoregressive one"),
     ),
     ({"decoder_channels": [20.5, 12]}, ("decoder_channels", "20.5")),
     ({"encoder_type": "rnn"}, ("encoder_type", "rnn", "self_attention", "bilstm", "bigru", "hierarchical_cnn")),

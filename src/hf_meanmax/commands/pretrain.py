@@ -23,7 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; `argv` is the command line by default. Returns the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     if any(word in ("-h", "--help") for word in words):
-        print(f"{__doc__}\nrecipes: {', '.join(list_recipes())}\n\n{settings_help('pretrain', PretrainArguments)}")
+        settings = settings_help("pretrain", PretrainArguments)
+        print(f"{__doc__}\npackaged recipes: {', '.join(list_recipes())}\n\n{settings}")
         return 0
     escape_unprintable()
     try:

@@ -24,7 +24,7 @@ from hf_meanmax.files import Json
 
 from .senteval_files import (
     SEED,
-    LabelledTexts,
+    LabelledSet,
     Sets,
     check_folds,
     downstream,
@@ -468,7 +468,7 @@ def _two_files(positive: str, negative: str, size: int) -> _Source:
 
 
 def _one_file_a_set(
-    task: type[SentEvalTask], read: Callable[[Path], LabelledTexts], files: dict[str, str], *sizes: int
+    task: type[SentEvalTask], read: Callable[[Path], LabelledSet], files: dict[str, str], *sizes: int
 ) -> _Source:
     return _Source(task, tuple(files.values()), read_each(read, files), dict(zip(files, sizes, strict=True)))
 

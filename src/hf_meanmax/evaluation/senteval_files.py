@@ -18,7 +18,7 @@ SEED = 1111
 
 
 @dataclass(frozen=True)
-class LabelledTexts:
+class LabelledSet:
     """One set of a task: single sentences or pairs, with labels, in the order of the protocol.
 
     Args:
@@ -33,7 +33,7 @@ class LabelledTexts:
         return len(self.labels)
 
 
-Sets = dict[str, LabelledTexts]
+Sets = dict[str, LabelledSet]
 
 
 def stratified_folds(labels: np.ndarray, folds: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -62,10 +62,10 @@ def downstream(folder: str | os.PathLike[str]) -> Path:
     return inside if inside.is_dir() else folder
 
 
-def _sorted_set(columns: Sequence[Sequence[list[str]]], labels: Sequence[Any], dtype: Any) -> LabelledTexts:
+def _sorted_set(columns: Sequence[Sequence[list[str]]], labels: Sequence[Any], dtype: Any) -> LabelledSet:
     """The set of N token lists a column."""
     order = sorted(range(len(labels)), key=lambda row: (*(len(column[row]) for column in columns), labels[row]))
-    return LabelledTexts(
+    return LabelledSet(
         tuple([" ".join(column[row]) for row in order] for column in columns),
         np.asarray([labels[row] for row in order], dtype=dtype),
     )
@@ -130,11 +130,11 @@ def read_two_files(positive: str, negative: str) -> Callable[[Path], Sets]:
     return read
 
 
-def read_each(read: Callable[[Path], LabelledTexts], files: Mapping[str, str]) -> Callable[[Path], Sets]:
+def read_each(read: Callable[[Path], LabelledSet], files: Mapping[str, str]) -> Callable[[Path], Sets]:
     return lambda root: {name: read(root / file) for name, file in files.items()}
 
 
-def read_sst2(path: Path) -> LabelledTexts:
+def read_sst2(path: Path) -> LabelledSet:
     texts, labels = [], []
     for number, fields in _rows(path, 2):
         texts.append(fields[0].split())
@@ -142,7 +142,7 @@ def read_sst2(path: Path) -> LabelledTexts:
     return _sorted_set([texts], labels, np.int64)
 
 
-def read_sst5(path: Path) -> LabelledTexts:
+def read_sst5(path: Path) -> LabelledSet:
     texts, labels = [], []
     classes = {str(label): label for label in range(5)}
     for number, line in _lines(path, "utf-8"):
@@ -154,7 +154,7 @@ def read_sst5(path: Path) -> LabelledTexts:
     return _sorted_set([texts], labels, np.int64)
 
 
-def read_trec(path: Path) -> LabelledTexts:
+def read_trec(path: Path) -> LabelledSet:
     texts, labels = [], []
     classes = {label: number for number, label in enumerate(("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM"))}
     for number, line in _lines(path, "latin-1"):
@@ -169,10 +169,10 @@ def read_trec(path: Path) -> LabelledTexts:
 
 def read_pairs(
     first: int, second: int, target: int, columns: int, skip: int, classes: Mapping[str, int] | None = None
-) -> Callable[[Path], LabelledTexts]:
+) -> Callable[[Path], LabelledSet]:
     """Reads tab-separated pairs, given the columns of the two texts and of the label, or of the score."""
 
-    def read(path: Path) -> LabelledTexts:
+    def read(path: Path) -> LabelledSet:
         pairs: tuple[list[list[str]], list[list[str]]] = ([], [])
         labels: list[float] = []
         for number, fields in _rows(path, columns, skip):
@@ -207,7 +207,7 @@ def read_snli(root: Path) -> Sets:
         # The second sentence comes first in the order, and the labels are ordered by their names.
         part = _sorted_set([texts[1], texts[0]], labels, np.str_)
         numbers = np.asarray([classes[label] for label in part.labels.tolist()], dtype=np.int64)
-        sets[name] = LabelledTexts((part.texts[1], part.texts[0]), numbers)
+        sets[name] = LabelledSet((part.texts[1], part.texts[0]), numbers)
     return sets
 
 
@@ -230,7 +230,7 @@ def sts_files(year: str, name: str) -> tuple[str, str]:
     return f"STS/STS{year}-en-test/STS.input.{name}.txt", f"STS/STS{year}-en-test/STS.gs.{name}.txt"
 
 
-def _read_sts_set(inputs: Path, golds: Path) -> LabelledTexts:
+def _read_sts_set(inputs: Path, golds: Path) -> LabelledSet:
     lines, gold = _split_lines(inputs, "utf-8"), _split_lines(golds, "utf-8")
     _check_lengths(golds, gold, inputs, lines)
     pairs: tuple[list[list[str]], list[list[str]]] = ([], [])

@@ -74,7 +74,6 @@ class Expansion:
     quality: MapQuality | None
 
 
-@torch.no_grad()
 def _replace_table(model: PreTrainedModel, table: nn.Embedding, weight: torch.Tensor) -> None:
     table.weight = nn.Parameter(weight, requires_grad=table.weight.requires_grad)
     table.num_embeddings = len(weight)
@@ -84,6 +83,7 @@ def _replace_table(model: PreTrainedModel, table: nn.Embedding, weight: torch.Te
             module.config.input_vocab_size = len(weight)
 
 
+@torch.no_grad()
 def expand_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, vectors: WordVectors) -> Expansion:
     """Lets a model encode every word of `vectors`.
 
