@@ -425,7 +425,7 @@ class Run:
             "minutes": round(self.state["seconds"] / 60, 3),
         }
         losses.clear()
-        bar.set_postfix(loss=f"{record['loss']:.3f}", tok_s=f"{rate:,.0f}")
+        bar.set_postfix(loss=f"{record['loss']:.3f}", tok_s=f"{rate:,.0f}", refresh=sys.stderr.isatty())
         self.log.record(record)
 
     def evaluate(self) -> dict[str, float]:
