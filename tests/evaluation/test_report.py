@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from evaluation.fake_tasks import LengthEncoder, LengthTask, words
+from hf_meanmax.commands import reproduce
 from hf_meanmax.evaluation.report import Results, markdown_report, summarize, write_report
 from hf_meanmax.evaluation.runner import evaluate
 from hf_meanmax.evaluation.senteval import AVERAGED_TASKS
@@ -188,7 +189,8 @@ def test_report_without_controls_and_of_several_models(tmp_path):
         markdown_report([])
     for index, one in enumerate(both):
         one.save(tmp_path / str(index) / "results.json")
-    write_report([Results.load(tmp_path / "0"), Results.load(tmp_path / "1" / "results.json")], tmp_path / "both")
+    words = [str(tmp_path / "0"), str(tmp_path / "1" / "results.json"), "--output", str(tmp_path / "both")]
+    reproduce.main(["compare-evaluations", *words])
     assert "**other**" in (tmp_path / "both" / "report.md").read_text()
 
 

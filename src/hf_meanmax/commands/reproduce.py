@@ -1,6 +1,7 @@
 """Train and evaluate a list of systems, and put them into one table; or compare finished ones.
 
 hf-meanmax reproduce systems.yaml --data data --output results/mine
+hf-meanmax reproduce compare-evaluations results/one results/other --output results/both
 hf-meanmax reproduce compare-reconstructions runs/gated/scores runs/rae/scores --output table.md
 hf-meanmax reproduce compare-translations a=runs/a/model b=runs/b/model --pairs test=test.en,test.de --output compared
 """
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from hf_meanmax.data import open_corpus
 from hf_meanmax.evaluation.reconstruction_table import read_texts, system_name, write_table
+from hf_meanmax.evaluation.report import Results, write_report
 from hf_meanmax.reproduce import translation_table
 from hf_meanmax.reproduce.plan import TABLE, read_plan
 from hf_meanmax.reproduce.run import reproduce
@@ -29,6 +31,14 @@ class ReproduceOptions:
     data: str = option("folder that holds senteval/ and what the plan names")
     output: str = option("folder for the table, the results and the runs")
     only: list[str] = option("names of systems to make", [])
+
+
+@dataclass
+class EvaluationsOptions:
+    """The options of `hf-meanmax reproduce compare-evaluations`."""
+
+    results: list[str] = positional("results.json files of `evaluate`, or folders that hold one")
+    output: str = option("folder for report.md and the figures")
 
 
 @dataclass
@@ -106,7 +116,20 @@ def _read_pair(text: str) -> tuple[str, tuple[list[str], list[str]]]:
     return name, (texts, references)
 
 
-COMPARISONS = {"compare-reconstructions": compare_reconstructions, "compare-translations": compare_translations}
+def compare_evaluations(argv: Sequence[str]) -> None:
+    """Writes one report of several evaluations."""
+    verb, description = "reproduce compare-evaluations", "One report of several evaluations."
+    with one_line_errors(verb):
+        (args,) = OptionParser(verb, description, EvaluationsOptions).parse(argv)
+        for path in write_report([Results.load(path) for path in args.results], args.output):
+            print(path)
+
+
+COMPARISONS = {
+    "compare-evaluations": compare_evaluations,
+    "compare-reconstructions": compare_reconstructions,
+    "compare-translations": compare_translations,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -1,7 +1,4 @@
-"""Scores as files: results.json, a Markdown report with the published rows beside it, figures.
-
-python -m hf_meanmax.evaluation.report results/one results/other --output results/both
-"""
+"""Scores as files: results.json, a Markdown report with the published rows beside it, figures."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Embeddings back to text, one line a row.
 
-    hf-meanmax-decode runs/docstrings/model embeddings --output decoded.txt
+    hf-meanmax decode runs/docstrings/model embeddings --output decoded.txt
 
 Needs the model that made the embeddings, and raw embeddings: a normalised, truncated or quantised vector, or one of
 principal components, cannot be decoded.

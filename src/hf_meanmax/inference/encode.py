@@ -1,9 +1,9 @@
 """Text files or a data set to sharded embeddings, one row a line.
 
-    hf-meanmax-encode runs/docstrings/model corpus.txt --output embeddings
+    hf-meanmax encode runs/docstrings/model corpus.txt --output embeddings
 
 Works with every checkpoint of this package and every SentenceTransformer, on one process or, through
-`accelerate launch`, on several. A killed run resumes where it stopped when the same command is given again.
+`accelerate launch`, on several. Rerun the same command to resume a killed run.
 """
 
 from __future__ import annotations

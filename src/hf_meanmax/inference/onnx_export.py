@@ -1,6 +1,6 @@
 """A checkpoint's encoder as ONNX, also with int8 weights, checked against torch.
 
-    hf-meanmax-onnx runs/mine/model
+    hf-meanmax export-onnx runs/mine/model
 
 Writes `runs/mine/model/onnx/`: the models, the tokenizer, and `encoder.py`, which encodes with onnxruntime and
 tokenizers alone.

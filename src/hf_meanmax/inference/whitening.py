@@ -1,6 +1,6 @@
 """A SentenceTransformer with whitened vectors, whose cosines tell similarity better, of fewer numbers.
 
-    hf-meanmax-whiten runs/mine/model my.txt --output runs/mine/whitened --dimension 256
+    hf-meanmax whiten runs/mine/model my.txt --output runs/mine/whitened --dimension 256
 
 A few directions hold much of the variance of raw vectors, and so decide their cosines. Whitening keeps the
 principal components of the vectors of some texts and gives each the same variance (Su, Cao, Liu and Ou 2021, "Whitening
