@@ -30,3 +30,4 @@ def main(argv: Sequence[str] | None = None) -> None:
         (args,) = OptionParser("plot", "Draw what training runs logged, side by side.", PlotOptions).parse(argv)
         runs = {name: read_metrics(folder) for name, folder in named_folders(args.runs).items()}
         save_figure(plot_training(runs, args.metrics), args.output)
+        print(args.output)

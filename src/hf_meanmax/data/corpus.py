@@ -52,7 +52,7 @@ class Corpus:
     def __iter__(self) -> Iterator[str]:
         raise NotImplementedError
 
-    def identity(self) -> Any:
+    def identity(self) -> object:
         """JSON-able description that changes when the text may have changed."""
         raise NotImplementedError
 
@@ -97,7 +97,7 @@ class TextFile(Corpus):
                 raise ValueError(f"{self.path}: the compressed file is damaged or cut short ({error}).") from error
         self.position = self.size or 0
 
-    def identity(self) -> Any:
+    def identity(self) -> object:
         status = self.path.stat()
         return ["file", str(self.path.resolve()), status.st_size, status.st_mtime_ns, self.encoding_errors]
 
@@ -192,7 +192,7 @@ class DatasetRows(Corpus):
     With `rows_are_documents` every row is a document of its own and its lines are the sentences.
     """
 
-    def __init__(self, dataset: Any, text_column: str = "text", rows_are_documents: bool = False, name: Any = None):
+    def __init__(self, dataset: Any, text_column: str = "text", rows_are_documents: bool = False, name: object = None):
         columns = dataset.column_names
         # `translation.en` is the English of a column that holds a text in each language.
         self.column, self.part = text_column, ""
@@ -225,7 +225,7 @@ class DatasetRows(Corpus):
                     yield (text or "").strip()
             self.position += len(batch[self.column])
 
-    def identity(self) -> Any:
+    def identity(self) -> object:
         source = self.name if self.size is None else getattr(self.dataset, "_fingerprint", self.name)
         return ["dataset", source, self.size, self.text_column, self.rows_are_documents]
 
@@ -246,7 +246,7 @@ class Documents(Corpus):
             yield ""
             self.position += 1
 
-    def identity(self) -> Any:
+    def identity(self) -> object:
         digest = hashlib.blake2b(digest_size=16)
         for line in self:
             digest.update(line.encode("utf-8", "surrogatepass") + b"\n")
@@ -280,7 +280,7 @@ class Chain(Corpus):
                 yield ""
         self.position = done
 
-    def identity(self) -> Any:
+    def identity(self) -> object:
         identities = [part.identity() for part in self.parts]
         return identities[0] if len(identities) == 1 else ["chain", *identities]
 

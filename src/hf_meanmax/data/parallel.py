@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import zip_longest
-from typing import Any
 
 import numpy as np
 
@@ -70,7 +69,7 @@ class _Side(Corpus):
             self.position = self.pairs.source.position
             yield pair[self.side]
 
-    def identity(self) -> Any:
+    def identity(self) -> object:
         return ["side", self.side, self.pairs.source.identity(), self.pairs.target.identity()]
 
 

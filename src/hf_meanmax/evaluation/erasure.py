@@ -93,9 +93,9 @@ class ErasureReport:
 
 
 def erase_rows(
-    features_train: Any,
+    features_train: np.ndarray,
     labels_train: Any,
-    features_test: Any,
+    features_test: np.ndarray,
     labels_test: Any,
     rows: int,
     C: float = 1.0,
@@ -136,9 +136,9 @@ def erase_rows(
 
 
 def erase_dimensions(
-    features_train: Any,
+    features_train: np.ndarray,
     labels_train: Any,
-    features_test: Any,
+    features_test: np.ndarray,
     labels_test: Any,
     C: float = 1.0,
     device: torch.device | str | None = None,
@@ -218,7 +218,7 @@ def _classes_of(logits: np.ndarray) -> np.ndarray:
 
 
 def _checked(
-    features_train: Any, labels_train: Any, features_test: Any, labels_test: Any, blocks: int
+    features_train: np.ndarray, labels_train: Any, features_test: np.ndarray, labels_test: Any, blocks: int
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """Both sets of features, and the dimension of an embedding."""
     train, test = np.asarray(features_train, dtype=np.float32), np.asarray(features_test, dtype=np.float32)

@@ -7,9 +7,9 @@ of one problem: an iteration is two matrix products for all of them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 _PRECONDITIONER_ROWS = 16384
@@ -39,14 +39,14 @@ class LogisticRegressions:
     iterations: int
     converged: np.ndarray
 
-    def decision(self, features: Any) -> torch.Tensor:
+    def decision(self, features: npt.ArrayLike) -> torch.Tensor:
         """Logits `(M, P, K)`, or `(M, P, 1)` for two classes, of `features` `(M, D)`."""
         count, outputs, size = self.coefficients.shape
         rows = _tensor(features, self.coefficients.device)
         logits = rows @ self.coefficients.reshape(count * outputs, size).T + self.intercepts.reshape(-1)
         return logits.view(len(rows), count, outputs)
 
-    def predict(self, features: Any) -> np.ndarray:
+    def predict(self, features: npt.ArrayLike) -> np.ndarray:
         """The label that each of the P classifiers gives to each row of `features` `(M, D)`, as `(P, M)`."""
         logits = self.decision(features)
         chosen = (logits[..., 0] > 0).long() if logits.shape[2] == 1 else logits.argmax(dim=2)
@@ -54,10 +54,10 @@ class LogisticRegressions:
 
 
 def fit_logistic_regressions(
-    features: Any,
-    labels: Any,
-    masks: Any,
-    C: Any,
+    features: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    masks: npt.ArrayLike,
+    C: npt.ArrayLike,
     device: torch.device | str | None = None,
     tolerance: float = 1e-6,
     max_iterations: int = 500,
@@ -147,7 +147,7 @@ def _cholesky(matrix: torch.Tensor, jitter: float) -> torch.Tensor:
         jitter *= 10
 
 
-def _tensor(features: Any, device: torch.device | str | None) -> torch.Tensor:
+def _tensor(features: npt.ArrayLike, device: torch.device | str | None) -> torch.Tensor:
     tensor = features if torch.is_tensor(features) else torch.from_numpy(np.ascontiguousarray(features))
     return tensor.to(device=device or tensor.device, dtype=torch.float32)
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from hf_meanmax.extras import require
@@ -40,7 +40,7 @@ class RelatednessModel:
     dev_pearson: float
     epochs: int
 
-    def predict(self, features: Any) -> np.ndarray:
+    def predict(self, features: npt.ArrayLike) -> np.ndarray:
         """Expected scores, between 1 and 5, of pair features `(M, D)`, as `(M,)` float64."""
         rows = _tensor(features, self.weight.device)
         return _expected(rows, self.weight, self.bias)
@@ -56,7 +56,7 @@ def pair_features(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return features
 
 
-def score_distributions(scores: Any) -> np.ndarray:
+def score_distributions(scores: npt.ArrayLike) -> np.ndarray:
     """Spreads each score y between 0 and 5 on its neighbouring integers, as `(N, 5)` float32.
 
     The integer floor(y) gets floor(y) + 1 - y, and floor(y) + 1 gets y - floor(y); there is no class for 0 or 6, so the
@@ -78,10 +78,10 @@ def score_distributions(scores: Any) -> np.ndarray:
 
 
 def fit_relatedness(
-    train_features: Any,
-    train_scores: Any,
-    dev_features: Any,
-    dev_scores: Any,
+    train_features: npt.ArrayLike,
+    train_scores: npt.ArrayLike,
+    dev_features: npt.ArrayLike,
+    dev_scores: npt.ArrayLike,
     device: torch.device | str | None = None,
 ) -> RelatednessModel:
     """Fits the layer by mean squared error between its softmax and the spread scores.
@@ -200,6 +200,6 @@ def _expected(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> n
     return probabilities.double().cpu().numpy() @ np.arange(1.0, CLASSES + 1)
 
 
-def _tensor(features: Any, device: torch.device | str | None) -> torch.Tensor:
+def _tensor(features: npt.ArrayLike, device: torch.device | str | None) -> torch.Tensor:
     tensor = features if torch.is_tensor(features) else torch.from_numpy(np.ascontiguousarray(features))
     return tensor.to(device=device or tensor.device, dtype=torch.float32)

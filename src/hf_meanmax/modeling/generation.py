@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 from transformers.configuration_utils import PreTrainedConfig
+from transformers.generation.utils import GenerateOutput
 from transformers.modeling_outputs import BaseModelOutput
 
 from .encoder_model import NO_REPRESENTATION
@@ -41,7 +42,7 @@ class TextLengthCriteria(StoppingCriteria):
         self.bounds = bounds
         self.prompt: int | None = None
 
-    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         rows, length = input_ids.shape
         if self.prompt is None:
             # Whether to end is asked for the first time when the first token has been generated.
@@ -89,7 +90,9 @@ class LatentGenerationMixin(GenerationMixin):
     lm_head: Any
 
     @staticmethod
-    def create_masks_for_generate(config: PreTrainedConfig, attention_mask: torch.Tensor | None, **kwargs: Any) -> Any:
+    def create_masks_for_generate(
+        config: PreTrainedConfig, attention_mask: torch.Tensor | None, **kwargs: Any
+    ) -> torch.Tensor | None:
         """What generation with a cache of fixed size hands on: the mask `(B, past + T)` as it is. Positions are counted
         on it, and an attention's mask, which transformers would put in its place, means nothing to an LSTM."""
         return attention_mask
@@ -138,7 +141,7 @@ class LatentGenerationMixin(GenerationMixin):
         *args: Any,
         sentence_embedding: torch.Tensor | None = None,
         **kwargs: Any,
-    ) -> Any:
+    ) -> GenerateOutput | torch.Tensor:
         """[`~transformers.GenerationMixin.generate`], from text or from sentence embeddings alone.
 
         A bound of the caller's wins: `max_new_tokens` or `max_length`, as an argument or in a `generation_config`.
