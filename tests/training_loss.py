@@ -19,7 +19,7 @@ def training_model(model, batch, softmax="full", teacher_weight=1.0, context_wei
     decoding = NeighbourDecoding if "previous_targets" in batch else Decoding
     objectives = [decoding(softmax=softmax)]
     if "teacher_embeddings" in batch:
-        objectives.append(TeacherDistance(teacher_weight))
+        objectives.append(TeacherDistance(teacher_weight, "squared"))
     if "context_targets" in batch:
         objectives.append(ContextWords(context_weight, softmax))
     if model.config.attention_penalty:

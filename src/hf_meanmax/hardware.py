@@ -110,7 +110,7 @@ def count_flops(
     for (_, ours), (_, theirs) in zip(twin.named_parameters(), model.named_parameters(), strict=True):
         ours.requires_grad_(theirs.requires_grad)
     # Padding changes no product, and a mask would have to be looked at.
-    meta = {name: tensor.to("meta") for name, tensor in batch.items() if name != "attention_mask"}
+    meta = {name: tensor.to("meta") for name, tensor in batch.items() if not name.endswith("_mask")}
     with FlopCounterMode(display=False) as counter:
         value = twin(**meta, num_items_in_batch=1).loss if loss is None else loss(twin, meta)
         value.backward()

@@ -473,7 +473,8 @@ print("done")
         assert config.sentence_embedding_size == config.projection_dim == rows * width
         assert output.latents.shape == (len(SENTENCES), rows, width)
         assert torch.equal(output.pooler_output, output.latents.flatten(1))
-        assert output.last_hidden_state.shape == (len(SENTENCES), 8, config.hidden_size)
+        states_width = config.embedding_size if config.is_static else config.hidden_size
+        assert output.last_hidden_state.shape == (len(SENTENCES), 8, states_width)
         assert output.to_tuple()[0] is output.last_hidden_state
 
     # Padding and batches
@@ -780,8 +781,27 @@ print("done")
         with WarningRecorder("transformers") as messages:
             AutoModel.from_pretrained(tmp_path)
         assert messages == []
-        with pytest.raises(ValueError, match="need a model with `teacher_size`"):
+        with pytest.raises(ValueError, match="without `teacher_size` they are compared as they are"):
             training_loss(self.full(), {**make_batch(), "teacher_embeddings": wanted})
+
+    def test_a_weighted_mean_of_the_words_is_one_more_row(self, tmp_path):
+        """The decoder reads it, it is trained, and it is saved, for every family."""
+        plain = self.full()
+        model = self.full(weighted_mean_row=True, latent_normalization="rows")
+        batch = make_batch()
+        counts = torch.arange(model.config.input_vocab_size)
+        model.encoder.word_pooler.start_from_frequencies(counts)
+        assert model.config.pooling_rows == (*plain.config.pooling_rows, "weighted_mean")
+        output = model.encoder(**text_of(batch))
+        close(output.latents.norm(dim=-1), torch.ones(output.latents.shape[:2]), atol=1e-6)
+        training_loss(model, self.batch(model.config)).loss.backward()
+        assert model.encoder.word_pooler.log_weights.weight.grad.to_dense().abs().max() > 0
+        model.save_pretrained(tmp_path)
+        with WarningRecorder("transformers") as messages:
+            loaded = AutoModel.from_pretrained(tmp_path)
+        assert messages == []
+        assert torch.equal(loaded(**text_of(batch)).pooler_output, output.pooler_output)
+        assert torch.equal(loaded.word_pooler.frequencies, model.encoder.word_pooler.frequencies)
 
     # Attention
 
@@ -813,6 +833,8 @@ print("done")
         decoder_start = (B, N, config.embedding_size)
         if config.encoder_type == "hierarchical_cnn":
             encoder_widths = [*(layers - 1) * [width // layers], width]
+        if config.is_static:
+            encoder_widths = [config.embedding_size]
         if config.decoder_type in DECODERS_WITH_CHANNELS:
             decoder_widths = [config.decoder_channels[-1]]
         if not config.is_autoregressive:

@@ -35,6 +35,9 @@ MEAN_MAX_AAE = Family(
         "deep": {"num_hidden_layers": 2, "hidden_dropout": 0.1},
         "residual": {"encoder_residual": True},
         "tied": {"tie_word_embeddings": True, "position_embedding_type": "none"},
+        "weighted": {"weighted_mean_row": True},
+        "normalised": {"weighted_mean_row": True, "latent_normalization": "rows", "latent_scales": True},
+        "static": {"encoder_type": "none", "pooling": "weighted_mean"},
         "context": {"context_channels": [20, 32], "num_context_words": 12},
         "mean_max_rae": {
             "encoder_type": "bilstm",

@@ -162,7 +162,7 @@ def test_options_win_over_the_recipe(tmp_path):
             ["--early_stopping_patience", "1", "--eval_steps", "0"],
             "`early_stopping_patience` is 1, but with `eval_steps` 0 nothing is evaluated before the end",
         ),
-        (["--teacher_shuffled"], "`teacher_shuffled` is the control of a `teacher`"),
+        (["--teacher_shuffled"], "`teacher_shuffled` is True without a `teacher`"),
         (
             ["--family", "compound_attention", "--objective", "translation", "--target", "y", "--drop_unknown_words"],
             "`drop_unknown_words` is not for the objective 'translation'",

@@ -13,8 +13,9 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer, save_checkpoint
 from hf_meanmax.commands.pretrain import main
 from hf_meanmax.training import pretrain as module
-from hf_meanmax.training.preparation import open_pairs, prepare, prepare_teacher
+from hf_meanmax.training.preparation import open_pairs, prepare
 from hf_meanmax.training.pretrain import pretrain
+from hf_meanmax.training.teacher import load_teacher, prepare_teacher
 from tiny_model import make_model, make_tokenizer
 from training.test_pretrain import Killed, comparable, interrupt, kill, records, same, weights
 
@@ -123,8 +124,8 @@ def test_a_teacher_is_learnt_from(make_arguments, options, teacher):
     last = {}
     for name, shuffled in (("true", False), ("shuffled", True)):
         args = make_arguments(
-            name, **options, teacher=teacher, teacher_weight=0.5, teacher_shuffled=shuffled, softmax="sampled",
-            num_negatives=20,
+            name, **options, teacher=teacher, teacher_loss="squared", teacher_weight=0.5, teacher_shuffled=shuffled,
+            softmax="sampled", num_negatives=20,
         )  # fmt: skip
         pretrain(args)
         curve = [record["teacher_loss"] for record in records(args.output_dir) if "teacher_loss" in record]
@@ -145,14 +146,16 @@ def test_any_family_can_have_a_teacher(make_arguments, teacher):
 def test_teacher_vectors_are_those_of_the_sentences(make_arguments, options, teacher, monkeypatch):
     args = make_arguments(**options, teacher=teacher)
     prepared = prepare(args, show_progress=False)
-    vectors = prepare_teacher(args, prepared, "cpu", show_progress=False)
-    texts = [prepared.tokenizer.decode(prepared.train[i][:-1]) for i in range(len(prepared.train))]
-    expected = SentenceTransformer(teacher, device="cpu").encode(texts)
-    np.testing.assert_allclose(vectors, expected, atol=1e-5)
-    monkeypatch.setattr("hf_meanmax.training.preparation.encode_texts", lambda *_: pytest.fail("computed twice"))
-    assert np.array_equal(prepare_teacher(args, prepared, "cpu", show_progress=False), vectors)
+    texts, encoder = prepared.sources["train"], load_teacher(args, "cpu")
+    rows = np.arange(len(prepared.train))
+    vectors = prepare_teacher(args, texts, encoder, show_progress=False)[rows]
+    assert [prepared.tokenizer(text).input_ids for text in texts] == [prepared.train[row].tolist() for row in rows]
+    expected = SentenceTransformer(teacher, device="cpu").encode(list(texts))
+    np.testing.assert_allclose(vectors, expected, rtol=1e-3, atol=1e-3)
+    monkeypatch.setattr("hf_meanmax.inference.encode.encode_texts", lambda *_: pytest.fail("computed twice"))
+    assert np.array_equal(prepare_teacher(args, texts, encoder, show_progress=False)[rows], vectors)
     args.teacher_shuffled = True
-    shuffled = prepare_teacher(args, prepared, "cpu", show_progress=False)
+    shuffled = prepare_teacher(args, texts, encoder, show_progress=False)[rows]
     assert not np.array_equal(shuffled, vectors)
     assert np.array_equal(np.sort(shuffled[:, 0]), np.sort(vectors[:, 0]))
 

@@ -1,8 +1,10 @@
-"""Train skip-gram word vectors on a corpus, for all its frequent words: to start a model from, and to expand it later.
+"""Make the vectors of all frequent words of a corpus, to start a model from: by skip-gram, or by a teacher.
 
 hf-meanmax vectors 'my/*.txt' --output vectors.safetensors --size 300
+hf-meanmax vectors 'my/*.txt' --output words.safetensors --teacher MODEL --pieces
 
-A model starts from them with `--word_vectors vectors.safetensors`; `hf-meanmax expand` reads the same file.
+A model starts from them with `--word_vectors vectors.safetensors`; `hf-meanmax expand` reads the same file. With the
+pieces of the teacher's vocabulary `--tokenizer wordpiece` leaves no word unknown.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ class VectorsOptions:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the command; `argv` is the command line by default."""
-    description = "Train skip-gram word vectors on a corpus."
+    description = "Make word vectors for the frequent words of a corpus."
     with one_line_errors("vectors"):
         parser = OptionParser("vectors", description, CorpusOptions, VectorsOptions, VectorSettings)
         corpus, args, settings = parser.parse(argv)

@@ -2,13 +2,14 @@
 
 from .batches import BatchPlan, EpochPlan, MicroBatches, Sentences
 from .candidates import CandidateSampler
-from .context import ContextSentences, SentencesAndContext
+from .context import ContextSentences, NeighbouringSentences, SentencesAndContext
 from .corpus import Corpus, Documents, open_corpus, pick_sentences
 from .cutting import Cutting, CuttingReport, cut_corpus
 from .docstrings import Docstrings, harvest_docstrings
 from .labelled import LabelledTexts, read_labelled
 from .noise import Noise
 from .parallel import PairedSentences, ParallelCorpus
+from .stored_texts import StoredTexts
 from .token_store import Ragged, SentenceFilter, StoreReport, TokenStore, build_token_store
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "EpochPlan",
     "LabelledTexts",
     "MicroBatches",
+    "NeighbouringSentences",
     "Noise",
     "PairedSentences",
     "ParallelCorpus",
@@ -31,6 +33,7 @@ __all__ = [
     "Sentences",
     "SentencesAndContext",
     "StoreReport",
+    "StoredTexts",
     "TokenStore",
     "build_token_store",
     "cut_corpus",

@@ -20,7 +20,7 @@ from hf_meanmax.modeling.losses import IGNORE_INDEX
 
 from .candidates import Candidates, CandidateSampler
 from .noise import Noise
-from .random_streams import NOISE, ORDER, stream
+from .random_streams import NOISE, ORDER, VIEW, stream
 from .token_store import Ragged, TokenStore
 
 _PREFETCHED_STEPS = 4
@@ -178,6 +178,10 @@ class Sentences:
         """What further decoders must say, by the names of the model's arguments."""
         return {}
 
+    def neighbours(self, rows: np.ndarray) -> Ragged | None:
+        """What the embedding of each is compared with, if there is such a text."""
+        return None
+
     def costs(self) -> np.ndarray:
         """Lengths for a batch plan."""
         return self.store.lengths if self.indices is None else self.store.lengths[self.indices]
@@ -193,6 +197,9 @@ class MicroBatches:
     Process r takes the rows r, r + W, ... of each micro batch; one that is left without a row gets one whose labels are
     all -100, so every process makes the same number of forward passes.
 
+    Sentences with neighbours have `neighbour_ids` (B, M) and, where there is padding, `neighbour_mask` as well; with
+    `makes_views` there are `view_ids` and `view_mask`: the input again, under other noise.
+
     With `counts_sentences`, each batch also has the number of sentences of the whole global step,
     `num_sentences_in_batch`; with `teacher_vectors` that number and the vectors of its sentences, `teacher_embeddings`
     `(B, size)` float32, NaN in a row without a sentence.
@@ -206,6 +213,7 @@ class MicroBatches:
         candidates: sampler for sampled softmax.
         teacher_vectors: `(len(store), size)`, a vector of another encoder for each sentence of the store.
         counts_sentences: for a loss with a mean over sentences.
+        makes_views: whether each input comes twice.
 
     Raises:
         ValueError: a plan of another number of sentences, or a rank outside the world.
@@ -221,6 +229,7 @@ class MicroBatches:
         candidates: CandidateSampler | None = None,
         teacher_vectors: np.ndarray | None = None,
         counts_sentences: bool = False,
+        makes_views: bool = False,
     ):
         self.sentences = sentences if isinstance(sentences, Sentences) else Sentences(sentences)
         self.store = self.sentences.store
@@ -228,6 +237,7 @@ class MicroBatches:
             raise ValueError(f"There are {len(teacher_vectors):,} teacher vectors for {len(self.store):,} sentences.")
         self.teacher_vectors = teacher_vectors
         self.counts_sentences = counts_sentences or teacher_vectors is not None
+        self.makes_views = makes_views
         if len(plan.lengths) != len(self.sentences):
             raise ValueError(f"The plan covers {len(plan.lengths):,} sentences, there are {len(self.sentences):,}.")
         if not 0 <= rank < world_size:
@@ -261,6 +271,7 @@ class MicroBatches:
         for rows in self.plan.sequential():
             labels = self._labels(rows)
             batch = self._divide(self.sentences.inputs(rows), labels, None)
+            self._add_positives(batch, rows, (0, 0, int(rows[0])))
             self._complete(batch, rows, len(rows))
             yield rows[self.rank :: self.world_size], batch, _num_targets(labels)
 
@@ -282,7 +293,24 @@ class MicroBatches:
             candidates = self.candidates.sample(
                 np.concatenate([targets.ids for targets in labels.values()]), epoch, step, micro
             )
-        return self._divide(inputs, labels, candidates), _num_targets(labels)
+        batch = self._divide(inputs, labels, candidates)
+        self._add_positives(batch, rows, (epoch, step, micro))
+        return batch, _num_targets(labels)
+
+    def _add_positives(self, batch: MicroBatch, rows: np.ndarray, key: tuple[int, int, int]) -> None:
+        """Adds what the embeddings of this process's rows of a global micro batch are compared with."""
+        positives = {"neighbour": self.sentences.neighbours(rows)}
+        if self.makes_views:
+            texts = self.sentences.inputs(rows)
+            positives["view"] = texts if self.noise is None else self.noise(texts, stream(self.plan.seed, VIEW, *key))
+        for name, texts in positives.items():
+            if texts is not None:
+                mine = slice(self.rank, None, self.world_size) if self.rank < len(rows) else slice(0, 1)
+                batch[f"{name}_ids"] = _tensor(pad(texts, self.store.pad_token_id)[mine])
+                width = int(texts.lengths.max())
+                if texts.lengths.min() < width:
+                    is_token = np.arange(width) < texts.lengths[mine, None]
+                    batch[f"{name}_mask"] = _tensor(is_token.astype(np.int64))
 
     def _complete(self, batch: MicroBatch, rows: np.ndarray, num_sentences: int) -> None:
         """Adds the number of sentences, and the teacher's vectors of this process's rows of a global micro batch."""

@@ -102,6 +102,38 @@ class ContextSentences(Sentences):
         return self.lengths + target
 
 
+class NeighbouringSentences(ContextSentences):
+    """The sentences that another one follows, to be generated themselves; the one that follows is what their embedding
+    is compared with (quick-thoughts, Logeswaran and Lee, ICLR 2018).
+
+    Args:
+        store, min_tokens, max_tokens: as of [`ContextSentences`]. A neighbour of less than `min_tokens` tokens is none;
+            a longer one is cut.
+    """
+
+    def __init__(self, store: TokenStore, min_tokens: int = 1, max_tokens: int | None = None):
+        super().__init__(store, "next_sentence", min_tokens, max_tokens)
+        is_long = store.lengths[self.indices + 1] > min_tokens
+        if not is_long.any():
+            raise ValueError(
+                f"No two neighbouring sentences have {min_tokens} tokens or more each (`min_tokens`), so there are no "
+                "positives. Lower it, or give documents of several sentences."
+            )
+        self.indices, self.lengths = self.indices[is_long], self.lengths[is_long]
+
+    def targets(self, rows: np.ndarray) -> Ragged:
+        """The sentences."""
+        return self.inputs(rows)
+
+    def neighbours(self, rows: np.ndarray) -> Ragged:
+        """The sentence after each."""
+        return self._neighbours(self.in_store(rows) + 1)
+
+    def costs(self) -> np.ndarray:
+        """Lengths for a batch plan: those of the sentences."""
+        return self.lengths
+
+
 class SentencesAndContext(ContextSentences):
     """The same sentences, to be said themselves; the words after them are a second target, `context_targets`.
 

@@ -1,4 +1,4 @@
-"""Denoising noise: words dropped and neighbours swapped (SDAE of Hill, Cho and Korhonen, 2016)."""
+"""Noise on the words of a text: words dropped, a stretch of them dropped, neighbours swapped."""
 
 from __future__ import annotations
 
@@ -11,31 +11,49 @@ from .token_store import Ragged
 
 @dataclass(frozen=True)
 class Noise:
-    """Drop each word with probability `word_drop`, then swap each non-overlapping bigram with probability `word_swap`.
+    """Drop a stretch of words, the share `span_drop` of a text, at a random place; then drop each word with probability
+    `word_drop` and swap each non-overlapping bigram with probability `word_swap` (SDAE; Hill, Cho and Korhonen, 2016).
 
     The bigrams are the words 0 and 1, 2 and 3, ... of what the drop left. The final `</s>` of a row is never touched,
     and a row that had a word keeps at least one.
 
     Raises:
-        ValueError: a probability outside [0, 1] (`word_drop` must be below 1).
+        ValueError: a number outside [0, 1] (`word_drop` and `span_drop` must be below 1).
     """
 
     word_drop: float = 0.0
     word_swap: float = 0.0
+    span_drop: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.word_drop < 1.0:
-            raise ValueError(f"word_drop is {self.word_drop}; it must be at least 0 and below 1.")
+        for name in ("word_drop", "span_drop"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 0 and below 1.")
         if not 0.0 <= self.word_swap <= 1.0:
             raise ValueError(f"word_swap is {self.word_swap}; it must lie between 0 and 1.")
 
     def __call__(self, rows: Ragged, rng: np.random.Generator) -> Ragged:
         """Noisy copies of `rows`, each of which ends in `</s>`."""
+        if self.span_drop:
+            rows = _drop_span(rows, self.span_drop, rng)
         if self.word_drop:
             rows = _drop(rows, self.word_drop, rng)
         if self.word_swap:
             rows = _swap(rows, self.word_swap, rng)
         return rows
+
+
+def _drop_span(rows: Ragged, share: float, rng: np.random.Generator) -> Ragged:
+    ids, lengths = rows
+    starts = np.cumsum(lengths) - lengths
+    words = lengths - 1
+    # Rounded down, so a word is left.
+    dropped = (share * words).astype(np.int64)
+    begins = (rng.random(len(lengths)) * (words - dropped + 1)).astype(np.int64)
+    places = np.arange(len(ids)) - np.repeat(starts, lengths)
+    begins_of, dropped_of = np.repeat(begins, lengths), np.repeat(dropped, lengths)
+    keep = (places < begins_of) | (places >= begins_of + dropped_of)
+    return Ragged(ids[keep], lengths - dropped)
 
 
 def _drop(rows: Ragged, probability: float, rng: np.random.Generator) -> Ragged:

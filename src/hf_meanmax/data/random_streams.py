@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-ORDER, NOISE, CANDIDATES, CUTTING = range(4)
+ORDER, NOISE, CANDIDATES, CUTTING, VIEW = range(5)
 
 
 def stream(seed: int, purpose: int, *key: int) -> np.random.Generator:

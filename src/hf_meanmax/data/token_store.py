@@ -308,7 +308,7 @@ def append_token(rows: Ragged, token_id: int) -> Ragged:
     return Ragged(ids, lengths)
 
 
-class _Encoder:
+class TokenEncoder:
     """The tokenizer's Rust part without padding, truncation and special tokens.
 
     Its own threads use every core and release the interpreter, so a thread here that turns ids into arrays while the
@@ -374,7 +374,7 @@ def build_token_store(
     """
     folder = Path(folder)
     rule = filters or SentenceFilter()
-    encoder = _Encoder(tokenizer)
+    encoder = TokenEncoder(tokenizer)
     key = json.dumps([FORMAT_VERSION, corpus.fingerprint(), encoder.fingerprint(), asdict(rule)])
     fingerprint = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
     if folder.is_dir() and any(folder.iterdir()):
@@ -399,7 +399,7 @@ def build_token_store(
 
 
 def _write_store(
-    corpus: Corpus, encoder: _Encoder, rule: SentenceFilter, folder: Path, fingerprint: str, show_progress: bool
+    corpus: Corpus, encoder: TokenEncoder, rule: SentenceFilter, folder: Path, fingerprint: str, show_progress: bool
 ) -> StoreReport:
     writers = {
         "tokens": _ArrayWriter(folder, "tokens", np.uint16 if encoder.vocab_size <= 1 << 16 else np.int32),
@@ -415,7 +415,7 @@ def _write_store(
     with progress_bar(
         total=corpus.size, unit=corpus.unit, unit_scale=True, desc="tokenise", disable=not show_progress
     ) as bar:
-        for chunk, rows in _encoded(corpus, encoder):
+        for chunk, rows in encoded_chunks(corpus, encoder):
             rows, kept, part = apply_filter(rows, encoder.unk_token_id, rule)
             rows = append_token(rows, encoder.eos_token_id)
             documents = chunk.documents[kept]
@@ -451,7 +451,7 @@ def _write_store(
     return report
 
 
-def _encoded(corpus: Corpus, encoder: _Encoder) -> Iterator[tuple[_Chunk, Ragged]]:
+def encoded_chunks(corpus: Corpus, encoder: TokenEncoder) -> Iterator[tuple[_Chunk, Ragged]]:
     """Chunks with their ids, in order, a few encoded ahead on two threads."""
     with ThreadPoolExecutor(max_workers=2) as pool:
         waiting: deque[tuple[_Chunk, Future[Ragged]]] = deque()

@@ -16,6 +16,7 @@ from .configuration_base import LatentConfig
 from .decoders import ConditionalGRULayer
 from .embeddings import TextEmbeddings
 from .layers import WordSpaceProjection
+from .pooling import WeightedMeanPooling
 
 
 class LatentPreTrainedModel(PreTrainedModel):
@@ -38,7 +39,7 @@ class LatentPreTrainedModel(PreTrainedModel):
     # The decoder of a full checkpoint is no news to the encoder that is loaded from it.
     _keys_to_ignore_on_load_unexpected = [
         r"^((previous|context)_)?decoder\.", r"^decoder_embeddings\.", r"^lm_head\.", r"^output_projection\.",
-        r"^teacher_head\.", r"^classifier\.",
+        r"^(teacher|contrastive)_head\.", r"^classifier\.",
     ]  # fmt: skip
 
     def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Unpack[TransformersKwargs]) -> None:
@@ -49,12 +50,20 @@ class LatentPreTrainedModel(PreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
+        if getattr(module, "latent_scales", None) is not None:
+            init.ones_(module.latent_scales)
         if isinstance(module, WordSpaceProjection):
             # Word vectors are large; scores by them must still start at a standard deviation of 1.
             size = module.weight.numel()
             init.normal_(module.weight, std=1 / (self.config.initializer_range * size**0.5))
         elif isinstance(module, nn.Linear | nn.Conv1d):
             init.xavier_uniform_(module.weight)
+        elif isinstance(module, WeightedMeanPooling):
+            init.zeros_(module.log_weights.weight)
+            init.zeros_(module.frequencies)
+            if isinstance(module.map, nn.Linear):
+                is_wide_enough = module.map.out_features >= module.map.in_features
+                (init.eye_ if is_wide_enough else init.orthogonal_)(module.map.weight)
         elif isinstance(module, RowwiseLinear):
             # As one row's map alone would start.
             bound = (6 / sum(module.weight.shape[1:])) ** 0.5
@@ -78,7 +87,7 @@ class LatentPreTrainedModel(PreTrainedModel):
         loaded = super().from_pretrained(*args, **kwargs)
         # transformers puts new parameters in place of those that the constructor made, and all of them train.
         for module in (loaded[0] if isinstance(loaded, tuple) else loaded).modules():
-            if isinstance(module, TextEmbeddings):
+            if isinstance(module, TextEmbeddings | WeightedMeanPooling):
                 module.freeze_as_configured()
         return loaded
 

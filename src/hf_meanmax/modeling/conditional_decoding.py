@@ -12,12 +12,12 @@ from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
 from .base import LatentPreTrainedModel
-from .configuration_base import DECODERS_WITH_CHANNELS
+from .configuration_checks import DECODERS_WITH_CHANNELS
 from .decoder_model import LatentDecoderModel, shift_right, token_positions
 from .decoders import NonAutoregressiveLayer
 from .embeddings import TextEmbeddings
 from .encoder_model import LatentEncoderModel
-from .generation import LEAST_OF_EMBEDDING, LatentGenerationMixin
+from .generation import LEAST_OF_EMBEDDING, NO_DECODER, LatentGenerationMixin
 from .layers import WordSpaceProjection
 from .losses import IGNORE_INDEX, full_cross_entropy, penalty_of_sentences
 from .outputs import DecoderOutput, LatentModelOutput, LatentSeq2SeqOutput
@@ -41,18 +41,25 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         if config.separate_vocabularies:
             self.decoder_embeddings = TextEmbeddings(config, config.vocab_size)
             self._tied_weights_keys = {"lm_head.weight": "decoder_embeddings.word_embeddings.weight"}
-        self.decoder = LatentDecoderModel(config)
+        self.decoder = LatentDecoderModel(config) if config.has_decoder else None
         self.previous_decoder = LatentDecoderModel(config) if config.predict_previous else None
         self.context_decoder = None
         if config.context_channels is not None:
             self.context_decoder = NonAutoregressiveLayer(config, 0, config.context_channels)
         self.output_projection = None
-        if config.tie_word_embeddings and config.decoder_type not in DECODERS_WITH_CHANNELS:
+        if config.has_decoder and config.tie_word_embeddings and config.decoder_type not in DECODERS_WITH_CHANNELS:
             self.output_projection = WordSpaceProjection(config.decoder_output_size, config.embedding_size)
-        self.lm_head = nn.Linear(config.scored_size, config.vocab_size, bias=config.output_bias)
+        self.lm_head = None
+        if config.has_decoder:
+            self.lm_head = nn.Linear(config.scored_size, config.vocab_size, bias=config.output_bias)
+        else:
+            self._tied_weights_keys = {}
         self.teacher_head = None
         if config.teacher_size is not None:
             self.teacher_head = nn.Linear(config.sentence_embedding_size, config.teacher_size)
+        self.contrastive_head = None
+        if config.contrastive_size is not None:
+            self.contrastive_head = nn.Linear(config.sentence_embedding_size, config.contrastive_size, bias=False)
         # The sentence's end, not a length, stops a decoding; this bounds a decoder that never ends, where there is no
         # text whose length would do so.
         self.generation_config.max_new_tokens = self.generation_config.max_new_tokens or LEAST_OF_EMBEDDING
@@ -83,7 +90,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         Raises:
             ValueError: the output layer has no bias, or the counts are not one for each word.
         """
-        bias = self.lm_head.bias
+        bias = None if self.lm_head is None else self.lm_head.bias
         if bias is None:
             raise ValueError("The output layer has no bias to start from frequencies (`output_bias=False`).")
         if token_counts.shape != bias.shape:
@@ -150,9 +157,11 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
                 what the layers take, for instance `output_attentions=True`.
 
         Raises:
-            ValueError: if there is nothing to decode, or more than the decoder can; if arguments do not fit the
-                decoder.
+            ValueError: if the model has no decoder; if there is nothing to decode, or more than the decoder can; if
+                arguments do not fit the decoder.
         """
+        if self.decoder is None or self.lm_head is None:
+            raise ValueError(NO_DECODER)
         num_items = kwargs.pop("num_items_in_batch", None)
         weights = None
         if encoder_outputs is None:

@@ -11,6 +11,16 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import GenerationConfig
 from transformers.configuration_utils import PreTrainedConfig
 
+from .configuration_checks import (
+    DECODERS_WITH_CHANNELS,
+    WEIGHTED_MEAN,
+    check_channels,
+    check_context,
+    check_latents,
+    check_parts,
+    check_weighted_mean,
+)
+
 # Of the length of a text: no text is this long.
 NO_LIMIT = 2**31 - 1
 
@@ -36,17 +46,17 @@ POOLING_ROWS = {
     "mean": ("mean",),
     "last": ("last",),
     "mean_max_last": ("max", "mean", "last"),
+    "weighted_mean": (),
 }
-EncoderType = Literal["self_attention", "bilstm", "lstm", "bigru", "gru", "cnn", "hierarchical_cnn"]
+EncoderType = Literal["self_attention", "bilstm", "lstm", "bigru", "gru", "cnn", "hierarchical_cnn", "none"]
 PositionType = Literal["sinusoidal", "learned", "none"]
-Pooling = Literal["mean_max", "mean", "max", "last", "mean_max_last", "inner_attention", "none"]
+Pooling = Literal["mean_max", "mean", "max", "last", "mean_max_last", "inner_attention", "weighted_mean", "none"]
 
 
 DecoderType = Literal[
     "attention", "gates", "lstm", "lstm_attention", "lstm_gates", "gru", "conditional_gru", "causal_cnn", "words_cnn",
-    "words_rnn",
+    "words_rnn", "none",
 ]  # fmt: skip
-DECODERS_WITH_CHANNELS = ("causal_cnn", "words_cnn", "words_rnn")
 
 
 @strict
@@ -80,19 +90,37 @@ class LatentConfig(PreTrainedConfig):
             Activation on the query, key and value projections.
         attention_dropout (`float`, defaults to 0.0):
             Dropout on the attention weights.
-        encoder_type (`"self_attention"`, `"bilstm"`, `"lstm"`, `"bigru"`, `"gru"`, `"cnn"` or `"hierarchical_cnn"`, \
-            defaults to `"self_attention"`):
-            How the tokens become hidden states. A `bilstm` or `bigru` has `hidden_size / 2` units a direction; a `cnn`
-            shares `hidden_size` among filters of 3, 4 and 5 words; a `hierarchical_cnn` shares it among its layers,
-            whose outputs stand side by side.
+        encoder_type (`"self_attention"`, `"bilstm"`, `"lstm"`, `"bigru"`, `"gru"`, `"cnn"`, `"hierarchical_cnn"` or \
+            `"none"`, defaults to `"self_attention"`):
+            How the tokens become hidden states; with `"none"` these are the word vectors themselves, which only
+            `pooling="weighted_mean"` reads: a static model. A `bilstm` or `bigru` has `hidden_size / 2` units a
+            direction; a `cnn` shares `hidden_size` among filters of 3, 4 and 5 words; a `hierarchical_cnn` shares it
+            among its layers, whose outputs stand side by side.
         encoder_residual (`bool`, defaults to `False`):
             In the first layer of a `self_attention` encoder, add each token's own value to what it attends to. The
             mean-max papers' has no residual there, which leaves a word to be found by attention alone.
-        pooling (`"mean_max"`, `"mean"`, `"max"`, `"last"`, `"mean_max_last"`, `"inner_attention"` or `"none"`, \
-            defaults to `"mean"`):
+        pooling (`"mean_max"`, `"mean"`, `"max"`, `"last"`, `"mean_max_last"`, `"inner_attention"`, `"weighted_mean"` \
+            or `"none"`, defaults to `"mean"`):
             The latent rows: the maximum and the mean over the tokens, and the last state (of a `bilstm` the last state
-            of each direction); weighted means, whose weights a small network gives each token (`inner_attention`); or
-            no rows, so that the decoder attends over the hidden states themselves and there is no embedding (`none`).
+            of each direction); weighted means, whose weights a small network gives each token (`inner_attention`); the
+            mean of the word vectors under one weight a word (`weighted_mean`, see `weighted_mean_row`); or no rows, so
+            that the decoder attends over the hidden states themselves and there is no embedding (`none`).
+        weighted_mean_row (`bool`, defaults to `False`):
+            Add a last row to those of `pooling`: the mean of the word vectors, without positions, under one weight a
+            word. The weights start from word frequencies p as a / (a + p), the smooth inverse frequency of Arora, Liang
+            and Ma (ICLR 2017), and are trained. A linear map follows, which starts from the identity where the word
+            vectors are no wider than a row. Special tokens have no weight.
+        weighted_mean_map (`bool`, defaults to `True`):
+            Whether there is that linear map. Without it the word vectors must be as wide as a row.
+        frequency_smoothing (`float`, defaults to 1e-3):
+            The a of these weights.
+        freeze_word_weights (`bool`, defaults to `False`):
+            Keep these weights as they start.
+        latent_normalization (`"rows"`, *optional*):
+            Scale each latent row to unit length inside the model, so that one vector serves cosines and the decoder: a
+            vector that was scaled by a positive number decodes as if it had not been.
+        latent_scales (`bool`, defaults to `False`):
+            With `latent_normalization="rows"`, multiply each row by a trained number, its share in a cosine.
         latent_heads (`int`, defaults to 1):
             Rows of `inner_attention`.
         latent_size (`int`, *optional*, defaults to `hidden_size`):
@@ -103,14 +131,14 @@ class LatentConfig(PreTrainedConfig):
             Put the mean row before the max row. The decoder's attention does not depend on the order, the flat
             embedding does.
         decoder_type (`"attention"`, `"gates"`, `"lstm"`, `"lstm_attention"`, `"lstm_gates"`, `"gru"`, \
-            `"conditional_gru"`, `"causal_cnn"`, `"words_cnn"` or `"words_rnn"`, defaults to `"attention"`):
+            `"conditional_gru"`, `"causal_cnn"`, `"words_cnn"`, `"words_rnn"` or `"none"`, defaults to `"attention"`):
             How the decoder reads the latent rows. Self-attention over the preceding tokens, then attention over the
             rows or element-wise gates on them; an LSTM that starts from all rows (`lstm`), starts from zeros and
             attends over the rows (`lstm_attention`), or starts from the last-state row, if there is one, and has
             gates on the others (`lstm_gates`); a GRU or convolutions over the preceding tokens that read all rows
             beside each word (`gru`, `causal_cnn`); two GRU blocks a step, the second of which reads what
             `decoder_context` says (`conditional_gru`); or a non-autoregressive network over the rows
-            (`words_cnn`, `words_rnn`).
+            (`words_cnn`, `words_rnn`). With `"none"` there is no decoder: the model gives vectors alone.
         decoder_context (`"attention"`, `"constant"` or `"none"`, defaults to `"attention"`):
             What a `conditional_gru` reads at each step: the rows that it attends to, all of Z, or nothing (it then has
             one block).
@@ -130,7 +158,10 @@ class LatentConfig(PreTrainedConfig):
             same words (structured self-attentive embedding, eq. 8), in the mean over the sentences.
         teacher_size (`int`, *optional*):
             Width of the vectors of another encoder that a linear map of the embedding is trained to give as well
-            (`teacher_embeddings` of the model; compound attention, section 4.4).
+            (compound attention, section 4.4), the `teacher_head`.
+        contrastive_size (`int`, *optional*):
+            Width of a linear map that embeddings pass before they are compared in contrastive training; nothing else
+            reads it. By default the embeddings themselves are compared.
         pair_combination (`"concatenation"` or `"multiplicative"`, *optional*):
             A classifier reads two texts instead of one: their embeddings u and v as [u; v; |u - v|; u * v], or the
             products of their latent rows, each row of each text through a map of its own (structured self-attentive
@@ -201,6 +232,12 @@ class LatentConfig(PreTrainedConfig):
     encoder_type: EncoderType = "self_attention"
     encoder_residual: bool = False
     pooling: Pooling = "mean"
+    weighted_mean_row: bool = False
+    weighted_mean_map: bool = True
+    frequency_smoothing: float = 1e-3
+    freeze_word_weights: bool = False
+    latent_normalization: Literal["rows"] | None = None
+    latent_scales: bool = False
     latent_heads: int = 1
     latent_size: int | None = None
     pooling_hidden_size: int | None = None
@@ -214,6 +251,7 @@ class LatentConfig(PreTrainedConfig):
     predict_previous: bool = False
     attention_penalty: float | int = 0.0
     teacher_size: int | None = None
+    contrastive_size: int | None = None
     pair_combination: Literal["concatenation", "multiplicative"] | None = None
     pair_size: int | None = None
     classifier_type: Literal["mlp", "pruned"] = "mlp"
@@ -267,10 +305,20 @@ class LatentConfig(PreTrainedConfig):
     @property
     def pooling_rows(self) -> tuple[str, ...]:
         """Names of the latent rows, in their order."""
+        return (*self.state_pooling_rows, WEIGHTED_MEAN) if self.has_weighted_mean else self.state_pooling_rows
+
+    @property
+    def state_pooling_rows(self) -> tuple[str, ...]:
+        """Names of the latent rows that are made of the hidden states, in their order."""
         if self.pooling == "inner_attention":
             return tuple(f"head_{head + 1}" for head in range(self.latent_heads))
         rows = POOLING_ROWS.get(self.pooling, ())
         return ("mean", "max", *rows[2:]) if self.mean_first and rows[:2] == ("max", "mean") else rows
+
+    @property
+    def has_weighted_mean(self) -> bool:
+        """Whether the last latent row is the weighted mean of the word vectors."""
+        return self.weighted_mean_row or self.pooling == WEIGHTED_MEAN
 
     @property
     def gated_rows(self) -> tuple[str, ...]:
@@ -298,8 +346,18 @@ class LatentConfig(PreTrainedConfig):
 
     @property
     def is_autoregressive(self) -> bool:
-        """Whether the decoder is autoregressive."""
-        return not self.decoder_type.startswith("words_")
+        """Whether there is a decoder, and it is autoregressive."""
+        return self.has_decoder and not self.decoder_type.startswith("words_")
+
+    @property
+    def is_static(self) -> bool:
+        """Whether a word's part of the embedding does not depend on the other words."""
+        return self.encoder_type == "none"
+
+    @property
+    def has_decoder(self) -> bool:
+        """Whether there is a decoder."""
+        return self.decoder_type != "none"
 
     @property
     def num_decoder_layers(self) -> int:
@@ -356,7 +414,7 @@ class LatentConfig(PreTrainedConfig):
         for name in (
             "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "intermediate_size",
             "num_attention_heads", "max_position_embeddings", "num_special_tokens", "num_context_words",
-            "latent_heads", "latent_size", "pooling_hidden_size", "teacher_size", "pair_size",
+            "latent_heads", "latent_size", "pooling_hidden_size", "teacher_size", "contrastive_size", "pair_size",
             "classifier_hidden_size", "classifier_row_size", "classifier_column_size",
         ):  # fmt: skip
             value = getattr(self, name)
@@ -412,114 +470,23 @@ class LatentConfig(PreTrainedConfig):
 
     def validate_parts(self) -> None:
         """Each part can be built of these sizes, and the decoder has rows to read."""
-        has_attention = self.encoder_type == "self_attention" or self.decoder_type in (
-            "attention", "gates", "lstm_attention",
-        )  # fmt: skip
-        if has_attention and (self.num_attention_heads < 1 or self.hidden_size % self.num_attention_heads):
-            raise ValueError(
-                f"`num_attention_heads` is {self.num_attention_heads} and `hidden_size` {self.hidden_size}: the heads "
-                "must divide the hidden size."
-            )
-        if self.encoder_residual and self.encoder_type != "self_attention":
-            raise ValueError(
-                f"`encoder_residual` is True and `encoder_type` {self.encoder_type!r}; only 'self_attention' has it. "
-                "Set False."
-            )
-        if self.encoder_type.startswith("bi") and self.hidden_size % 2:
-            raise ValueError(
-                f"`hidden_size` is {self.hidden_size}; the two directions of a `{self.encoder_type}` encoder need an "
-                "even number."
-            )
-        if self.encoder_type == "hierarchical_cnn" and self.hidden_size % self.num_hidden_layers:
-            raise ValueError(
-                f"`hidden_size` is {self.hidden_size} and `num_hidden_layers` {self.num_hidden_layers}: the layers of "
-                "a `hierarchical_cnn` encoder must divide the hidden size."
-            )
-        if self.encoder_type == "cnn" and self.hidden_size < 3:
-            raise ValueError(f"`hidden_size` is {self.hidden_size}; a `cnn` encoder has filters of three widths.")
-        if self.decoder_type == "lstm_gates" and not self.gated_rows:
-            raise ValueError(
-                f"`pooling` is {self.pooling!r}, which leaves the gates of `decoder_type='lstm_gates'` without rows. "
-                "Use `pooling='mean_max_last'`, or `decoder_type='lstm'`."
-            )
+        check_parts(self)
 
     def validate_latents(self) -> None:
         """The decoder can read what the pooling gives, and rows of this width."""
-        attends = self.decoder_type == "attention" or (
-            self.decoder_type == "conditional_gru" and self.decoder_context == "attention"
-        )
-        if not self.has_latents and (not attends or self.decoder_initial_state):
-            raise ValueError(
-                f"`pooling` is 'none', so there are no latent rows; `decoder_type={self.decoder_type!r}` with "
-                f"`decoder_context={self.decoder_context!r}` and `decoder_initial_state={self.decoder_initial_state}` "
-                "needs them. Use a decoder that only attends (`decoder_type='attention'`, or 'conditional_gru' with "
-                "`decoder_context='attention'` and no initial state), or another pooling."
-            )
-        if not self.has_latents and self.teacher_size is not None:
-            raise ValueError(
-                f"`teacher_size` is {self.teacher_size} and `pooling` 'none', so there is no embedding to map. Leave "
-                "it out, or use another pooling."
-            )
-        if not self.has_latents and self.latent_size is not None:
-            raise ValueError(
-                f"`latent_size` is {self.latent_size} and `pooling` 'none', which has no rows. Leave it out, or set "
-                "None."
-            )
-        if self.latent_heads > 1 and self.pooling != "inner_attention":
-            raise ValueError(
-                f"`latent_heads` is {self.latent_heads} and `pooling` {self.pooling!r}; only 'inner_attention' has "
-                "heads."
-            )
-        if self.attention_penalty > 0 and self.pooling != "inner_attention":
-            raise ValueError(
-                f"`attention_penalty` is {self.attention_penalty} and `pooling` {self.pooling!r}; only "
-                "'inner_attention' has heads. Set 0."
-            )
-        if self.latent_width != self.hidden_size and self.decoder_type in ("gates", "lstm_gates"):
-            raise ValueError(
-                f"`latent_size` is {self.latent_size} and `hidden_size` {self.hidden_size}; the gates of "
-                f"`decoder_type={self.decoder_type!r}` work on rows as wide as its states. Leave `latent_size` out."
-            )
-        if self.decoder_type == "conditional_gru" and self.decoder_context == "none" and not self.decoder_initial_state:
-            raise ValueError(
-                "`decoder_context` is 'none' and `decoder_initial_state` False: the decoder would never read Z. Set "
-                "one of them."
-            )
+        check_latents(self)
+
+    def validate_weighted_mean(self) -> None:
+        """A weighted mean of the word vectors fits a row, and a model without an encoder has one."""
+        check_weighted_mean(self)
 
     def validate_channels(self) -> None:
         """A decoder with widths of its own has them, and ends where a tied output layer can score."""
-        if self.decoder_type not in DECODERS_WITH_CHANNELS:
-            return
-        channels = self.decoder_channels or []
-        if len(channels) < 2 or min(channels) < 1:
-            raise ValueError(
-                f"`decoder_channels` is {self.decoder_channels}; `decoder_type={self.decoder_type!r}` needs two widths "
-                "or more, for instance [600, 1200, 300]."
-            )
-        if self.tie_word_embeddings and channels[-1] != self.embedding_size:
-            raise ValueError(
-                f"`decoder_channels` ends in {channels[-1]} and `embedding_size` is {self.embedding_size}; with "
-                "`tie_word_embeddings` they must be equal."
-            )
-        if self.predict_previous and not self.is_autoregressive:
-            raise ValueError(f"`predict_previous` needs an autoregressive decoder, not {self.decoder_type!r}.")
+        check_channels(self)
 
     def validate_context(self) -> None:
         """A second decoder of the words around the text reads Z, and ends where the output layer can score."""
-        channels = self.context_channels
-        if channels is None:
-            return
-        if len(channels) < 2 or min(channels) < 1 or channels[-1] != self.scored_size:
-            raise ValueError(
-                f"`context_channels` is {channels}; give two widths or more that end in {self.scored_size}, what the "
-                f"output layer scores, for instance [{2 * self.scored_size}, {self.scored_size}]."
-            )
-        if not (self.has_latents and self.is_autoregressive) or self.predict_previous:
-            raise ValueError(
-                f"`context_channels` adds a decoder beside an autoregressive one that reads latent rows, "
-                f"but `pooling` is {self.pooling!r}, `decoder_type` {self.decoder_type!r} and `predict_previous` "
-                f"{self.predict_previous}. Leave it out, or change these."
-            )
+        check_context(self)
 
     def validate_positions(self) -> None:
         """Sinusoidal codes come in pairs (eq. 1-2 of the mean-max autoencoder)."""

@@ -17,7 +17,7 @@ from .embeddings import TextEmbeddings, WordProjections
 from .encoders import ENCODERS
 from .layers import SequenceLayer
 from .outputs import LatentModelOutput
-from .pooling import POOLINGS
+from .pooling import POOLINGS, WeightedMeanPooling
 
 NO_REPRESENTATION = (
     "`pooling` is 'none': the decoder attends over all hidden states, and the model has no fixed representation, so no "
@@ -38,6 +38,8 @@ class LatentEncoderModel(LatentPreTrainedModel):
         self.embeddings = TextEmbeddings(config)
         self.sequence_encoder = ENCODERS[config.encoder_type](config)
         self.pooler = POOLINGS[config.pooling](config)
+        self.word_pooler = WeightedMeanPooling(config) if config.has_weighted_mean else None
+        self.latent_scales = nn.Parameter(torch.ones(config.num_latents)) if config.latent_scales else None
         self.word_projections = WordProjections() if config.encoder_type == "self_attention" else None
         self.gradient_checkpointing = False
         self.post_init()
@@ -115,12 +117,33 @@ class LatentEncoderModel(LatentPreTrainedModel):
             inputs = self.embeddings(input_ids, inputs_embeds, position_ids)
         hidden_states = self.sequence_encoder(inputs, attention_mask, projected=projected, **kwargs)
         latents, pooling_attentions = self.pooler(hidden_states, attention_mask)
+        if self.word_pooler is not None:
+            latents = self._with_weighted_mean(latents, input_ids, attention_mask)
+        if latents is not None:
+            latents = self.scale_rows(latents)
         return LatentModelOutput(
             last_hidden_state=hidden_states,
             pooler_output=None if latents is None else latents.flatten(1),
             latents=latents,
             pooling_attentions=pooling_attentions,
         )
+
+    def _with_weighted_mean(
+        self, latents: torch.Tensor | None, input_ids: torch.Tensor | None, attention_mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        if input_ids is None:
+            raise ValueError("The weighted mean has a weight for each word: give `input_ids`, not `inputs_embeds`.")
+        assert self.word_pooler is not None
+        row = self.word_pooler(self.embeddings.embed_words(input_ids), input_ids, attention_mask).unsqueeze(1)
+        return row if latents is None else torch.cat((latents, row.to(latents.dtype)), dim=1)
+
+    def scale_rows(self, latents: torch.Tensor) -> torch.Tensor:
+        """Z `(B, L, d)` as `config.latent_normalization` has it: rows of unit length, times the trained scales. What
+        the rows were multiplied by before makes no difference; rows of zeros stay zeros."""
+        if self.config.latent_normalization is None:
+            return latents
+        latents = nn.functional.normalize(latents, dim=-1)
+        return latents if self.latent_scales is None else latents * self.latent_scales.abs()[:, None]
 
     def normalized_rows(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
         """The flat embedding `(B, L * d)` with each latent row at unit length, as the released code encodes.

@@ -169,4 +169,24 @@ class LayeredEncoder(nn.Module):
         return torch.cat(outputs, dim=-1) if keeps_all else inputs
 
 
-ENCODERS = dict.fromkeys(LayeredEncoder.layer_classes, LayeredEncoder)
+class NoEncoder(SequenceLayer):
+    """Leaves the word vectors as they are: a static model."""
+
+    def __init__(self, config: PreTrainedConfig) -> None:
+        super().__init__()
+
+    def forward(
+        self,
+        inputs: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        projected: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> torch.Tensor:
+        """The inputs `(B, N, embedding_size)`."""
+        return inputs
+
+
+ENCODERS: dict[str, type[nn.Module]] = {
+    **dict.fromkeys(LayeredEncoder.layer_classes, LayeredEncoder),
+    "none": NoEncoder,
+}

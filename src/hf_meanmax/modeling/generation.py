@@ -11,6 +11,11 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from .encoder_model import NO_REPRESENTATION
 
+NO_DECODER = (
+    "`decoder_type` is 'none': this checkpoint gives vectors alone and cannot generate. Train one with a decoder "
+    "(`--objective reconstruction`)."
+)
+
 # The least bound for a text, however short, and for an embedding, whose text's length is not known.
 LEAST_OF_TEXT, LEAST_OF_EMBEDDING = 16, 256
 
@@ -100,10 +105,14 @@ class LatentGenerationMixin(GenerationMixin):
     def latents_from_embedding(self, sentence_embedding: torch.Tensor) -> torch.Tensor:
         """Z `(B, L, d)` of raw sentence embeddings `(B, L * d)`, `(L * d,)` or `(B, L, d)`, with d the `latent_width`.
 
+        With `latent_normalization="rows"` an embedding may have been multiplied by any positive number.
+
         Raises:
-            ValueError: if the model has no fixed representation, or a vector has another size, holds NaN or infinities
-                or is quantised.
+            ValueError: if the model has no decoder or no fixed representation, or a vector has another size, holds NaN
+                or infinities or is quantised.
         """
+        if not self.config.has_decoder:
+            raise ValueError(NO_DECODER)
         if not self.config.has_latents:
             raise ValueError(NO_REPRESENTATION)
         rows, width = self.config.num_latents, self.config.latent_width
@@ -129,7 +138,7 @@ class LatentGenerationMixin(GenerationMixin):
         latents = latents.to(self.lm_head.weight.dtype)
         if not bool(torch.isfinite(latents).all()):
             raise ValueError(f"A sentence embedding holds NaN or infinite values; this model decodes {expected}.")
-        return latents
+        return self.encoder.scale_rows(latents)
 
     @torch.no_grad()
     def generate(
@@ -158,6 +167,8 @@ class LatentGenerationMixin(GenerationMixin):
             ValueError: if both text and embeddings are given, if a vector cannot be decoded
                 ([`latents_from_embedding`]), or if the decoder is not autoregressive.
         """
+        if not self.config.has_decoder:
+            raise ValueError(NO_DECODER)
         if not self.config.is_autoregressive:
             raise ValueError(
                 f"decoder_type is {self.config.decoder_type!r}, which is not autoregressive: use predict_words()."
@@ -246,6 +257,8 @@ class LatentGenerationMixin(GenerationMixin):
                 ([`latents_from_embedding`]), if `top_k` is not between 1 and the vocabulary size, or if the decoder is
                 autoregressive.
         """
+        if not self.config.has_decoder:
+            raise ValueError(NO_DECODER)
         if self.config.is_autoregressive:
             raise ValueError(f"decoder_type is {self.config.decoder_type!r}, which is autoregressive: use generate().")
         if (input_ids is None) == (sentence_embedding is None):

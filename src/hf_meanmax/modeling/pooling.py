@@ -57,7 +57,7 @@ def latent_projection(config: PreTrainedConfig) -> nn.Module:
 
 
 class StatePooling(nn.Module):
-    """Stacks the rows that `config.pooling_rows` names (mean-max autoencoder, eq. 14)."""
+    """Stacks the rows that `config.state_pooling_rows` names (mean-max autoencoder, eq. 14)."""
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class StatePooling(nn.Module):
             "mean": mean_pooling,
             "last": partial(last_pooling, backward_size=backward_size),
         }
-        self.rows = config.pooling_rows
+        self.rows = config.state_pooling_rows
 
     def forward(
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None
@@ -107,8 +107,54 @@ class InnerAttentionPooling(nn.Module):
         return weights @ self.projection(hidden_states), weights
 
 
+class WeightedMeanPooling(nn.Module):
+    """M sum_t w(x_t) e_t / sum_t w(x_t) over the real tokens that are no special ones: one weight a word, and a linear
+    map M (smooth inverse frequency, Arora, Liang and Ma 2017, with trained weights).
+
+    Scaled to unit length and with the identity for M, this is their sentence vector before a component is removed.
+    """
+
+    def __init__(self, config: PreTrainedConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.log_weights = nn.Embedding(config.input_vocab_size, 1)
+        self.register_buffer("frequencies", torch.zeros(config.input_vocab_size))
+        self.map = nn.Identity()
+        if config.weighted_mean_map:
+            self.map = nn.Linear(config.embedding_size, config.latent_width, bias=False)
+        self.freeze_as_configured()
+
+    def freeze_as_configured(self) -> None:
+        """Takes the weights out of training if `config.freeze_word_weights` says so."""
+        if self.config.freeze_word_weights:
+            self.log_weights.weight.requires_grad_(False)
+
+    @torch.no_grad()
+    def start_from_frequencies(self, token_counts: torch.Tensor) -> None:
+        """Makes the weights a / (a + p), with p the relative frequencies of counts `(V,)`; special tokens are not
+        counted."""
+        counts = token_counts.double().clone()
+        counts[: self.config.num_special_tokens] = 0
+        frequencies = counts / counts.sum().clamp(min=1)
+        self.frequencies.copy_(frequencies)
+        smoothing = self.config.frequency_smoothing
+        self.log_weights.weight.copy_((smoothing / (smoothing + frequencies)).log()[:, None])
+
+    def forward(
+        self, words: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Word vectors `(B, N, embedding_size)`, their ids and a mask `(B, N)` -> `(B, latent_width)`; zeros for a row
+        without a word."""
+        is_word = input_ids >= self.config.num_special_tokens
+        if attention_mask is not None:
+            is_word = is_word & attention_mask.bool()
+        weights = self.log_weights(input_ids).squeeze(-1).exp() * is_word
+        mean = (weights.to(words.dtype).unsqueeze(1) @ words).squeeze(1)
+        return self.map(mean / weights.sum(dim=1, keepdim=True).clamp(min=1e-6).to(words.dtype))
+
+
 class NoPooling(nn.Module):
-    """Leaves the hidden states to the decoder: the translators without a fixed representation."""
+    """Makes no row of the hidden states: the translators without a fixed representation, and static models."""
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__()
@@ -123,5 +169,6 @@ class NoPooling(nn.Module):
 POOLINGS = {
     **dict.fromkeys(("mean_max", "mean", "max", "last", "mean_max_last"), StatePooling),
     "inner_attention": InnerAttentionPooling,
+    "weighted_mean": NoPooling,
     "none": NoPooling,
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import nn
@@ -53,14 +52,15 @@ class Objective(ABC):
         weight: the factor of the loss in the sum.
     """
 
-    name: ClassVar[str]
-    fields: ClassVar[tuple[str, ...]] = ()
-    optional_fields: ClassVar[tuple[str, ...]] = ()
+    name: str
+    fields: tuple[str, ...] = ()
+    optional_fields: tuple[str, ...] = ()
 
     def __init__(self, weight: float = 1.0) -> None:
         self.weight = weight
 
-    def check(self, model: LatentForConditionalDecoding) -> None:  # noqa: B027 (decoding alone needs no head)
+    @abstractmethod
+    def check(self, model: LatentForConditionalDecoding) -> None:
         """Checks that the model has the heads.
 
         Raises:
@@ -83,7 +83,8 @@ class TrainingOutput:
 
 
 class TrainingModel(nn.Module):
-    """A model with its objectives: the forward pass of training. In evaluation mode it is the model alone.
+    """A model with its objectives: the forward pass of training. In evaluation mode a model with a decoder is the model
+    alone.
 
     Args:
         model: what is trained.
@@ -112,12 +113,13 @@ class TrainingModel(nn.Module):
 
         Args:
             num_items_in_batch: target tokens of the whole step.
-            batch: `input_ids` `(B, N)`, `attention_mask`, the fields of the objectives and `num_sentences_in_batch`.
+            batch: `input_ids` `(B, N)`, `attention_mask`, `labels`, the fields of the objectives and
+                `num_sentences_in_batch`.
 
         Raises:
             ValueError: if the batch lacks a field of an objective, or has one that no objective reads.
         """
-        if not self.training:
+        if not self.training and self.config.has_decoder:
             output: LatentSeq2SeqOutput = self.model(**batch, num_items_in_batch=num_items_in_batch)
             return output
         divisors = Divisors(num_items_in_batch, batch.pop("num_sentences_in_batch", None))

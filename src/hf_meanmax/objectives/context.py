@@ -22,6 +22,7 @@ class NeighbourDecoding(Decoding):
     fields = ("labels", "previous_targets")
 
     def check(self, model: LatentForConditionalDecoding) -> None:
+        super().check(model)
         if model.previous_decoder is None:
             raise ValueError("`previous_targets` need a model with `predict_previous=True`.")
 

@@ -6,8 +6,6 @@ What the targets are is a matter of the batches (`hf_meanmax.data`): the mean-ma
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 
 from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
@@ -27,13 +25,17 @@ class Decoding(Objective):
     """
 
     name = "decoding"
-    fields: ClassVar[tuple[str, ...]] = ("labels",)
+    fields: tuple[str, ...] = ("labels",)
     optional_fields = ("decoder_input_ids", "decoder_attention_mask", *CANDIDATES)
 
     def __init__(self, weight: float = 1.0, softmax: Softmax = "full") -> None:
         super().__init__(weight)
         check_softmax(softmax)
         self.softmax: Softmax = softmax
+
+    def check(self, model: LatentForConditionalDecoding) -> None:
+        if not model.config.has_decoder:
+            raise ValueError("`decoder_type` is 'none': there is no decoder to train. Leave this objective out.")
 
     def loss(
         self, model: LatentForConditionalDecoding, encoded: Encoded, batch: Batch, divisors: Divisors

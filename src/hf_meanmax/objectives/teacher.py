@@ -1,38 +1,117 @@
-"""Staying near the vectors of another encoder (compound attention, eq. 4.9)."""
+"""Learning the vectors of another encoder: the space itself, or only which texts are alike in it."""
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 import torch
+from torch import nn
 
 from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
 from hf_meanmax.modeling.losses import mean_over_sentences
 
 from .base import Batch, Divisors, Encoded, Objective
+from .contrastive import gather_rows, matching_loss
+
+TeacherLoss = Literal["cosine", "squared", "contrast"]
 
 
-class TeacherDistance(Objective):
-    """Squared distance ||W u + b - t||^2 of a linear map of the embedding u from the teacher's vector t, in the mean
-    over the sentences.
+class _Teacher(Objective):
+    """What the terms with a teacher share: `teacher_embeddings` `(B, teacher_size)`, NaN in rows that have none."""
 
-    `teacher_embeddings` is `(B, teacher_size)`, NaN in rows that have none. The map is the model's `teacher_head`.
-    """
-
-    name = "teacher_loss"
     fields = ("teacher_embeddings",)
     optional_fields = ("labels",)
 
     def check(self, model: LatentForConditionalDecoding) -> None:
-        if model.teacher_head is None:
-            raise ValueError("`teacher_embeddings` need a model with `teacher_size`, the width of the vectors.")
+        if not model.config.has_latents:
+            raise ValueError("`pooling` is 'none': there is no embedding to compare with a teacher's.")
 
     def loss(
         self, model: LatentForConditionalDecoding, encoded: Encoded, batch: Batch, divisors: Divisors
     ) -> torch.Tensor:
-        assert model.teacher_head is not None
         teacher = batch["teacher_embeddings"]
-        is_given = teacher.isfinite().all(dim=-1, keepdim=True)
-        wanted = torch.where(is_given, teacher, torch.zeros_like(teacher))
-        distances = (model.teacher_head(encoded.latents.flatten(1)).to(wanted.dtype) - wanted).square() * is_given
-        return mean_over_sentences(
-            distances.sum(), is_given.sum(), divisors.sentences, batch.get("labels"), divisors.targets
-        )
+        is_given = teacher.isfinite().all(dim=-1)
+        teacher = torch.where(is_given[:, None], teacher, torch.zeros_like(teacher))
+        total = self.total(model, encoded.latents.flatten(1), teacher, is_given)
+        return mean_over_sentences(total, is_given.sum(), divisors.sentences, batch.get("labels"), divisors.targets)
+
+    def total(
+        self,
+        model: LatentForConditionalDecoding,
+        embeddings: torch.Tensor,
+        teacher: torch.Tensor,
+        is_given: torch.Tensor,
+    ) -> torch.Tensor:
+        """The loss summed over the sentences that have a vector of the teacher."""
+        raise NotImplementedError
+
+
+class TeacherDistance(_Teacher):
+    """How far a linear map of the embedding, the model's `teacher_head`, is from the teacher's vector, in the mean over
+    the sentences. Without `config.teacher_size` there is no map: the embedding itself is compared.
+
+    Args:
+        weight: the factor of the loss.
+        kind: `"cosine"`, 1 - cosine; `"squared"`, the squared distance (compound attention, eq. 4.9); `"contrast"`, the
+            cross entropy of the teacher's vector among those of the batch.
+        temperature: what the cosines of `"contrast"` are divided by.
+
+    Raises:
+        ValueError: an unknown kind.
+    """
+
+    name = "teacher_loss"
+
+    def __init__(self, weight: float = 1.0, kind: TeacherLoss = "cosine", temperature: float = 0.05) -> None:
+        super().__init__(weight)
+        if kind not in get_args(TeacherLoss):
+            raise ValueError(f"`teacher_loss` is {kind!r}; allowed: {', '.join(get_args(TeacherLoss))}.")
+        self.kind = kind
+        self.temperature = temperature
+
+    def total(
+        self,
+        model: LatentForConditionalDecoding,
+        embeddings: torch.Tensor,
+        teacher: torch.Tensor,
+        is_given: torch.Tensor,
+    ) -> torch.Tensor:
+        mapped = embeddings if model.teacher_head is None else model.teacher_head(embeddings)
+        if mapped.shape != teacher.shape:
+            raise ValueError(
+                f"The embedding has {mapped.shape[-1]} numbers and the teacher's vectors {teacher.shape[-1]}: without "
+                "`teacher_size` they are compared as they are. Set it, or make the embedding as wide."
+            )
+        mapped = mapped.to(teacher.dtype)
+        if self.kind == "contrast":
+            return matching_loss(mapped, teacher, is_given, self.temperature)
+        if self.kind == "squared":
+            return ((mapped - teacher).square() * is_given[:, None]).sum()
+        return ((1 - nn.functional.cosine_similarity(mapped, teacher, dim=-1)) * is_given).sum()
+
+
+class TeacherSimilarities(_Teacher):
+    """How far the cosines of the embeddings among themselves are from the teacher's: (cos(z_i, z_j) - cos(t_i, t_j))^2,
+    in the mean over the other sentences j of the batch and over the sentences i.
+
+    It acts on the embedding that the model publishes, without a map, so its cosines become the teacher's whatever its
+    dimension (relational knowledge distillation, Park et al., CVPR 2019).
+    """
+
+    name = "similarity_loss"
+
+    def total(
+        self,
+        model: LatentForConditionalDecoding,
+        embeddings: torch.Tensor,
+        teacher: torch.Tensor,
+        is_given: torch.Tensor,
+    ) -> torch.Tensor:
+        own, wanted = (nn.functional.normalize(rows.float(), dim=-1) for rows in (embeddings, teacher))
+        all_own, all_wanted, all_given, first = gather_rows(own, wanted, is_given)
+        differences = (own @ all_own.T - wanted @ all_wanted.T).square() * all_given
+        places = torch.arange(len(own), device=own.device)
+        is_other = torch.ones_like(differences)
+        is_other[places, first + places] = 0
+        sums = (differences * is_other).sum(dim=1) * is_given
+        return sums.sum() / (all_given.sum() - 1).clamp(min=1)

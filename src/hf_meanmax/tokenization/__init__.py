@@ -8,6 +8,7 @@ from .tokenizers import (
     split_words_batch,
     train_tokenizer,
     unknown_word_rate,
+    wordpiece_tokenizer,
 )
 from .word_vectors import SkipGramSettings, WordVectors, embedding_matrix, load_word_vectors, train_word_vectors
 
@@ -26,4 +27,5 @@ __all__ = [
     "train_tokenizer",
     "train_word_vectors",
     "unknown_word_rate",
+    "wordpiece_tokenizer",
 ]

@@ -80,12 +80,42 @@ def train_tokenizer(
             raise counted.error
     if counted.lines == 0:
         raise ValueError("the corpus is empty: no text with a character other than white space")
+    lengths = {} if model_max_length is None else {"model_max_length": model_max_length}
+    return _finish(backend, **lengths)
+
+
+def wordpiece_tokenizer(vocabulary: Iterable[str], lowercase: bool = True) -> PreTrainedTokenizerFast:
+    """A tokenizer of whole words and of pieces for all others: a word that it has is one token, and any other is cut
+    greedily into the longest pieces that fit. Text is cut into words as by `train_tokenizer(kind="word")`.
+
+    Args:
+        vocabulary: words, pieces that begin a word, and pieces that go on with one (`##ing`), in the order of their
+            ids, which begin after the four special tokens.
+        lowercase: whether text is lower-cased.
+
+    Raises:
+        ValueError: no word, or one that is there twice.
+    """
+    names = list(vocabulary)
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if not names or repeated:
+        raise ValueError(f"the vocabulary has no word, or one twice: {repeated[:3]}")
+    ids = {name: number for number, name in enumerate([*SPECIAL_TOKENS, *names])}
+    backend = Tokenizer(models.WordPiece(ids, unk_token=UNK_TOKEN, continuing_subword_prefix="##"))
+    backend.normalizer = word_normalizer(lowercase)
+    backend.pre_tokenizer = word_pre_tokenizer()
+    backend.decoder = word_decoder()
+    backend.add_special_tokens(list(SPECIAL_TOKENS))
+    return _finish(backend)
+
+
+def _finish(backend: Tokenizer, **lengths: int) -> PreTrainedTokenizerFast:
+    """A tokenizer that ends every text with `</s>` and reads the names of special tokens in a text as text."""
     backend.post_processor = processors.TemplateProcessing(
         single=f"$A {EOS_TOKEN}",
         pair=f"$A {EOS_TOKEN} $B:1 {EOS_TOKEN}:1",
         special_tokens=[(EOS_TOKEN, SPECIAL_TOKENS.index(EOS_TOKEN))],
     )
-    lengths = {} if model_max_length is None else {"model_max_length": model_max_length}
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         pad_token=PAD_TOKEN,

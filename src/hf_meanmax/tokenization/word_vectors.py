@@ -34,10 +34,12 @@ class WordVectors:
     Args:
         words: V different words.
         vectors: `(V, e)` float32.
+        counts: `(V,)` int64, how often each word was seen, where that is known.
     """
 
     words: list[str]
     vectors: np.ndarray
+    counts: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if self.vectors.ndim != 2 or len(self.words) != len(self.vectors):
@@ -56,6 +58,20 @@ class WordVectors:
         """The row of each word."""
         return {word: row for row, word in enumerate(self.words)}
 
+    def join(self, other: WordVectors) -> WordVectors:
+        """The words that both have, the two vectors of each side by side, each table at a root mean square of 1.
+
+        Raises:
+            ValueError: no word is in both.
+        """
+        common = [word for word in self.words if word in other.index]
+        if not common:
+            raise ValueError(f"None of {len(self):,} words is among the {len(other):,} words of the other vectors.")
+        sides = [vectors.vectors[[vectors.index[word] for word in common]] for vectors in (self, other)]
+        joined = np.concatenate([side / np.sqrt(np.mean(np.square(side))) for side in sides], axis=1)
+        counts = None if self.counts is None else self.counts[[self.index[word] for word in common]]
+        return WordVectors(common, joined, counts)
+
     def save(self, path: str | os.PathLike, **details: Any) -> None:
         """Writes one safetensors file, whole or not at all; `details` (JSON values) are kept in its header."""
         path = Path(path)
@@ -66,6 +82,8 @@ class WordVectors:
             "words": np.frombuffer(b"".join(encoded), dtype=np.uint8),
             "word_bytes": np.array([len(word) for word in encoded], dtype=np.int64),
         }
+        if self.counts is not None:
+            tensors["counts"] = np.asarray(self.counts, dtype=np.int64)
         with replacing_file(path, "wb") as file:
             save_file(tensors, file.name, metadata={"details": json.dumps(details, sort_keys=True)})
 
@@ -80,12 +98,13 @@ def _load_saved(path: Path) -> tuple[WordVectors, Json]:
         with safe_open(path, framework="numpy") as file:
             details = json.loads((file.metadata() or {}).get("details", "{}"))
             vectors, text, lengths = (file.get_tensor(name) for name in ("vectors", "words", "word_bytes"))
+            counts = file.get_tensor("counts") if "counts" in set(file.keys()) else None
     except SafetensorError as error:
         raise ValueError(f"{path}: not a file of word vectors that was saved here, or damaged ({error})") from error
     ends = np.cumsum(lengths)
     data = text.tobytes()
     words = [data[end - length : end].decode("utf-8") for end, length in zip(ends, lengths, strict=True)]
-    return WordVectors(words, vectors), details
+    return WordVectors(words, vectors, counts), details
 
 
 @dataclass
@@ -160,7 +179,9 @@ def train_word_vectors(
     if iter(sentences) is sentences:
         raise TypeError("sentences is an iterator that can be read once, training reads it several times: pass a list")
     model = _fit_word2vec(sentences, settings, workers, show_progress)
-    vectors = WordVectors(list(model.wv.index_to_key), np.asarray(model.wv.vectors, dtype=np.float32))
+    names = list(model.wv.index_to_key)
+    counts = np.array([model.wv.get_vecattr(word, "count") for word in names], dtype=np.int64)
+    vectors = WordVectors(names, np.asarray(model.wv.vectors, dtype=np.float32), counts)
     if path is not None:
         vectors.save(path, **identity)
     return vectors
@@ -276,7 +297,8 @@ def _restrict(
     keep = [row for row, word in enumerate(vectors.words[:limit]) if vocabulary is None or word in vocabulary]
     if not keep:
         raise ValueError(f"{path}: none of its {len(vectors)} words is in the vocabulary")
-    return WordVectors([vectors.words[row] for row in keep], vectors.vectors[keep])
+    counts = None if vectors.counts is None else vectors.counts[keep]
+    return WordVectors([vectors.words[row] for row in keep], vectors.vectors[keep], counts)
 
 
 class _Rows:

@@ -8,6 +8,7 @@ from hf_meanmax.data import (
     BatchPlan,
     ContextSentences,
     MicroBatches,
+    NeighbouringSentences,
     PairedSentences,
     Sentences,
     SentencesAndContext,
@@ -27,10 +28,13 @@ def pick_sentences(
         store: the tokenised texts.
         target: those of their translations, if there are any.
         num_words: words of the text around a sentence.
-        and_context: whether the words after each sentence are a second target.
+        and_context: whether the text after each sentence is there as well: words that are a second target, or the
+            sentence that its embedding is compared with.
     """
     if target is not None:
         return PairedSentences(store, target)
+    if args.has_neighbours and and_context:
+        return NeighbouringSentences(store, args.min_tokens, args.max_tokens)
     if and_context:
         return SentencesAndContext(store, args.min_tokens, args.max_tokens, num_words)
     if args.is_of_context:

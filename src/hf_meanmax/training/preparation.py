@@ -21,30 +21,29 @@ from hf_meanmax.data import (
     Documents,
     ParallelCorpus,
     SentenceFilter,
+    StoredTexts,
     TokenStore,
     build_token_store,
     open_corpus,
     pick_sentences,
 )
 from hf_meanmax.data.corpus import Chain
-from hf_meanmax.files import replacing_file
-from hf_meanmax.inference.encode import encode_texts, load_encoder, model_fingerprints
-from hf_meanmax.progress import track
 from hf_meanmax.tokenization import (
     SkipGramSettings,
     embedding_matrix,
     load_word_vectors,
     train_tokenizer,
     train_word_vectors,
+    wordpiece_tokenizer,
 )
 
 from .settings import PretrainArguments, RunArguments
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PreTrainedTokenizerBase
 
 TOKENIZER_KINDS = ("word", "bpe", "unigram", "char")
+WORDPIECE = "wordpiece"
 _BLOCK_LINES = 20
 
 
@@ -61,6 +60,7 @@ class Prepared:
         train_target, validation_target: stores of the translations, where there are any.
         references: the translations of `validation_texts`.
         target_tokenizer: the tokenizer of the translations, where it is another.
+        sources: what the stores `train` and `validation` were made of.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -71,6 +71,7 @@ class Prepared:
     validation_target: TokenStore | None = None
     references: list[str] = field(default_factory=list)
     target_tokenizer: PreTrainedTokenizerBase = None
+    sources: dict[str, StoredTexts] = field(default_factory=dict)
 
     def fingerprint(self) -> str:
         """Hash of the tokenizers and of how often each token is in the training texts, wherever these lie."""
@@ -156,14 +157,16 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
         # A sentence that is too long or short to be encoded is still part of a context.
         rule = SentenceFilter(drop_unknown_words=args.drop_unknown_words)
     store = cached_store(train, tokenizer, cache, rule, show_progress)
-    if args.is_of_context:
+    sources = {"train": StoredTexts(train, tokenizer, rule, len(store))}
+    if args.is_of_context or (args.has_neighbours and args.objective == "none"):
         first = _first_documents(held_out, args.validation_sentences)
         if not first:
             reason = f"`validation` {args.validation!r} holds no text" if args.validation else "the corpus is too short"
             raise ValueError(f"No text is held out for validation: {reason}. Name a file with `--validation`.")
         lines = Documents(first)
         validation = cached_store(lines, tokenizer, cache, rule, show_progress=False)
-        return Prepared(tokenizer, store, validation, [])
+        sources["validation"] = StoredTexts(lines, tokenizer, rule)
+        return Prepared(tokenizer, store, validation, [], sources=sources)
     texts = pick_sentences(held_out, tokenizer, args.validation_sentences, args.min_tokens, args.max_tokens)
     if not texts:
         raise ValueError(
@@ -173,7 +176,8 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
     documents = Documents([texts])
     held_out_rule = SentenceFilter(drop_unknown_words=args.drop_unknown_words)
     validation = cached_store(documents, tokenizer, cache, held_out_rule, show_progress=False)
-    return Prepared(tokenizer, store, validation, texts)
+    sources["validation"] = StoredTexts(documents, tokenizer, held_out_rule)
+    return Prepared(tokenizer, store, validation, texts, sources=sources)
 
 
 def _prepare_translation(args: PretrainArguments, cache: Path, show_progress: bool) -> Prepared:
@@ -206,7 +210,8 @@ def _prepare_translation(args: PretrainArguments, cache: Path, show_progress: bo
             (Documents([references]), output_tokenizer, target_rule),
         )
     ]
-    return Prepared(tokenizer, stores[0], stores[2], texts, stores[1], stores[3], references, target_tokenizer)
+    sources = {"train": StoredTexts(train.source_side, tokenizer, source_rule, len(stores[0]))}
+    return Prepared(tokenizer, stores[0], stores[2], texts, stores[1], stores[3], references, target_tokenizer, sources)
 
 
 def open_pairs(args: PretrainArguments) -> tuple[ParallelCorpus, ParallelCorpus]:
@@ -233,11 +238,11 @@ def cached_store(
 ) -> TokenStore:
     """The token store of a corpus in the cache."""
     folder = cache / "stores" / digest(corpus.identity(), _tokenizer_key(tokenizer), asdict(rule))
-    with _one_at_a_time(folder):
+    with one_at_a_time(folder):
         return build_token_store(corpus, tokenizer, folder, rule, show_progress)
 
 
-def _one_at_a_time(path: Path) -> FileLock:
+def one_at_a_time(path: Path) -> FileLock:
     """While one run makes a cached thing, another that wants it waits, and then finds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return FileLock(f"{path}.lock")
@@ -297,24 +302,32 @@ def load_or_train_tokenizer(
     show_progress: bool = True,
     vocab_size: int | None = None,
 ) -> Any:
-    """The tokenizer of a name: a kind to train on the corpus, or a folder.
+    """The tokenizer of a name: a kind to train on the corpus, the words and pieces of the word vectors, or a folder.
 
     Raises:
         FileNotFoundError: if it is neither a kind nor a folder with a tokenizer.
+        ValueError: `"wordpiece"` without a file of word vectors.
     """
     from transformers import AutoTokenizer
 
+    if name == WORDPIECE:
+        if args.word_vectors in ("", "train"):
+            raise ValueError(
+                f"`tokenizer` is 'wordpiece' and `word_vectors` {args.word_vectors!r}: the words and pieces are those "
+                "of a file of word vectors. Make one with `hf-meanmax vectors --teacher MODEL --pieces`."
+            )
+        return wordpiece_tokenizer(load_word_vectors(args.word_vectors).words, args.lowercase is not False)
     if name not in TOKENIZER_KINDS:
         if not (Path(name) / "tokenizer.json").is_file():
             raise FileNotFoundError(
-                f"`tokenizer` is {name!r}: neither one of {', '.join(TOKENIZER_KINDS)} nor a folder with a "
-                "tokenizer.json."
+                f"`tokenizer` is {name!r}: neither one of {', '.join((*TOKENIZER_KINDS, WORDPIECE))} nor a folder with "
+                "a tokenizer.json."
             )
         return AutoTokenizer.from_pretrained(name)
     size = vocab_size or int(args.model.get("vocab_size", 20000))
     settings = (name, size, args.min_frequency, args.lowercase)
     folder = cache / "tokenizers" / digest(__version__, corpus.identity(), settings)
-    with _one_at_a_time(folder):
+    with one_at_a_time(folder):
         if not (folder / "tokenizer.json").is_file():
             tokenizer = train_tokenizer(filter(None, corpus), *settings, show_progress=show_progress)
             partial = folder.with_name(f"{folder.name}.{os.getpid()}")
@@ -349,7 +362,7 @@ def prepare_word_vectors(
     if args.word_vectors == "train":
         epochs, seed = args.word_vector_epochs, args.seed
         path = cache_folder(args) / "vectors" / digest(store.fingerprint, size, epochs, seed)
-        with _one_at_a_time(path):
+        with one_at_a_time(path):
             vectors = train_word_vectors(
                 StoredWords(store, tokenizer), SkipGramSettings(size=size, epochs=epochs, seed=seed), cache_path=path,
                 corpus_key=store.fingerprint, show_progress=show_progress,
@@ -367,40 +380,6 @@ def prepare_word_vectors(
         # One factor for all: what a vector's length says of its word is kept.
         matrix *= args.word_vector_scale / np.sqrt(np.mean(np.square(matrix[found])))
     return matrix
-
-
-def prepare_teacher(
-    args: PretrainArguments, prepared: Prepared, device: torch.device | str | None, show_progress: bool = True
-) -> np.ndarray:
-    """The teacher's vectors `(len(prepared.train), size)` float32 of the stored sentences, computed once and cached.
-
-    The teacher reads what the model reads: the sentences as their tokens give them, unknown words and cuts included.
-
-    Raises:
-        FileNotFoundError, ValueError: no such encoder, or one without a fixed representation.
-    """
-    store, tokenizer = prepared.train, prepared.tokenizer
-    teacher = load_encoder(args.teacher, device=device)
-    path = cache_folder(args) / "teachers" / f"{digest(model_fingerprints(teacher), store.fingerprint)}.npy"
-    with _one_at_a_time(path):
-        if not path.is_file():
-            size = encode_texts(teacher, ["a"], 1).shape[1]
-            # Those of runs that were killed.
-            for partial in path.parent.glob(f".{path.name}.partial-*"):
-                partial.unlink()
-            # A full disk is an error of a written file, and a signal that kills of a mapped one.
-            with replacing_file(path, "wb") as file:
-                header = {"descr": "<f4", "fortran_order": False, "shape": (len(store), size)}
-                np.lib.format.write_array_header_1_0(file, header)
-                for start in track(range(0, len(store), 4096), "teacher", show=show_progress):
-                    rows = store.rows(np.arange(start, min(start + 4096, len(store))))
-                    sentences = np.split(rows.ids, np.cumsum(rows.lengths)[:-1])
-                    texts = tokenizer.batch_decode([ids[:-1].tolist() for ids in sentences])
-                    file.write(np.ascontiguousarray(encode_texts(teacher, texts, 64), "<f4").data)
-    vectors: np.ndarray = np.load(path, mmap_mode="r")
-    if args.teacher_shuffled:
-        vectors = vectors[np.random.default_rng(args.seed).permutation(len(vectors))]
-    return vectors
 
 
 class StoredWords:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import transformers
-from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
+from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs, PartialState
 from accelerate.utils import DistributedType
 from tqdm.auto import tqdm
 
@@ -35,7 +35,7 @@ from hf_meanmax.hardware import (
 from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.modeling.generation import LEAST_OF_EMBEDDING, decoding_bound
-from hf_meanmax.objectives import TrainingModel, build_objectives
+from hf_meanmax.objectives import TrainingModel, Weights, build_objectives
 from hf_meanmax.objectives.decoder_inputs import feed_decoder
 from hf_meanmax.progress import progress_bar
 
@@ -43,12 +43,13 @@ from .batches import make_batches, pick_sentences
 from .checkpoints import CHECKPOINTS, Checkpoints, claim_folder
 from .metrics_log import MetricsLog, StepLosses
 from .optimizer import RowAdam, clip_gradients
-from .preparation import Prepared, prepare, prepare_teacher, prepare_word_vectors, token_ids
+from .preparation import Prepared, prepare, prepare_word_vectors, token_ids
 from .schedule import Schedule
 from .settings import PretrainArguments
 from .showcase import show
 from .stopping import NO_BETTER, TERMINATED, agree_to_stop, termination_flag
 from .summary import count_flops_per_token, format_summary, summarize_run
+from .teacher import TeacherVectors, load_teacher, prepare_teacher
 from .validation import Validation
 
 # Settings that say how long a run goes on and what it shows, not what each step does.
@@ -174,16 +175,15 @@ class Run:
             return False
         if self.stop_reason == NO_BETTER:
             return True
-        return self.evaluate()["validation_accuracy"] <= float(self.state["best_accuracy"])
+        return _quality(self.evaluate()) <= float(self.state["best_accuracy"])
 
     def _build(self) -> None:
         """Model, objectives, optimizer, batches."""
         args, prepared = self.args, self.prepared
-        teacher_vectors, derived = None, {}
-        if args.teacher:
-            with self.accelerator.main_process_first():
-                teacher_vectors = prepare_teacher(args, prepared, self.device, show_progress=self.is_main)
-            derived["teacher_size"] = teacher_vectors.shape[1]
+        derived: Json = {}
+        teacher_vectors = self._teacher_vectors() if args.teacher else {}
+        if args.teacher and args.teacher_head:
+            derived["teacher_size"] = teacher_vectors["train"].shape[1]
         if prepared.target_tokenizer is not None:
             derived |= {"separate_vocabularies": True, "input_vocab_size": len(prepared.tokenizer)}
         # After the teacher, whose loading may draw numbers of its own.
@@ -196,13 +196,39 @@ class Run:
                 args, prepared.tokenizer, prepared.train, config.embedding_size, show_progress=self.is_main
             )
         self.model = self._make_model(config, vectors)
-        self.objectives = build_objectives(
-            config, args.softmax, args.teacher_weight if args.teacher else 0.0, args.context_weight
-        )
-        # What the loss holds beside the words, reported apart.
-        self.side_losses = tuple(objective.name for objective in self.objectives[1:])
+        self.objectives = build_objectives(config, self._weights())
+        # The loss is that of decoding, with what is added to it reported apart; of a mixture all terms are.
+        compares = args.teacher or args.contrastive != "none"
+        terms = self.objectives if compares and len(self.objectives) > 1 else self.objectives[1:]
+        self.side_losses = tuple(objective.name for objective in terms)
         self._make_optimizer()
         self._make_batches(config, teacher_vectors)
+
+    def _teacher_vectors(self) -> dict[str, TeacherVectors]:
+        """The teacher's vectors of the training texts, and of the held-out ones where no decoder scores these."""
+        teacher = load_teacher(self.args, self.device)
+        state = PartialState() if self.world_size > 1 else None
+        sources = dict(self.prepared.sources)
+        if self.args.objective != "none":
+            sources.pop("validation", None)
+        return {
+            name: prepare_teacher(self.args, texts, teacher, state, show_progress=self.is_main)
+            for name, texts in sources.items()
+        }
+
+    def _weights(self) -> Weights:
+        args = self.args
+        return Weights(
+            decoding=args.decoding_weight,
+            softmax=args.softmax,
+            context=args.context_weight,
+            teacher=args.teacher_weight if args.teacher else 0.0,
+            teacher_loss=args.teacher_loss,
+            similarities=args.similarity_weight,
+            neighbour=args.contrastive_weight if args.has_neighbours else 0.0,
+            view=args.contrastive_weight if args.has_views else 0.0,
+            temperature=args.temperature,
+        )
 
     def _make_model(
         self, config: LatentConfig, vectors: npt.NDArray[np.float32] | None
@@ -220,7 +246,9 @@ class Run:
             )
         if vectors is not None:
             model.encoder.embeddings.start_from(torch.from_numpy(np.asarray(vectors)))
-        if args.frequency_bias and config.output_bias:
+        if model.encoder.word_pooler is not None:
+            model.encoder.word_pooler.start_from_frequencies(torch.from_numpy(self.prepared.train.token_counts))
+        if args.frequency_bias and config.output_bias and config.has_decoder:
             model.start_from_frequencies(torch.from_numpy(self.prepared.output_store.token_counts))
         if args.drop_unknown_words:
             model.encoder.embeddings.start_unknown_as_mean()
@@ -247,7 +275,7 @@ class Run:
         )
         self.trained = [parameter for parameter in self.wrapped.parameters() if parameter.requires_grad]
         self.optimizer = RowAdam(
-            self.trained,
+            self._parameter_groups(),
             lazy=args.lazy_adam,
             lr=args.learning_rate,
             betas=(args.adam_beta1, args.adam_beta2),
@@ -257,24 +285,39 @@ class Run:
         )
         self.stateful_model = self.wrapped if self.is_sharded else self.model
 
-    def _make_batches(self, config: LatentConfig, teacher_vectors: npt.NDArray[np.float32] | None) -> None:
+    def _parameter_groups(self) -> list[Json]:
+        """What is trained; the weights of words have a learning rate of their own."""
+        names = {name: parameter for name, parameter in self.wrapped.named_parameters() if parameter.requires_grad}
+        apart = [parameter for name, parameter in names.items() if name.endswith("word_pooler.log_weights.weight")]
+        groups: list[Json] = [{"params": [p for p in self.trained if not any(p is other for other in apart)]}]
+        return [*groups, {"params": apart, "lr_factor": self.args.word_weight_rate}] if apart else groups
+
+    def _make_batches(self, config: LatentConfig, teacher_vectors: dict[str, TeacherVectors]) -> None:
         args, prepared = self.args, self.prepared
-        noise = Noise(args.word_drop, args.word_swap) if args.word_drop or args.word_swap else None
+        noise = Noise(args.word_drop, args.word_swap, args.span_drop)
+        compared = {"noise": noise, "makes_views": args.has_views}
         candidates = None
         if args.softmax == "sampled":
             candidates = CandidateSampler(prepared.output_store.token_counts, args.num_negatives, args.seed)
         place = {"rank": self.accelerator.process_index, "world_size": self.world_size}
-        words, and_context = config.num_context_words, args.context_weight > 0
+        words, and_context = config.num_context_words, args.context_weight > 0 or args.has_neighbours
+        counts_sentences = bool(config.attention_penalty) or args.contrastive != "none"
         self.batches = make_batches(
             args, pick_sentences(args, prepared.train, prepared.train_target, words, and_context),
-            args.gradient_accumulation_steps, args.seed, noise=noise, candidates=candidates,
-            teacher_vectors=teacher_vectors, counts_sentences=bool(config.attention_penalty), **place,
+            args.gradient_accumulation_steps, args.seed, candidates=candidates, counts_sentences=counts_sentences,
+            teacher_vectors=teacher_vectors.get("train"), **compared, **place,
         )  # fmt: skip
         # Held-out texts without a context are found now, not at the end of the run.
-        held_out = pick_sentences(args, prepared.validation, prepared.validation_target, words, and_context=False)
+        options = place
+        if not config.has_decoder:
+            options = {**place, **compared, "teacher_vectors": teacher_vectors.get("validation")}
+            options["counts_sentences"] = True
+        held_out = pick_sentences(
+            args, prepared.validation, prepared.validation_target, words, and_context and not config.has_decoder
+        )
         self.validation = Validation(
             self.accelerator, self.model, self.wrapped, self.is_sharded,
-            make_batches(args, held_out, 1, 0, **place), prepared, self.use_bf16,
+            make_batches(args, held_out, 1, 0, **options), prepared, self.use_bf16,
         )  # fmt: skip
         self.steps_per_epoch = self.batches.plan.num_steps
         self.total_steps = args.max_steps or max(1, math.ceil(args.epochs * self.steps_per_epoch))
@@ -364,7 +407,7 @@ class Run:
         args = self.args
         learning_rate = self.schedule.learning_rate(self.state["step"], self.agreed_seconds, self.state["tokens"])
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
+            group["lr"] = learning_rate * group.get("lr_factor", 1.0)
         # Dropout is a function of (seed, step, process), so a resumed run draws what it would have drawn.
         torch.manual_seed(_step_seed(args.seed, self.state["step"], self.accelerator.process_index))
         totals = torch.zeros(1 + len(self.side_losses), device=self.device)
@@ -436,15 +479,14 @@ class Run:
         """Scores the model; whether it must be saved, because the best weights must be on disk to be found again."""
         args, state = self.args, self.state
         scores = self.evaluate()
-        is_best = scores["validation_accuracy"] > state["best_accuracy"]
+        quality = _quality(scores)
+        is_best = state["best_step"] is None or quality > state["best_accuracy"]
         if is_best:
-            state.update(best_accuracy=scores["validation_accuracy"], best_step=state["step"], bad_evaluations=0)
+            state.update(best_accuracy=quality, best_step=state["step"], bad_evaluations=0)
         else:
             state["bad_evaluations"] += 1
-        self.print(
-            f"step {state['step']}: validation loss {scores['validation_loss']:.3f}, "
-            f"accuracy {scores['validation_accuracy']:.4f}"
-        )
+        accuracy = f", accuracy {scores['validation_accuracy']:.4f}" if "validation_accuracy" in scores else ""
+        self.print(f"step {state['step']}: validation loss {scores['validation_loss']:.3f}{accuracy}")
         if self.prepared.references and not self.is_sharded:
             scores["validation_bleu"] = self.validation.translation_bleu()
             self.print(f"    BLEU of greedy translations {scores['validation_bleu']:.1f}")
@@ -511,6 +553,11 @@ class Run:
         if self.is_main:
             tqdm.write(text, file=sys.stdout)
             sys.stdout.flush()
+
+
+def _quality(scores: dict[str, float]) -> float:
+    """What the best weights have most of: the accuracy of the decoder, or where there is none, a small loss."""
+    return scores.get("validation_accuracy", -scores["validation_loss"])
 
 
 def _make_accelerator(args: PretrainArguments, folder: Path) -> Accelerator:

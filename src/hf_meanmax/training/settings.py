@@ -37,7 +37,13 @@ class RunArguments:
     text_column: str = field(
         default="text", metadata={"help": "column of a data set (`translation.en` for a part of one)"}
     )
-    tokenizer: str = field(default="word", metadata={"help": "word, bpe, unigram, char, or a tokenizer's folder"})
+    tokenizer: str = field(
+        default="word",
+        metadata={
+            "help": "word, bpe, unigram, char, wordpiece (the words and pieces of `word_vectors`), or a tokenizer's "
+            "folder"
+        },
+    )
     lowercase: bool | None = field(default=None, metadata={"help": "by default words are lower-cased, pieces are not"})
     min_frequency: int = field(default=1, metadata={"help": "rarer words are unknown"})
     word_vectors: str = field(
@@ -183,20 +189,46 @@ class PretrainArguments(RunArguments):
     drop_unknown_words: bool = field(
         default=False, metadata={"help": "train without unknown words (the released form)"}
     )
-    objective: Literal["reconstruction", "next_words", "next_sentence", "neighbours", "translation"] = field(
+    objective: Literal["reconstruction", "next_words", "next_sentence", "neighbours", "translation", "none"] = field(
         default="reconstruction",
         metadata={
-            "help": "what is to be said: the sentence itself, the next `num_context_words` words of its document, the "
-            "next sentence, the previous and the next one, or its translation"
+            "help": "what the decoder generates: the sentence itself, the next `num_context_words` words of its "
+            "document, the next sentence, the previous and the next one, or its translation; with `none` there is no "
+            "decoder, and the encoder learns from a teacher or by contrast alone"
         },
     )
+    decoding_weight: float = field(default=1.0, metadata={"help": "weight of the decoder's loss"})
+    contrastive: Literal["none", "neighbours", "views", "both"] = field(
+        default="none",
+        metadata={
+            "help": "train embeddings to tell from the others of the batch the sentence that follows, or the same "
+            "sentence under other noise (`word_drop`, `span_drop`, `word_swap`, dropout)"
+        },
+    )
+    contrastive_weight: float = field(default=1.0, metadata={"help": "weight of this loss"})
+    temperature: float = field(default=0.05, metadata={"help": "what cosines are divided by in these comparisons"})
     teacher: str = field(
         default="",
         metadata={
             "help": "a SentenceTransformer whose vectors a linear map of the embedding is trained to give as well",
         },
     )
-    teacher_weight: float = field(default=100.0, metadata={"help": "weight of the squared distance from them"})
+    teacher_prompt: str = field(default="", metadata={"help": "text put before each sentence that the teacher reads"})
+    teacher_loss: Literal["cosine", "squared", "contrast"] = field(
+        default="cosine",
+        metadata={"help": "1 - cosine, squared distance, or telling the teacher's vector from others of the batch"},
+    )
+    teacher_weight: float = field(default=1.0, metadata={"help": "weight of this loss"})
+    teacher_head: bool = field(
+        default=True,
+        metadata={
+            "help": "whether there is that map; without it the embedding, as wide as they, is trained to be them"
+        },
+    )
+    similarity_weight: float = field(
+        default=0.0,
+        metadata={"help": "weight of the distance between the embeddings' cosines in a batch and the teacher's"},
+    )
     teacher_shuffled: bool = field(
         default=False, metadata={"help": "give each sentence the teacher's vector of another one (the control)"}
     )
@@ -216,6 +248,10 @@ class PretrainArguments(RunArguments):
     )
     word_drop: float = field(default=0.0, metadata={"help": "denoising: share of input words dropped"})
     word_swap: float = field(default=0.0, metadata={"help": "denoising: share of neighbouring input words swapped"})
+    span_drop: float = field(default=0.0, metadata={"help": "denoising: share of a text dropped in one stretch"})
+    word_weight_rate: float = field(
+        default=5.0, metadata={"help": "learning rate of the weights of words (`weighted_mean_row`), as a multiple"}
+    )
     batch_tokens: int = field(default=4096, metadata={"help": "tokens of one forward pass, over all processes"})
     max_steps: int = field(default=0, metadata={"help": "stop after so many optimizer steps (0: see epochs)"})
     max_minutes: float = field(default=0.0, metadata={"help": "stop after so many minutes of training (0: no limit)"})
@@ -258,7 +294,8 @@ class PretrainArguments(RunArguments):
             batch_tokens=1, min_tokens=1, max_tokens=1, log_steps=1, eval_steps=0, checkpoint_steps=1,
             keep_checkpoints=1, max_steps=0, num_negatives=1, validation_sentences=1, early_stopping_patience=0,
             sample_sentences=0, max_target_tokens=1, source_vocab_size=0, teacher_weight=0, max_training_tokens=0,
-            context_weight=0, max_minutes=0, adam_epsilon=0,
+            context_weight=0, max_minutes=0, adam_epsilon=0, decoding_weight=0, contrastive_weight=0,
+            similarity_weight=0, word_weight_rate=0,
         )  # fmt: skip
         if self.max_tokens < self.min_tokens:
             raise ValueError(
@@ -266,7 +303,7 @@ class PretrainArguments(RunArguments):
             )
         if not self.max_steps and self.epochs <= 0:
             raise ValueError(f"`epochs` is {self.epochs}; give a positive number, or `max_steps`.")
-        for name in ("word_drop", "word_swap", "adam_beta1", "adam_beta2"):
+        for name in ("word_drop", "word_swap", "span_drop", "adam_beta1", "adam_beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"`{name}` is {getattr(self, name)}; it must be at least 0 and less than 1.")
         if not 0 <= self.max_unknown_rate <= 1:
@@ -276,8 +313,13 @@ class PretrainArguments(RunArguments):
                 f"`early_stopping_patience` is {self.early_stopping_patience}, but with `eval_steps` 0 nothing is "
                 "evaluated before the end. Give `eval_steps`."
             )
-        if self.teacher_shuffled and not self.teacher:
-            raise ValueError("`teacher_shuffled` is the control of a `teacher`. Give one, or leave it out.")
+        for name in ("teacher_shuffled", "similarity_weight", "teacher_prompt"):
+            if getattr(self, name) and not self.teacher:
+                raise ValueError(f"`{name}` is {getattr(self, name)!r} without a `teacher`. Give one, or leave it out.")
+        if not self.temperature > 0:
+            raise ValueError(f"`temperature` is {self.temperature}; it must be a positive number.")
+        if self.objective == "none":
+            self.model = {"decoder_type": "none", **self.model}
         if self.drop_unknown_words and self.objective == "translation":
             raise ValueError("`drop_unknown_words` is not for the objective 'translation'. Leave it out.")
         if self.lazy_adam and self.softmax != "sampled":
@@ -292,8 +334,20 @@ class PretrainArguments(RunArguments):
             self.output_dir = str(Path("runs") / (self.recipe or "pretrain"))
 
     def _check_objective(self, config: LatentConfig) -> None:
-        """The decoder must be able to say what the objective asks for."""
-        if not config.is_autoregressive and self.objective != "next_words":
+        """The decoder must be able to generate what the objective asks for."""
+        if config.has_decoder == (self.objective == "none"):
+            raise ValueError(
+                f"`objective` is {self.objective!r} and `decoder_type` {config.decoder_type!r}: a model without a "
+                "decoder has the objective 'none', and no other has it. Leave `decoder_type` out."
+            )
+        self._check_contrast(config)
+        if not config.has_decoder:
+            if not (self.teacher or self.contrastive != "none"):
+                raise ValueError(
+                    "`objective` is 'none' and there is neither a `teacher` nor `contrastive`: nothing would be "
+                    "learnt. Give one of them."
+                )
+        elif not config.is_autoregressive and self.objective != "next_words":
             raise ValueError(
                 f"`decoder_type` is {config.decoder_type!r}, which predicts a fixed number of words at once; its "
                 f"`objective` is 'next_words', not {self.objective!r}."
@@ -313,11 +367,6 @@ class PretrainArguments(RunArguments):
                 "are two. Use 'words'."
             )
         self._check_translation(config)
-        if self.teacher and not config.has_latents:
-            raise ValueError(
-                f"`teacher` is {self.teacher!r}, but with `pooling='none'` there is no embedding to map to its "
-                "vectors. Leave it out, or use another pooling."
-            )
         if (self.context_weight > 0) != (config.context_channels is not None):
             raise ValueError(
                 f"`context_weight` is {self.context_weight} and `context_channels` {config.context_channels}: the "
@@ -338,6 +387,43 @@ class PretrainArguments(RunArguments):
                 f"`showcase` prints reconstructions, and a model with `objective` {self.objective!r} makes none. Use "
                 "`--showcase false`."
             )
+
+    def _check_contrast(self, config: LatentConfig) -> None:
+        """Embeddings are there to be compared, and two views differ."""
+        if (self.teacher or self.contrastive != "none") and not config.has_latents:
+            raise ValueError(
+                f"`teacher` is {self.teacher!r} and `contrastive` {self.contrastive!r}, but with `pooling='none'` "
+                "there is no embedding to map or compare. Leave them out, or use another pooling."
+            )
+        if self.contrastive == "none":
+            return
+        if self.objective not in ("reconstruction", "none"):
+            raise ValueError(
+                f"`contrastive` is {self.contrastive!r}, which is beside `objective` 'reconstruction' or 'none', not "
+                f"{self.objective!r}. Leave it out."
+            )
+        if self.context_weight:
+            raise ValueError("`contrastive` and `context_weight` exclude each other. Leave one out.")
+        has_noise = self.word_drop or self.word_swap or self.span_drop
+        if self.has_views and not (has_noise or config.embedding_dropout or config.attention_dropout):
+            raise ValueError(
+                f"`contrastive` is {self.contrastive!r}, but without noise or dropout two views of a sentence are the "
+                "same. Give `word_drop`, for instance 0.4."
+            )
+        if config.is_static and self.has_views and not has_noise:
+            raise ValueError(
+                "A static model has no dropout, so two views of a sentence would be the same. Give `word_drop`."
+            )
+
+    @property
+    def has_neighbours(self) -> bool:
+        """Whether embeddings are compared with those of the sentences that follow."""
+        return self.contrastive in ("neighbours", "both")
+
+    @property
+    def has_views(self) -> bool:
+        """Whether embeddings are compared with those of the same sentences under other noise."""
+        return self.contrastive in ("views", "both")
 
     def _check_translation(self, config: LatentConfig) -> None:
         """A translation needs a target, and nothing else may have one."""
@@ -374,7 +460,7 @@ class PretrainArguments(RunArguments):
     @property
     def reads_context(self) -> bool:
         """Whether the training needs what stands around a sentence."""
-        return self.is_of_context or self.context_weight > 0
+        return self.is_of_context or self.context_weight > 0 or self.has_neighbours
 
 
 @dataclass

@@ -66,7 +66,9 @@ def format_summary(summary: Json) -> str:
             f"({summary['matrix_rate_flops'] / 1e12:.2f} TFLOP/s)"
         )
     lines.append(f"peak memory {summary['peak_memory_bytes'] / 2**30:.2f} GiB")
-    scores = f"held-out: loss {summary['validation_loss']:.3f}, accuracy {summary['validation_accuracy']:.4f}"
+    scores = f"held-out: loss {summary['validation_loss']:.3f}"
+    if "validation_accuracy" in summary:
+        scores += f", accuracy {summary['validation_accuracy']:.4f}"
     if "validation_bleu" in summary:
         scores += f", greedy BLEU {summary['validation_bleu']:.1f}"
     if "validation_exact_match" in summary:

@@ -48,7 +48,10 @@ class Validation:
         self.wrapped.train()
 
     def evaluate(self) -> dict[str, float]:
-        """Teacher-forced loss and accuracy, with the full softmax."""
+        """Teacher-forced loss and accuracy, with the full softmax; of a model without a decoder the objectives' loss in
+        the mean over the sentences."""
+        if not self.model.config.has_decoder:
+            return self._evaluate_objectives()
         totals = torch.zeros(3, dtype=torch.float64)
         forward = self.wrapped if self.is_sharded else self.model
         with torch.no_grad(), self._evaluating():
@@ -61,6 +64,18 @@ class Validation:
         loss, correct, count = totals.tolist()
         return {"validation_loss": loss / count, "validation_accuracy": correct / count}
 
+    def _evaluate_objectives(self) -> dict[str, float]:
+        totals = torch.zeros(2, device=self.accelerator.device)
+        with torch.no_grad(), self._evaluating():
+            for rows, batch, _ in self.batches.sequential():
+                batch = {name: tensor.to(self.accelerator.device) for name, tensor in batch.items()}
+                # The loss of a batch is a sum over this process's rows, divided by those of all.
+                count = batch["num_sentences_in_batch"]
+                totals += torch.stack((self.wrapped(**batch).loss.float() * count, count.new_tensor(len(rows)).float()))
+        totals = self.accelerator.reduce(totals, "sum")
+        loss, number = totals.tolist()
+        return {"validation_loss": loss / number}
+
     def translation_bleu(self) -> float:
         """Cased BLEU (sacrebleu's 13a) of the greedy translations."""
         hypotheses = self.prepared.output_tokenizer.batch_decode(
@@ -71,14 +86,14 @@ class Validation:
     def samples(self, number: int) -> list[tuple[str, str]]:
         """The first texts and their greedy reconstructions."""
         texts = self.prepared.validation_texts[:number]
-        if not texts or self.is_sharded:
+        if not texts or self.is_sharded or not self.model.config.has_decoder:
             return []
         return list(zip(texts, self.prepared.output_tokenizer.batch_decode(self._generate(texts)), strict=True))
 
     def generated_scores(self, show_progress: bool) -> dict[str, float]:
         """BLEU of the greedy translations, or BLEU and exact matches of the greedy reconstructions."""
         texts = self.prepared.validation_texts
-        if self.is_sharded or not texts:
+        if self.is_sharded or not texts or not self.model.config.has_decoder:
             return {}
         if self.prepared.references:
             return {"validation_bleu": self.translation_bleu()}

@@ -1,13 +1,20 @@
-"""Word vectors of a whole corpus, for all its frequent words."""
+"""Word vectors of a whole corpus, for all its frequent words: skip-gram, or a teacher's."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hf_meanmax.data import Corpus, SentenceFilter, build_token_store
+import numpy as np
+from transformers import PreTrainedTokenizerFast
+
+from hf_meanmax.data import Corpus, SentenceFilter, TokenStore, build_token_store
+from hf_meanmax.inference.encode import load_encoder
+from hf_meanmax.inference.teacher_words import teacher_words
 from hf_meanmax.tokenization import SkipGramSettings, WordVectors, train_tokenizer, train_word_vectors
 
 from .preparation import StoredWords
@@ -15,20 +22,42 @@ from .preparation import StoredWords
 
 @dataclass
 class VectorSettings(SkipGramSettings):
-    """How skip-gram vectors are trained on a corpus, and which words have one.
+    """How the vectors of a corpus's words are made, and which words have one.
 
     Raises:
-        ValueError: a number that is less than 1.
+        ValueError: a number that is less than 1, or settings of a teacher without one.
     """
 
     seed: int = field(default=0, metadata={"help": "seed of the training"})
     max_words: int = field(default=1_000_000, metadata={"help": "most words with a vector"})
     keep_case: bool = field(default=False, metadata={"help": "do not lower-case"})
+    teacher: str = field(
+        default="", metadata={"help": "take a SentenceTransformer's vector of each word, in place of skip-gram"}
+    )
+    components: int = field(
+        default=0, metadata={"help": "keep so many principal components of the teacher's vectors (0: all numbers)"}
+    )
+    pieces: bool = field(
+        default=False,
+        metadata={"help": "add the pieces of the teacher's own vocabulary, for `--tokenizer wordpiece`"},
+    )
+    join: str = field(
+        default="", metadata={"help": "put the vectors of this file beside them, for the words that both have"}
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.max_words < 1:
             raise ValueError(f"`max_words` is {self.max_words}; it must be 1 or more.")
+        if self.components < 0:
+            raise ValueError(f"`components` is {self.components}; it must be 0 or more.")
+        for name in ("components", "pieces"):
+            if getattr(self, name) and not self.teacher:
+                raise ValueError(f"`{name}` is {getattr(self, name)!r} without a `teacher`. Give one, or leave it out.")
+        if self.join and not Path(self.join).is_file():
+            raise FileNotFoundError(f"`join` is {self.join!r}: no such file. Give a file of word vectors.")
+        if self.join and self.pieces:
+            raise ValueError("`join` and `pieces` exclude each other: skip-gram has no vectors of pieces.")
 
 
 def train_corpus_vectors(
@@ -37,33 +66,61 @@ def train_corpus_vectors(
     settings: VectorSettings | None = None,
     show_progress: bool = True,
 ) -> WordVectors:
-    """Trains skip-gram vectors on a corpus, cut into words as a word-level tokenizer of this package cuts it.
+    """The vectors of a corpus's words, cut as a word-level tokenizer of this package cuts it, with their counts.
 
     Args:
-        corpus: sentences, as [`~hf_meanmax.data.open_corpus`] gives them.
+        corpus: sentences, as [`~hf_meanmax.data.open_corpus`] gives them; a list of words, one a line, is one too.
         output: a `.safetensors` file.
         settings: how; by default as the class says.
         show_progress: whether progress is shown.
 
     Raises:
-        ImportError: gensim is not installed.
-        ValueError: `output` has another ending, or the corpus has no frequent word.
+        ImportError: gensim is not installed, and there is no teacher.
+        ValueError: `output` has another ending, the corpus has no frequent word, or the teacher's vectors are not
+            finite.
     """
     output, settings = Path(output), settings or VectorSettings()
     if output.suffix != ".safetensors":
         raise ValueError(f"output is {str(output)!r}; word vectors are written as .safetensors.")
     output.parent.mkdir(parents=True, exist_ok=True)
-    lowercase = not settings.keep_case
-    words = filter(None, corpus)
+    other = WordVectors.load(settings.join) if settings.join else None
+    # What cannot be loaded shows before the corpus is read.
+    teacher = load_encoder(settings.teacher) if settings.teacher else None
+    with _stored(corpus, output, settings, show_progress) as (store, tokenizer):
+        if teacher is None:
+            vectors = train_word_vectors(
+                StoredWords(store, tokenizer), settings, cache_path=None if settings.join else output,
+                corpus_key=store.fingerprint, show_progress=show_progress,
+            )  # fmt: skip
+        else:
+            words = _counted_words(store, tokenizer, settings.min_count)
+            vectors = teacher_words(teacher, words, settings.components or None, settings.pieces, show_progress)
+    if other is not None:
+        vectors = vectors.join(other)
+    if teacher is not None or other is not None:
+        vectors.save(output, teacher=Path(settings.teacher).name, joined=Path(settings.join).name)
+    return vectors
+
+
+@contextmanager
+def _stored(
+    corpus: Corpus, output: Path, settings: VectorSettings, show_progress: bool
+) -> Iterator[tuple[TokenStore, PreTrainedTokenizerFast]]:
+    """The corpus as a token store that is there for a while, and its tokenizer of all frequent words."""
     tokenizer = train_tokenizer(
-        words, "word", settings.max_words, settings.min_count, lowercase, show_progress=show_progress
-    )
+        filter(None, corpus), "word", settings.max_words, settings.min_count, not settings.keep_case,
+        show_progress=show_progress,
+    )  # fmt: skip
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as folder:
-        store = build_token_store(corpus, tokenizer, Path(folder) / "store", SentenceFilter(), show_progress)
-        return train_word_vectors(
-            StoredWords(store, tokenizer),
-            settings,
-            cache_path=output,
-            corpus_key=store.fingerprint,
-            show_progress=show_progress,
-        )
+        yield build_token_store(corpus, tokenizer, Path(folder) / "store", SentenceFilter(), show_progress), tokenizer
+
+
+def _counted_words(store: TokenStore, tokenizer: PreTrainedTokenizerFast, least: int) -> WordVectors:
+    """The words of a store that it holds at least so many times, the most frequent first, without vectors."""
+    special = set(tokenizer.all_special_ids)
+    order = np.argsort(-store.token_counts, kind="stable")
+    ids = [number for number in order.tolist() if number not in special and store.token_counts[number] >= least]
+    if not ids:
+        raise ValueError(f"no word of the corpus occurs {least} times (min_count): lower it")
+    words = tokenizer.convert_ids_to_tokens(ids)
+    return WordVectors(words, np.zeros((len(words), 0), dtype=np.float32), store.token_counts[ids])

@@ -1,0 +1,61 @@
+"""The texts that a token store was made of, for what reads text and not tokens."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from .corpus import Corpus
+from .token_store import SentenceFilter, TokenEncoder, apply_filter, encoded_chunks
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class StoredTexts(Corpus):
+    """The lines of a corpus that a token store of it holds, in the store's order and as they were written.
+
+    A line that the store cuts is whole here.
+
+    Args:
+        corpus, tokenizer, rule: what the store was made of ([`~hf_meanmax.data.build_token_store`]).
+        size: sentences of the store.
+        digest: what [`text_digest`] gave before, which takes a pass over the corpus; by default it is made when it is
+            asked for.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        tokenizer: PreTrainedTokenizerBase,
+        rule: SentenceFilter,
+        size: int | None = None,
+        digest: str | None = None,
+    ) -> None:
+        self.corpus = corpus
+        self.encoder = TokenEncoder(tokenizer)
+        self.rule = rule
+        self.size = size
+        self.digest = digest
+
+    def __iter__(self) -> Iterator[str]:
+        self.position = 0
+        for chunk, rows in encoded_chunks(self.corpus, self.encoder):
+            _, kept, _ = apply_filter(rows, self.encoder.unk_token_id, self.rule)
+            for line in kept.tolist():
+                self.position += 1
+                yield chunk.lines[line]
+
+    def identity(self) -> object:
+        """The texts' own hash: the same texts under another tokenizer or another name are the same."""
+        self.digest = self.digest or text_digest(self)
+        return ["texts", self.digest]
+
+
+def text_digest(texts: Corpus) -> str:
+    """A hash of the lines of a corpus."""
+    digest = hashlib.blake2b(digest_size=16)
+    for text in texts:
+        digest.update(text.encode("utf-8", "surrogatepass") + b"\n")
+    return digest.hexdigest()

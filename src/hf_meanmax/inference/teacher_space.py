@@ -1,0 +1,42 @@
+"""A student's vectors in the space of its teacher: an index of the teacher's vectors answers the student's queries."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from hf_meanmax.checkpoint.folder import load_checkpoint
+
+from .encode import load_encoder
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+
+def in_teacher_space(folder: str | os.PathLike[str], trust_remote_code: bool = False) -> SentenceTransformer:
+    """The SentenceTransformer of a checkpoint that had a teacher, followed by the map to the teacher's space (`Dense`)
+    and by `Normalize`. Its vectors have the teacher's dimension and cannot be decoded.
+
+    Raises:
+        FileNotFoundError, ValueError: no whole checkpoint, or one without a map to a teacher's space.
+    """
+    from sentence_transformers.sentence_transformer.modules import Dense, Normalize
+
+    model, _ = load_checkpoint(folder)
+    head = model.teacher_head
+    if head is None:
+        raise ValueError(
+            f"{os.fspath(folder)} has no map to a teacher's space: it was trained without a teacher, or with "
+            "`--teacher_head false`, and then its own vectors are in that space."
+        )
+    encoder: SentenceTransformer = load_encoder(os.fspath(folder), trust_remote_code)
+    dense = Dense(
+        head.in_features,
+        head.out_features,
+        activation_function=None,
+        init_weight=head.weight.detach(),
+        init_bias=head.bias.detach(),
+    )
+    encoder.append(dense.to(encoder.device))
+    encoder.append(Normalize())
+    return encoder

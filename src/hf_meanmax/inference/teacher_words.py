@@ -1,0 +1,109 @@
+"""The vectors that a SentenceTransformer gives single words, and the pieces of its own vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from hf_meanmax.progress import progress_bar
+from hf_meanmax.tokenization import WordVectors
+
+from .compression import PCA, check_finite
+from .encode import encode_texts
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+    from tokenizers import Tokenizer
+
+_BLOCK = 2048
+_BATCH = 256
+# What continues a word in a WordPiece vocabulary.
+CONTINUATION = "##"
+
+
+def teacher_words(
+    teacher: SentenceTransformer,
+    words: WordVectors,
+    components: int | None = None,
+    with_pieces: bool = False,
+    show_progress: bool = True,
+) -> WordVectors:
+    """A teacher's vector of each word, the word alone as a text, with the mean over the words removed and the table at
+    a root mean square of 1.
+
+    Args:
+        teacher: any SentenceTransformer.
+        words: the words, the most frequent first, with their counts; their vectors are not read.
+        components: keep so many principal components of the vectors, the leading ones; by default all numbers.
+        with_pieces: whether the pieces of the teacher's own vocabulary follow, each seen once: those of a WordPiece
+            tokenizer that are no words of the list yet.
+        show_progress: whether a progress bar is shown.
+
+    Raises:
+        ValueError: the teacher gave a vector that is not finite, has no WordPiece vocabulary for `with_pieces`, or its
+            vectors have fewer numbers than `components`.
+    """
+    parts = []
+    for block in _blocks(words.words, show_progress):
+        # Longer than its words: sentence-transformers sorts texts by their lengths.
+        parts.append(np.asarray(encode_texts(teacher, block, _BATCH), dtype=np.float32))
+    vectors, names, counts = np.concatenate(parts), list(words.words), words.counts
+    if with_pieces:
+        pieces = wordpieces(teacher, set(names))
+        ids = list(pieces.values())
+        vectors = np.concatenate([vectors, *(_piece_vectors(teacher, block) for block in _blocks(ids, show_progress))])
+        names += pieces
+        counts = None if counts is None else np.concatenate([counts, np.ones(len(pieces), dtype=np.int64)])
+    check_finite(vectors)
+    if components is None:
+        vectors = vectors - vectors[: len(words)].mean(axis=0)
+    else:
+        vectors = PCA.fit(vectors[: len(words)], components).apply(vectors)
+    vectors /= np.sqrt(np.mean(np.square(vectors)))
+    return WordVectors(names, vectors.astype(np.float32), counts)
+
+
+def wordpieces(teacher: SentenceTransformer, known: set[str]) -> dict[str, int]:
+    """The ids of the pieces of a teacher's WordPiece vocabulary that are not among the known words, by their names.
+
+    Special tokens and places kept free are no pieces.
+
+    Raises:
+        ValueError: the teacher's tokenizer is of another kind.
+    """
+    backend: Tokenizer | None = getattr(getattr(teacher, "tokenizer", None), "backend_tokenizer", None)
+    if backend is None or type(backend.model).__name__ != "WordPiece":
+        kind = "no tokenizer of its own" if backend is None else f"a {type(backend.model).__name__} tokenizer"
+        raise ValueError(
+            f"Only a WordPiece vocabulary can be joined to whole words, and this teacher has {kind}. Leave the pieces "
+            "out."
+        )
+    special = set(teacher.tokenizer.all_special_tokens)
+    return {
+        piece: number
+        for piece, number in sorted(backend.get_vocab(with_added_tokens=False).items(), key=lambda item: item[1])
+        if piece not in known and piece not in special and not piece.startswith("[unused")
+    }
+
+
+def _blocks(items: list, show_progress: bool) -> Iterator[list]:  # type: ignore[type-arg]
+    with progress_bar(total=len(items), desc="teacher's words", unit=" words", disable=not show_progress) as bar:
+        for start in range(0, len(items), _BLOCK):
+            block = items[start : start + _BLOCK]
+            yield block
+            bar.update(len(block))
+
+
+@torch.inference_mode()
+def _piece_vectors(teacher: SentenceTransformer, ids: list[int]) -> npt.NDArray[np.float32]:
+    """The vectors of single tokens between the tokens that a text has around it."""
+    around = teacher.tokenizer.build_inputs_with_special_tokens([-1])
+    rows = torch.tensor([[number if place == -1 else place for place in around] for number in ids])
+    features = {"input_ids": rows, "attention_mask": torch.ones_like(rows)}
+    features = {name: tensor.to(teacher.device) for name, tensor in features.items()}
+    vectors: npt.NDArray[np.float32] = teacher(features)["sentence_embedding"].float().cpu().numpy()
+    return vectors

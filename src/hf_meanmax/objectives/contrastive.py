@@ -1,0 +1,112 @@
+"""Telling a text's partner from the other texts of the batch: its neighbour, or another view of it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.distributed
+from torch import nn
+
+from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
+from hf_meanmax.modeling.losses import IGNORE_INDEX, mean_over_sentences
+
+from .base import Batch, Divisors, Encoded, Objective
+
+Partner = Literal["neighbour", "view"]
+
+
+class Contrastive(Objective):
+    """Cross entropy of a text's partner among all partners of the batch, and of the text among all texts, by cosines of
+    the embeddings over a temperature; the mean of both directions and over the sentences.
+
+    The partner is the sentence that follows (`neighbour_ids`; quick-thoughts, Logeswaran and Lee, ICLR 2018, with one
+    encoder for both) or the same text under other noise (`view_ids`; SimCSE, Gao, Yao and Chen, EMNLP 2021): `(B, M)`,
+    and where there is padding a mask. The batch is that of all processes. With `config.contrastive_size` the embeddings
+    pass through the model's `contrastive_head` first, which nothing else reads.
+
+    Args:
+        partner: `"neighbour"` or `"view"`.
+        weight: the factor of the loss.
+        temperature: what cosines are divided by.
+
+    Raises:
+        ValueError: a temperature that is not positive.
+    """
+
+    def __init__(self, partner: Partner, weight: float = 1.0, temperature: float = 0.05) -> None:
+        super().__init__(weight)
+        if not temperature > 0:
+            raise ValueError(f"`temperature` is {temperature}; it must be a positive number.")
+        self.partner = partner
+        self.temperature = temperature
+        # Of the instance: a run may have one of each.
+        self.name = f"{partner}_loss"
+        self.fields = (f"{partner}_ids",)
+        self.optional_fields = (f"{partner}_mask", "labels")
+
+    def check(self, model: LatentForConditionalDecoding) -> None:
+        if not model.config.has_latents:
+            raise ValueError("`pooling` is 'none': there are no embeddings to compare. Use another pooling.")
+
+    def loss(
+        self, model: LatentForConditionalDecoding, encoded: Encoded, batch: Batch, divisors: Divisors
+    ) -> torch.Tensor:
+        partners = model.encoder(
+            input_ids=batch[f"{self.partner}_ids"], attention_mask=batch.get(f"{self.partner}_mask")
+        ).latents
+        texts, partners = (self._project(model, latents) for latents in (encoded.latents, partners))
+        labels = batch.get("labels")
+        is_text = torch.ones(len(texts), dtype=torch.bool, device=texts.device)
+        if labels is not None:
+            # A process without a sentence of its own has a row without targets.
+            is_text = (labels != IGNORE_INDEX).any(dim=1)
+        total = matching_loss(texts, partners, is_text, self.temperature)
+        return mean_over_sentences(total, is_text.sum(), divisors.sentences, labels, divisors.targets)
+
+    @staticmethod
+    def _project(model: LatentForConditionalDecoding, latents: torch.Tensor) -> torch.Tensor:
+        embeddings = latents.flatten(1)
+        return embeddings if model.contrastive_head is None else model.contrastive_head(embeddings)
+
+
+def matching_loss(left: torch.Tensor, right: torch.Tensor, is_row: torch.Tensor, temperature: float) -> torch.Tensor:
+    """The summed cross entropy of the pairs `(left[i], right[i])` of this process, each among the rows of all, in the
+    mean of both directions.
+
+    Args:
+        left, right: `(B, D)`, compared by their cosines.
+        is_row: `(B,)`, False for a row that stands for none.
+        temperature: what cosines are divided by.
+    """
+    left, right = (nn.functional.normalize(side.float(), dim=-1) for side in (left, right))
+    all_left, all_right, all_rows, first = gather_rows(left, right, is_row)
+    own = torch.arange(first, first + len(left), device=left.device)
+    total = left.new_zeros(())
+    for side, others in ((left, all_right), (right, all_left)):
+        scores = (side @ others.T / temperature).masked_fill(~all_rows, -torch.inf)
+        # A row that stands for none may see no row at all.
+        scores = torch.where(is_row[:, None], scores, torch.zeros_like(scores))
+        losses = nn.functional.cross_entropy(scores, own, reduction="none")
+        total = total + (losses * is_row).sum() / 2
+    return total
+
+
+def gather_rows(
+    left: torch.Tensor, right: torch.Tensor, is_row: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
+    """Both sides and `is_row` of all processes, with gradients, and where this process's rows begin."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return left, right, is_row, 0
+    from torch.distributed.nn.functional import all_gather
+
+    # Processes differ by a row at most, and gathering wants equal numbers.
+    most = torch.tensor(len(left), device=left.device)
+    torch.distributed.all_reduce(most, torch.distributed.ReduceOp.MAX)
+    missing = int(most) - len(left)
+    left, right = (nn.functional.pad(side, (0, 0, 0, missing)) for side in (left, right))
+    rows = nn.functional.pad(is_row.to(left.dtype), (0, missing))
+    gathered = [torch.cat(tuple(all_gather(side))) for side in (left, right)]
+    all_rows = [torch.zeros_like(rows) for _ in range(torch.distributed.get_world_size())]
+    torch.distributed.all_gather(all_rows, rows)
+    return gathered[0], gathered[1], torch.cat(all_rows) > 0, torch.distributed.get_rank() * int(most)

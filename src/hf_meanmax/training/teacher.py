@@ -1,0 +1,118 @@
+"""The vectors of a teacher: computed once for the texts of a token store, and read by the batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from hf_meanmax.data import StoredTexts
+from hf_meanmax.files import replacing_file
+from hf_meanmax.inference.embedding_files import embedding_files
+from hf_meanmax.inference.encode import EncodeSettings, encode_corpus, load_encoder, model_fingerprints
+
+from .preparation import cache_folder, digest, one_at_a_time
+from .settings import PretrainArguments
+
+if TYPE_CHECKING:
+    import torch
+    from accelerate import PartialState
+    from sentence_transformers import SentenceTransformer
+
+_SETTINGS = EncodeSettings(dtype="float16", shard_size=8192)
+
+
+class TeacherVectors:
+    """Vectors in files, read row by row as they are needed.
+
+    Args:
+        folder: what [`~hf_meanmax.inference.encode.encode_corpus`] has written.
+        order: which row of the files each row is; by default itself.
+    """
+
+    def __init__(self, folder: Path, order: npt.NDArray[np.int64] | None = None) -> None:
+        self.files = [np.load(path, mmap_mode="r") for path in embedding_files(folder)]
+        self.ends = np.cumsum([len(file) for file in self.files])
+        self.order = order
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and numbers a row."""
+        return len(self), int(self.files[0].shape[1])
+
+    def __getitem__(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """The rows `(B, size)` of these numbers."""
+        rows = rows if self.order is None else self.order[rows]
+        vectors = np.empty((len(rows), self.shape[1]), dtype=np.float32)
+        numbers = np.searchsorted(self.ends, rows, side="right")
+        for number in np.unique(numbers):
+            mine = numbers == number
+            first = self.ends[number] - len(self.files[number])
+            vectors[mine] = self.files[number][rows[mine] - first]
+        return vectors
+
+
+def load_teacher(args: PretrainArguments, device: torch.device | str | None) -> SentenceTransformer:
+    """The teacher of a run, with its prompt.
+
+    Raises:
+        FileNotFoundError, ValueError: no such encoder, or one without a fixed representation.
+    """
+    teacher: SentenceTransformer = load_encoder(args.teacher, device=device)
+    if args.teacher_prompt:
+        teacher.prompts = {**teacher.prompts, "teacher": args.teacher_prompt}
+        teacher.default_prompt_name = "teacher"
+    return teacher
+
+
+def prepare_teacher(
+    args: PretrainArguments,
+    texts: StoredTexts,
+    teacher: SentenceTransformer,
+    state: PartialState | None = None,
+    show_progress: bool = True,
+) -> TeacherVectors:
+    """The teacher's vectors of the texts of a store, computed once and cached as float16.
+
+    They belong to the texts and to the teacher with its prompt: other ones are computed anew. A killed run keeps the
+    finished shards. With several processes each computes a part.
+
+    Args:
+        args: the run's, with `cache_dir` and `teacher_shuffled`.
+        texts: what the teacher reads.
+        teacher: see [`load_teacher`].
+        state: accelerate's, of the processes, each of which must call this.
+        show_progress: whether progress is shown.
+
+    Raises:
+        ValueError: the teacher gave a vector that is not finite.
+    """
+    cache = cache_folder(args) / "teachers"
+    with one_at_a_time(cache / "texts"):
+        known = cache / f"{digest(texts.corpus.fingerprint(), texts.encoder.fingerprint(), str(texts.rule))}.texts"
+        if not known.is_file():
+            texts.identity()
+            with replacing_file(known) as file:
+                file.write(str(texts.digest))
+        texts.digest = known.read_text()
+    folder = cache / digest(model_fingerprints(teacher), texts.fingerprint())
+    is_main = state is None or state.is_main_process
+    lock = one_at_a_time(folder)
+    if is_main:
+        lock.acquire()
+    try:
+        encode_corpus(
+            teacher, texts, folder, _SETTINGS, model_name=args.teacher, state=state, show_progress=show_progress
+        )
+    finally:
+        if is_main:
+            lock.release()
+    order = None
+    if args.teacher_shuffled:
+        order = np.random.default_rng(args.seed).permutation(len(TeacherVectors(folder)))
+    return TeacherVectors(folder, order)

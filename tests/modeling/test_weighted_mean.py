@@ -1,0 +1,108 @@
+"""The weighted mean of the word vectors, rows of unit length, and models without a decoder."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, AutoModelForSeq2SeqLM
+
+from hf_meanmax import MeanMaxAAEConfig, MeanMaxAAEForReconstruction
+from modeling.family_tests import make_batch, text_of
+
+SIZES = {"vocab_size": 40, "embedding_size": 12, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 4}
+STATIC = {**SIZES, "encoder_type": "none", "pooling": "weighted_mean", "latent_size": 12, "decoder_type": "none"}
+
+
+def make(**settings) -> MeanMaxAAEForReconstruction:
+    torch.manual_seed(0)
+    return MeanMaxAAEForReconstruction(MeanMaxAAEConfig(**{**SIZES, **settings})).eval()
+
+
+def smooth_inverse_frequency(table, counts, texts, smoothing, num_special=4):
+    """The sentence vectors of Arora, Liang and Ma (2017) before a component is removed, word by word."""
+    counts = np.array(counts, dtype=np.float64)
+    counts[:num_special] = 0
+    probability = counts / counts.sum()
+    vectors = []
+    for ids in texts:
+        words = [word for word in ids if word >= num_special]
+        weighted = [smoothing / (smoothing + probability[word]) * table[word] for word in words]
+        vectors.append(sum(weighted, np.zeros(table.shape[1])) / max(1, len(words)))
+    return np.stack(vectors)
+
+
+@pytest.mark.parametrize("smoothing", [1e-3, 0.05])
+def test_untrained_it_is_the_bag_of_smooth_inverse_frequencies(smoothing):
+    model = make(**STATIC, frequency_smoothing=smoothing).double()
+    counts = np.random.default_rng(0).integers(0, 1000, 40)
+    model.encoder.word_pooler.start_from_frequencies(torch.from_numpy(counts))
+    batch = make_batch()
+    texts = [ids[mask.bool()].tolist() for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)]
+    table = model.encoder.embeddings.word_embeddings.weight.detach().numpy()
+    wanted = smooth_inverse_frequency(table, counts, texts, smoothing)
+    found = model.encoder(**text_of(batch)).pooler_output.detach().numpy()
+    known = np.linalg.norm(wanted, axis=1) > 0
+    unit = [rows[known] / np.linalg.norm(rows[known], axis=1, keepdims=True) for rows in (found, wanted)]
+    np.testing.assert_allclose(unit[0], unit[1], rtol=1e-6, atol=1e-9)
+    # A text of unknown words and the end alone has no word.
+    assert not found[~known].any()
+
+
+def test_what_stands_around_a_text_changes_nothing():
+    model = make(**STATIC).double()
+    alone = [model.encoder(input_ids=torch.tensor([ids])).pooler_output for ids in ([7, 5, 9, 3], [6, 3], [8, 30, 3])]
+    for side in ("left", "right"):
+        batch = make_batch([[7, 5, 9, 3], [6, 3], [8, 30, 3]], side=side, extra=2)
+        torch.testing.assert_close(model.encoder(**text_of(batch)).pooler_output, torch.cat(alone))
+
+
+def test_frozen_weights_stay_and_trained_ones_move():
+    for frozen in (False, True):
+        model = make(**STATIC, freeze_word_weights=frozen)
+        model.train().encoder(input_ids=torch.tensor([[7, 5, 9, 3]])).pooler_output.sum().backward()
+        assert (model.encoder.word_pooler.log_weights.weight.grad is None) == frozen
+
+
+def test_word_vectors_in_place_of_ids_are_refused():
+    with pytest.raises(ValueError, match="give `input_ids`"):
+        make(**STATIC).encoder(inputs_embeds=torch.zeros(1, 2, 12))
+
+
+def test_a_map_to_narrower_rows_starts_orthogonal():
+    weight = make(**{**STATIC, "latent_size": 8}).encoder.word_pooler.map.weight
+    torch.testing.assert_close(weight @ weight.T, torch.eye(8), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("scales", [False, True])
+def test_one_vector_serves_cosines_and_the_decoder(scales):
+    """The published vector, scaled by any positive number, gives back the rows that the decoder was trained on."""
+    model = make(weighted_mean_row=True, latent_normalization="rows", latent_scales=scales)
+    if scales:
+        model.encoder.latent_scales.data = torch.tensor([0.5, 2.0, 1.0])
+    batch = text_of(make_batch())
+    output = model.encoder(**batch)
+    wanted = torch.tensor([0.5, 2.0, 1.0]) if scales else torch.ones(3)
+    torch.testing.assert_close(output.latents.norm(dim=-1), wanted.expand(4, 3))
+    for factor in (1.0, 3.7, 1e-3):
+        torch.testing.assert_close(model.latents_from_embedding(factor * output.pooler_output), output.latents)
+    unit = torch.nn.functional.normalize(output.pooler_output, dim=-1)
+    words = model.generate(sentence_embedding=output.pooler_output, max_new_tokens=9)
+    assert torch.equal(model.generate(sentence_embedding=unit, max_new_tokens=9), words)
+
+
+def test_without_a_decoder_there_are_vectors_alone(tmp_path):
+    model = make(**STATIC)
+    ids = torch.tensor([[7, 5, 9, 3]])
+    model.save_pretrained(tmp_path)
+    vector = AutoModel.from_pretrained(tmp_path).eval()(input_ids=ids).pooler_output
+    assert torch.equal(vector, model.encoder(input_ids=ids).pooler_output)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    for call in (
+        lambda: loaded.generate(input_ids=ids),
+        lambda: loaded.generate(sentence_embedding=vector),
+        lambda: loaded.predict_words(ids),
+        lambda: loaded(input_ids=ids, labels=ids),
+    ):
+        with pytest.raises(ValueError, match="this checkpoint gives vectors alone"):
+            call()

@@ -1,0 +1,180 @@
+"""Runs that learn embeddings from neighbours, from views and from a teacher, with a decoder and without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from hf_meanmax.checkpoint.folder import save_checkpoint
+from hf_meanmax.commands.export import main as export
+from hf_meanmax.commands.pretrain import main as pretrain_command
+from hf_meanmax.inference import encode as encode_module
+from hf_meanmax.training.preparation import prepare
+from hf_meanmax.training.pretrain import pretrain
+from hf_meanmax.training.teacher import load_teacher, prepare_teacher
+from tiny_model import make_model, make_tokenizer
+from training.test_pretrain import Killed, comparable, interrupt, kill, records, same, weights
+
+ROWS = {"weighted_mean_row": True, "latent_normalization": "rows", "latent_scales": True}
+STATIC = {"encoder_type": "none", "pooling": "weighted_mean", "latent_size": 8}
+
+
+@pytest.fixture(scope="session")
+def teacher(tmp_path_factory) -> str:
+    return str(save_checkpoint(make_model(), make_tokenizer(), tmp_path_factory.mktemp("teacher") / "model"))
+
+
+def curve(args, name: str) -> list[float]:
+    return [record[name] for record in records(args.output_dir) if name in record]
+
+
+def test_neighbours_without_a_decoder(make_arguments):
+    args = make_arguments(objective="none", contrastive="neighbours", **STATIC, max_steps=24, eval_steps=12)
+    summary = pretrain(args)
+    losses = curve(args, "loss")
+    assert losses[-1] < losses[0]
+    assert len(curve(args, "validation_loss")) == 2
+    assert "validation_accuracy" not in summary
+    folder = Path(args.output_dir) / "model"
+    vectors = SentenceTransformer(str(folder), device="cpu").encode(["the cat saw a book", "zzz", ""])
+    assert vectors.shape == (3, 8)
+    assert np.isfinite(vectors).all()
+    assert vectors[0].any()
+    with pytest.raises(ValueError, match="gives vectors alone"):
+        AutoModelForSeq2SeqLM.from_pretrained(folder).generate(sentence_embedding=vectors)
+
+
+def test_all_terms_together_are_logged_and_decode_what_is_published(make_arguments, teacher):
+    args = make_arguments(
+        **ROWS, teacher=teacher, similarity_weight=0.5, contrastive="both", word_drop=0.2, span_drop=0.2, max_steps=40,
+    )  # fmt: skip
+    pretrain(args)
+    for name in ("decoding", "teacher_loss", "similarity_loss", "neighbour_loss", "view_loss"):
+        assert len(curve(args, name)) == 40
+    for name in ("loss", "decoding", "teacher_loss", "similarity_loss"):
+        losses = curve(args, name)
+        assert np.mean(losses[-5:]) < np.mean(losses[:5]), name
+    folder = Path(args.output_dir) / "model"
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    texts = ["the cat saw a book in town", "my friend found some bread at night"]
+    published = SentenceTransformer(str(folder), device="cpu").encode(texts, normalize_embeddings=True)
+    words = model.generate(sentence_embedding=published)
+    again = model.generate(**tokenizer(texts, return_tensors="pt", padding=True), max_new_tokens=words.shape[1] - 1)
+    assert words[:, : again.shape[1]].tolist() == again.tolist()
+
+
+def test_a_killed_run_goes_on_to_the_last_bit(make_arguments, teacher, monkeypatch):
+    options = {
+        **ROWS, "objective": "none", "teacher": teacher, "contrastive": "both", "word_drop": 0.2, "max_steps": 7,
+        "checkpoint_steps": 2, "log_steps": 3, "gradient_accumulation_steps": 2,
+    }  # fmt: skip
+    whole, killed = make_arguments("whole", **options), make_arguments("killed", **options)
+    pretrain(whole)
+    with monkeypatch.context() as patch:
+        interrupt(patch, 3, kill)
+        with pytest.raises(Killed):
+            pretrain(killed)
+    pretrain(killed)
+    assert comparable(killed.output_dir) == comparable(whole.output_dir)
+    assert same(weights(killed.output_dir), weights(whole.output_dir))
+
+
+def test_killed_teacher_vectors_are_continued_and_belong_to_their_texts(make_arguments, teacher, monkeypatch, tmp_path):
+    args = make_arguments(teacher=teacher, cache_dir=str(tmp_path / "cache"))
+    texts, encoder = prepare(args, show_progress=False).sources["train"], load_teacher(args, "cpu")
+    small = encode_module.EncodeSettings(dtype="float16", shard_size=64)
+    monkeypatch.setattr("hf_meanmax.training.teacher._SETTINGS", small)
+    calls = []
+    true = encode_module.embed_texts
+
+    def dying(*arguments, **options):
+        if len(calls) == 2:
+            raise Killed
+        calls.append(1)
+        return true(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(encode_module, "embed_texts", dying)
+        with pytest.raises(Killed):
+            prepare_teacher(args, texts, encoder, show_progress=False)
+    vectors = prepare_teacher(args, texts, encoder, show_progress=False)
+    assert len(calls) == 2 < len(vectors.files)
+    rows = np.arange(len(vectors))
+    np.testing.assert_allclose(vectors[rows], encoder.encode(list(texts)), rtol=2e-3, atol=2e-3)
+    prompted = make_arguments(teacher=teacher, cache_dir=args.cache_dir, teacher_prompt="a red ")
+    other = prepare_teacher(prompted, texts, load_teacher(prompted, "cpu"), show_progress=False)
+    assert not np.allclose(other[rows], vectors[rows])
+
+
+def test_an_index_of_the_teacher_answers_its_student(make_arguments, teacher, tmp_path):
+    args = make_arguments(**ROWS, objective="none", teacher=teacher, max_steps=60, learning_rate=0.02)
+    pretrain(args)
+    model = str(Path(args.output_dir) / "model")
+    assert not export([model, "--space", "teacher", "--output", str(tmp_path / "space")])
+    student, embedder = (SentenceTransformer(name, device="cpu") for name in (str(tmp_path / "space"), teacher))
+    texts = ["the cat saw the red house", "a dog found a book", "the old man forgot some bread"]
+    ours, theirs = student.encode(texts), embedder.encode(texts)
+    assert ours.shape == theirs.shape
+    np.testing.assert_allclose(np.linalg.norm(ours, axis=1), 1, rtol=1e-5)
+    cosines = (ours * theirs).sum(axis=1) / np.linalg.norm(theirs, axis=1)
+    assert cosines.min() > 0.8
+    with pytest.raises(SystemExit, match="is there already; name a new folder"):
+        export([model, "--output", str(tmp_path / "space")])
+    with pytest.raises(SystemExit, match="has no map to a teacher's space"):
+        export([teacher, "--output", str(tmp_path / "other")])
+
+
+def test_without_a_map_the_embedding_is_the_teachers(make_arguments, teacher):
+    args = make_arguments(**{**STATIC, "latent_size": 32}, objective="none", teacher=teacher, teacher_head=False)
+    pretrain(args)
+    assert AutoModelForSeq2SeqLM.from_pretrained(Path(args.output_dir) / "model").teacher_head is None
+    losses = curve(args, "loss")
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"objective": "none"}, "neither a `teacher` nor `contrastive`"),
+        ({"decoder_type": "none"}, "`decoder_type` 'none'.*Leave `decoder_type` out"),
+        ({"contrastive": "views"}, "two views of a sentence are the same"),
+        ({"contrastive": "views", "objective": "next_sentence"}, "which is beside `objective`"),
+        ({"similarity_weight": 1.0}, "`similarity_weight` is 1.0 without a `teacher`"),
+        ({"teacher_prompt": "query: "}, "`teacher_prompt` is 'query: ' without a `teacher`"),
+        ({"temperature": 0.0}, "`temperature` is 0.0"),
+        ({"span_drop": 1.0}, "`span_drop` is 1.0"),
+        ({"teacher_loss": "manhattan"}, "`teacher_loss` is 'manhattan'"),
+        ({**STATIC, "objective": "none", "contrastive": "views", "embedding_dropout": 0.5}, "A static model has no"),
+    ],
+)
+def test_settings_that_do_not_fit(make_arguments, changes, message):
+    with pytest.raises(ValueError, match=message):
+        make_arguments(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["--contrastive=neighbours", "--corpus=CORPUS"], "has a neighbour"),
+        (["--teacher=no/such/model"], "no/such/model"),
+        (["--teacher_head=false"], "The embedding has 32 numbers and the teacher's vectors"),
+        (["--tokenizer=wordpiece"], "a file of word vectors. Make one with"),
+    ],
+)
+def test_mistakes_are_one_line(settings, changes, message, teacher, tmp_path, capsys):
+    options = {**settings, "output_dir": str(tmp_path / "run")}
+    if changes[0].startswith("--teacher_head"):
+        other = make_model(hidden_size=12)
+        options["teacher"] = str(save_checkpoint(other, make_tokenizer(), tmp_path / "other"))
+    apart = tmp_path / "apart.txt"
+    apart.write_text("the cat saw a book in town\n\n" * 40)
+    changes = [change.replace("CORPUS", str(apart)) for change in changes]
+    words = [f"--{key}={value[0] if isinstance(value, list) else value}" for key, value in options.items()]
+    assert pretrain_command(words + changes) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
