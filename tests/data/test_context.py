@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import numpy as np
@@ -13,6 +14,7 @@ from hf_meanmax.data import (
     CandidateSampler,
     ContextSentences,
     MicroBatches,
+    NeighbouringSentences,
     Noise,
     SentenceFilter,
     SentencesAndContext,
@@ -244,3 +246,25 @@ def test_sequential_has_every_context_once(store):
         int(part.lengths.sum())
         for part in (sentences.targets(rows), sentences.further_targets(rows)["previous_targets"])
     )
+
+
+def test_neighbours_to_compare_with(store, documents, tokenizer):
+    """Each sentence that another one follows, both of two words or more, and that one."""
+    sentences = NeighbouringSentences(store, min_tokens=2, max_tokens=LONGEST)
+    expected = []
+    for document in documents:
+        lines = [line.split() for line in document]
+        for line, following in itertools.pairwise(lines):
+            if all(2 <= len(words) <= LONGEST for words in (line, following)):
+                expected.append((line, following))
+    rows = np.arange(len(sentences))
+    for ragged, side in ((sentences.inputs(rows), 0), (sentences.neighbours(rows), 1)):
+        ends = np.cumsum(ragged.lengths)
+        found = [tokenizer.convert_ids_to_tokens(ids[:-1].tolist()) for ids in np.split(ragged.ids, ends[:-1])]
+        assert found == [pair[side] for pair in expected]
+    assert sentences.targets(rows).ids.tolist() == sentences.inputs(rows).ids.tolist()
+    plan = BatchPlan(sentences.costs(), 60)
+    whole = next(iter(MicroBatches(sentences, plan).iterate(0)))[1][0]
+    halves = [next(iter(MicroBatches(sentences, plan, rank, 2).iterate(0)))[1][0] for rank in range(2)]
+    for rank, half in enumerate(halves):
+        assert torch.equal(half["neighbour_ids"], whole["neighbour_ids"][rank::2])

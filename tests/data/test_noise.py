@@ -79,3 +79,20 @@ def test_rows_without_words():
 def test_bad_probabilities(drop, swap):
     with pytest.raises(ValueError, match=r"word_(drop|swap) is"):
         Noise(drop, swap)
+
+
+def test_a_stretch_of_words_is_dropped():
+    rows = Ragged(np.concatenate([np.arange(10, 20), [3], [50, 3], [3]]), np.array([11, 2, 1]))
+    begins = set()
+    for seed in range(200):
+        ids, lengths = Noise(span_drop=0.35)(rows, np.random.default_rng(seed))
+        assert lengths.tolist() == [8, 2, 1]
+        kept = ids[:7].tolist()
+        missing = sorted(set(range(10, 20)) - set(kept))
+        assert missing == list(range(missing[0], missing[0] + 3))
+        assert kept == sorted(kept)
+        assert ids[7:].tolist() == [3, 50, 3, 3]
+        begins.add(missing[0])
+    assert begins == set(range(10, 18))
+    with pytest.raises(ValueError, match=r"span_drop is 1\.0"):
+        Noise(span_drop=1.0)

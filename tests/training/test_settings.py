@@ -241,7 +241,10 @@ def test_refused_options(words, message):
 
 
 def test_recipes_that_are_not_there():
-    with pytest.raises(FileNotFoundError, match=r"'mean-max-aee'.*Did you mean 'mean-max-aae'\?.*Packaged: docstrings"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"'mean-max-aee'.*Did you mean 'mean-max-aae'\?.*Packaged: contrastive-small, docstrings",
+    ):
         read_recipe("mean-max-aee")
     with pytest.raises(FileNotFoundError, match=r"'zzz' and no packaged recipe of that name\. Packaged"):
         read_recipe("zzz")

@@ -9,7 +9,7 @@ from .docstrings import Docstrings, harvest_docstrings
 from .labelled import LabelledTexts, read_labelled
 from .noise import Noise
 from .parallel import PairedSentences, ParallelCorpus
-from .stored_texts import StoredTexts
+from .stored_texts import StoredTexts, StoredWords
 from .token_store import Ragged, SentenceFilter, StoreReport, TokenStore, build_token_store
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "SentencesAndContext",
     "StoreReport",
     "StoredTexts",
+    "StoredWords",
     "TokenStore",
     "build_token_store",
     "cut_corpus",

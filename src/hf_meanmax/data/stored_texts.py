@@ -1,4 +1,4 @@
-"""The texts that a token store was made of, for what reads text and not tokens."""
+"""The texts that a token store was made of, and its words, for what reads these and not ids."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import hashlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from .corpus import Corpus
-from .token_store import SentenceFilter, TokenEncoder, apply_filter, encoded_chunks
+from .token_store import SentenceFilter, TokenEncoder, TokenStore, apply_filter, encoded_chunks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -59,3 +61,23 @@ def text_digest(texts: Corpus) -> str:
     for text in texts:
         digest.update(text.encode("utf-8", "surrogatepass") + b"\n")
     return digest.hexdigest()
+
+
+class StoredWords:
+    """The words of every stored sentence, `</s>` left out; can be read again for each epoch of word vectors.
+
+    An unknown word is a word of its own, `<unk>`, so distances between the others stay what they are.
+    """
+
+    def __init__(self, store: TokenStore, tokenizer: PreTrainedTokenizerBase):
+        self.store = store
+        self.words = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+
+    def __iter__(self) -> Iterator[list[str]]:
+        for start in range(0, len(self.store), 4096):
+            rows = self.store.rows(np.arange(start, min(start + 4096, len(self.store))))
+            ids = rows.ids.tolist()
+            end = 0
+            for length in rows.lengths.tolist():
+                begin, end = end, end + length
+                yield [self.words[token] for token in ids[begin : end - 1]]

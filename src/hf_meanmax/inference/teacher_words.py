@@ -101,8 +101,11 @@ def _blocks(items: list, show_progress: bool) -> Iterator[list]:  # type: ignore
 @torch.inference_mode()
 def _piece_vectors(teacher: SentenceTransformer, ids: list[int]) -> npt.NDArray[np.float32]:
     """The vectors of single tokens between the tokens that a text has around it."""
-    around = teacher.tokenizer.build_inputs_with_special_tokens([-1])
-    rows = torch.tensor([[number if place == -1 else place for place in around] for number in ids])
+    text = teacher.tokenizer("a", return_special_tokens_mask=True)
+    is_special = text["special_tokens_mask"]
+    first, last = is_special.index(0), len(is_special) - is_special[::-1].index(0)
+    around = text["input_ids"]
+    rows = torch.tensor([[*around[:first], number, *around[last:]] for number in ids])
     features = {"input_ids": rows, "attention_mask": torch.ones_like(rows)}
     features = {name: tensor.to(teacher.device) for name, tensor in features.items()}
     vectors: npt.NDArray[np.float32] = teacher(features)["sentence_embedding"].float().cpu().numpy()

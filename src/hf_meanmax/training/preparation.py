@@ -22,6 +22,7 @@ from hf_meanmax.data import (
     ParallelCorpus,
     SentenceFilter,
     StoredTexts,
+    StoredWords,
     TokenStore,
     build_token_store,
     open_corpus,
@@ -38,6 +39,7 @@ from hf_meanmax.tokenization import (
 )
 
 from .settings import PretrainArguments, RunArguments
+from .word_vectors import VectorSettings, train_corpus_vectors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -61,6 +63,7 @@ class Prepared:
         references: the translations of `validation_texts`.
         target_tokenizer: the tokenizer of the translations, where it is another.
         sources: what the stores `train` and `validation` were made of.
+        word_vectors: where the word vectors are, as the setting has it; the teacher's are in a file by now.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -72,6 +75,7 @@ class Prepared:
     references: list[str] = field(default_factory=list)
     target_tokenizer: PreTrainedTokenizerBase = None
     sources: dict[str, StoredTexts] = field(default_factory=dict)
+    word_vectors: str = ""
 
     def fingerprint(self) -> str:
         """Hash of the tokenizers and of how often each token is in the training texts, wherever these lie."""
@@ -138,14 +142,17 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
         ValueError: if nothing is left of a corpus, with what each filter dropped.
     """
     cache = cache_folder(args)
-    if args.word_vectors not in ("", "train") and not Path(args.word_vectors).is_file():
+    if args.word_vectors not in ("", "train", "teacher") and not Path(args.word_vectors).is_file():
         raise FileNotFoundError(
-            f"`word_vectors` is {args.word_vectors!r}: no such file. Give a file of word vectors, or 'train'."
+            f"`word_vectors` is {args.word_vectors!r}: no such file. Give a file of word vectors, 'train' or 'teacher'."
         )
     if args.objective == "translation":
         return _prepare_translation(args, cache, show_progress)
     train, held_out = open_sides(args, show_progress)
-    tokenizer = load_or_train_tokenizer(args, args.tokenizer, train, cache, show_progress)
+    word_vectors = args.word_vectors
+    if word_vectors == "teacher":
+        word_vectors = str(_teachers_words(args, train, cache, show_progress))
+    tokenizer = load_or_train_tokenizer(args, args.tokenizer, train, cache, show_progress, word_vectors=word_vectors)
     rule = SentenceFilter(
         min_tokens=args.min_tokens,
         max_tokens=args.max_tokens,
@@ -166,7 +173,7 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
         lines = Documents(first)
         validation = cached_store(lines, tokenizer, cache, rule, show_progress=False)
         sources["validation"] = StoredTexts(lines, tokenizer, rule)
-        return Prepared(tokenizer, store, validation, [], sources=sources)
+        return Prepared(tokenizer, store, validation, [], sources=sources, word_vectors=word_vectors)
     texts = pick_sentences(held_out, tokenizer, args.validation_sentences, args.min_tokens, args.max_tokens)
     if not texts:
         raise ValueError(
@@ -177,7 +184,7 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
     held_out_rule = SentenceFilter(drop_unknown_words=args.drop_unknown_words)
     validation = cached_store(documents, tokenizer, cache, held_out_rule, show_progress=False)
     sources["validation"] = StoredTexts(documents, tokenizer, held_out_rule)
-    return Prepared(tokenizer, store, validation, texts, sources=sources)
+    return Prepared(tokenizer, store, validation, texts, sources=sources, word_vectors=word_vectors)
 
 
 def _prepare_translation(args: PretrainArguments, cache: Path, show_progress: bool) -> Prepared:
@@ -211,7 +218,18 @@ def _prepare_translation(args: PretrainArguments, cache: Path, show_progress: bo
         )
     ]
     sources = {"train": StoredTexts(train.source_side, tokenizer, source_rule, len(stores[0]))}
-    return Prepared(tokenizer, stores[0], stores[2], texts, stores[1], stores[3], references, target_tokenizer, sources)
+    return Prepared(
+        tokenizer,
+        stores[0],
+        stores[2],
+        texts,
+        stores[1],
+        stores[3],
+        references,
+        target_tokenizer,
+        sources,
+        args.word_vectors,
+    )
 
 
 def open_pairs(args: PretrainArguments) -> tuple[ParallelCorpus, ParallelCorpus]:
@@ -301,6 +319,7 @@ def load_or_train_tokenizer(
     cache: Path,
     show_progress: bool = True,
     vocab_size: int | None = None,
+    word_vectors: str = "",
 ) -> Any:
     """The tokenizer of a name: a kind to train on the corpus, the words and pieces of the word vectors, or a folder.
 
@@ -311,12 +330,13 @@ def load_or_train_tokenizer(
     from transformers import AutoTokenizer
 
     if name == WORDPIECE:
-        if args.word_vectors in ("", "train"):
+        if word_vectors in ("", "train"):
             raise ValueError(
-                f"`tokenizer` is 'wordpiece' and `word_vectors` {args.word_vectors!r}: the words and pieces are those "
-                "of a file of word vectors. Make one with `hf-meanmax vectors --teacher MODEL --pieces`."
+                f"`tokenizer` is 'wordpiece' and `word_vectors` {word_vectors!r}: the words and pieces are those of a "
+                "file of word vectors, or of the teacher. Make a file with `hf-meanmax vectors --teacher MODEL "
+                "--pieces`, or give `word_vectors` 'teacher'."
             )
-        return wordpiece_tokenizer(load_word_vectors(args.word_vectors).words, args.lowercase is not False)
+        return wordpiece_tokenizer(load_word_vectors(word_vectors).words, args.lowercase is not False)
     if name not in TOKENIZER_KINDS:
         if not (Path(name) / "tokenizer.json").is_file():
             raise FileNotFoundError(
@@ -336,6 +356,20 @@ def load_or_train_tokenizer(
     return AutoTokenizer.from_pretrained(folder)
 
 
+def _teachers_words(args: PretrainArguments, corpus: Corpus, cache: Path, show_progress: bool) -> Path:
+    """The file of the teacher's vectors of the corpus's words, with the pieces of its vocabulary for the tokenizer
+    `wordpiece`; made once and found again."""
+    settings = VectorSettings(
+        teacher=args.teacher, pieces=args.tokenizer == WORDPIECE, min_count=max(args.min_frequency, 5),
+        max_words=int(args.model.get("vocab_size", 20000)), keep_case=args.lowercase is False,
+    )  # fmt: skip
+    path = cache / "vectors" / f"{digest(__version__, corpus.identity(), asdict(settings))}.safetensors"
+    with one_at_a_time(path):
+        if not path.is_file():
+            train_corpus_vectors(corpus, path, settings, show_progress)
+    return path
+
+
 def token_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
     """The special tokens' fields of a configuration."""
     return {
@@ -348,18 +382,27 @@ def token_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
 
 
 def prepare_word_vectors(
-    args: RunArguments, tokenizer: PreTrainedTokenizerBase, store: TokenStore, size: int, show_progress: bool = True
+    args: RunArguments,
+    tokenizer: PreTrainedTokenizerBase,
+    store: TokenStore,
+    size: int,
+    show_progress: bool = True,
+    source: str | None = None,
 ) -> Any:
     """The start of the word table `(V, size)` as a float32 array, or None where none is asked for.
 
     With `word_vectors` "train" the vectors are learnt from the sentences of `store`.
 
+    Args:
+        source: where they are, in place of `args.word_vectors`.
+
     Raises:
         ValueError: if a file's vectors are of another dimension than `embedding_size`.
     """
-    if not args.word_vectors:
+    source = args.word_vectors if source is None else source
+    if not source:
         return None
-    if args.word_vectors == "train":
+    if source == "train":
         epochs, seed = args.word_vector_epochs, args.seed
         path = cache_folder(args) / "vectors" / digest(store.fingerprint, size, epochs, seed)
         with one_at_a_time(path):
@@ -368,10 +411,10 @@ def prepare_word_vectors(
                 corpus_key=store.fingerprint, show_progress=show_progress,
             )  # fmt: skip
     else:
-        vectors = load_word_vectors(args.word_vectors, vocabulary=set(tokenizer.get_vocab()))
+        vectors = load_word_vectors(source, vocabulary=set(tokenizer.get_vocab()))
         if vectors.vectors.shape[1] != size:
             raise ValueError(
-                f"The vectors of {args.word_vectors!r} have {vectors.vectors.shape[1]} dimensions, `embedding_size` is "
+                f"The vectors of {source!r} have {vectors.vectors.shape[1]} dimensions, `embedding_size` is "
                 f"{size}; set `--embedding_size {vectors.vectors.shape[1]}`."
             )
     matrix, found = embedding_matrix(tokenizer, vectors, seed=args.seed)
@@ -380,26 +423,6 @@ def prepare_word_vectors(
         # One factor for all: what a vector's length says of its word is kept.
         matrix *= args.word_vector_scale / np.sqrt(np.mean(np.square(matrix[found])))
     return matrix
-
-
-class StoredWords:
-    """The words of every stored sentence, `</s>` left out; can be read again for each epoch of word vectors.
-
-    An unknown word is a word of its own, `<unk>`, so distances between the others stay what they are.
-    """
-
-    def __init__(self, store: TokenStore, tokenizer: PreTrainedTokenizerBase):
-        self.store = store
-        self.words = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-
-    def __iter__(self) -> Iterator[list[str]]:
-        for start in range(0, len(self.store), 4096):
-            rows = self.store.rows(np.arange(start, min(start + 4096, len(self.store))))
-            ids = rows.ids.tolist()
-            end = 0
-            for length in rows.lengths.tolist():
-                begin, end = end, end + length
-                yield [self.words[token] for token in ids[begin : end - 1]]
 
 
 def _tokenizer_key(tokenizer: PreTrainedTokenizerBase) -> str:

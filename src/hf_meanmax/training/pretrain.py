@@ -193,7 +193,7 @@ class Run:
         )
         with self.accelerator.main_process_first():
             vectors = prepare_word_vectors(
-                args, prepared.tokenizer, prepared.train, config.embedding_size, show_progress=self.is_main
+                args, prepared.tokenizer, prepared.train, config.embedding_size, self.is_main, prepared.word_vectors
             )
         self.model = self._make_model(config, vectors)
         self.objectives = build_objectives(config, self._weights())

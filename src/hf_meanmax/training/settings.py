@@ -48,7 +48,10 @@ class RunArguments:
     min_frequency: int = field(default=1, metadata={"help": "rarer words are unknown"})
     word_vectors: str = field(
         default="",
-        metadata={"help": "`train` skip-gram vectors on the corpus first, or a word2vec / GloVe file"},
+        metadata={
+            "help": "`train` skip-gram vectors on the corpus first, take the `teacher`'s vectors of its words, or a "
+            "file (of `hf-meanmax vectors`, word2vec or GloVe)"
+        },
     )
     word_vector_epochs: int = field(default=2, metadata={"help": "epochs of the skip-gram training"})
     word_vector_scale: float = field(
@@ -313,6 +316,8 @@ class PretrainArguments(RunArguments):
                 f"`early_stopping_patience` is {self.early_stopping_patience}, but with `eval_steps` 0 nothing is "
                 "evaluated before the end. Give `eval_steps`."
             )
+        if self.word_vectors == "teacher" and not self.teacher:
+            raise ValueError("`word_vectors` is 'teacher' without a `teacher`. Give one, or other vectors.")
         for name in ("teacher_shuffled", "similarity_weight", "teacher_prompt"):
             if getattr(self, name) and not self.teacher:
                 raise ValueError(f"`{name}` is {getattr(self, name)!r} without a `teacher`. Give one, or leave it out.")

@@ -12,12 +12,10 @@ from pathlib import Path
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from hf_meanmax.data import Corpus, SentenceFilter, TokenStore, build_token_store
+from hf_meanmax.data import Corpus, SentenceFilter, StoredWords, TokenStore, build_token_store
 from hf_meanmax.inference.encode import load_encoder
 from hf_meanmax.inference.teacher_words import teacher_words
 from hf_meanmax.tokenization import SkipGramSettings, WordVectors, train_tokenizer, train_word_vectors
-
-from .preparation import StoredWords
 
 
 @dataclass

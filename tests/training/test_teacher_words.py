@@ -1,0 +1,141 @@
+"""Words and pieces of a teacher: their vectors, their file, and a tokenizer that leaves no word unknown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+from transformers import BertConfig, BertModel, BertTokenizerFast
+
+from hf_meanmax.checkpoint.folder import save_checkpoint
+from hf_meanmax.commands.vectors import main
+from hf_meanmax.inference.teacher_words import teacher_words, wordpieces
+from hf_meanmax.tokenization import WordVectors, train_tokenizer, unknown_word_rate, wordpiece_tokenizer
+from hf_meanmax.training.pretrain import pretrain
+from tiny_model import make_model, make_tokenizer
+
+PIECES = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "the", "cat", "##s", "dog", "a", "##t", *"bcdefgh", "##e"]
+TEXT = "the cat sat\nthe cat ran\nthe dog sat\n"
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory) -> SentenceTransformer:
+    """A tiny BERT with random weights and a WordPiece vocabulary."""
+    folder = tmp_path_factory.mktemp("bert")
+    (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    BertModel(BertConfig(vocab_size=len(PIECES), **sizes)).save_pretrained(folder)
+    BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
+    transformer = Transformer(str(folder))
+    model = SentenceTransformer(modules=[transformer, Pooling(16)], device="cpu")
+    model.save_pretrained(str(folder / "st"))
+    return SentenceTransformer(str(folder / "st"), device="cpu")
+
+
+@pytest.fixture
+def corpus(tmp_path) -> Path:
+    (tmp_path / "corpus.txt").write_text(TEXT * 2)
+    return tmp_path / "corpus.txt"
+
+
+def words_of(names: list[str]) -> WordVectors:
+    return WordVectors(names, np.zeros((len(names), 0), np.float32), np.arange(len(names), 0, -1))
+
+
+def test_each_word_alone_as_a_text_with_the_mean_removed(teacher):
+    names = ["the", "cat", "dog", "hat"]
+    found = teacher_words(teacher, words_of(names), show_progress=False)
+    plain = teacher.encode(names)
+    plain = plain - plain.mean(axis=0)
+    np.testing.assert_allclose(found.vectors, plain / np.sqrt(np.square(plain).mean()), rtol=1e-4, atol=1e-5)
+    assert found.words == names
+    assert found.counts.tolist() == [4, 3, 2, 1]
+    few = teacher_words(teacher, words_of(names), components=2, show_progress=False)
+    assert few.vectors.shape == (4, 2)
+
+
+def test_pieces_that_are_no_words_follow(teacher):
+    assert list(wordpieces(teacher, {"the", "cat"})) == ["##s", "dog", "a", "##t", *"bcdefgh", "##e"]
+    found = teacher_words(teacher, words_of(["the", "cat"]), with_pieces=True, show_progress=False)
+    assert found.words[:4] == ["the", "cat", "##s", "dog"]
+    assert found.counts.tolist() == [2, 1] + [1] * (len(found) - 2)
+    # A piece that begins a word is the same tokens as the word alone.
+    plain, both = teacher.encode(["the", "cat", "dog"]), [0, 1, 3]
+    mean = plain[:2].mean(axis=0)
+    unit = [rows / np.linalg.norm(rows) for rows in (found.vectors[both], plain - mean)]
+    np.testing.assert_allclose(unit[0], unit[1], atol=1e-4)
+
+
+def test_a_teacher_without_wordpieces_has_none(tmp_path):
+    folder = save_checkpoint(make_model(), make_tokenizer(), tmp_path / "model")
+    with pytest.raises(ValueError, match="Only a WordPiece vocabulary can be joined"):
+        wordpieces(SentenceTransformer(str(folder), device="cpu"), set())
+
+
+def test_a_vector_that_is_not_finite_is_refused(teacher, monkeypatch):
+    monkeypatch.setattr("hf_meanmax.inference.teacher_words.encode_texts", lambda *_: np.full((1, 4), np.nan))
+    with pytest.raises(ValueError, match="finite"):
+        teacher_words(teacher, words_of(["the"]), show_progress=False)
+
+
+def test_the_longest_pieces_spell_other_words():
+    tokenizer = wordpiece_tokenizer(["the", "cat", "n't", "do", "##s", "c", "##a", "##b"])
+    assert tokenizer.tokenize("The cats don't cab") == ["the", "cat", "##s", "do", "n't", "c", "##a", "##b"]
+    assert tokenizer.decode(tokenizer("the cats don't cab").input_ids, skip_special_tokens=True) == "the cats don't cab"
+    assert tokenizer("xyz </s>").input_ids[0] == tokenizer.unk_token_id
+    assert tokenizer("").input_ids == [tokenizer.eos_token_id]
+    with pytest.raises(ValueError, match="one twice: \\['cat'\\]"):
+        wordpiece_tokenizer(["cat", "dog", "cat"])
+
+
+def test_the_command_and_a_run_that_starts_from_its_file(teacher, corpus, tmp_path, make_arguments):
+    folder, output = str(tmp_path / "teacher"), tmp_path / "words.safetensors"
+    teacher.save_pretrained(folder)
+    main([str(corpus), "--output", str(output), "--teacher", folder, "--pieces", "--min_count", "1"])
+    vectors = WordVectors.load(output)
+    assert vectors.words[:2] == ["the", "cat"]
+    assert vectors.counts[:2].tolist() == [6, 4]
+    args = make_arguments(
+        tokenizer="wordpiece", word_vectors=str(output), embedding_size=16, latent_size=16, encoder_type="none",
+        pooling="weighted_mean", objective="none", contrastive="views", word_drop=0.3, freeze_word_embeddings=True,
+    )  # fmt: skip
+    summary = pretrain(args)
+    assert summary["steps"] == 8
+    unknown = [
+        unknown_word_rate(tokenizer, ["the cats hat", "bad dogs"]).rate
+        for tokenizer in (train_tokenizer(TEXT.split("\n"), show_progress=False), wordpiece_tokenizer(vectors.words))
+    ]
+    assert unknown[1] < unknown[0]
+
+
+def test_tables_side_by_side(corpus, tmp_path, teacher):
+    pytest.importorskip("gensim")
+    folder, first, both = str(tmp_path / "teacher"), tmp_path / "first.safetensors", tmp_path / "both.safetensors"
+    teacher.save_pretrained(folder)
+    main([str(corpus), "--output", str(first), "--size", "5", "--min_count", "1"])
+    assert WordVectors.load(first).counts.tolist()[:2] == [6, 4]
+    main([str(corpus), "--output", str(both), "--teacher", folder, "--min_count", "2", "--join", str(first)])
+    joined = WordVectors.load(both)
+    assert joined.vectors.shape == (4 + 1, 16 + 5)
+    sizes = [np.sqrt(np.square(side).mean()) for side in (joined.vectors[:, :16], joined.vectors[:, 16:])]
+    np.testing.assert_allclose(sizes, 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--pieces"], "`pieces` is True without a `teacher`"),
+        (["--components", "5"], "`components` is 5 without a `teacher`"),
+        (["--join", "nowhere.safetensors"], "no such file"),
+        (["--teacher", "no/such/model"], "no/such/model"),
+    ],
+)
+def test_mistakes_are_one_line(corpus, tmp_path, options, message, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([str(corpus), "--output", str(tmp_path / "out.safetensors"), *options])
+    assert message in f"{stopped.value} {capsys.readouterr().err}"
