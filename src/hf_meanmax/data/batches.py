@@ -299,10 +299,10 @@ class MicroBatches:
 
     def _add_positives(self, batch: MicroBatch, rows: np.ndarray, key: tuple[int, int, int]) -> None:
         """Adds what the embeddings of this process's rows of a global micro batch are compared with."""
-        positives = {"neighbour": self.sentences.neighbours(rows)}
+        positives: dict[str, Ragged | None] = {"neighbour": self.sentences.neighbours(rows)}
         if self.makes_views:
-            texts = self.sentences.inputs(rows)
-            positives["view"] = texts if self.noise is None else self.noise(texts, stream(self.plan.seed, VIEW, *key))
+            view = self.sentences.inputs(rows)
+            positives["view"] = view if self.noise is None else self.noise(view, stream(self.plan.seed, VIEW, *key))
         for name, texts in positives.items():
             if texts is not None:
                 mine = slice(self.rank, None, self.world_size) if self.rank < len(rows) else slice(0, 1)

@@ -113,13 +113,14 @@ class NeighbouringSentences(ContextSentences):
 
     def __init__(self, store: TokenStore, min_tokens: int = 1, max_tokens: int | None = None):
         super().__init__(store, "next_sentence", min_tokens, max_tokens)
-        is_long = store.lengths[self.indices + 1] > min_tokens
+        followed = self.in_store(np.arange(len(self)))
+        is_long = store.lengths[followed + 1] > min_tokens
         if not is_long.any():
             raise ValueError(
                 f"No two neighbouring sentences have {min_tokens} tokens or more each (`min_tokens`), so there are no "
                 "positives. Lower it, or give documents of several sentences."
             )
-        self.indices, self.lengths = self.indices[is_long], self.lengths[is_long]
+        self.indices, self.lengths = followed[is_long], self.lengths[is_long]
 
     def targets(self, rows: np.ndarray) -> Ragged:
         """The sentences."""

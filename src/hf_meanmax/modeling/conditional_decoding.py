@@ -307,7 +307,8 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
                 f"decoder_type is {self.config.decoder_type!r}, which is not autoregressive: it takes no "
                 "`decoder_input_ids`."
             )
-        outputs = self.decoder(None, latents, **kwargs)
+        predict: Any = self.decoder
+        outputs = predict(None, latents, **kwargs)
         if labels is not None:
             self._check_places("labels", labels)
             outputs.last_hidden_state = outputs.last_hidden_state[:, : labels.shape[1]]

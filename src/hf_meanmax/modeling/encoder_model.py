@@ -36,7 +36,7 @@ class LatentEncoderModel(LatentPreTrainedModel):
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__(config)
         self.embeddings = TextEmbeddings(config)
-        self.sequence_encoder = ENCODERS[config.encoder_type](config)
+        self.sequence_encoder: Any = ENCODERS[config.encoder_type](config)
         self.pooler = POOLINGS[config.pooling](config)
         self.word_pooler = WeightedMeanPooling(config) if config.has_weighted_mean else None
         self.latent_scales = nn.Parameter(torch.ones(config.num_latents)) if config.latent_scales else None

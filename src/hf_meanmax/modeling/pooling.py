@@ -114,14 +114,15 @@ class WeightedMeanPooling(nn.Module):
     Scaled to unit length and with the identity for M, this is their sentence vector before a component is removed.
     """
 
+    frequencies: torch.Tensor
+
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__()
         self.config = config
         self.log_weights = nn.Embedding(config.input_vocab_size, 1)
         self.register_buffer("frequencies", torch.zeros(config.input_vocab_size))
-        self.map = nn.Identity()
-        if config.weighted_mean_map:
-            self.map = nn.Linear(config.embedding_size, config.latent_width, bias=False)
+        has_map = config.weighted_mean_map
+        self.map = nn.Linear(config.embedding_size, config.latent_width, bias=False) if has_map else nn.Identity()
         self.freeze_as_configured()
 
     def freeze_as_configured(self) -> None:

@@ -106,7 +106,7 @@ def gather_rows(
     missing = int(most) - len(left)
     left, right = (nn.functional.pad(side, (0, 0, 0, missing)) for side in (left, right))
     rows = nn.functional.pad(is_row.to(left.dtype), (0, missing))
-    gathered = [torch.cat(tuple(all_gather(side))) for side in (left, right)]
+    gathered = [torch.cat(tuple(all_gather(side))) for side in (left, right)]  # type: ignore[no-untyped-call]
     all_rows = [torch.zeros_like(rows) for _ in range(torch.distributed.get_world_size())]
     torch.distributed.all_gather(all_rows, rows)
     return gathered[0], gathered[1], torch.cat(all_rows) > 0, torch.distributed.get_rank() * int(most)
