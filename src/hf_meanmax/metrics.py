@@ -18,7 +18,7 @@ def format_score(value: float, metric: str) -> str:
 
 def is_percentage(metric: str) -> bool:
     """Whether a metric is between 0 and 100; the others are correlations and indices."""
-    return not any(word in metric for word in ("pearson", "spearman", "correlation", "davies", "mse"))
+    return not any(word in metric for word in ("pearson", "spearman", "correlation", "inverse", "mse"))
 
 
 def kind_name(kind: str) -> str:
