@@ -80,7 +80,7 @@ class DomainAlignment(Task):
         """The A of the training pairs, their B, and so on."""
         return [[pair[side] for pair in pairs] for pairs in self.pairs.values() for side in (0, 1)]
 
-    def data(self) -> Sequence[Any]:
+    def data(self) -> Sequence[object]:
         return self._sides()
 
     def settings(self) -> Json:

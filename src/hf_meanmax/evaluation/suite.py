@@ -188,7 +188,7 @@ def write_erasure(
         report = erasure_report(
             embedder, train.texts[0], train.labels, test.texts[0], test.labels, latent_rows, device=device
         )
-        reports[task.name] = report.to_dict()
+        reports[task.name] = {part: found and found.to_dict() for part, found in report.items()}
     path = Path(folder) / "erasure.json"
     with replacing_file(path) as file:
         json.dump(reports, file, indent=1)

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -87,7 +87,7 @@ class Task(ABC):
             digest.update(b"\0")
         return digest.hexdigest()
 
-    def data(self) -> Sequence[Any]:
+    def data(self) -> Sequence[object]:
         """Texts and labels in order, as [`fingerprint`] reads them; a task with labels adds them to the texts."""
         return self.sentences()
 
