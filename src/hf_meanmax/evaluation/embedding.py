@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
 
@@ -25,7 +25,8 @@ from hf_meanmax.inference.encode import count_truncated, encode_texts, pipeline_
 from hf_meanmax.progress import progress_bar
 
 if TYPE_CHECKING:
-    pass
+    from sentence_transformers import SentenceTransformer
+    from transformers import PretrainedConfig
 
 CACHE_BYTES = 1_500_000_000
 
@@ -57,7 +58,7 @@ class Embedder:
 
     def __init__(
         self,
-        encoder: Any,
+        encoder: object,
         name: str | None = None,
         key: str | None = None,
         batch_size: int = 64,
@@ -67,7 +68,7 @@ class Embedder:
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}; it must be 1 or more.")
         self.encoder = encoder
-        self.name = name or getattr(encoder, "name", None) or _kind(encoder)
+        self.name = str(name or getattr(encoder, "name", None) or getattr(encoder, "__name__", type(encoder).__name__))
         self.key = key if key is not None else encoder_key(encoder)
         self.batch_size = batch_size
         self.show_progress = show_progress
@@ -139,7 +140,7 @@ class Embedder:
         self._blocks.clear()
         self._places.clear()
 
-    def _encode_function(self) -> tuple[Callable[[list[str]], Any], int]:
+    def _encode_function(self) -> tuple[Callable[[list[str]], object], int]:
         """The encoder as a function, and how many texts one call gets."""
         encoder, size = self.encoder, self.batch_size
         if not hasattr(encoder, "encode"):
@@ -149,13 +150,12 @@ class Embedder:
                     "a list."
                 )
             return encoder, size
-        options: Json = {}
+        # One that makes its own batches gets many at a time, which costs it less.
         if is_sentence_transformer(encoder):
             return partial(encode_texts, encoder, batch_size=size), 64 * size
         if _takes_batch_size(encoder.encode):
-            options = {"batch_size": size}
-        # One that makes its own batches gets many at a time, which costs it less.
-        return partial(encoder.encode, **options), 64 * size if options or isinstance(encoder, EmbeddingFile) else size
+            return partial(encoder.encode, batch_size=size), 64 * size
+        return encoder.encode, 64 * size if isinstance(encoder, EmbeddingFile) else size
 
     def _embed(self, texts: list[str]) -> np.ndarray:
         start = time.perf_counter()
@@ -166,7 +166,7 @@ class Embedder:
             self.truncated += count_truncated(self.encoder, texts)
         return vectors
 
-    def _checked(self, output: Any, texts: list[str]) -> np.ndarray:
+    def _checked(self, output: object, texts: list[str]) -> np.ndarray:
         given = f"{self.name} was given {len(texts):,} texts, the first {_shown(texts[0])}, and gave"
         array = _as_array(output, given)
         if array.ndim != 2:
@@ -315,7 +315,7 @@ def read_sentences(path: str | os.PathLike[str]) -> list[str]:
     return texts
 
 
-def encoder_key(encoder: Any) -> str | None:
+def encoder_key(encoder: object) -> str | None:
     """Identifies what an encoder computes: its own `key`, or a hash of a SentenceTransformer's weights and settings.
 
     None for any other encoder.
@@ -326,13 +326,8 @@ def encoder_key(encoder: Any) -> str | None:
     if not is_sentence_transformer(encoder):
         return None
     # Two models of equal weights may still differ by their configuration (heads, activations).
-    configs = []
-    for module in encoder.modules():
-        config = getattr(module, "config", None)
-        if config is not None and hasattr(config, "to_dict"):
-            content = config.to_dict()
-            ignored = ("_name_or_path", "transformers_version", "auto_map")
-            configs.append({name: value for name, value in content.items() if name not in ignored})
+    found = [getattr(module, "config", None) for module in encoder.modules()]
+    configs = [config_settings(config) for config in found if hasattr(config, "to_dict")]
     settings = json.dumps(
         [configs, encoder.truncate_dim, encoder.default_prompt_name, pipeline_fingerprint(encoder)],
         sort_keys=True,
@@ -341,7 +336,13 @@ def encoder_key(encoder: Any) -> str | None:
     return f"{weights_fingerprint(encoder)}-{hashlib.blake2b(settings.encode(), digest_size=8).hexdigest()}"
 
 
-def is_sentence_transformer(encoder: Any) -> bool:
+def config_settings(config: PretrainedConfig) -> Json:
+    """What a transformers configuration says of the model, and not of where it lies or which version wrote it."""
+    ignored = ("_name_or_path", "transformers_version", "auto_map")
+    return {name: value for name, value in config.to_dict().items() if name not in ignored}
+
+
+def is_sentence_transformer(encoder: object) -> TypeGuard[SentenceTransformer]:
     """Whether an object is a SentenceTransformer, without importing the package for that."""
     module = sys.modules.get("sentence_transformers")
     return module is not None and isinstance(encoder, module.SentenceTransformer)
@@ -363,14 +364,14 @@ def _open_rows(source: str | os.PathLike[str]) -> list[np.ndarray]:
     return list(read_embeddings([source], batch_size=8192, dequantize=True))
 
 
-def _takes_batch_size(encode: Callable[..., Any]) -> bool:
+def _takes_batch_size(encode: Callable[..., object]) -> bool:
     try:
         return "batch_size" in inspect.signature(encode).parameters
     except (TypeError, ValueError):
         return False
 
 
-def _as_array(output: Any, given: str) -> np.ndarray:
+def _as_array(output: object, given: str) -> np.ndarray:
     try:
         if isinstance(output, (list, tuple)):
             return np.stack([_array(row) for row in output]) if output else np.zeros((0, 0), dtype=np.float32)
@@ -379,17 +380,12 @@ def _as_array(output: Any, given: str) -> np.ndarray:
         raise ValueError(f"{given} something that is no matrix of numbers ({error}).") from None
 
 
-def _array(output: Any) -> np.ndarray:
+def _array(output: object) -> np.ndarray:
     if hasattr(output, "detach") and hasattr(output, "cpu"):
-        output = output.detach().cpu()
+        tensor = output.detach().cpu()
         # numpy has no bfloat16
-        output = (output.float() if output.is_floating_point() else output).numpy()
+        return np.asarray(tensor.float() if tensor.is_floating_point() else tensor)
     return np.asarray(output)
-
-
-def _kind(encoder: Any) -> str:
-    name = getattr(encoder, "__name__", None) or type(encoder).__name__
-    return str(name)
 
 
 def _shown(text: str) -> str:
