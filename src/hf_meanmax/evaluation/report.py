@@ -255,11 +255,12 @@ def write_report(results: Sequence[Results], folder: str | os.PathLike[str], fig
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     drawn: list[Path] = []
+    contents = [vars(one) for one in results]
     try:
-        save_figure(plot_scores(results), folder / "scores.png")
+        save_figure(plot_scores(contents), folder / "scores.png")
         drawn.append(folder / "scores.png")
         if any(one.gains for one in results):
-            save_figure(plot_gains(results), folder / "gains.png")
+            save_figure(plot_gains(contents), folder / "gains.png")
             drawn.append(folder / "gains.png")
     except ImportError as error:
         print(f"No figures were drawn. {error}", file=sys.stderr)
