@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import inspect
 import json
@@ -20,7 +19,7 @@ import numpy as np
 
 from hf_meanmax.evaluation.tasks import read_lines
 from hf_meanmax.files import Json, replacing_file
-from hf_meanmax.inference.embedding_files import embedding_files, read_embeddings
+from hf_meanmax.inference.embedding_files import count_rows, read_embeddings, read_rows
 from hf_meanmax.inference.encode import count_truncated, encode_texts, pipeline_fingerprint, weights_fingerprint
 from hf_meanmax.progress import progress_bar
 
@@ -150,12 +149,14 @@ class Embedder:
                     "a list."
                 )
             return encoder, size
+        if isinstance(encoder, EmbeddingFile):
+            return encoder.encode, 2**20  # each call may read whole files
         # One that makes its own batches gets many at a time, which costs it less.
         if is_sentence_transformer(encoder):
             return partial(encode_texts, encoder, batch_size=size), 64 * size
         if _takes_batch_size(encoder.encode):
             return partial(encoder.encode, batch_size=size), 64 * size
-        return encoder.encode, 64 * size if isinstance(encoder, EmbeddingFile) else size
+        return encoder.encode, size
 
     def _embed(self, texts: list[str]) -> np.ndarray:
         start = time.perf_counter()
@@ -233,28 +234,23 @@ class EmbeddingFile:
     ) -> None:
         self.name = name or Path(source).name
         self.sentences = Path(sentences)
+        self._source = source
         texts = read_sentences(sentences)
-        self._parts = _open_rows(source)
-        self._starts = np.cumsum([0, *(len(part) for part in self._parts)])
-        rows = int(self._starts[-1])
+        rows, self._dimension = count_rows([source])
         if rows != len(texts):
             raise ValueError(f"{source} has {rows:,} embeddings, {sentences} has {len(texts):,} texts; one a text.")
-        sizes = sorted({part.shape[1] for part in self._parts})
-        if len(sizes) != 1:
-            raise ValueError(f"{source}: vectors of one size expected, found {', '.join(map(str, sizes)) or 'none'}.")
         self._rows = {text: row for row, text in enumerate(texts)}
         digest = hashlib.blake2b(digest_size=16)
         for text in texts:
             digest.update(text.encode("utf-8", "surrogatepass") + b"\n")
-        for part in self._parts:
+        for part in read_embeddings([source], batch_size=8192, dequantize=True):
             digest.update(f"{part.dtype} {part.shape}".encode())
-            for start in range(0, len(part), 4096):
-                digest.update(np.ascontiguousarray(part[start : start + 4096]).data)
+            digest.update(np.ascontiguousarray(part).data)
         self.key = f"embeddings-{digest.hexdigest()}"
 
     def get_embedding_dimension(self) -> int:
         """Numbers of a vector, as sentence-transformers' models tell it."""
-        return int(self._parts[0].shape[1])
+        return self._dimension
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """The saved rows of texts, `(n, D)` float32.
@@ -268,13 +264,7 @@ class EmbeddingFile:
                 f"{self.sentences} lacks {len(missing):,} texts of the tasks, the first {_shown(missing[0])}; write "
                 "it anew (--write-sentences) with these tasks, and embed it again."
             )
-        rows = np.array([self._rows[text] for text in texts], dtype=np.int64)
-        part_of_row = np.searchsorted(self._starts, rows, side="right") - 1
-        result = np.empty((len(rows), self._parts[0].shape[1]), dtype=np.float32)
-        for number, part in enumerate(self._parts):
-            chosen = np.flatnonzero(part_of_row == number)
-            result[chosen] = part[rows[chosen] - self._starts[number]]
-        return result
+        return read_rows([self._source], np.array([self._rows[text] for text in texts], dtype=np.int64))
 
 
 def write_sentences(path: str | os.PathLike[str], texts: Iterable[str]) -> int:
@@ -346,22 +336,6 @@ def is_sentence_transformer(encoder: object) -> TypeGuard[SentenceTransformer]:
     """Whether an object is a SentenceTransformer, without importing the package for that."""
     module = sys.modules.get("sentence_transformers")
     return module is not None and isinstance(encoder, module.SentenceTransformer)
-
-
-def _open_rows(source: str | os.PathLike[str]) -> list[np.ndarray]:
-    """The rows of saved embeddings in pieces; of .npy files of vectors they stay on disk."""
-    parts: list[np.ndarray] = []
-    for path in embedding_files(source):
-        # read_embeddings says what is wrong with a damaged file.
-        with contextlib.suppress(ValueError, OSError, EOFError):
-            if path.suffix == ".npy":
-                parts.append(np.load(path, mmap_mode="r", allow_pickle=False))
-                if parts[-1].ndim == 2 and parts[-1].dtype.kind == "f":
-                    continue
-        break
-    else:
-        return parts
-    return list(read_embeddings([source], batch_size=8192, dequantize=True))
 
 
 def _takes_batch_size(encode: Callable[..., object]) -> bool:

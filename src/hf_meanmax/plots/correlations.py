@@ -47,9 +47,6 @@ def plot_correlations(
             `matrix` is shown above; the diagonal is left out. By default `matrix` fills both halves.
         groups: what the models above and below the diagonal are called, for the axes.
 
-    Returns:
-        A matplotlib figure.
-
     Raises:
         ValueError: no name, or a matrix of another shape or with values outside -1..1.
         ImportError: matplotlib is not installed.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from hf_meanmax.files import Json
 from hf_meanmax.metrics import count_label, length_bins, metric_label
 
 from .figures import new_figure
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 _MARKERS = "os^Dv<>pX*"
 
 
-def plot_by_length(systems: Mapping[str, Sequence[Mapping[str, Any]]], metric: str = "bleu") -> Figure:
+def plot_by_length(systems: Mapping[str, Sequence[Json]], metric: str = "bleu") -> Figure:
     """A score over the length of the text (Zhang, Wu, Li and Zhang, figure 2), one line a system.
 
     Under each bin stands its number of texts.
@@ -25,9 +26,6 @@ def plot_by_length(systems: Mapping[str, Sequence[Mapping[str, Any]]], metric: s
         systems: the rows of [`~hf_meanmax.evaluation.text_scores.scores_by_length`] by the name of the system.
             Systems share a place on the axis where their bins are the same.
         metric: `"bleu"`, `"chrf"`, `"exact_match"` or `"token_accuracy"`.
-
-    Returns:
-        A matplotlib figure.
 
     Raises:
         ValueError: an unknown metric, or no system.

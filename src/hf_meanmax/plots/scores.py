@@ -23,9 +23,6 @@ def plot_scores(results: Sequence[Json]) -> Figure:
     Args:
         results: contents of results.json, of one model or of several.
 
-    Returns:
-        A matplotlib figure.
-
     Raises:
         ImportError: matplotlib is not installed.
     """
@@ -61,9 +58,6 @@ def plot_gains(results: Sequence[Json]) -> Figure:
 
     Args:
         results: contents of results.json, of one model or of several, with controls.
-
-    Returns:
-        A matplotlib figure.
 
     Raises:
         ImportError: matplotlib is not installed.
