@@ -223,7 +223,7 @@ def write_correlations(results: Sequence[Results], folder: str | os.PathLike[str
         }
         for one in results
     }
-    names, matrix, _ = correlation_matrix(scores)
+    names, matrix = correlation_matrix(scores)
     files = [Path(folder) / "correlations.csv"]
     files[0].parent.mkdir(parents=True, exist_ok=True)
     with replacing_file(files[0]) as file:

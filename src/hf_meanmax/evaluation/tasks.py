@@ -53,13 +53,11 @@ class Task(ABC):
         name: what tables call it.
         version: of the protocol; a change makes cached results stale.
         main_metric: the metric that stands for the task.
-        higher_is_better: how that metric is read.
     """
 
     name: str
     version: int = 1
     main_metric: str
-    higher_is_better: bool = True
 
     @abstractmethod
     def sentences(self) -> list[str]:

@@ -152,7 +152,7 @@ def compare_translators(
             name: {"rows": scores["heads"] or None, **{key: scores.get(key) for key in metrics}}
             for name, scores in systems.items()
         }
-        names, matrix, _ = correlation_matrix(shown)
+        names, matrix = correlation_matrix(shown)
         save_figure(plot_correlations([name.replace("_", " ") for name in names], matrix), output / FIGURE)
     return systems
 
