@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hf_meanmax.evaluation.markdown import markdown_table
 from hf_meanmax.evaluation.published import published_rows
-from hf_meanmax.evaluation.runner import MODEL, EncoderRun, Evaluation, json_value, package_versions
+from hf_meanmax.evaluation.runner import MODEL, EncoderRun, Evaluation, TaskRun, json_value, package_versions
 from hf_meanmax.evaluation.senteval import AVERAGED_TASKS, averages
 from hf_meanmax.evaluation.significance import Gain, average_gain, gain, spread, strongest
 from hf_meanmax.files import Json, replacing_file
@@ -137,21 +137,12 @@ def summarize(
             gains[task] = _gain(kind, gain(result, found[kind], **bootstrap))
     return Results(
         model=_record(model, "name", "key", "dimension", "sentences_per_second"),
-        tasks={
-            name: {
-                **_record(run.result, "main", "num_test"),
-                **_record(run, "fingerprint", "unknown_word_rate"),
-            }
-            for name, run in model.tasks.items()
-        },
+        tasks={name: _task_record(run) for name, run in model.tasks.items()},
         scores=_scores(model),
         averages=averages(model.results),
         controls=[
-            {
-                **_record(run, "name", "kind", "seed", "key", "dimension"),
-                "scores": _scores(run),
-                "averages": control_averages[run.name],
-            }
+            _record(run, "name", "kind", "seed", "key", "dimension")
+            | {"scores": _scores(run), "averages": control_averages[run.name]}
             for run in controls
         ],
         spreads=_spreads(evaluation, control_averages),
@@ -172,13 +163,14 @@ def _record(run: object, *names: str) -> Json:
     return {name: getattr(run, name) for name in names}
 
 
+def _task_record(run: TaskRun) -> Json:
+    return _record(run.result, "main", "num_test") | _record(run, "fingerprint", "unknown_word_rate")
+
+
 def _scores(run: EncoderRun) -> dict[str, Json]:
+    timed = ("seconds_embedding", "seconds_scoring", "versions")
     return {
-        name: {
-            **_record(done.result, "metrics", "details"),
-            **_record(done, "seconds_embedding", "seconds_scoring", "versions"),
-        }
-        for name, done in run.tasks.items()
+        name: _record(done.result, "metrics", "details") | _record(done, *timed) for name, done in run.tasks.items()
     }
 
 

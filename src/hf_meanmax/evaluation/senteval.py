@@ -96,12 +96,15 @@ class SentEvalTask(Task):
         """`(N, D)` embeddings of single sentences, or features of pairs."""
         texts = self.sets[name].texts
         if len(texts) == 1:
-            return _float32(embed(texts[0]))
-        first, second = (_float32(embed(column)) for column in texts)
+            return np.asarray(embed(texts[0]), dtype=np.float32)
+        first, second = (np.asarray(embed(column), dtype=np.float32) for column in texts)
         return self._join(first, second)
 
     def _join(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         return pair_features(first, second)
+
+    def _result(self, metrics: dict[str, float], correct: np.ndarray, **details: object) -> TaskResult:
+        return TaskResult(metrics, self.main_metric, {"correct": correct}, len(correct), details)
 
 
 class _FoldsTask(SentEvalTask):
@@ -176,20 +179,17 @@ class NestedCrossValidationTask(_FoldsTask):
         for number, (_, test) in enumerate(outer):
             correct[test] = predicted[number, test] == labels[test]
         fold_scores = [_percent(correct[test].mean()) for _, test in outer]
-        return TaskResult(
-            metrics={
-                "accuracy": round(float(np.mean(fold_scores)), 2),
-                "dev_accuracy": round(float(np.mean([max(of_split) for of_split in scores])), 2),
+        dev_scores = [max(of_split) for of_split in scores]
+        return self._result(
+            {
+                name: round(float(np.mean(of)), 2)
+                for name, of in (("accuracy", fold_scores), ("dev_accuracy", dev_scores))
             },
-            main="accuracy",
-            items={"correct": correct},
-            num_test=len(labels),
-            details={
-                "C": chosen,
-                "folds": fold_scores,
-                "fits": len(outer) * (len(self.strengths) * self.folds + 1),
-                "not_converged": _not_converged(search, final),
-            },
+            correct,
+            C=chosen,
+            folds=fold_scores,
+            fits=len(outer) * (len(self.strengths) * self.folds + 1),
+            not_converged=_not_converged(search, final),
         )
 
 
@@ -214,18 +214,9 @@ class CrossValidationTask(_FoldsTask):
         if self.name == "MRPC":
             f1 = require("sklearn.metrics").f1_score(test_labels, predicted, zero_division=0)
             metrics["f1"] = _percent(f1)
-        return TaskResult(
-            metrics=metrics,
-            main="accuracy",
-            items={"correct": correct},
-            num_test=len(test_labels),
-            details={
-                "C": best,
-                "dev_scores": scores,
-                "fits": len(scores) * len(folds) + 1,
-                "not_converged": _not_converged(search, final),
-            },
-        )
+        fits = len(scores) * len(folds) + 1
+        failed = _not_converged(search, final)
+        return self._result(metrics, correct, C=best, dev_scores=scores, fits=fits, not_converged=failed)
 
 
 class DevelopmentSetTask(SentEvalTask):
@@ -259,18 +250,9 @@ class DevelopmentSetTask(SentEvalTask):
         best = int(np.argmax(scores))
         predicted = fitted.predict(self._features(embed, "test"))[best]
         correct = (predicted == labels["test"]).astype(float)
-        return TaskResult(
-            metrics={"accuracy": _percent(correct.mean()), "dev_accuracy": scores[best]},
-            main="accuracy",
-            items={"correct": correct},
-            num_test=len(correct),
-            details={
-                "C": self.strengths[best],
-                "dev_scores": scores,
-                "fits": len(scores),
-                "not_converged": _not_converged(fitted),
-            },
-        )
+        metrics = {"accuracy": _percent(correct.mean()), "dev_accuracy": scores[best]}
+        chosen, failed = self.strengths[best], _not_converged(fitted)
+        return self._result(metrics, correct, C=chosen, dev_scores=scores, fits=len(scores), not_converged=failed)
 
 
 class RelatednessTask(SentEvalTask):
@@ -397,10 +379,6 @@ def averages(results: Mapping[str, TaskResult | tuple[float, int]]) -> dict[str,
     return means
 
 
-def _float32(embeddings: np.ndarray) -> np.ndarray:
-    return np.asarray(embeddings, dtype=np.float32)
-
-
 def _percent(share: float | np.floating) -> float:
     return float(round(100 * np.float64(share), 2))
 
@@ -411,11 +389,9 @@ def _not_converged(*fits: LogisticRegressions) -> int:
 
 def _cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Row by row, 0 where a vector is zero."""
+    lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        cosines = np.einsum("ij,ij->i", first, second) / (
-            np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
-        )
-    return np.nan_to_num(cosines)
+        return np.nan_to_num(np.einsum("ij,ij->i", first, second) / lengths)
 
 
 def _check_counts(root: Path, source: _Source, sets: Sets) -> None:
