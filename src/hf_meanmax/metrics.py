@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
-from hf_meanmax.files import Json
-
+Record: TypeAlias = Mapping[str, Any]  # of a JSON file
 SENTEVAL = frozenset(
     "CR MPQA MR MRPC SICK-E SICK-R SNLI SST2 SST5 STS12 STS13 STS14 STS15 STS16 STSB SUBJ TREC".split()
 )
@@ -27,7 +27,7 @@ def kind_name(kind: str) -> str:
     return kind.replace("_", " ")
 
 
-def gain_text(gain: Json | None, metric: str) -> str:
+def gain_text(gain: Record | None, metric: str) -> str:
     """`+1.2 [+0.3, +2.1]`, empty for None."""
     if not gain:
         return ""
@@ -44,7 +44,7 @@ LENGTH_METRICS = {
 }
 
 
-def length_bins(systems: Mapping[str, Sequence[Json]], metrics: Sequence[str]) -> list[tuple[str, dict[str, Json]]]:
+def length_bins(systems: Mapping[str, Sequence[Record]], metrics: Sequence[str]) -> list[tuple[str, dict[str, Record]]]:
     """The bins of all systems in order, each as its label (`"6-10"`, `"26+"`) and the row of each system that has it.
 
     Raises:
@@ -55,7 +55,7 @@ def length_bins(systems: Mapping[str, Sequence[Json]], metrics: Sequence[str]) -
             raise ValueError(f"metric is {metric!r}; choose among {', '.join(map(repr, LENGTH_METRICS))}.")
     if not systems:
         raise ValueError("No system to show: give the rows of scores_by_length by the system's name.")
-    bins: dict[tuple[int, float], dict[str, Json]] = {}
+    bins: dict[tuple[int, float], dict[str, Record]] = {}
     for system, rows in systems.items():
         for row in rows:
             key = (row["from"], math.inf if row["to"] is None else row["to"])
@@ -66,12 +66,7 @@ def length_bins(systems: Mapping[str, Sequence[Json]], metrics: Sequence[str]) -
     ]
 
 
-def count_label(found: Mapping[str, Json]) -> str:
+def count_label(found: Mapping[str, Record]) -> str:
     """The number of texts of a bin, or its range where the systems differ in it."""
     low, high = min(row["count"] for row in found.values()), max(row["count"] for row in found.values())
     return f"{low:,}" if low == high else f"{low:,}-{high:,}"
-
-
-def metric_label(metric: str) -> str:
-    """What tables and figures call a metric of [`scores_by_length`]."""
-    return LENGTH_METRICS[metric][0]

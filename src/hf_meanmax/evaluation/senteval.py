@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from hf_meanmax.evaluation.logistic_regression import LogisticRegressions, fit_logistic_regressions
-from hf_meanmax.evaluation.relatedness import RESOLUTION, correlations, fit_relatedness, nan_to_zero, pair_features
+from hf_meanmax.evaluation.relatedness import RESOLUTION, correlations, fit_relatedness, pair_features
 from hf_meanmax.evaluation.tasks import Embed, Task, TaskResult
 from hf_meanmax.extras import require
 from hf_meanmax.files import Json
@@ -264,7 +264,7 @@ class RelatednessTask(SentEvalTask):
         train, dev, test = (self.sets[name].labels for name in ("train", "dev", "test"))
         model = fit_relatedness(self._features(embed, "train"), train, self._features(embed, "dev"), dev, device=device)
         predicted = model.predict(self._features(embed, "test"))
-        pearson, spearman = (nan_to_zero(value) for value in correlations(predicted, test, RESOLUTION))
+        pearson, spearman = np.nan_to_num(correlations(predicted, test, RESOLUTION)).tolist()
         return TaskResult(
             metrics={
                 "pearson": pearson,
@@ -293,7 +293,7 @@ class SimilarityTask(SentEvalTask):
         for part in self.sets.values():
             first, second = (np.asarray(embed(column), dtype=np.float64) for column in part.texts)
             cosines.append(_cosines(first, second))
-            found.append([nan_to_zero(value) for value in correlations(cosines[-1], part.labels)])
+            found.append(np.nan_to_num(correlations(cosines[-1], part.labels)).tolist())
         sizes = [len(part) for part in self.sets.values()]
         metrics = {}
         for name, values in zip(("pearson", "spearman"), zip(*found, strict=True), strict=True):

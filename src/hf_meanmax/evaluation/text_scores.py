@@ -20,7 +20,7 @@ from hf_meanmax.data.sentences import CJK
 from hf_meanmax.evaluation.markdown import markdown_table
 from hf_meanmax.extras import require
 from hf_meanmax.files import Json
-from hf_meanmax.metrics import LENGTH_METRICS, count_label, length_bins, metric_label
+from hf_meanmax.metrics import LENGTH_METRICS, count_label, length_bins
 
 # How sacrebleu cuts texts into the tokens of BLEU; its other ways need the network or further packages.
 TOKENIZATIONS = ("none", "13a", "intl", "zh", "char")
@@ -192,7 +192,7 @@ def length_table(systems: Mapping[str, Sequence[Json]], metrics: Sequence[str] =
     bins = length_bins(systems, metrics)
     columns = [(system, metric) for system in systems for metric in metrics]
     names = [
-        " ".join([system] * (len(systems) > 1) + [metric_label(metric)] * (len(metrics) > 1 or len(systems) == 1))
+        " ".join([system] * (len(systems) > 1) + [LENGTH_METRICS[metric][0]] * (len(metrics) > 1 or len(systems) == 1))
         for system, metric in columns
     ]
     rows = []

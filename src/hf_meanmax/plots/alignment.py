@@ -140,7 +140,7 @@ def alignment_page(title: str, texts: Sequence[tuple[Sequence[str], Sequence[str
     parts = [_PAGE_HEAD.format(title=html.escape(title))]
     for number, (source, target, alignment, words) in enumerate(texts, 1):
         weights = _checked(alignment, target, source)
-        colors = [_hex(_color(head, len(weights))) for head in range(len(weights))]
+        colors = [_color(head, len(weights)) for head in range(len(weights))]
         switches = "".join(
             f'<label style="color:{color}"><input type="checkbox" checked data-head="{head}"> head {head + 1}</label> '
             for head, color in enumerate(colors)
@@ -212,16 +212,11 @@ def _lines(weights: np.ndarray) -> list[tuple[int, int, int]]:
     return [(head, step, place) for head, step, place in found[order].tolist()]
 
 
-def _color(head: int, heads: int) -> tuple[float, float, float]:
+def _color(head: int, heads: int) -> str:
     """Of a head: from a palette while that lasts, then round the circle of hues."""
-    if heads > len(_PALETTE):
-        return colorsys.hsv_to_rgb(head / heads, 0.75, 0.8)
-    red, green, blue = (int(_PALETTE[head][i : i + 2], 16) / 255 for i in (0, 2, 4))
-    return red, green, blue
-
-
-def _hex(color: tuple[float, float, float]) -> str:
-    return "#" + "".join(f"{round(255 * part):02x}" for part in color)
+    if heads <= len(_PALETTE):
+        return f"#{_PALETTE[head]}"
+    return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hsv_to_rgb(head / heads, 0.75, 0.8))
 
 
 _PALETTE = (

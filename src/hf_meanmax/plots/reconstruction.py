@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hf_meanmax.files import Json
-from hf_meanmax.metrics import count_label, length_bins, metric_label
+from hf_meanmax.metrics import LENGTH_METRICS, count_label, length_bins
 
 from .figures import new_figure
 
@@ -47,7 +47,7 @@ def plot_by_length(systems: Mapping[str, Sequence[Json]], metric: str = "bleu") 
     top = 100.0 if metric in ("bleu", "chrf") else 1.0
     axes.set_ylim(0, 1.03 * top)
     axes.set_xlabel("length of the text (tokens)")
-    axes.set_ylabel(metric_label(metric))
+    axes.set_ylabel(LENGTH_METRICS[metric][0])
     axes.grid(axis="y", alpha=0.3)
     if len(systems) > 1:
         axes.legend()
