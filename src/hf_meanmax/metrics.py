@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
+Record: TypeAlias = Mapping[str, Any]  # of a JSON file
 SENTEVAL = frozenset(
     "CR MPQA MR MRPC SICK-E SICK-R SNLI SST2 SST5 STS12 STS13 STS14 STS15 STS16 STSB SUBJ TREC".split()
 )
@@ -18,7 +19,7 @@ def format_score(value: float, metric: str) -> str:
 
 def is_percentage(metric: str) -> bool:
     """Whether a metric is between 0 and 100; the others are correlations and indices."""
-    return not any(word in metric for word in ("pearson", "spearman", "correlation", "davies", "mse"))
+    return not any(word in metric for word in ("pearson", "spearman", "correlation", "inverse", "mse"))
 
 
 def kind_name(kind: str) -> str:
@@ -26,7 +27,7 @@ def kind_name(kind: str) -> str:
     return kind.replace("_", " ")
 
 
-def gain_text(gain: Mapping[str, Any] | None, metric: str) -> str:
+def gain_text(gain: Record | None, metric: str) -> str:
     """`+1.2 [+0.3, +2.1]`, empty for None."""
     if not gain:
         return ""
@@ -43,9 +44,7 @@ LENGTH_METRICS = {
 }
 
 
-def length_bins(
-    systems: Mapping[str, Sequence[Mapping[str, Any]]], metrics: Sequence[str]
-) -> list[tuple[str, dict[str, Mapping[str, Any]]]]:
+def length_bins(systems: Mapping[str, Sequence[Record]], metrics: Sequence[str]) -> list[tuple[str, dict[str, Record]]]:
     """The bins of all systems in order, each as its label (`"6-10"`, `"26+"`) and the row of each system that has it.
 
     Raises:
@@ -56,7 +55,7 @@ def length_bins(
             raise ValueError(f"metric is {metric!r}; choose among {', '.join(map(repr, LENGTH_METRICS))}.")
     if not systems:
         raise ValueError("No system to show: give the rows of scores_by_length by the system's name.")
-    bins: dict[tuple[int, float], dict[str, Mapping[str, Any]]] = {}
+    bins: dict[tuple[int, float], dict[str, Record]] = {}
     for system, rows in systems.items():
         for row in rows:
             key = (row["from"], math.inf if row["to"] is None else row["to"])
@@ -67,12 +66,7 @@ def length_bins(
     ]
 
 
-def count_label(found: Mapping[str, Mapping[str, Any]]) -> str:
+def count_label(found: Mapping[str, Record]) -> str:
     """The number of texts of a bin, or its range where the systems differ in it."""
     low, high = min(row["count"] for row in found.values()), max(row["count"] for row in found.values())
     return f"{low:,}" if low == high else f"{low:,}-{high:,}"
-
-
-def metric_label(metric: str) -> str:
-    """What tables and figures call a metric of [`scores_by_length`]."""
-    return LENGTH_METRICS[metric][0]

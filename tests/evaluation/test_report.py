@@ -209,7 +209,7 @@ def test_figures_show_the_scores(results):
     pytest.importorskip("matplotlib")
     from hf_meanmax.plots.scores import plot_gains, plot_scores
 
-    figure = plot_scores([results])
+    figure = plot_scores([vars(results)])
     assert [axis.get_ylabel() for axis in figure.axes] == ["percent", "correlation"]
     labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
     assert labels == [*AVERAGED_TASKS[8], "captions"]
@@ -217,7 +217,7 @@ def test_figures_show_the_scores(results):
     assert set(drawn) == {"mine", "random encoder", "bag"}
     assert np.allclose(drawn["mine"].lines[0].get_ydata(), 100)
     assert np.allclose(drawn["bag"].lines[0].get_ydata(), 0)
-    gains = plot_gains([results])
+    gains = plot_gains([vars(results)])
     found = gains.axes[0].containers[0].lines[0].get_xdata()
     assert np.allclose(found, [results.gains[task]["difference"] for task in labels])
 

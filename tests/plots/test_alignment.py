@@ -117,9 +117,9 @@ def test_the_page_stands_alone():
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        (np.ones((3, 5, 3)) / 3, r"shape \(3, 5, 3\); expected \(heads, 5, 4\)"),
-        (np.full((3, 5, 4), 1.2), "hold 1.2"),
-        (np.full((3, 5, 4), np.nan), "hold nan"),
+        (np.ones((3, 5, 3)) / 3, r"shape \(3, 5, 3\); expected \(heads, T=5, N=4\)"),
+        (np.full((3, 5, 4), 1.2), "holds 1.2"),
+        (np.full((3, 5, 4), np.nan), "holds nan"),
     ],
 )
 def test_what_is_no_alignment(weights, message):

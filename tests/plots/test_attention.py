@@ -63,5 +63,5 @@ def test_page_is_one_file_that_says_it_all():
 
 def test_other_numbers_are_refused():
     for weights in (WEIGHTS[:, :3], WEIGHTS * 3, -WEIGHTS):
-        with pytest.raises(ValueError, match=r"weights have the shape|must be between 0 and 1"):
+        with pytest.raises(ValueError, match=r"weights has the shape|must be between 0 and 1"):
             attention_text(TOKENS, weights)

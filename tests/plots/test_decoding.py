@@ -215,7 +215,7 @@ def test_where_words_do_not_fit_side_by_side_chinese_is_written_downwards(tmp_pa
     [
         ([], lambda a: a, r"tokens is \[\]; give a list"),
         ("abc", lambda a: a, "tokens is 'abc'; give a list"),
-        (["a"], lambda a: a, r"the shape \(2, 3, 2\); 1 tokens and the rows max, mean need \(heads, T=1, L=2\)"),
+        (["a"], lambda a: a, r"the shape \(2, 3, 2\); expected \(heads, T=1, L=2\)"),
         (["a"] * 3, lambda a: a[:, :, :1], r"shape \(2, 3, 1\)"),
         (["a"] * 3, lambda a: a[0], r"shape \(3, 2\)"),
         (["a"] * 3, lambda a: a[:0], r"shape \(0, 3, 2\)"),
@@ -231,7 +231,7 @@ def test_bad_attention_is_refused(tokens, change, message):
 
 def test_bad_gates_are_refused():
     gates = gates_of(["a", "b"])
-    with pytest.raises(ValueError, match=r"gates has the shape \(2, 2, 5\).*rows max need \(T=2, R=1, d\)"):
+    with pytest.raises(ValueError, match=r"gates has the shape \(2, 2, 5\); expected \(T=2, R=1, d\)"):
         plot_latent_gates(["a", "b"], gates, ["max"])
     with pytest.raises(ValueError, match=r"gates holds 1\.1"):
         plot_latent_gates(["a", "b"], np.full((2, 2, 5), 1.1), ROWS)

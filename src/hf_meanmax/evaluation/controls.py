@@ -12,12 +12,13 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import nn
 
+from .embedding import config_settings
 from .reservoir import Reservoir, draw_uniform
 from .word_sources import BATCH_NUMBERS, VERSION, Words, WordSource, by_chunks, explain_no_controls, input_tables
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 CONTROL_KINDS = ("random_encoder", "random_projection", "echo_state_network", "bag", "majority")
-
-
 _POOLINGS = ("mean", "max")
 
 
@@ -100,7 +99,9 @@ class RandomEncoder(Control):
         self.seed = seed
         self.dimension = self._source.dimension
         _check_redrawable(self._source.model)
-        self.key = self._source.key(self.kind, seed, _architecture(self._source.inner), words_alone=False)
+        inner = self._source.inner
+        architecture = [type(inner).__name__, str(inner.dtype), config_settings(inner.config)]
+        self.key = self._source.key(self.kind, seed, architecture, words_alone=False)
 
     def encode(self, texts: Sequence[str], batch_size: int = 64) -> np.ndarray:
         if len(texts) == 0:
@@ -111,7 +112,7 @@ class RandomEncoder(Control):
         return np.asarray(vectors, dtype=np.float32)
 
     @cached_property
-    def sentence_transformer(self) -> Any:
+    def sentence_transformer(self) -> SentenceTransformer:
         """The SentenceTransformer with random weights. Its word table is the trained one itself, not to be trained."""
         model, inner, device = self._source.model, self._source.inner, self._source.device
         # Only the CPU's generator: seeding all devices would change states that are not restored.
@@ -120,10 +121,10 @@ class RandomEncoder(Control):
             fresh = type(inner)(copy.deepcopy(inner.config)).to(inner.dtype)
             # The tokenizer is shared: a copied one may read special tokens in a text differently.
             shared = (model.tokenizer, getattr(model[0], "processor", None), getattr(model, "model_card_data", None))
-            replaced: dict[int, Any] = {id(inner): fresh, **{id(part): part for part in shared}}
+            replaced: dict[int, object] = {id(inner): fresh, **{id(part): part for part in shared}}
             result = copy.deepcopy(model, replaced)
             for part in _later_layers(result):
-                part.cpu().reset_parameters()
+                part.cpu().reset_parameters()  # type: ignore[operator]
         result.to(device)
         # Through `data`, so that whatever is tied to the table remains so.
         for trained, drawn in zip(input_tables(inner), input_tables(fresh), strict=True):
@@ -314,7 +315,7 @@ class EchoStateNetwork(Control):
 
 
 def make_controls(
-    model: SentenceTransformer,
+    model: object,
     seeds: Sequence[int] = (0, 1, 2),
     kinds: Sequence[str] | None = None,
     device: torch.device | str | None = None,
@@ -347,17 +348,14 @@ def make_controls(
             warnings.warn(f"Only the majority class is a control of this encoder: {reason}.", stacklevel=2)
             kinds = ("majority",)
     kinds = CONTROL_KINDS if kinds is None else kinds
-    words = model if reason is not None else WordSource(model, device)
     controls: list[Control] = []
-    for kind, drawn in (
-        ("random_encoder", RandomEncoder),
-        ("random_projection", RandomProjection),
-        ("echo_state_network", EchoStateNetwork),
-    ):
-        if kind in kinds:
-            controls += [drawn(words, seed) for seed in seeds]
-    if "bag" in kinds:
-        controls.append(BagOfWords(words))
+    if reason is None:
+        words = WordSource(model, device)
+        for drawn in (RandomEncoder, RandomProjection, EchoStateNetwork):
+            if drawn.kind in kinds:
+                controls += [drawn(words, seed) for seed in seeds]
+        if "bag" in kinds:
+            controls.append(BagOfWords(words))
     if "majority" in kinds:
         controls.append(MajorityClass())
     return controls
@@ -369,7 +367,7 @@ def _stream(kind: str, seed: int | None) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
-def _later_layers(model: SentenceTransformer) -> Iterator[Any]:
+def _later_layers(model: SentenceTransformer) -> Iterator[nn.Module]:
     """The layers with weights after the first module of a SentenceTransformer."""
     for module in list(model)[1:]:
         for part in module.modules():
@@ -384,10 +382,3 @@ def _check_redrawable(model: SentenceTransformer) -> None:
                 f"The weights of {type(part).__name__}, after the transformers model, cannot be drawn anew, so this "
                 "model has no random encoder; leave out the kind 'random_encoder'."
             )
-
-
-def _architecture(inner: Any) -> list[Any]:
-    content = inner.config.to_dict()
-    ignored = ("_name_or_path", "transformers_version", "auto_map")
-    settings = {name: value for name, value in content.items() if name not in ignored}
-    return [type(inner).__name__, str(inner.dtype), settings]

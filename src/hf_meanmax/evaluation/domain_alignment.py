@@ -80,7 +80,7 @@ class DomainAlignment(Task):
         """The A of the training pairs, their B, and so on."""
         return [[pair[side] for pair in pairs] for pairs in self.pairs.values() for side in (0, 1)]
 
-    def data(self) -> Sequence[Any]:
+    def data(self) -> Sequence[object]:
         return self._sides()
 
     def settings(self) -> Json:
@@ -185,23 +185,40 @@ def fit_affine_map(
     device = torch.device(device or "cpu")
     source_mean, source_scale = _statistics(sources)
     target_mean, target_scale = _statistics(targets)
+    x, heldout_x, y, heldout_y = (
+        torch.from_numpy(((vectors - mean) / scale).astype(np.float32)).to(device)
+        for mean, scale, of_side in (
+            (source_mean, source_scale, (sources, heldout_sources)),
+            (target_mean, target_scale, (targets, heldout_targets)),
+        )
+        for vectors in of_side
+    )
+    (weight, bias), epochs, loss = _best_map(x, y, heldout_x, heldout_y, seed)
+    matrix, offset = (tensor.cpu().numpy().astype(np.float64) for tensor in (weight, bias))
+    matrix *= target_scale / source_scale
+    return AffineMap(
+        weight=matrix.astype(np.float32),
+        bias=(target_mean + target_scale * offset - source_mean @ matrix).astype(np.float32),
+        epochs=epochs,
+        heldout_loss=loss,
+        scale=target_scale,
+    )
 
-    def prepared(vectors: np.ndarray, mean: np.ndarray, scale: float) -> torch.Tensor:
-        return torch.from_numpy(((vectors - mean) / scale).astype(np.float32)).to(device)
 
-    x, y = prepared(sources, source_mean, source_scale), prepared(targets, target_mean, target_scale)
-    heldout_x = prepared(heldout_sources, source_mean, source_scale)
-    heldout_y = prepared(heldout_targets, target_mean, target_scale)
-    weight = torch.zeros(x.shape[1], y.shape[1], device=device, requires_grad=True)
-    bias = torch.zeros(y.shape[1], device=device, requires_grad=True)
-    optimizer = torch.optim.Adam([weight, bias], lr=min(0.003, 0.3 / x.shape[1]), fused=device.type in ("cpu", "cuda"))
+def _best_map(
+    x: torch.Tensor, y: torch.Tensor, heldout_x: torch.Tensor, heldout_y: torch.Tensor, seed: int
+) -> tuple[tuple[torch.Tensor, torch.Tensor], int, float]:
+    """Weight and bias of the epoch of the lowest held-out loss, its number, and that loss."""
+    weight = torch.zeros(x.shape[1], y.shape[1], device=x.device, requires_grad=True)
+    bias = torch.zeros(y.shape[1], device=x.device, requires_grad=True)
+    is_fused = x.device.type in ("cpu", "cuda")
+    optimizer = torch.optim.Adam([weight, bias], lr=min(0.003, 0.3 / x.shape[1]), fused=is_fused)
     mse = torch.nn.functional.mse_loss
-
     order = torch.Generator().manual_seed(seed)
     best, best_loss, best_epoch = (weight.detach().clone(), bias.detach().clone()), float(heldout_y.square().mean()), 0
     reference, reference_epoch = best_loss, 0
     for epoch in range(1, MAX_EPOCHS + 1):
-        for rows in torch.randperm(len(x), generator=order).to(device).split(BATCH_SIZE):
+        for rows in torch.randperm(len(x), generator=order).to(x.device).split(BATCH_SIZE):
             loss = mse(torch.addmm(bias, x[rows], weight), y[rows])
             optimizer.zero_grad()
             loss.backward()
@@ -214,16 +231,7 @@ def fit_affine_map(
             reference, reference_epoch = heldout_loss, epoch
         if epoch - reference_epoch >= PATIENCE:
             break
-
-    matrix, offset = (tensor.cpu().numpy().astype(np.float64) for tensor in best)
-    matrix *= target_scale / source_scale
-    return AffineMap(
-        weight=matrix.astype(np.float32),
-        bias=(target_mean + target_scale * offset - source_mean @ matrix).astype(np.float32),
-        epochs=best_epoch,
-        heldout_loss=best_loss,
-        scale=target_scale,
-    )
+    return best, best_epoch, best_loss
 
 
 def _statistics(vectors: np.ndarray) -> tuple[np.ndarray, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import inspect
 import json
@@ -14,18 +13,19 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
 
 from hf_meanmax.evaluation.tasks import read_lines
 from hf_meanmax.files import Json, replacing_file
-from hf_meanmax.inference.embedding_files import embedding_files, read_embeddings
+from hf_meanmax.inference.embedding_files import count_rows, read_embeddings, read_rows
 from hf_meanmax.inference.encode import count_truncated, encode_texts, pipeline_fingerprint, weights_fingerprint
 from hf_meanmax.progress import progress_bar
 
 if TYPE_CHECKING:
-    pass
+    from sentence_transformers import SentenceTransformer
+    from transformers import PretrainedConfig
 
 CACHE_BYTES = 1_500_000_000
 
@@ -57,7 +57,7 @@ class Embedder:
 
     def __init__(
         self,
-        encoder: Any,
+        encoder: object,
         name: str | None = None,
         key: str | None = None,
         batch_size: int = 64,
@@ -67,7 +67,7 @@ class Embedder:
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}; it must be 1 or more.")
         self.encoder = encoder
-        self.name = name or getattr(encoder, "name", None) or _kind(encoder)
+        self.name = str(name or getattr(encoder, "name", None) or getattr(encoder, "__name__", type(encoder).__name__))
         self.key = key if key is not None else encoder_key(encoder)
         self.batch_size = batch_size
         self.show_progress = show_progress
@@ -139,7 +139,7 @@ class Embedder:
         self._blocks.clear()
         self._places.clear()
 
-    def _encode_function(self) -> tuple[Callable[[list[str]], Any], int]:
+    def _encode_function(self) -> tuple[Callable[[list[str]], object], int]:
         """The encoder as a function, and how many texts one call gets."""
         encoder, size = self.encoder, self.batch_size
         if not hasattr(encoder, "encode"):
@@ -149,13 +149,14 @@ class Embedder:
                     "a list."
                 )
             return encoder, size
-        options: Json = {}
+        if isinstance(encoder, EmbeddingFile):
+            return encoder.encode, 2**20  # each call may read whole files
+        # One that makes its own batches gets many at a time, which costs it less.
         if is_sentence_transformer(encoder):
             return partial(encode_texts, encoder, batch_size=size), 64 * size
         if _takes_batch_size(encoder.encode):
-            options = {"batch_size": size}
-        # One that makes its own batches gets many at a time, which costs it less.
-        return partial(encoder.encode, **options), 64 * size if options or isinstance(encoder, EmbeddingFile) else size
+            return partial(encoder.encode, batch_size=size), 64 * size
+        return encoder.encode, size
 
     def _embed(self, texts: list[str]) -> np.ndarray:
         start = time.perf_counter()
@@ -166,7 +167,7 @@ class Embedder:
             self.truncated += count_truncated(self.encoder, texts)
         return vectors
 
-    def _checked(self, output: Any, texts: list[str]) -> np.ndarray:
+    def _checked(self, output: object, texts: list[str]) -> np.ndarray:
         given = f"{self.name} was given {len(texts):,} texts, the first {_shown(texts[0])}, and gave"
         array = _as_array(output, given)
         if array.ndim != 2:
@@ -233,28 +234,23 @@ class EmbeddingFile:
     ) -> None:
         self.name = name or Path(source).name
         self.sentences = Path(sentences)
+        self._source = source
         texts = read_sentences(sentences)
-        self._parts = _open_rows(source)
-        self._starts = np.cumsum([0, *(len(part) for part in self._parts)])
-        rows = int(self._starts[-1])
+        rows, self._dimension = count_rows([source])
         if rows != len(texts):
             raise ValueError(f"{source} has {rows:,} embeddings, {sentences} has {len(texts):,} texts; one a text.")
-        sizes = sorted({part.shape[1] for part in self._parts})
-        if len(sizes) != 1:
-            raise ValueError(f"{source}: vectors of one size expected, found {', '.join(map(str, sizes)) or 'none'}.")
         self._rows = {text: row for row, text in enumerate(texts)}
         digest = hashlib.blake2b(digest_size=16)
         for text in texts:
             digest.update(text.encode("utf-8", "surrogatepass") + b"\n")
-        for part in self._parts:
+        for part in read_embeddings([source], batch_size=8192, dequantize=True):
             digest.update(f"{part.dtype} {part.shape}".encode())
-            for start in range(0, len(part), 4096):
-                digest.update(np.ascontiguousarray(part[start : start + 4096]).data)
+            digest.update(np.ascontiguousarray(part).data)
         self.key = f"embeddings-{digest.hexdigest()}"
 
     def get_embedding_dimension(self) -> int:
         """Numbers of a vector, as sentence-transformers' models tell it."""
-        return int(self._parts[0].shape[1])
+        return self._dimension
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """The saved rows of texts, `(n, D)` float32.
@@ -268,13 +264,7 @@ class EmbeddingFile:
                 f"{self.sentences} lacks {len(missing):,} texts of the tasks, the first {_shown(missing[0])}; write "
                 "it anew (--write-sentences) with these tasks, and embed it again."
             )
-        rows = np.array([self._rows[text] for text in texts], dtype=np.int64)
-        part_of_row = np.searchsorted(self._starts, rows, side="right") - 1
-        result = np.empty((len(rows), self._parts[0].shape[1]), dtype=np.float32)
-        for number, part in enumerate(self._parts):
-            chosen = np.flatnonzero(part_of_row == number)
-            result[chosen] = part[rows[chosen] - self._starts[number]]
-        return result
+        return read_rows([self._source], np.array([self._rows[text] for text in texts], dtype=np.int64))
 
 
 def write_sentences(path: str | os.PathLike[str], texts: Iterable[str]) -> int:
@@ -315,7 +305,7 @@ def read_sentences(path: str | os.PathLike[str]) -> list[str]:
     return texts
 
 
-def encoder_key(encoder: Any) -> str | None:
+def encoder_key(encoder: object) -> str | None:
     """Identifies what an encoder computes: its own `key`, or a hash of a SentenceTransformer's weights and settings.
 
     None for any other encoder.
@@ -326,13 +316,8 @@ def encoder_key(encoder: Any) -> str | None:
     if not is_sentence_transformer(encoder):
         return None
     # Two models of equal weights may still differ by their configuration (heads, activations).
-    configs = []
-    for module in encoder.modules():
-        config = getattr(module, "config", None)
-        if config is not None and hasattr(config, "to_dict"):
-            content = config.to_dict()
-            ignored = ("_name_or_path", "transformers_version", "auto_map")
-            configs.append({name: value for name, value in content.items() if name not in ignored})
+    found = [getattr(module, "config", None) for module in encoder.modules()]
+    configs = [config_settings(config) for config in found if hasattr(config, "to_dict")]
     settings = json.dumps(
         [configs, encoder.truncate_dim, encoder.default_prompt_name, pipeline_fingerprint(encoder)],
         sort_keys=True,
@@ -341,36 +326,26 @@ def encoder_key(encoder: Any) -> str | None:
     return f"{weights_fingerprint(encoder)}-{hashlib.blake2b(settings.encode(), digest_size=8).hexdigest()}"
 
 
-def is_sentence_transformer(encoder: Any) -> bool:
+def config_settings(config: PretrainedConfig) -> Json:
+    """What a transformers configuration says of the model, and not of where it lies or which version wrote it."""
+    ignored = ("_name_or_path", "transformers_version", "auto_map")
+    return {name: value for name, value in config.to_dict().items() if name not in ignored}
+
+
+def is_sentence_transformer(encoder: object) -> TypeGuard[SentenceTransformer]:
     """Whether an object is a SentenceTransformer, without importing the package for that."""
     module = sys.modules.get("sentence_transformers")
     return module is not None and isinstance(encoder, module.SentenceTransformer)
 
 
-def _open_rows(source: str | os.PathLike[str]) -> list[np.ndarray]:
-    """The rows of saved embeddings in pieces; of .npy files of vectors they stay on disk."""
-    parts: list[np.ndarray] = []
-    for path in embedding_files(source):
-        # read_embeddings says what is wrong with a damaged file.
-        with contextlib.suppress(ValueError, OSError, EOFError):
-            if path.suffix == ".npy":
-                parts.append(np.load(path, mmap_mode="r", allow_pickle=False))
-                if parts[-1].ndim == 2 and parts[-1].dtype.kind == "f":
-                    continue
-        break
-    else:
-        return parts
-    return list(read_embeddings([source], batch_size=8192, dequantize=True))
-
-
-def _takes_batch_size(encode: Callable[..., Any]) -> bool:
+def _takes_batch_size(encode: Callable[..., object]) -> bool:
     try:
         return "batch_size" in inspect.signature(encode).parameters
     except (TypeError, ValueError):
         return False
 
 
-def _as_array(output: Any, given: str) -> np.ndarray:
+def _as_array(output: object, given: str) -> np.ndarray:
     try:
         if isinstance(output, (list, tuple)):
             return np.stack([_array(row) for row in output]) if output else np.zeros((0, 0), dtype=np.float32)
@@ -379,17 +354,12 @@ def _as_array(output: Any, given: str) -> np.ndarray:
         raise ValueError(f"{given} something that is no matrix of numbers ({error}).") from None
 
 
-def _array(output: Any) -> np.ndarray:
+def _array(output: object) -> np.ndarray:
     if hasattr(output, "detach") and hasattr(output, "cpu"):
-        output = output.detach().cpu()
+        tensor = output.detach().cpu()
         # numpy has no bfloat16
-        output = (output.float() if output.is_floating_point() else output).numpy()
+        return np.asarray(tensor.float() if tensor.is_floating_point() else tensor)
     return np.asarray(output)
-
-
-def _kind(encoder: Any) -> str:
-    name = getattr(encoder, "__name__", None) or type(encoder).__name__
-    return str(name)
 
 
 def _shown(text: str) -> str:

@@ -42,7 +42,7 @@ class LogisticRegressions:
     def decision(self, features: npt.ArrayLike) -> torch.Tensor:
         """Logits `(M, P, K)`, or `(M, P, 1)` for two classes, of `features` `(M, D)`."""
         count, outputs, size = self.coefficients.shape
-        rows = _tensor(features, self.coefficients.device)
+        rows = as_tensor(features, self.coefficients.device)
         logits = rows @ self.coefficients.reshape(count * outputs, size).T + self.intercepts.reshape(-1)
         return logits.view(len(rows), count, outputs)
 
@@ -83,7 +83,7 @@ def fit_logistic_regressions(
         ValueError: shapes that do not fit together, a `C` that is not positive, features that are not finite, or a mask
             with less than two classes.
     """
-    rows = _tensor(features, device)
+    rows = as_tensor(features, device)
     masks, C = np.asarray(masks, dtype=bool), np.asarray(C, dtype=np.float64)
     classes, targets = _check(rows, np.asarray(labels), masks, C)
     counts = masks.sum(axis=1)
@@ -147,7 +147,8 @@ def _cholesky(matrix: torch.Tensor, jitter: float) -> torch.Tensor:
         jitter *= 10
 
 
-def _tensor(features: npt.ArrayLike, device: torch.device | str | None) -> torch.Tensor:
+def as_tensor(features: npt.ArrayLike, device: torch.device | str | None) -> torch.Tensor:
+    """Float32 on a device, by default where `features` are if they are a tensor, else on the CPU."""
     tensor = features if torch.is_tensor(features) else torch.from_numpy(np.ascontiguousarray(features))
     return tensor.to(device=device or tensor.device, dtype=torch.float32)
 

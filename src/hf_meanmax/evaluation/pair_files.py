@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -25,35 +25,25 @@ def read_pairs(source: PairSource, columns: Sequence[str], name: str = "the pair
         ValueError: there is no pair, the file is damaged or not UTF-8, or a line or an item is no pair of strings that
             are not blank; with its number.
     """
+    items: Iterable[Sequence[str]]
+    as_given: Callable[[Sequence[str]], object]
     if isinstance(source, (str, os.PathLike)):
-        name, pairs = str(source), _from_file(Path(source), columns)
+        name, place, wanted = str(source), f"{source}, line", f"'{columns[0]} TAB {columns[1]}'"
+        if not Path(source).is_file():
+            raise FileNotFoundError(f"No such file: {str(source)!r}.")
+        as_given = "\t".join
+        items = ([part.strip() for part in line.split("\t")] for line in TextFile(Path(source)))
     else:
-        pairs = _from_memory(source, columns, name)
+        place, wanted = f"{name}, item", f"({columns[0]}, {columns[1]}), strings that are not blank"
+        as_given = tuple
+        items = source
+    pairs = []
+    for number, pair in enumerate(items, start=1):
+        if len(pair) != 2 or not all(isinstance(part, str) and part.strip() for part in pair):
+            shown = repr(as_given(pair))
+            shown = shown if len(shown) <= 70 else shown[:67] + "..."
+            raise ValueError(f"{place} {number}: expected {wanted}, found {shown}.")
+        pairs.append((pair[0], pair[1]))
     if not pairs:
         raise ValueError(f"{name}: empty, expected pairs ({columns[0]}, {columns[1]}).")
-    return pairs
-
-
-def _from_file(path: Path, columns: Sequence[str]) -> list[tuple[str, str]]:
-    if not path.is_file():
-        raise FileNotFoundError(f"No such file: {str(path)!r}.")
-    pairs = []
-    for number, line in enumerate(TextFile(path), start=1):
-        parts = [part.strip() for part in line.split("\t")]
-        if len(parts) != 2 or not all(parts):
-            shown = line if len(line) <= 60 else line[:57] + "..."
-            raise ValueError(f"{path}, line {number}: expected '{columns[0]} TAB {columns[1]}', found {shown!r}.")
-        pairs.append((parts[0], parts[1]))
-    return pairs
-
-
-def _from_memory(source: Iterable[tuple[str, str]], columns: Sequence[str], name: str) -> list[tuple[str, str]]:
-    pairs = []
-    for number, pair in enumerate(source, start=1):
-        if len(pair) != 2 or not all(isinstance(part, str) and part.strip() for part in pair):
-            raise ValueError(
-                f"{name}, item {number}: expected ({columns[0]}, {columns[1]}), strings that are not blank, "
-                f"found {pair!r}."
-            )
-        pairs.append((pair[0], pair[1]))
     return pairs

@@ -101,7 +101,7 @@ class ParaphraseClusters(Task):
     def sentences(self) -> list[str]:
         return list(self.texts)
 
-    def data(self) -> Sequence[Any]:
+    def data(self) -> Sequence[object]:
         return [*self.texts, self.labels.tolist()]
 
     def settings(self) -> Json:

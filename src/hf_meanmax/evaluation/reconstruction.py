@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -21,6 +21,7 @@ from hf_meanmax.data import open_corpus, pick_sentences
 from hf_meanmax.data.sentences import is_unsegmented
 from hf_meanmax.files import Json, replacing_file
 from hf_meanmax.inference.reconstruct import reconstruct, rows_by_length
+from hf_meanmax.metrics import LENGTH_METRICS
 from hf_meanmax.plots.figures import save_figure
 from hf_meanmax.plots.reconstruction import plot_by_length
 from hf_meanmax.tokenization import split_words_batch
@@ -174,7 +175,7 @@ class ReconstructionSettings:
 
 def score_checkpoint(
     folder: str,
-    source: Any,
+    source: object,
     settings: ReconstructionSettings | None = None,
     *,
     edges: Sequence[int] | None = None,
@@ -208,85 +209,96 @@ def score_checkpoint(
         FileExistsError: `output` is a file.
     """
     settings = settings or ReconstructionSettings()
-    others = {system_name(other): _read_by_length(Path(other)) for other in compare}
-    others_texts = {system_name(other): read_texts(other) for other in compare}
-    output = _check_output(output, others, compare)
+    output, others = _check_output(output, compare)
+    _check_objective(folder)
+    device = _usable_device(settings.device)
+    model, tokenizer = load_checkpoint(folder)
+    model.to(device)
+    least, most, beams = settings.min_tokens, settings.max_tokens, settings.num_beams
+    texts = pick_sentences(open_corpus(source), tokenizer, settings.limit, least, most)
+    if not texts:
+        raise ValueError(f"{source} has no sentence of {least}-{most} tokens.")
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+    generated = reconstruct(model, tokenizer, texts, settings.batch_size, show_progress=show_progress, num_beams=beams)
+    hypotheses, references, tokenize = reconstruction_pairs(tokenizer, texts, generated, settings.tokenize)
+    batches = _padded_batches(tokenizer, texts, settings.batch_tokens)
+    on_device = ({name: tensor.to(device) for name, tensor in batch.items()} for batch in batches)
+    loss, accuracy = teacher_forced_scores(model, on_device)
+    by_length = scores_by_length(hypotheses, references, edges=edges, tokenize=tokenize)
+    scores = score_texts(hypotheses, references, tokenize).to_dict()
+    scores |= {"accuracy": accuracy, "loss": loss, "by_length": by_length}
+    if output is not None:
+        record = _record(folder, source, settings, scores)
+        _write_files(output, record, (texts, tokenizer.batch_decode(generated)), others, settings)
+    return scores
+
+
+def _record(folder: str, source: object, settings: ReconstructionSettings, scores: Json) -> Json:
+    """What `reconstruction.json` holds."""
+    parts = [str(part) for part in source] if isinstance(source, list | tuple) else str(source)
+    names = ("limit", "min_tokens", "max_tokens", "num_beams")
+    how = {name: getattr(settings, name) for name in names}
+    return {"checkpoint": str(folder), "source": parts, **how, "scores": scores}
+
+
+def _check_objective(folder: str) -> None:
     objective = saved_training_args(folder).get("objective", "reconstruction")
     if objective != "reconstruction":
         raise ValueError(
             f"{folder} learnt by the objective {objective!r}: it does not reconstruct its input. Score a translator "
             "with `hf-meanmax translate --reference`."
         )
-    device = _usable_device(settings.device)
-    model, tokenizer = load_checkpoint(folder)
-    model.to(device)
-    least, most = settings.min_tokens, settings.max_tokens
-    texts = pick_sentences(open_corpus(source), tokenizer, settings.limit, least, most)
-    if not texts:
-        raise ValueError(f"{source} has no sentence of {least}-{most} tokens.")
-    if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
-    beams = settings.num_beams
-    generated = reconstruct(model, tokenizer, texts, settings.batch_size, show_progress=show_progress, num_beams=beams)
-    hypotheses, references, tokenize = reconstruction_pairs(tokenizer, texts, generated, settings.tokenize)
-    by_length = scores_by_length(hypotheses, references, edges=edges, tokenize=tokenize)
-    batches = _padded_batches(tokenizer, texts, settings.batch_tokens)
-    loss, accuracy = teacher_forced_scores(
-        model, ({name: tensor.to(device) for name, tensor in batch.items()} for batch in batches)
-    )
-    scores = {
-        **score_texts(hypotheses, references, tokenize).to_dict(),
-        "accuracy": accuracy,
-        "loss": loss,
-        "by_length": by_length,
-    }
-    if output is not None:
-        record = {
-            "checkpoint": str(folder),
-            "source": [str(part) for part in source] if isinstance(source, list | tuple) else str(source),
-            "limit": settings.limit,
-            "min_tokens": least,
-            "max_tokens": most,
-            "num_beams": beams,
-            "scores": scores,
-        }
-        _write_scores(output, record, settings, others, (texts, tokenizer.batch_decode(generated), others_texts))
-    return scores
+
+
+class _Scored(NamedTuple):
+    """What an output folder of [`score_checkpoint`] has of its system: scores by length, and texts."""
+
+    by_length: list[Json]
+    texts: list[tuple[str, str]]
 
 
 def _check_output(
-    output: str | os.PathLike[str] | None, others: Mapping[str, Any], compare: Sequence[str | os.PathLike[str]]
-) -> Path | None:
+    output: str | os.PathLike[str] | None, compare: Sequence[str | os.PathLike[str]]
+) -> tuple[Path | None, dict[str, _Scored]]:
+    """The folder to write to, and what those to compare with hold."""
+    others = {system_name(other): _Scored(_read_by_length(Path(other)), read_texts(other)) for other in compare}
     if output is None:
         if compare:
             raise ValueError("compare needs output, the folder for the table and the figure.")
-        return None
+        return None, others
     output = Path(output)
     if output.exists() and not output.is_dir():
         raise FileExistsError(f"{output} is a file; name a folder.")
     if system_name(output) in others or len(others) < len(compare):
         raise ValueError("Output folders that are compared need different names: they are what the figure shows.")
-    return output
+    return output, others
 
 
-def _write_scores(
+def _write_files(
     output: Path,
     record: Json,
+    pairs: tuple[Sequence[str], Sequence[str]],
+    others: Mapping[str, _Scored],
     settings: ReconstructionSettings,
-    others: Mapping[str, Any],
-    texts: tuple[Sequence[str], Sequence[str], Mapping[str, Any]],
 ) -> None:
-    """Writes the files of [`score_checkpoint`]; `texts` are the originals, the reconstructions, and those of others."""
-    originals, reconstructions, others_texts = texts
+    """Writes the files of [`score_checkpoint`]; `pairs` are the texts and their reconstructions."""
     with replacing_file(output / RESULTS_FILE) as file:
         file.write(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
-    write_texts(output, originals, reconstructions)
+    write_texts(output, *pairs)
+    systems = {system_name(output): _Scored(record["scores"]["by_length"], read_texts(output)), **others}
     try:
-        systems = {system_name(output): read_texts(output), **others_texts}
-        write_table(output / EXAMPLES_FILE, systems, settings.examples, settings.seed)
+        texts = {name: one.texts for name, one in systems.items()}
+        write_table(output / EXAMPLES_FILE, texts, settings.examples, settings.seed)
     except ValueError as error:
         print(f"{EXAMPLES_FILE} was not written. {error}", file=sys.stderr)
-    _write_by_length(output, {system_name(output): record["scores"]["by_length"], **others})
+    by_length = {name: one.by_length for name, one in systems.items()}
+    with replacing_file(output / TABLE_FILE) as file:
+        file.write(length_table(by_length, tuple(LENGTH_METRICS) if len(systems) == 1 else ("bleu",)))
+    try:
+        save_figure(plot_by_length(by_length), output / FIGURE_FILE)
+    except ImportError as error:
+        print(f"{FIGURE_FILE} was not drawn. {error}", file=sys.stderr)
 
 
 def _usable_device(device: torch.device | str | None) -> torch.device:
@@ -313,18 +325,6 @@ def _read_by_length(folder: Path) -> list[Json]:
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} holds no scores by length ({error!r}); make it again.") from error
     return rows
-
-
-def _write_by_length(folder: Path, systems: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    metrics = ("bleu", "chrf", "exact_match", "token_accuracy") if len(systems) == 1 else ("bleu",)
-    with replacing_file(folder / TABLE_FILE) as file:
-        file.write(length_table(systems, metrics))
-    try:
-        figure = plot_by_length(systems)
-    except ImportError as error:
-        print(f"{FIGURE_FILE} was not drawn. {error}", file=sys.stderr)
-        return
-    save_figure(figure, folder / FIGURE_FILE)
 
 
 def _padded_batches(

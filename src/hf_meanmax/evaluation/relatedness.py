@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from hf_meanmax.evaluation.logistic_regression import as_tensor
 from hf_meanmax.extras import require
 
 CLASSES = 5
@@ -42,7 +43,7 @@ class RelatednessModel:
 
     def predict(self, features: npt.ArrayLike) -> np.ndarray:
         """Expected scores, between 1 and 5, of pair features `(M, D)`, as `(M,)` float64."""
-        rows = _tensor(features, self.weight.device)
+        rows = as_tensor(features, self.weight.device)
         return _expected(rows, self.weight, self.bias)
 
 
@@ -100,7 +101,7 @@ def fit_relatedness(
     Raises:
         ValueError: shapes that do not fit together, no rows, or a score that is not between 0 and 5.
     """
-    rows, dev_rows = _tensor(train_features, device), _tensor(dev_features, device)
+    rows, dev_rows = as_tensor(train_features, device), as_tensor(dev_features, device)
     targets, dev_scores = score_distributions(train_scores), np.asarray(dev_scores, dtype=np.float64)
     for name, part, scores in (("train", rows, targets), ("dev", dev_rows, dev_scores)):
         if part.ndim != 2 or part.shape[1] != rows.shape[1] or len(part) != len(scores) or len(part) == 0:
@@ -141,10 +142,6 @@ def correlations(predicted: np.ndarray, gold: np.ndarray, resolution: float = 0.
         # Constant input; NaN says it.
         warnings.simplefilter("ignore")
         return float(stats.pearsonr(predicted, gold)[0]), float(stats.spearmanr(predicted, gold)[0])
-
-
-def nan_to_zero(value: float) -> float:
-    return 0.0 if np.isnan(value) else value
 
 
 class _Layer:
@@ -198,8 +195,3 @@ def _split(parameters: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def _expected(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> np.ndarray:
     probabilities = torch.addmm(bias, rows, weight.T).softmax(dim=1)
     return probabilities.double().cpu().numpy() @ np.arange(1.0, CLASSES + 1)
-
-
-def _tensor(features: npt.ArrayLike, device: torch.device | str | None) -> torch.Tensor:
-    tensor = features if torch.is_tensor(features) else torch.from_numpy(np.ascontiguousarray(features))
-    return tensor.to(device=device or tensor.device, dtype=torch.float32)

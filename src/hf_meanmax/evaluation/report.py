@@ -6,19 +6,18 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from hf_meanmax.evaluation.markdown import markdown_table
-from hf_meanmax.evaluation.published import published_intrinsic_rows, published_rows, published_tasks
-from hf_meanmax.evaluation.runner import MODEL, EncoderRun, Evaluation, json_value, package_versions
+from hf_meanmax.evaluation.published import published_rows
+from hf_meanmax.evaluation.runner import MODEL, EncoderRun, Evaluation, TaskRun, json_value, package_versions
 from hf_meanmax.evaluation.senteval import AVERAGED_TASKS, averages
-from hf_meanmax.evaluation.significance import average_gain, gain, spread, strongest
+from hf_meanmax.evaluation.significance import Gain, average_gain, gain, spread, strongest
 from hf_meanmax.files import Json, replacing_file
-from hf_meanmax.metrics import format_score, gain_text, is_percentage, kind_name
+from hf_meanmax.metrics import SENTEVAL, format_score, gain_text, is_percentage, kind_name
 from hf_meanmax.plots.figures import save_figure
 from hf_meanmax.plots.scores import plot_gains, plot_scores
 
@@ -78,7 +77,7 @@ class Results:
 
     def to_dict(self) -> Json:
         """The content of results.json; a score that is no number is None."""
-        return _strict({"format_version": FORMAT_VERSION, **asdict(self)})
+        return {"format_version": FORMAT_VERSION, **{name: _strict(part) for name, part in asdict(self).items()}}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Results:
@@ -127,6 +126,7 @@ def summarize(
     if len(evaluation.models) != 1:
         raise ValueError(f"Results are of one model; the evaluation holds {len(evaluation.models)}.")
     model = evaluation.models[0]
+    bootstrap: Json = {"samples": samples, "confidence": confidence, "seed": seed}
     controls = [run for run in evaluation.encoders if run.kind != MODEL]
     control_averages = {run.name: averages(run.results) for run in controls}
     gains = {}
@@ -134,21 +134,20 @@ def summarize(
         found = evaluation.control_results(task)
         if found:
             kind = strongest(found)
-            gains[task] = _gain(kind, gain(result, found[kind], samples=samples, confidence=confidence, seed=seed))
+            gains[task] = _gain(kind, gain(result, found[kind], **bootstrap))
     return Results(
-        model={
-            "name": model.name,
-            "key": model.key,
-            "dimension": model.dimension,
-            "sentences_per_second": model.sentences_per_second,
-        },
+        model=_record(model, "name", "key", "dimension", "sentences_per_second"),
         tasks={name: _task_record(run) for name, run in model.tasks.items()},
         scores=_scores(model),
         averages=averages(model.results),
-        controls=[_control_record(run, control_averages[run.name]) for run in controls],
+        controls=[
+            _record(run, "name", "kind", "seed", "key", "dimension")
+            | {"scores": _scores(run), "averages": control_averages[run.name]}
+            for run in controls
+        ],
         spreads=_spreads(evaluation, control_averages),
         gains=gains,
-        average_gains=_average_gains(evaluation, control_averages, samples, confidence, seed),
+        average_gains=_average_gains(evaluation, control_averages, bootstrap),
         settings={
             "seeds": sorted({run.seed for run in controls if run.seed is not None}),
             "confidence": confidence,
@@ -160,38 +159,78 @@ def summarize(
     )
 
 
-def _task_record(run: Any) -> Json:
+def _record(run: object, *names: str) -> Json:
+    return {name: getattr(run, name) for name in names}
+
+
+def _task_record(run: TaskRun) -> Json:
+    return _record(run.result, "main", "num_test") | _record(run, "fingerprint", "unknown_word_rate")
+
+
+def _scores(run: EncoderRun) -> dict[str, Json]:
+    timed = ("seconds_embedding", "seconds_scoring", "versions")
     return {
-        "main": run.result.main,
-        "num_test": run.result.num_test,
-        "fingerprint": run.fingerprint,
-        "unknown_word_rate": run.unknown_word_rate,
+        name: _record(done.result, "metrics", "details") | _record(done, *timed) for name, done in run.tasks.items()
     }
 
 
-def _control_record(run: Any, means: dict[str, float]) -> Json:
-    record = {name: getattr(run, name) for name in ("name", "kind", "seed", "key", "dimension")}
-    return {**record, "scores": _scores(run), "averages": means}
-
-
-def _spreads(evaluation: Evaluation, control_averages: Json) -> dict[str, Json]:
+def _spreads(evaluation: Evaluation, control_averages: Mapping[str, Mapping[str, float]]) -> dict[str, Json]:
     """Mean and standard deviation over the seeds of each kind of control, by task and metric, and of the averages."""
-    model = evaluation.models[0]
-    spreads: dict[str, Json] = {}
-    for kind, runs in evaluation.controls.items():
-        tasks: dict[str, Json] = {}
-        for task in model.tasks:
-            results = [run.results[task] for run in runs if task in run.tasks]
-            tasks[task] = {
-                metric: _spread(spread, [result.metrics[metric] for result in results])
-                for metric in (results[0].metrics if results else ())
-            }
-        means = [control_averages[run.name] for run in runs]
-        spreads[kind] = {
-            "tasks": tasks,
-            "averages": {name: _spread(spread, [mean[name] for mean in means]) for name in means[0]},
+
+    def of_each(seeds: Sequence[Mapping[str, float]]) -> Json:
+        names = seeds[0] if seeds else ()
+        spreads = {name: spread([scores[name] for scores in seeds]) for name in names}
+        return {name: {"mean": found.mean, "std": found.deviation, "n": found.n} for name, found in spreads.items()}
+
+    return {
+        kind: {
+            "tasks": {
+                task: of_each([run.results[task].metrics for run in runs if task in run.tasks])
+                for task in evaluation.models[0].tasks
+            },
+            "averages": of_each([control_averages[run.name] for run in runs]),
         }
-    return spreads
+        for kind, runs in evaluation.controls.items()
+    }
+
+
+def _gain(kind: str, found: Gain) -> Json:
+    return {"control": kind, **_record(found, "difference", "low", "high")}
+
+
+def _average_gains(
+    evaluation: Evaluation, control_averages: Mapping[str, Mapping[str, float]], bootstrap: Json
+) -> dict[str, Json]:
+    """The gain in each average over the kind of control whose mean of that average is highest."""
+    model, controls = evaluation.models[0], evaluation.controls
+    gains = {}
+    for size, tasks in AVERAGED_TASKS.items():
+        if not all(task in model.tasks for task in tasks) or not controls:
+            continue
+        for name in ("macro", "micro"):
+            average = f"{name}_{size}"
+            means = {
+                kind: sum(control_averages[run.name][average] for run in runs) / len(runs)
+                for kind, runs in controls.items()
+            }
+            kind = max(means, key=lambda kind: means[kind])
+            pairs = [(model.results[task], [run.results[task] for run in controls[kind]]) for task in tasks]
+            weights = [model.results[task].num_test for task in tasks] if name == "micro" else None
+            gains[average] = _gain(kind, average_gain(pairs, weights=weights, **bootstrap))
+    return gains
+
+
+def _strict(value: object) -> object:
+    """Without NaN and infinity, which JSON lacks, and without numpy's types."""
+    if isinstance(value, Mapping):
+        return {str(name): _strict(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(item) for item in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    return _strict(json_value(value))
 
 
 def write_report(results: Sequence[Results], folder: str | os.PathLike[str], figures: Sequence[str] = ()) -> list[Path]:
@@ -208,11 +247,12 @@ def write_report(results: Sequence[Results], folder: str | os.PathLike[str], fig
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     drawn: list[Path] = []
+    contents = [vars(one) for one in results]
     try:
-        save_figure(plot_scores(results), folder / "scores.png")
+        save_figure(plot_scores(contents), folder / "scores.png")
         drawn.append(folder / "scores.png")
         if any(one.gains for one in results):
-            save_figure(plot_gains(results), folder / "gains.png")
+            save_figure(plot_gains(contents), folder / "gains.png")
             drawn.append(folder / "gains.png")
     except ImportError as error:
         print(f"No figures were drawn. {error}", file=sys.stderr)
@@ -237,14 +277,14 @@ def markdown_report(results: Sequence[Results], figures: Sequence[str] = ()) -> 
     """
     if not results:
         raise ValueError("No results to report.")
-    known = published_tasks()
     tasks = list(dict.fromkeys(task for one in results for task in one.tasks))
-    senteval = [task for task in tasks if task in known]
-    others = [task for task in tasks if task not in known]
+    senteval = [task for task in tasks if task in SENTEVAL]
+    others = [task for task in tasks if task not in SENTEVAL]
     names = ", ".join(one.name for one in results) if len(results) <= _NAMED else f"{len(results)} encoders"
     parts = [f"# Evaluation of {names}"]
     if senteval:
-        parts += ["## SentEval", _SENTEVAL_NOTE.format(confidence=_confidence(results)), _measured(results, senteval)]
+        confidence = " or ".join(sorted({f"{one.settings.get('confidence', 0.95):.0%}" for one in results}))
+        parts += ["## SentEval", _SENTEVAL_NOTE.format(confidence=confidence), _measured(results, senteval)]
     if others:
         parts += ["## Other tasks", _OTHER_NOTE, _measured_metrics(results, others)]
     parts += [f"![{Path(figure).stem}]({figure})" for figure in figures]
@@ -268,50 +308,66 @@ _INTRINSIC_NOTE = (
 )
 
 
+def _averages(sizes: Iterable[int]) -> dict[str, str]:
+    """The headings of averages by the name of the macro average, which a column begins with."""
+    return {f"macro_{size}": f"macro/micro, {size} tasks" for size in sizes}
+
+
 def _measured(results: Sequence[Results], tasks: Sequence[str]) -> str:
     """One row an encoder: each model, then its controls, gains and unknown words."""
-    sizes = _average_sizes(results)
-    header = ["encoder", *tasks, *(f"macro/micro, {size} tasks" for size in sizes), "dimension"]
-    rows: list[list[str]] = []
-    for one in results:
-        rows.append(
-            [
-                f"**{one.name}**",
-                *(_model_cell(one, task) for task in tasks),
-                *(_average_cell(one.averages, size) for size in sizes),
-                _dimension(one.model["dimension"]),
-            ]
-        )
-        for kind, spreads in one.spreads.items():
-            means = spreads["averages"]
-            rows.append(
-                [
-                    kind_name(kind),
-                    *(_spread_cell(one, spreads["tasks"].get(task, {}), task) for task in tasks),
-                    *(_average_spread_cell(means, size) for size in sizes),
-                    _dimension(next((c["dimension"] for c in one.controls if c["kind"] == kind), None)),
-                ]
-            )
-        if one.gains:
-            rows.append(
-                [
-                    "gain over the strongest control",
-                    *(gain_text(one.gains.get(task), _main(one, task)) for task in tasks),
-                    *(_average_gain_text(one.average_gains, size) for size in sizes),
-                    "",
-                ]
-            )
-            rows.append(
-                [
-                    "the strongest control",
-                    *(kind_name(one.gains.get(task, {}).get("control", "")) for task in tasks),
-                    *(_strongest_cell(one.average_gains, size) for size in sizes),
-                    "",
-                ]
-            )
-        if any(_unknown(one, task) for task in tasks):
-            rows.append(["unknown words, %", *(_unknown(one, task) for task in tasks), *("" for _ in sizes), ""])
-    return markdown_table(header, rows)
+    means = _averages(sorted({int(name.split("_")[1]) for one in results for name in one.averages}, reverse=True))
+    rows = [row for one in results for row in _measured_rows(one, [*tasks, *means])]
+    return markdown_table(["encoder", *tasks, *means.values(), "dimension"], rows)
+
+
+def _measured_rows(one: Results, columns: Sequence[str]) -> Iterator[list[str]]:
+    names = {column: _metric_names(one, column) for column in columns}
+
+    def cells(by_task: Json, averages: Json) -> list[str]:
+        return [
+            _cell(averages if column not in one.tasks else by_task.get(column, {}), names[column]) for column in columns
+        ]
+
+    yield [
+        f"**{one.name}**",
+        *cells({task: scores["metrics"] for task, scores in one.scores.items()}, one.averages),
+        _dimension(one.model["dimension"]),
+    ]
+    for kind, spreads in one.spreads.items():
+        dimension = next((control["dimension"] for control in one.controls if control["kind"] == kind), None)
+        yield [kind_name(kind), *cells(spreads["tasks"], spreads["averages"]), _dimension(dimension)]
+    if one.gains:
+        gains = {**one.gains, **one.average_gains}
+        yield ["gain over the strongest control", *(gain_text(gains.get(name), names[name][0]) for name in columns), ""]
+        kinds = [kind_name(gains.get(column, {}).get("control", "")) for column in columns]
+        yield ["the strongest control", *kinds, ""]
+    rates = [one.tasks.get(column, {}).get("unknown_word_rate") for column in columns]
+    if any(rate is not None for rate in rates):
+        yield ["unknown words, %", *("" if rate is None else f"{100 * rate:.1f}" for rate in rates), ""]
+
+
+def _metric_names(one: Results, column: str) -> list[str]:
+    """What a column of [`_measured`] shows of a task, or of an average: the main metric first."""
+    if column.startswith("macro_"):
+        return [column, column.replace("macro", "micro")]
+    main = one.tasks.get(column, {}).get("main", "")
+    return [main, _SECOND[main]] if main in _SECOND else [main]
+
+
+def _cell(found: Json, names: Sequence[str]) -> str:
+    """Those of the named scores that there are, or of their means and deviations; empty without the first."""
+    if names[0] not in found:
+        return ""
+    separator = " / " if isinstance(found[names[0]], dict) else "/"
+    return separator.join(_shown(found[name], name) for name in names if name in found)
+
+
+def _shown(value: float | Json | None, metric: str) -> str:
+    """A score, or the mean and the standard deviation of several."""
+    if isinstance(value, dict):
+        mean = _shown(value["mean"], metric)
+        return mean if value["std"] is None else f"{mean} \u00b1 {_shown(value['std'], metric)}"
+    return "" if value is None else format_score(value, metric)
 
 
 def _measured_metrics(results: Sequence[Results], tasks: Sequence[str]) -> str:
@@ -331,49 +387,45 @@ def _measured_metrics(results: Sequence[Results], tasks: Sequence[str]) -> str:
                 for kind, spreads in one.spreads.items():
                     spread = spreads["tasks"].get(task, {}).get(metric)
                     if spread:
-                        rows.append(["", "", kind_name(kind), _shown_spread(spread, metric), ""])
+                        rows.append(["", "", kind_name(kind), _shown(spread, metric), ""])
     return markdown_table(header, rows)
 
 
 def _published(tasks: Sequence[str]) -> str:
-    sizes = (8, 7, 6)
-    header = ["encoder", *tasks, *(f"macro/micro, {size} tasks" for size in sizes), "dimension", "source"]
-    rows = []
+    means = _averages((8, 7, 6))
+    rows: list[list[str]] = []
     group = ""
-    for row in sorted(published_rows(), key=lambda row: _GROUPS.index(row.group)):
+    for row in published_rows():
         if not any(task in row.scores for task in tasks):
             continue
         if row.group != group:
             group = row.group
-            rows.append([f"*{group}*", *("" for _ in header[1:])])
+            rows.append([f"*{group}*", *("" for _ in [*tasks, *means]), "", ""])
         cells = [_printed(row.scores.get(task, {})) for task in tasks]
-        means = [_average_cell(row.averages, size) for size in sizes]
-        rows.append([row.name, *cells, *means, _dimension(row.dimension), row.source])
-    return markdown_table(header, rows)
+        cells += [_cell(dict(row.averages), [name, name.replace("macro", "micro")]) for name in means]
+        rows.append([row.name, *cells, _dimension(row.dimension), row.source])
+    return markdown_table(["encoder", *tasks, *means.values(), "dimension", "source"], rows)
 
 
-_GROUPS = list(dict.fromkeys(row.group for row in published_rows()))
+def _printed(metrics: Mapping[str, float]) -> str:
+    """Published numbers with the decimals that they were printed with, two at least for a correlation."""
+    texts = {metric: format_score(value, metric) for metric, value in metrics.items()}
+    return "/".join(text if is_percentage(metric) else text.removesuffix("0") for metric, text in texts.items())
 
 
 def _published_intrinsic() -> str:
-    rows = published_intrinsic_rows()
-    columns = [(task, metric) for task, metrics in rows[0].scores.items() for metric in metrics]
-    header = ["encoder", *(f"{task}: {metric}" for task, metric in columns), "dimension", "source"]
-    return markdown_table(
-        header,
+    rows = [
         [
-            [
-                row.name,
-                *(
-                    f"{row.scores[task][metric]:.3f}" if metric == "inverse DB" else f"{row.scores[task][metric]:.1f}"
-                    for task, metric in columns
-                ),
-                _dimension(row.dimension),
-                row.source,
-            ]
-            for row in rows
-        ],
-    )
+            row.name,
+            *(format_score(value, metric) for scores in row.scores.values() for metric, value in scores.items()),
+            _dimension(row.dimension),
+            row.source,
+        ]
+        for row in published_rows("intrinsic")
+    ]
+    first = published_rows("intrinsic")[0]
+    columns = [f"{task}: {metric}" for task, scores in first.scores.items() for metric in scores]
+    return markdown_table(["encoder", *columns, "dimension", "source"], rows)
 
 
 def _provenance(results: Sequence[Results]) -> str:
@@ -406,147 +458,5 @@ def _provenance(results: Sequence[Results]) -> str:
     return "\n\n".join(lines)
 
 
-def _scores(run: EncoderRun) -> dict[str, Json]:
-    return {
-        name: {
-            "metrics": done.result.metrics,
-            "details": done.result.details,
-            "seconds_embedding": done.seconds_embedding,
-            "seconds_scoring": done.seconds_scoring,
-            "versions": done.versions,
-        }
-        for name, done in run.tasks.items()
-    }
-
-
-def _spread(spread: Any, values: list[float]) -> Json:
-    mean, std, n = spread(values)
-    return {"mean": mean, "std": std, "n": n}
-
-
-def _gain(kind: str, found: Any) -> Json:
-    return {"control": kind, "difference": found.difference, "low": found.low, "high": found.high}
-
-
-def _average_gains(
-    evaluation: Evaluation,
-    control_averages: Mapping[str, Mapping[str, float]],
-    samples: int,
-    confidence: float,
-    seed: int,
-) -> dict[str, Json]:
-    """The gain in each average over the kind of control whose mean of that average is highest."""
-    model = evaluation.models[0]
-    gains = {}
-    for size, tasks in AVERAGED_TASKS.items():
-        if not all(task in model.tasks for task in tasks) or not evaluation.controls:
-            continue
-        pairs = {
-            kind: [(model.results[task], [run.results[task] for run in runs]) for task in tasks]
-            for kind, runs in evaluation.controls.items()
-        }
-        for name in ("macro", "micro"):
-            average = f"{name}_{size}"
-            means = {
-                kind: sum(control_averages[run.name][average] for run in runs) / len(runs)
-                for kind, runs in evaluation.controls.items()
-            }
-            kind = max(means, key=lambda kind: means[kind])
-            weights = [model.results[task].num_test for task in tasks] if name == "micro" else None
-            found = average_gain(pairs[kind], samples=samples, confidence=confidence, seed=seed, weights=weights)
-            gains[average] = _gain(kind, found)
-    return gains
-
-
-def _strict(value: Any) -> Any:
-    """Without NaN and infinity, which JSON lacks, and without numpy's types."""
-    if isinstance(value, Mapping):
-        return {str(name): _strict(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_strict(item) for item in value]
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if value is None or isinstance(value, (str, bool, int)):
-        return value
-    return _strict(json_value(value))
-
-
-def _main(one: Results, task: str) -> str:
-    return one.tasks.get(task, {}).get("main", "")
-
-
-def _shown(value: float | None, metric: str) -> str:
-    return "" if value is None else format_score(value, metric)
-
-
-def _shown_spread(spread: Mapping[str, Any], metric: str) -> str:
-    shown = _shown(spread["mean"], metric)
-    return shown if spread["std"] is None else f"{shown} \u00b1 {format_score(spread['std'], metric)}"
-
-
-def _pair(metrics: Mapping[str, float], main: str) -> str:
-    if main not in metrics:
-        return ""
-    second = _SECOND.get(main, "")
-    shown = _shown(metrics[main], main)
-    return f"{shown}/{_shown(metrics[second], second)}" if second in metrics else shown
-
-
-def _printed(metrics: Mapping[str, float]) -> str:
-    """Published numbers with the decimals that they were printed with, two at least for a correlation."""
-    shown = []
-    for metric, value in metrics.items():
-        text = format_score(value, metric)
-        shown.append(text if is_percentage(metric) else text.removesuffix("0"))
-    return "/".join(shown)
-
-
-def _model_cell(one: Results, task: str) -> str:
-    return _pair(one.scores[task]["metrics"], _main(one, task)) if task in one.scores else ""
-
-
-def _spread_cell(one: Results, spreads: Mapping[str, Any], task: str) -> str:
-    main = _main(one, task)
-    if main not in spreads:
-        return ""
-    second = _SECOND.get(main, "")
-    shown = _shown_spread(spreads[main], main)
-    return f"{shown} / {_shown_spread(spreads[second], second)}" if second in spreads else shown
-
-
-def _average_sizes(results: Sequence[Results]) -> list[int]:
-    names = {name for one in results for name in one.averages}
-    return sorted({int(name.split("_")[1]) for name in names}, reverse=True)
-
-
-def _average_cell(averages: Mapping[str, float], size: int) -> str:
-    found = [averages.get(f"{kind}_{size}") for kind in ("macro", "micro")]
-    if found[0] is None:
-        return ""
-    return "/".join(f"{value:.1f}" for value in found if value is not None)
-
-
-def _average_spread_cell(averages: Mapping[str, Any], size: int) -> str:
-    found = [averages[name] for name in (f"macro_{size}", f"micro_{size}") if name in averages]
-    return " / ".join(_shown_spread(spread, "accuracy") for spread in found)
-
-
-def _average_gain_text(gains: Mapping[str, Any], size: int) -> str:
-    return gain_text(gains.get(f"macro_{size}"), "accuracy")
-
-
-def _strongest_cell(gains: Mapping[str, Any], size: int) -> str:
-    return kind_name(gains.get(f"macro_{size}", {}).get("control", ""))
-
-
-def _unknown(one: Results, task: str) -> str:
-    rate = one.tasks.get(task, {}).get("unknown_word_rate")
-    return "" if rate is None else f"{100 * rate:.1f}"
-
-
 def _dimension(value: int | None) -> str:
     return "" if value is None else f"{value:,}"
-
-
-def _confidence(results: Sequence[Results]) -> str:
-    return " or ".join(sorted({f"{one.settings.get('confidence', 0.95):.0%}" for one in results}))

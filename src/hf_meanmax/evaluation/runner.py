@@ -13,16 +13,16 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hf_meanmax._version import __version__
 from hf_meanmax.evaluation.controls import make_controls
-from hf_meanmax.evaluation.embedding import Embedder
+from hf_meanmax.evaluation.embedding import Embedder, is_sentence_transformer
 from hf_meanmax.evaluation.tasks import Task, TaskResult
 from hf_meanmax.evaluation.word_sources import unknown_word_rate
 from hf_meanmax.files import Json, replacing_file
@@ -124,7 +124,7 @@ class TaskError(ValueError):
 
 
 def evaluate(
-    encoders: Sequence[Any],
+    encoders: Sequence[object],
     tasks: Sequence[Task],
     cache_dir: str | os.PathLike[str] | None = None,
     device: torch.device | str | None = None,
@@ -155,23 +155,16 @@ def evaluate(
     _check_distinct("tasks", [task.name for task in tasks])
     _check_distinct("encoders", [embedder.name for embedder in embedders])
     cache = None if cache_dir is None else ResultCache(cache_dir)
-    if cache is not None:
-        for embedder in embedders:
-            if embedder.key is None:
-                warnings.warn(
-                    f"{embedder.name} has no key that identifies it, so its results are not kept; give it one.",
-                    stacklevel=2,
-                )
+    for name in [embedder.name for embedder in embedders if cache is not None and embedder.key is None]:
+        warnings.warn(f"{name} has no key that identifies it, so its results are not kept; give it one.", stacklevel=2)
     fingerprints = {task.name: task.fingerprint() for task in tasks}
     evaluation = Evaluation()
     with progress_bar(
         total=len(embedders) * len(tasks), desc="evaluate", unit=" tasks", disable=not show_progress, smoothing=0
     ) as bar:
         for embedder in embedders:
-            encoder = embedder.encoder
-            run = EncoderRun(
-                embedder.name, getattr(encoder, "kind", MODEL), getattr(encoder, "seed", None), embedder.key
-            )
+            kind, seed = getattr(embedder.encoder, "kind", MODEL), getattr(embedder.encoder, "seed", None)
+            run = EncoderRun(embedder.name, kind, seed, embedder.key)
             evaluation.encoders.append(run)
             for number, task in enumerate(tasks):
                 bar.set_description_str(f"{embedder.name}: {task.name}")
@@ -188,7 +181,7 @@ def evaluate(
 
 
 def _warn_of_cuts(embedder: Embedder) -> None:
-    if embedder.truncated:
+    if embedder.truncated and is_sentence_transformer(embedder.encoder):
         warnings.warn(
             f"{embedder.name} cut {embedder.truncated:,} of {embedder.encoded:,} texts at its limit of "
             f"{embedder.encoder.max_seq_length:,} tokens.",
@@ -260,12 +253,7 @@ class ResultCache:
             return None
         try:
             entry = json.loads(path.read_text(encoding="utf-8"))
-            if [entry[name] for name in ("version", "key", "task", "fingerprint")] != [
-                ENTRY_VERSION,
-                key,
-                task,
-                fingerprint,
-            ]:
+            if not _identity(key, task, fingerprint).items() <= entry.items():
                 raise ValueError("it belongs to another encoder, task or version")
             data = path.with_suffix(".npz").read_bytes()
             if hashlib.blake2b(data, digest_size=16).hexdigest() != entry["items"]:
@@ -288,27 +276,13 @@ class ResultCache:
         items: Json = run.result.items
         np.savez(buffer, **items)
         data = buffer.getvalue()
-        result = run.result
+        parts = ("metrics", "main", "num_test", "details")
+        kept = [part.name for part in fields(run) if part.name not in ("result", "fingerprint", "was_cached")]
         entry = {
-            "version": ENTRY_VERSION,
-            "key": key,
-            "task": task,
-            "fingerprint": run.fingerprint,
+            **_identity(key, task, run.fingerprint),
             "items": hashlib.blake2b(data, digest_size=16).hexdigest(),
-            "result": {
-                "metrics": result.metrics,
-                "main": result.main,
-                "num_test": result.num_test,
-                "details": result.details,
-            },
-            "run": {
-                "dimension": run.dimension,
-                "seconds_embedding": run.seconds_embedding,
-                "seconds_scoring": run.seconds_scoring,
-                "texts_embedded": run.texts_embedded,
-                "unknown_word_rate": run.unknown_word_rate,
-                "versions": run.versions,
-            },
+            "result": {name: getattr(run.result, name) for name in parts},
+            "run": {name: getattr(run, name) for name in kept},
         }
         # The scores last: an entry is there when they are.
         with replacing_file(path.with_suffix(".npz"), "wb") as file:
@@ -318,7 +292,11 @@ class ResultCache:
             file.write("\n")
 
 
-def json_value(value: Any) -> Any:
+def _identity(key: str, task: str, fingerprint: str) -> Json:
+    return {"version": ENTRY_VERSION, "key": key, "task": task, "fingerprint": fingerprint}
+
+
+def json_value(value: object) -> object:
     """What JSON lacks, as something that it has: numpy's numbers and arrays."""
     if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()
@@ -348,7 +326,7 @@ def _score(
         seconds_embedding=embedding,
         seconds_scoring=time.perf_counter() - start - embedding,
         texts_embedded=embedder.encoded - encoded,
-        unknown_word_rate=_unknown_word_rate(embedder.encoder, task),
+        unknown_word_rate=unknown_word_rate(embedder.encoder, task.sentences()),
         versions=package_versions(),
     )
     if cache is not None:
@@ -360,12 +338,6 @@ def _worth_keeping(tasks: Sequence[Task]) -> set[str]:
     """Texts that the first of the tasks has more than once, or that the later ones have."""
     kept = {text for task in tasks[1:] for text in task.sentences()}
     return kept.union(text for text, count in Counter(tasks[0].sentences()).items() if count > 1)
-
-
-def _unknown_word_rate(encoder: Any, task: Task) -> float | None:
-    if getattr(encoder, "tokenizer", None) is None:
-        return None
-    return unknown_word_rate(encoder, task.sentences())
 
 
 def _check_distinct(kind: str, names: list[str]) -> None:

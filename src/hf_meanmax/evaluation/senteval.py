@@ -12,12 +12,12 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from hf_meanmax.evaluation.logistic_regression import fit_logistic_regressions
-from hf_meanmax.evaluation.relatedness import RESOLUTION, correlations, fit_relatedness, nan_to_zero, pair_features
+from hf_meanmax.evaluation.logistic_regression import LogisticRegressions, fit_logistic_regressions
+from hf_meanmax.evaluation.relatedness import RESOLUTION, correlations, fit_relatedness, pair_features
 from hf_meanmax.evaluation.tasks import Embed, Task, TaskResult
 from hf_meanmax.extras import require
 from hf_meanmax.files import Json
@@ -28,13 +28,11 @@ from .senteval_files import (
     Sets,
     check_folds,
     downstream,
+    read_columns,
     read_each,
-    read_pairs,
+    read_matches,
     read_snli,
-    read_sst2,
-    read_sst5,
     read_sts,
-    read_trec,
     read_two_files,
     stratified_folds,
     sts_files,
@@ -84,7 +82,7 @@ class SentEvalTask(Task):
     def sentences(self) -> list[str]:
         return [text for part in self.sets.values() for texts in part.texts for text in texts]
 
-    def data(self) -> Sequence[Any]:
+    def data(self) -> Sequence[object]:
         return [
             (name, *item)
             for name, part in self.sets.items()
@@ -98,33 +96,69 @@ class SentEvalTask(Task):
         """`(N, D)` embeddings of single sentences, or features of pairs."""
         texts = self.sets[name].texts
         if len(texts) == 1:
-            return _float32(embed(texts[0]))
-        first, second = (_float32(embed(column)) for column in texts)
+            return np.asarray(embed(texts[0]), dtype=np.float32)
+        first, second = (np.asarray(embed(column), dtype=np.float32) for column in texts)
         return self._join(first, second)
 
     def _join(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         return pair_features(first, second)
 
+    def _result(self, metrics: dict[str, float], correct: np.ndarray, **details: object) -> TaskResult:
+        return TaskResult(metrics, self.main_metric, {"correct": correct}, len(correct), details)
 
-class NestedCrossValidationTask(SentEvalTask):
-    """MR, CR, SUBJ and MPQA: 10 folds, and 10 inner folds of each training part choose its strength.
+
+class _FoldsTask(SentEvalTask):
+    """Cross-validation chooses the strength.
 
     Args:
-        folds: number of the outer and of the inner folds.
-
-    Every sentence is once a test item; the accuracy is the mean over the folds.
+        folds: number of the folds.
     """
 
-    strengths: ClassVar[tuple[float, ...]] = tuple(2.0**t for t in range(-2, 4))
+    strengths: ClassVar[tuple[float, ...]]
+    cross_validated: ClassVar[str]
+    is_nested: ClassVar[bool]
 
     def __init__(self, name: str, folder: str | os.PathLike[str], check_counts: bool = True, folds: int = 10):
         super().__init__(name, folder, check_counts)
         self.folds = folds
-        labels = self.sets["all"].labels
-        check_folds(name, labels, folds, inner=True)
+        check_folds(name, self.sets[self.cross_validated].labels, folds, self.is_nested)
 
     def settings(self) -> Json:
         return {**super().settings(), "folds": self.folds, "C": list(self.strengths)}
+
+    def _search(
+        self,
+        features: np.ndarray,
+        labels: np.ndarray,
+        splits: Sequence[Sequence[tuple[np.ndarray, np.ndarray]]],
+        device: torch.device | str | None,
+    ) -> tuple[list[list[float]], LogisticRegressions]:
+        """The mean accuracy of each strength over the held-out rows of each split's folds, and what was fitted."""
+        masks = np.zeros((len(splits), len(self.strengths), self.folds, len(labels)), dtype=bool)
+        for number, folds in enumerate(splits):
+            for fold, (fitted, _) in enumerate(folds):
+                masks[number, :, fold, fitted] = True
+        strengths = np.tile(np.repeat(self.strengths, self.folds), len(splits))
+        search = fit_logistic_regressions(features, labels, masks.reshape(-1, len(labels)), strengths, device=device)
+        right = (search.predict(features) == labels).reshape(masks.shape)
+        scores = [
+            [
+                _percent(np.mean([right[number, strength, fold, held].mean() for fold, (_, held) in enumerate(folds)]))
+                for strength in range(len(self.strengths))
+            ]
+            for number, folds in enumerate(splits)
+        ]
+        return scores, search
+
+
+class NestedCrossValidationTask(_FoldsTask):
+    """MR, CR, SUBJ and MPQA: 10 folds, and 10 inner folds of each training part choose its strength.
+
+    Every sentence is once a test item; the accuracy is the mean over the folds.
+    """
+
+    strengths = tuple(2.0**t for t in range(-2, 4))
+    cross_validated, is_nested = "all", True
 
     def evaluate(self, embed: Embed, device: torch.device | str | None = None) -> TaskResult:
         labels = self.sets["all"].labels
@@ -134,27 +168,8 @@ class NestedCrossValidationTask(SentEvalTask):
             for train, _ in outer
         ]
         features = self._features(embed, "all")
-        count = len(self.strengths) * self.folds
-        masks = np.zeros((len(outer), len(self.strengths), self.folds, len(labels)), dtype=bool)
-        for number, pairs in enumerate(inner):
-            for fold, (fitted, _) in enumerate(pairs):
-                masks[number, :, fold, fitted] = True
-        search = fit_logistic_regressions(
-            features,
-            labels,
-            masks.reshape(-1, len(labels)),
-            np.tile(np.repeat(self.strengths, self.folds), len(outer)),
-            device=device,
-        )
-        right = (search.predict(features) == labels).reshape(len(outer), len(self.strengths), self.folds, -1)
-        chosen, dev_scores = [], []
-        for number, pairs in enumerate(inner):
-            scores = [
-                _percent(np.mean([right[number, strength, fold, held].mean() for fold, (_, held) in enumerate(pairs)]))
-                for strength in range(len(self.strengths))
-            ]
-            chosen.append(self.strengths[int(np.argmax(scores))])
-            dev_scores.append(max(scores))
+        scores, search = self._search(features, labels, inner, device)
+        chosen = [self.strengths[int(np.argmax(of_split))] for of_split in scores]
         masks = np.zeros((len(outer), len(labels)), dtype=bool)
         for number, (train, _) in enumerate(outer):
             masks[number, train] = True
@@ -164,55 +179,31 @@ class NestedCrossValidationTask(SentEvalTask):
         for number, (_, test) in enumerate(outer):
             correct[test] = predicted[number, test] == labels[test]
         fold_scores = [_percent(correct[test].mean()) for _, test in outer]
-        return TaskResult(
-            metrics={
-                "accuracy": round(float(np.mean(fold_scores)), 2),
-                "dev_accuracy": round(float(np.mean(dev_scores)), 2),
+        dev_scores = [max(of_split) for of_split in scores]
+        return self._result(
+            {
+                name: round(float(np.mean(of)), 2)
+                for name, of in (("accuracy", fold_scores), ("dev_accuracy", dev_scores))
             },
-            main="accuracy",
-            items={"correct": correct},
-            num_test=len(labels),
-            details={
-                "C": chosen,
-                "folds": fold_scores,
-                "fits": len(outer) * (count + 1),
-                "not_converged": _not_converged(search, final),
-            },
+            correct,
+            C=chosen,
+            folds=fold_scores,
+            fits=len(outer) * (len(self.strengths) * self.folds + 1),
+            not_converged=_not_converged(search, final),
         )
 
 
-class CrossValidationTask(SentEvalTask):
-    """TREC and MRPC: 10 folds of the training set choose the strength; MRPC has the F1 of the paraphrases as well.
+class CrossValidationTask(_FoldsTask):
+    """TREC and MRPC: 10 folds of the training set choose the strength; MRPC has the F1 of the paraphrases as well."""
 
-    Args:
-        folds: number of the folds.
-    """
-
-    strengths: ClassVar[tuple[float, ...]] = tuple(2.0**t for t in range(-1, 6))
-
-    def __init__(self, name: str, folder: str | os.PathLike[str], check_counts: bool = True, folds: int = 10):
-        super().__init__(name, folder, check_counts)
-        self.folds = folds
-        check_folds(name, self.sets["train"].labels, folds, inner=False)
-
-    def settings(self) -> Json:
-        return {**super().settings(), "folds": self.folds, "C": list(self.strengths)}
+    strengths = tuple(2.0**t for t in range(-1, 6))
+    cross_validated, is_nested = "train", False
 
     def evaluate(self, embed: Embed, device: torch.device | str | None = None) -> TaskResult:
         labels, test_labels = self.sets["train"].labels, self.sets["test"].labels
         folds = stratified_folds(labels, self.folds)
         features = self._features(embed, "train")
-        masks = np.zeros((len(self.strengths), self.folds, len(labels)), dtype=bool)
-        for fold, (fitted, _) in enumerate(folds):
-            masks[:, fold, fitted] = True
-        search = fit_logistic_regressions(
-            features, labels, masks.reshape(-1, len(labels)), np.repeat(self.strengths, self.folds), device=device
-        )
-        right = (search.predict(features) == labels).reshape(len(self.strengths), self.folds, -1)
-        scores = [
-            _percent(np.mean([right[strength, fold, held].mean() for fold, (_, held) in enumerate(folds)]))
-            for strength in range(len(self.strengths))
-        ]
+        (scores,), search = self._search(features, labels, [folds], device)
         best = self.strengths[int(np.argmax(scores))]
         everything = np.ones((1, len(labels)), dtype=bool)
         final = fit_logistic_regressions(features, labels, everything, np.asarray([best]), device=device)
@@ -223,18 +214,9 @@ class CrossValidationTask(SentEvalTask):
         if self.name == "MRPC":
             f1 = require("sklearn.metrics").f1_score(test_labels, predicted, zero_division=0)
             metrics["f1"] = _percent(f1)
-        return TaskResult(
-            metrics=metrics,
-            main="accuracy",
-            items={"correct": correct},
-            num_test=len(test_labels),
-            details={
-                "C": best,
-                "dev_scores": scores,
-                "fits": len(scores) * len(folds) + 1,
-                "not_converged": _not_converged(search, final),
-            },
-        )
+        fits = len(scores) * len(folds) + 1
+        failed = _not_converged(search, final)
+        return self._result(metrics, correct, C=best, dev_scores=scores, fits=fits, not_converged=failed)
 
 
 class DevelopmentSetTask(SentEvalTask):
@@ -268,18 +250,9 @@ class DevelopmentSetTask(SentEvalTask):
         best = int(np.argmax(scores))
         predicted = fitted.predict(self._features(embed, "test"))[best]
         correct = (predicted == labels["test"]).astype(float)
-        return TaskResult(
-            metrics={"accuracy": _percent(correct.mean()), "dev_accuracy": scores[best]},
-            main="accuracy",
-            items={"correct": correct},
-            num_test=len(correct),
-            details={
-                "C": self.strengths[best],
-                "dev_scores": scores,
-                "fits": len(scores),
-                "not_converged": _not_converged(fitted),
-            },
-        )
+        metrics = {"accuracy": _percent(correct.mean()), "dev_accuracy": scores[best]}
+        chosen, failed = self.strengths[best], _not_converged(fitted)
+        return self._result(metrics, correct, C=chosen, dev_scores=scores, fits=len(scores), not_converged=failed)
 
 
 class RelatednessTask(SentEvalTask):
@@ -291,7 +264,7 @@ class RelatednessTask(SentEvalTask):
         train, dev, test = (self.sets[name].labels for name in ("train", "dev", "test"))
         model = fit_relatedness(self._features(embed, "train"), train, self._features(embed, "dev"), dev, device=device)
         predicted = model.predict(self._features(embed, "test"))
-        pearson, spearman = (nan_to_zero(value) for value in correlations(predicted, test, RESOLUTION))
+        pearson, spearman = np.nan_to_num(correlations(predicted, test, RESOLUTION)).tolist()
         return TaskResult(
             metrics={
                 "pearson": pearson,
@@ -320,7 +293,7 @@ class SimilarityTask(SentEvalTask):
         for part in self.sets.values():
             first, second = (np.asarray(embed(column), dtype=np.float64) for column in part.texts)
             cosines.append(_cosines(first, second))
-            found.append([nan_to_zero(value) for value in correlations(cosines[-1], part.labels)])
+            found.append(np.nan_to_num(correlations(cosines[-1], part.labels)).tolist())
         sizes = [len(part) for part in self.sets.values()]
         metrics = {}
         for name, values in zip(("pearson", "spearman"), zip(*found, strict=True), strict=True):
@@ -360,7 +333,7 @@ def load_senteval_task(
         ValueError: there is no such task, a file is damaged, or a set is of another size than published.
     """
     task = _source(name).task
-    if issubclass(task, (NestedCrossValidationTask, CrossValidationTask)):
+    if issubclass(task, _FoldsTask):
         return task(name, folder, check_counts, folds)
     return task(name, folder, check_counts)
 
@@ -398,36 +371,27 @@ def averages(results: Mapping[str, TaskResult | tuple[float, int]]) -> dict[str,
     for number, names in AVERAGED_TASKS.items():
         if not all(name in results for name in names):
             continue
-        pairs = [_score_and_size(results[name]) for name in names]
-        scores, sizes = [score for score, _ in pairs], [size for _, size in pairs]
+        found = [results[name] for name in names]
+        pairs = [(one.score, one.num_test) if isinstance(one, TaskResult) else one for one in found]
+        scores, sizes = zip(*pairs, strict=True)
         means[f"macro_{number}"] = float(np.mean(scores))
         means[f"micro_{number}"] = float(np.average(scores, weights=sizes))
     return means
 
 
-def _score_and_size(result: TaskResult | tuple[float, int]) -> tuple[float, int]:
-    return (result.score, result.num_test) if isinstance(result, TaskResult) else result
-
-
-def _float32(embeddings: np.ndarray) -> np.ndarray:
-    return np.asarray(embeddings, dtype=np.float32)
-
-
-def _percent(share: Any) -> float:
+def _percent(share: float | np.floating) -> float:
     return float(round(100 * np.float64(share), 2))
 
 
-def _not_converged(*fits: Any) -> int:
+def _not_converged(*fits: LogisticRegressions) -> int:
     return sum(int((~fit.converged).sum()) for fit in fits)
 
 
 def _cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Row by row, 0 where a vector is zero."""
+    lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        cosines = np.einsum("ij,ij->i", first, second) / (
-            np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
-        )
-    return np.nan_to_num(cosines)
+        return np.nan_to_num(np.einsum("ij,ij->i", first, second) / lengths)
 
 
 def _check_counts(root: Path, source: _Source, sets: Sets) -> None:
@@ -480,24 +444,18 @@ def _sts(year: str, names: str, size: int) -> _Source:
 
 
 _TREC = {"train": "TREC/train_5500.label", "test": "TREC/TREC_10.label"}
-
-
 _MRPC = {"train": "MRPC/msr_paraphrase_train.txt", "test": "MRPC/msr_paraphrase_test.txt"}
-
-
 _SICK = {"train": "SICK/SICK_train.txt", "dev": "SICK/SICK_trial.txt", "test": "SICK/SICK_test_annotated.txt"}
-
-
-_SST = {name: f"sentiment-{name}" for name in ("train", "dev", "test")}
-
-
-_STSB = {name: f"STS/STSBenchmark/sts-{name}.csv" for name in ("train", "dev", "test")}
-
-
+_SST2, _SST5, _STSB = (
+    {name: f"{stem}-{name}{suffix}" for name in ("train", "dev", "test")}
+    for stem, suffix in (("SST/binary/sentiment", ""), ("SST/fine/sentiment", ""), ("STS/STSBenchmark/sts", ".csv"))
+)
 _SNLI = tuple(f"SNLI/{kind}.{name}" for name in ("train", "dev", "test") for kind in ("s1", "s2", "labels"))
-
-
+_BINARY, _FIVE = {"0": 0, "1": 1}, {str(label): label for label in range(5)}
 _ENTAILMENT = {"CONTRADICTION": 0, "NEUTRAL": 1, "ENTAILMENT": 2}
+_QUESTIONS = {label: number for number, label in enumerate(("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM"))}
+_read_sst5 = read_matches(r"([^ ]*) (.+)", "a label, a space and a text", _FIVE)
+_read_trec = read_matches(r"([^:]*):[^ ]* (.+)", "COARSE:fine and a question", _QUESTIONS, "latin-1")
 
 
 _SOURCES = {
@@ -505,31 +463,19 @@ _SOURCES = {
     "CR": _two_files("CR/custrev.pos", "CR/custrev.neg", 3775),
     "SUBJ": _two_files("SUBJ/subj.objective", "SUBJ/subj.subjective", 10000),
     "MPQA": _two_files("MPQA/mpqa.pos", "MPQA/mpqa.neg", 10606),
-    "SST2": _one_file_a_set(
-        DevelopmentSetTask, read_sst2, {name: f"SST/binary/{file}" for name, file in _SST.items()}, 67349, 872, 1821
-    ),
-    "SST5": _one_file_a_set(
-        DevelopmentSetTask, read_sst5, {name: f"SST/fine/{file}" for name, file in _SST.items()}, 8544, 1101, 2210
-    ),
-    "TREC": _one_file_a_set(CrossValidationTask, read_trec, _TREC, 5452, 500),
-    "MRPC": _one_file_a_set(
-        CrossValidationTask, read_pairs(3, 4, 0, columns=5, skip=1, classes={"0": 0, "1": 1}), _MRPC, 4076, 1725
-    ),
-    "SICK-E": _one_file_a_set(
-        DevelopmentSetTask, read_pairs(1, 2, 4, columns=5, skip=1, classes=_ENTAILMENT), _SICK, 4500, 500, 4927
-    ),
-    "SICK-R": _one_file_a_set(RelatednessTask, read_pairs(1, 2, 3, columns=5, skip=1), _SICK, 4500, 500, 4927),
+    "SST2": _one_file_a_set(DevelopmentSetTask, read_columns([0], 1, 2, 0, _BINARY), _SST2, 67349, 872, 1821),
+    "SST5": _one_file_a_set(DevelopmentSetTask, _read_sst5, _SST5, 8544, 1101, 2210),
+    "TREC": _one_file_a_set(CrossValidationTask, _read_trec, _TREC, 5452, 500),
+    "MRPC": _one_file_a_set(CrossValidationTask, read_columns([3, 4], 0, 5, 1, _BINARY), _MRPC, 4076, 1725),
+    "SICK-E": _one_file_a_set(DevelopmentSetTask, read_columns([1, 2], 4, 5, 1, _ENTAILMENT), _SICK, 4500, 500, 4927),
+    "SICK-R": _one_file_a_set(RelatednessTask, read_columns([1, 2], 3, 5, 1), _SICK, 4500, 500, 4927),
     "STS12": _sts("12", "MSRpar MSRvid SMTeuroparl surprise.OnWN surprise.SMTnews", 3108),
     "STS13": _sts("13", "FNWN headlines OnWN", 1500),
     "STS14": _sts("14", "deft-forum deft-news headlines images OnWN tweet-news", 3750),
     "STS15": _sts("15", "answers-forums answers-students belief headlines images", 3000),
     "STS16": _sts("16", "answer-answer headlines plagiarism postediting question-question", 1186),
-    "STSB": _one_file_a_set(RelatednessTask, read_pairs(5, 6, 4, columns=7, skip=0), _STSB, 5749, 1500, 1379),
+    "STSB": _one_file_a_set(RelatednessTask, read_columns([5, 6], 4, 7), _STSB, 5749, 1500, 1379),
     "SNLI": _Source(DevelopmentSetTask, _SNLI, read_snli, {"train": 549367, "dev": 9842, "test": 9824}),
 }
-
-
 SENTEVAL_TASKS: tuple[str, ...] = tuple(_SOURCES)
-
-
 PAPER_TASKS: tuple[str, ...] = (*AVERAGED_TASKS[8], "SICK-R", "STS14")

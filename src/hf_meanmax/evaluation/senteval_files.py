@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hf_meanmax.evaluation.tasks import read_lines
 from hf_meanmax.extras import require
@@ -62,19 +63,25 @@ def downstream(folder: str | os.PathLike[str]) -> Path:
     return inside if inside.is_dir() else folder
 
 
-def _sorted_set(columns: Sequence[Sequence[list[str]]], labels: Sequence[Any], dtype: Any) -> LabelledSet:
-    """The set of N token lists a column."""
-    order = sorted(range(len(labels)), key=lambda row: (*(len(column[row]) for column in columns), labels[row]))
+# The words of its texts, and its label.
+Example = tuple[tuple[list[str], ...], float | str]
+
+
+def _sorted_set(examples: Iterable[Example], dtype: npt.DTypeLike) -> LabelledSet:
+    rows = sorted(examples, key=lambda row: (*map(len, row[0]), row[1]))
+    columns = zip(*(texts for texts, _ in rows), strict=True)
     return LabelledSet(
-        tuple([" ".join(column[row]) for row in order] for column in columns),
-        np.asarray([labels[row] for row in order], dtype=dtype),
+        tuple([" ".join(words) for words in column] for column in columns),
+        np.asarray([label for _, label in rows], dtype=dtype),
     )
 
 
 def _split_lines(path: Path, encoding: str) -> list[str]:
     """The lines of `str.splitlines`, which ends them at more characters than `\\n`."""
-    lines = read_lines(path, encoding)
-    return ("\n".join(lines) + "\n").splitlines() if lines else []
+    lines = ("\n".join([*read_lines(path, encoding), ""])).splitlines()
+    if not lines:
+        raise ValueError(f"{path} holds no examples.")
+    return lines
 
 
 def _lines(path: Path, encoding: str, skip: int = 0) -> Iterator[tuple[int, str]]:
@@ -86,17 +93,11 @@ def _lines(path: Path, encoding: str, skip: int = 0) -> Iterator[tuple[int, str]
         yield number, line.strip()
 
 
-def _rows(path: Path, columns: int, skip: int = 0) -> Iterator[tuple[int, list[str]]]:
-    """Line numbers and tab-separated fields, after `skip` lines."""
-    for number, line in _lines(path, "utf-8", skip):
-        fields = line.split("\t")
-        _check_columns(path, number, fields, columns)
-        yield number, fields
-
-
-def _check_columns(path: Path, number: int, fields: list[str], columns: int) -> None:
+def _fields(path: Path, number: int, line: str, columns: int) -> list[str]:
+    fields = line.split("\t")
     if len(fields) < columns:
         raise ValueError(f"{path}, line {number}: {len(fields)} columns separated by tabs, expected {columns}.")
+    return fields
 
 
 def _label(path: Path, number: int, text: str, classes: Mapping[str, int]) -> int:
@@ -117,15 +118,9 @@ def _score(path: Path, number: int, text: str) -> float:
 
 def read_two_files(positive: str, negative: str) -> Callable[[Path], Sets]:
     def read(root: Path) -> Sets:
-        texts: list[list[str]] = []
-        labels: list[int] = []
-        for file, label in ((positive, 1), (negative, 0)):
-            lines = _split_lines(root / file, "latin-1")
-            if not lines:
-                raise ValueError(f"{root / file} holds no examples.")
-            texts += [line.split() for line in lines]
-            labels += [label] * len(lines)
-        return {"all": _sorted_set([texts], labels, np.int64)}
+        files = ((root / positive, 1), (root / negative, 0))
+        examples = [((line.split(),), label) for path, label in files for line in _split_lines(path, "latin-1")]
+        return {"all": _sorted_set(examples, np.int64)}
 
     return read
 
@@ -134,55 +129,36 @@ def read_each(read: Callable[[Path], LabelledSet], files: Mapping[str, str]) -> 
     return lambda root: {name: read(root / file) for name, file in files.items()}
 
 
-def read_sst2(path: Path) -> LabelledSet:
-    texts, labels = [], []
-    for number, fields in _rows(path, 2):
-        texts.append(fields[0].split())
-        labels.append(_label(path, number, fields[1], {"0": 0, "1": 1}))
-    return _sorted_set([texts], labels, np.int64)
-
-
-def read_sst5(path: Path) -> LabelledSet:
-    texts, labels = [], []
-    classes = {str(label): label for label in range(5)}
-    for number, line in _lines(path, "utf-8"):
-        label, _, text = line.partition(" ")
-        if not text:
-            raise ValueError(f"{path}, line {number}: expected a label, a space and a text, got {line!r}.")
-        texts.append(text.split())
-        labels.append(_label(path, number, label, classes))
-    return _sorted_set([texts], labels, np.int64)
-
-
-def read_trec(path: Path) -> LabelledSet:
-    texts, labels = [], []
-    classes = {label: number for number, label in enumerate(("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM"))}
-    for number, line in _lines(path, "latin-1"):
-        coarse, colon, rest = line.partition(":")
-        _, _, question = rest.partition(" ")
-        if not (colon and question):
-            raise ValueError(f"{path}, line {number}: expected COARSE:fine and a question, got {line!r}.")
-        texts.append(question.split())
-        labels.append(_label(path, number, coarse, classes))
-    return _sorted_set([texts], labels, np.int64)
-
-
-def read_pairs(
-    first: int, second: int, target: int, columns: int, skip: int, classes: Mapping[str, int] | None = None
+def read_matches(
+    pattern: str, expected: str, classes: Mapping[str, int], encoding: str = "utf-8"
 ) -> Callable[[Path], LabelledSet]:
-    """Reads tab-separated pairs, given the columns of the two texts and of the label, or of the score."""
+    """Reads lines by a regular expression whose groups are the label and the text."""
 
     def read(path: Path) -> LabelledSet:
-        pairs: tuple[list[list[str]], list[list[str]]] = ([], [])
-        labels: list[float] = []
-        for number, fields in _rows(path, columns, skip):
-            pairs[0].append(fields[first].split())
-            pairs[1].append(fields[second].split())
-            if classes is None:
-                labels.append(_score(path, number, fields[target]))
-            else:
-                labels.append(_label(path, number, fields[target], classes))
-        return _sorted_set(pairs, labels, np.float64 if classes is None else np.int64)
+        examples: list[Example] = []
+        for number, line in _lines(path, encoding):
+            match = re.fullmatch(pattern, line)
+            if match is None:
+                raise ValueError(f"{path}, line {number}: expected {expected}, got {line!r}.")
+            examples.append(((match[2].split(),), _label(path, number, match[1], classes)))
+        return _sorted_set(examples, np.int64)
+
+    return read
+
+
+def read_columns(
+    texts: Sequence[int], target: int, columns: int, skip: int = 0, classes: Mapping[str, int] | None = None
+) -> Callable[[Path], LabelledSet]:
+    """Reads tab-separated lines, given the columns of the texts and of the label, or without classes of the score."""
+
+    def read(path: Path) -> LabelledSet:
+        examples: list[Example] = []
+        for number, line in _lines(path, "utf-8", skip):
+            fields = _fields(path, number, line, columns)
+            text = fields[target]
+            label = _score(path, number, text) if classes is None else _label(path, number, text, classes)
+            examples.append((tuple(fields[column].split() for column in texts), label))
+        return _sorted_set(examples, np.float64 if classes is None else np.int64)
 
     return read
 
@@ -193,25 +169,22 @@ def read_snli(root: Path) -> Sets:
     for name in ("train", "dev", "test"):
         first, second, gold = (root / f"SNLI/{kind}.{name}" for kind in ("s1", "s2", "labels"))
         labels = _split_lines(gold, "utf-8")
-        if not labels:
-            raise ValueError(f"{gold} holds no examples.")
         for number, label in enumerate(labels, start=1):
             _label(gold, number, label, classes)
-        # Only ASCII white space separates words here: the official code splits bytes.
-        texts = [
-            [[word.decode() for word in line.encode().split()] for line in _split_lines(path, "latin-1")]
-            for path in (first, second)
-        ]
-        for path, lines in zip((first, second), texts, strict=True):
-            _check_lengths(path, lines, gold, labels)
+        columns = []
         # The second sentence comes first in the order, and the labels are ordered by their names.
-        part = _sorted_set([texts[1], texts[0]], labels, np.str_)
+        for path in (second, first):
+            lines = _split_lines(path, "latin-1")
+            _check_lengths(path, lines, gold, labels)
+            # Only ASCII white space separates words here: the official code splits bytes.
+            columns.append([[word.decode() for word in line.encode().split()] for line in lines])
+        part = _sorted_set(zip(zip(*columns, strict=True), labels, strict=True), np.str_)
         numbers = np.asarray([classes[label] for label in part.labels.tolist()], dtype=np.int64)
         sets[name] = LabelledSet((part.texts[1], part.texts[0]), numbers)
     return sets
 
 
-def _check_lengths(path: Path, lines: Sequence[Any], other: Path, other_lines: Sequence[Any]) -> None:
+def _check_lengths(path: Path, lines: Sequence[str], other: Path, other_lines: Sequence[str]) -> None:
     if len(lines) != len(other_lines):
         raise ValueError(
             f"{path}, line {min(len(lines), len(other_lines)) + 1}: it has {len(lines):,} lines and {other} has "
@@ -233,16 +206,12 @@ def sts_files(year: str, name: str) -> tuple[str, str]:
 def _read_sts_set(inputs: Path, golds: Path) -> LabelledSet:
     lines, gold = _split_lines(inputs, "utf-8"), _split_lines(golds, "utf-8")
     _check_lengths(golds, gold, inputs, lines)
-    pairs: tuple[list[list[str]], list[list[str]]] = ([], [])
-    scores = []
+    examples: list[Example] = []
     for number, (line, score) in enumerate(zip(lines, gold, strict=True), start=1):
-        fields = line.split("\t")
-        _check_columns(inputs, number, fields, 2)
+        first, second, *_ = _fields(inputs, number, line, 2)
         # Pairs without a score were not part of the evaluation.
         if score.strip():
-            pairs[0].append(fields[0].split())
-            pairs[1].append(fields[1].split())
-            scores.append(_score(golds, number, score))
-    if len(scores) < 2:
-        raise ValueError(f"{golds} has {len(scores)} scores; a correlation needs two or more.")
-    return _sorted_set(pairs, scores, np.float64)
+            examples.append(((first.split(), second.split()), _score(golds, number, score)))
+    if len(examples) < 2:
+        raise ValueError(f"{golds} has {len(examples)} scores; a correlation needs two or more.")
+    return _sorted_set(examples, np.float64)

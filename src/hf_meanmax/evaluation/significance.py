@@ -75,13 +75,7 @@ def gain(
     Raises:
         ValueError: no control, a setting out of range, or results that differ in metric, number of items or gold.
     """
-    _check_settings(samples, confidence)
-    _check_comparable(model, controls)
-    difference = _score_difference(model, controls)
-    drawn = _sampled_differences(model, controls, samples, np.random.default_rng(seed))
-    if drawn is None:
-        return Gain(difference, None, None, confidence)
-    return _with_interval(difference, drawn, confidence, _num_items(model))
+    return _combined([(model, controls)], np.ones(1), [np.random.default_rng(seed)], samples, confidence)
 
 
 def average_gain(
@@ -105,23 +99,38 @@ def average_gain(
     Raises:
         ValueError: as [`gain`], or no task, or weights that are not one positive number a task.
     """
-    _check_settings(samples, confidence)
     if not pairs:
         raise ValueError("An average needs at least one task.")
     shares = np.ones(len(pairs)) if weights is None else np.asarray(weights, dtype=np.float64)
     if shares.shape != (len(pairs),) or not (shares > 0).all():
         raise ValueError(f"weights are {weights!r}; expected {len(pairs)} positive numbers, one a task.")
-    shares = shares / shares.sum()
+    return _combined(pairs, shares / shares.sum(), np.random.default_rng(seed).spawn(len(pairs)), samples, confidence)
+
+
+def _combined(
+    pairs: Sequence[tuple[TaskResult, Sequence[TaskResult]]],
+    shares: np.ndarray,
+    generators: Sequence[np.random.Generator],
+    samples: int,
+    confidence: float,
+) -> Gain:
+    """The sum of the gains in several tasks, each times its share."""
+    if samples < 1:
+        raise ValueError(f"samples is {samples}; it must be 1 or more.")
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence is {confidence}; it must lie between 0 and 1.")
     for model, controls in pairs:
         _check_comparable(model, controls)
     difference = math.fsum(share * _score_difference(*pair) for share, pair in zip(shares, pairs, strict=True))
     total = np.zeros(samples)
-    for share, pair, rng in zip(shares, pairs, np.random.default_rng(seed).spawn(len(pairs)), strict=True):
+    for share, pair, rng in zip(shares, pairs, generators, strict=True):
         drawn = _sampled_differences(*pair, samples, rng)
         if drawn is None:
             return Gain(difference, None, None, confidence)
         total += share * drawn
-    return _with_interval(difference, total, confidence, sum(_num_items(model) for model, _ in pairs))
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(total, [tail, 1 - tail]).tolist()
+    return Gain(difference, low, high, confidence, sum(_num_items(model) for model, _ in pairs))
 
 
 def strongest(controls: Mapping[str, Sequence[TaskResult]]) -> str:
@@ -150,13 +159,6 @@ def spread(scores: Sequence[float]) -> Spread:
     return Spread(float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else None, len(values))
 
 
-def _check_settings(samples: int, confidence: float) -> None:
-    if samples < 1:
-        raise ValueError(f"samples is {samples}; it must be 1 or more.")
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence is {confidence}; it must lie between 0 and 1.")
-
-
 def _check_comparable(model: TaskResult, controls: Sequence[TaskResult]) -> None:
     if not controls:
         raise ValueError("A gain needs at least one control.")
@@ -169,10 +171,11 @@ def _check_comparable(model: TaskResult, controls: Sequence[TaskResult]) -> None
                 "results of different tasks."
             )
         for name, values in model.items.items():
-            if len(control.items[name]) != len(values):
+            count = len(control.items[name])
+            if count != len(values):
                 raise ValueError(
-                    f"The model has {len(values):,} test items ({name!r}), a control {len(control.items[name]):,}; "
-                    "they must be results on the same test set."
+                    f"The model has {len(values):,} test items ({name!r}), a control {count:,}; they must be results "
+                    "on the same test set."
                 )
             if name in ("gold", "group", "cluster") and not np.array_equal(control.items[name], values):
                 raise ValueError(f"{name!r} of the model and of a control differ: results on different test sets.")
@@ -185,12 +188,6 @@ def _score_difference(model: TaskResult, controls: Sequence[TaskResult]) -> floa
 
 def _num_items(result: TaskResult) -> int:
     return len(next(iter(result.items.values())))
-
-
-def _with_interval(difference: float, drawn: np.ndarray, confidence: float, num_items: int) -> Gain:
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(drawn, [tail, 1 - tail])
-    return Gain(difference, float(low), float(high), confidence, num_items)
 
 
 def _sampled_differences(

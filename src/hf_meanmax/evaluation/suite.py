@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import json
 import math
@@ -10,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hf_meanmax.files import replacing_file
 from hf_meanmax.metrics import format_score, gain_text, kind_name
@@ -26,17 +25,14 @@ from .paraphrases import load_paraphrase_task
 from .report import RESULTS, Results, summarize, write_report
 from .runner import evaluate_with_controls
 from .senteval import PAPER_TASKS, SENTEVAL_TASKS, available_senteval_tasks, load_senteval_task
+from .senteval_files import LabelledSet
 from .tasks import Task
 
 if TYPE_CHECKING:
     import torch
 
 INTRINSIC_TASKS = ("paraphrases", "domain-alignment")
-
-
 GROUPS = ("ten", "senteval", "intrinsic", "all")
-
-
 DATA_VARIABLE = "HF_MEANMAX_DATA"
 
 
@@ -60,17 +56,10 @@ def load_tasks(names: str, data: str | os.PathLike[str] | None = None, check_cou
         raise ValueError(f"No task was named; choose among {', '.join(known)}.")
     parts = [_known_name(part, known) for part in parts]
     folder = data_folder(data)
-    chosen: list[str] = []
-    for part in parts:
-        if part in ("senteval", "all"):
-            chosen += available_senteval_tasks(folder / "senteval")
-        if part in ("intrinsic", "all"):
-            chosen += INTRINSIC_TASKS
-        if part == "ten":
-            chosen += PAPER_TASKS
-        elif part not in GROUPS:
-            chosen.append(part)
-    return [_load_task(name, folder, check_counts) for name in dict.fromkeys(chosen)]
+    found = available_senteval_tasks(folder / "senteval") if {"senteval", "all"} & set(parts) else []
+    groups = {"ten": PAPER_TASKS, "senteval": found, "intrinsic": INTRINSIC_TASKS, "all": (*found, *INTRINSIC_TASKS)}
+    chosen = dict.fromkeys(name for part in parts for name in groups.get(part, [part]))
+    return [_load_task(name, folder, check_counts) for name in chosen]
 
 
 def data_folder(data: str | os.PathLike[str] | None = None) -> Path:
@@ -117,7 +106,7 @@ class SuiteSettings:
 
 
 def evaluate_models(
-    models: Sequence[tuple[str, Callable[[], Any]]],
+    models: Sequence[tuple[str, Callable[[], object]]],
     tasks: Sequence[Task],
     output: str | os.PathLike[str],
     settings: SuiteSettings,
@@ -188,7 +177,7 @@ def write_erasure(
         report = erasure_report(
             embedder, train.texts[0], train.labels, test.texts[0], test.labels, latent_rows, device=device
         )
-        reports[task.name] = report.to_dict()
+        reports[task.name] = {part: found and found.to_dict() for part, found in report.items()}
     path = Path(folder) / "erasure.json"
     with replacing_file(path) as file:
         json.dump(reports, file, indent=1)
@@ -196,7 +185,7 @@ def write_erasure(
     return path
 
 
-def _erasable_sets(task: Task) -> tuple[Any, Any]:
+def _erasable_sets(task: Task) -> tuple[LabelledSet, LabelledSet]:
     """The training and the test set of a classification of single sentences."""
     sets = getattr(task, "sets", {})
     if task.main_metric != "accuracy" or "test" not in sets or len(sets["train"].texts) != 1:
@@ -223,17 +212,18 @@ def write_correlations(results: Sequence[Results], folder: str | os.PathLike[str
         }
         for one in results
     }
-    names, matrix, _ = correlation_matrix(scores)
-    files = [Path(folder) / "correlations.csv"]
-    files[0].parent.mkdir(parents=True, exist_ok=True)
-    with replacing_file(files[0]) as file:
+    names, matrix = correlation_matrix(scores)
+    table, figure = (Path(folder) / f"correlations.{suffix}" for suffix in ("csv", "png"))
+    table.parent.mkdir(parents=True, exist_ok=True)
+    with replacing_file(table) as file:
         file.write(",".join(["metric", *names]) + "\n")
         for name, row in zip(names, matrix.tolist(), strict=True):
             file.write(",".join([name, *("" if math.isnan(value) else f"{value:.4f}" for value in row)]) + "\n")
-    with contextlib.suppress(ImportError):  # write_report says what to install
-        save_figure(plot_correlations(names, matrix), files[0].with_suffix(".png"))
-        files.append(files[0].with_suffix(".png"))
-    return files
+    try:
+        save_figure(plot_correlations(names, matrix), figure)
+    except ImportError:  # write_report says what to install
+        return [table]
+    return [table, figure]
 
 
 def summary(results: Results) -> str:

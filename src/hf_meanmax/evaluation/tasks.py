@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -53,13 +53,11 @@ class Task(ABC):
         name: what tables call it.
         version: of the protocol; a change makes cached results stale.
         main_metric: the metric that stands for the task.
-        higher_is_better: how that metric is read.
     """
 
     name: str
     version: int = 1
     main_metric: str
-    higher_is_better: bool = True
 
     @abstractmethod
     def sentences(self) -> list[str]:
@@ -87,7 +85,7 @@ class Task(ABC):
             digest.update(b"\0")
         return digest.hexdigest()
 
-    def data(self) -> Sequence[Any]:
+    def data(self) -> Sequence[object]:
         """Texts and labels in order, as [`fingerprint`] reads them; a task with labels adds them to the texts."""
         return self.sentences()
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import count, pairwise
-from typing import Any
+from statistics import fmean
 
 import numpy as np
 
@@ -66,24 +66,17 @@ class RougeTokenizer:
     """Cuts texts for ROUGE: lower-cased words of letters and digits of any script, each CJK character by itself.
 
     On ASCII text it is rouge-score's own tokenizer, which drops every other letter.
-
-    Args:
-        use_stemmer: whether Porter's stemmer (of English) cuts words of more than three letters.
     """
 
-    def __init__(self, use_stemmer: bool = False):
+    def __init__(self) -> None:
         from tokenizers import Regex, pre_tokenizers
 
         pattern = rf"[{CJK}]|[\p{{L}}\p{{N}}\p{{M}}&&[^{CJK}]]+"
         self._splitter = pre_tokenizers.Split(Regex(pattern), behavior="removed", invert=True)
-        self._stemmer = require("nltk.stem.porter").PorterStemmer() if use_stemmer else None
 
     def tokenize(self, text: str) -> list[str]:
         """The words of a text."""
-        words = [word for word, _ in self._splitter.pre_tokenize_str(text.lower())]
-        if self._stemmer is None:
-            return words
-        return [self._stemmer.stem(word) if len(word) > 3 else word for word in words]
+        return [word for word, _ in self._splitter.pre_tokenize_str(text.lower())]
 
 
 def score_texts(
@@ -91,7 +84,6 @@ def score_texts(
     references: Sequence[str],
     tokenize: str = "none",
     *,
-    use_stemmer: bool = False,
     rouge: bool | None = None,
 ) -> TextScores:
     """Scores texts against one reference each.
@@ -102,7 +94,6 @@ def score_texts(
         tokenize: how BLEU and the token accuracy cut texts: `"none"` (at white space, for text that is already cut
             into words), `"13a"` (sacrebleu's default for raw text), `"intl"`, `"zh"` (raw Chinese: by character, other
             scripts by word) or `"char"`. chrF and ROUGE do not depend on it.
-        use_stemmer: whether ROUGE compares stems; English only.
         rouge: whether to compute ROUGE; by default if rouge-score is installed.
 
     Raises:
@@ -118,31 +109,29 @@ def score_texts(
     scores: Json = {
         "bleu": float(bleu.corpus_score(hypotheses, [references]).score),
         "chrf": float(chrf.corpus_score(hypotheses, [references]).score),
-        "exact_match": _mean([a == b for a, b in zip(hypotheses, references, strict=True)]),
+        "exact_match": fmean(a == b for a, b in zip(hypotheses, references, strict=True)),
         "token_accuracy": _token_accuracy(_tokens(hypotheses, tokenize), _tokens(references, tokenize)),
     }
     signatures = {"bleu": str(bleu.get_signature()), "chrf": str(chrf.get_signature())}
     if rouge:
-        scores |= _rouge(hypotheses, references, use_stemmer)
+        scorer = require("rouge_score.rouge_scorer").RougeScorer(list(_ROUGE_TYPES), tokenizer=RougeTokenizer())
+        scored = [scorer.score(true, said) for said, true in zip(hypotheses, references, strict=True)]
+        scores |= {name: 100 * fmean(one[name].fmeasure for one in scored) for name in _ROUGE_TYPES}
         version = importlib.metadata.version("rouge-score")
-        signatures["rouge"] = (
-            f"f1|mean|case:lc|tok:words+cjk|stem:{'porter' if use_stemmer else 'no'}|version:{version}"
-        )
+        signatures["rouge"] = f"f1|mean|case:lc|tok:words+cjk|stem:no|version:{version}"
     return TextScores(**scores, sentences=len(references), signatures=signatures)
 
 
 def scores_by_length(
     hypotheses: Sequence[str],
     references: Sequence[str],
-    lengths: Sequence[int] | None = None,
     edges: Sequence[int] | None = None,
     tokenize: str = "none",
 ) -> list[Json]:
-    """Scores of the texts in bins of the references' lengths (Zhang, Wu, Li and Zhang, figure 2).
+    """Scores of the texts in bins of the references' lengths in BLEU's tokens (Zhang, Wu, Li and Zhang, figure 2).
 
     Args:
         hypotheses, references, tokenize: as [`score_texts`] takes them.
-        lengths: the length of each text; by default the tokens of its reference, as BLEU cuts them.
         edges: the greatest length of each bin, ascending: `(5, 10)` gives 1-5, 6-10 and, where longer texts are, 11
             or more. By default see [`length_edges`].
 
@@ -152,15 +141,10 @@ def scores_by_length(
         text of length 0 belongs to the first bin, which then begins at 0.
 
     Raises:
-        ValueError: as [`score_texts`]; not one length a text; a negative length; edges that do not rise from 1.
+        ValueError: as [`score_texts`]; edges that do not rise from 1.
     """
     _check_texts(hypotheses, references, tokenize)
-    counted = [len(tokens) for tokens in _tokens(references, tokenize)]
-    lengths = counted if lengths is None else [int(length) for length in lengths]
-    if len(lengths) != len(references):
-        raise ValueError(f"{len(lengths):,} lengths for {len(references):,} texts; there must be one a text.")
-    if min(lengths) < 0:
-        raise ValueError(f"A length is {min(lengths)}; lengths are 0 or more.")
+    lengths = [len(tokens) for tokens in _tokens(references, tokenize)]
     edges = length_edges(lengths) if edges is None else [int(edge) for edge in edges]
     if not edges or edges[0] < 1 or any(low >= high for low, high in pairwise(edges)):
         raise ValueError(f"edges is {tuple(edges)}; give ascending lengths from 1 on, for instance (5, 10, 20).")
@@ -171,18 +155,14 @@ def scores_by_length(
         scores = score_texts(
             [hypotheses[index] for index in inside], [references[index] for index in inside], tokenize, rouge=False
         )
-        first = edges[number - 1] + 1 if number else min(1, *(lengths[index] for index in inside))
-        rows.append(
-            {
-                "from": first,
-                "to": edges[number] if number < len(edges) else None,
-                "count": len(inside),
-                "bleu": scores.bleu if max(counted[index] for index in inside) >= _NGRAM else None,
-                "chrf": scores.chrf,
-                "exact_match": scores.exact_match,
-                "token_accuracy": scores.token_accuracy,
-            }
-        )
+        found = [lengths[index] for index in inside]
+        row: Json = {
+            "from": edges[number - 1] + 1 if number else min(1, *found),
+            "to": edges[number] if number < len(edges) else None,
+            "count": len(inside),
+        }
+        row |= {name: getattr(scores, name) for name in LENGTH_METRICS}
+        rows.append(row if max(found) >= _NGRAM else {**row, "bleu": None})
     return rows
 
 
@@ -199,7 +179,7 @@ def length_edges(lengths: Sequence[int]) -> list[int]:
     return list(range(width, top + width, width))
 
 
-def length_table(systems: Mapping[str, Sequence[Mapping[str, Any]]], metrics: Sequence[str] = ("bleu",)) -> str:
+def length_table(systems: Mapping[str, Sequence[Json]], metrics: Sequence[str] = ("bleu",)) -> str:
     """A Markdown table of scores by length.
 
     Args:
@@ -211,16 +191,16 @@ def length_table(systems: Mapping[str, Sequence[Mapping[str, Any]]], metrics: Se
     """
     bins = length_bins(systems, metrics)
     columns = [(system, metric) for system in systems for metric in metrics]
-    names = []
-    for system, metric in columns:
-        parts = ([system] if len(systems) > 1 else []) + ([LENGTH_METRICS[metric][0]] if len(metrics) > 1 else [])
-        names.append(" ".join(parts or [LENGTH_METRICS[metric][0]]))
+    names = [
+        " ".join([system] * (len(systems) > 1) + [LENGTH_METRICS[metric][0]] * (len(metrics) > 1 or len(systems) == 1))
+        for system, metric in columns
+    ]
     rows = []
     for label, found in bins:
-        cells = []
-        for system, metric in columns:
-            value = found[system][metric] if system in found else None
-            cells.append("-" if value is None else LENGTH_METRICS[metric][1].format(value))
+        values = [found[system][metric] if system in found else None for system, metric in columns]
+        cells = [
+            "-" if v is None else LENGTH_METRICS[m][1].format(v) for v, (_, m) in zip(values, columns, strict=True)
+        ]
         rows.append([label, count_label(found), *cells])
     return markdown_table(["length", "texts", *names], rows, "l" + "r" * (1 + len(names))) + "\n"
 
@@ -254,15 +234,3 @@ def _token_accuracy(hypotheses: list[list[str]], references: list[list[str]]) ->
         a == b for said, true in zip(hypotheses, references, strict=True) for a, b in zip(said, true, strict=False)
     )
     return same / total if total else 0.0
-
-
-def _rouge(hypotheses: Sequence[str], references: Sequence[str], use_stemmer: bool) -> dict[str, float]:
-    scorer = require("rouge_score.rouge_scorer").RougeScorer(
-        list(_ROUGE_TYPES), tokenizer=RougeTokenizer(use_stemmer=use_stemmer)
-    )
-    scored = [scorer.score(true, said) for said, true in zip(hypotheses, references, strict=True)]
-    return {name: 100 * _mean([scores[name].fmeasure for scores in scored]) for name in _ROUGE_TYPES}
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

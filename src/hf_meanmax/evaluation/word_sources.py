@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -21,17 +21,14 @@ from hf_meanmax.tokenization import unknown_word_rate as count_unknown
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+    from transformers import PreTrainedModel
 
 VERSION = 1  # of what the controls compute; part of their keys
-
-
 _CHUNK = 4096  # texts that are tokenised and sorted by length together
-
-
 BATCH_NUMBERS = 2**22  # numbers of the largest array of a batch
 
 
-def explain_no_controls(model: SentenceTransformer) -> str | None:
+def explain_no_controls(model: object) -> str | None:
     """Why an encoder has no controls but the majority class, or None if it has."""
     if not is_sentence_transformer(model):
         return f"the word vectors of a {type(model).__name__} are not known, only those of a SentenceTransformer are"
@@ -46,7 +43,7 @@ def explain_no_controls(model: SentenceTransformer) -> str | None:
     return None
 
 
-def transformers_model(model: SentenceTransformer) -> Any:
+def transformers_model(model: SentenceTransformer) -> PreTrainedModel | None:
     """The transformers model in the first module of a SentenceTransformer, or None."""
     from transformers import PreTrainedModel
 
@@ -54,11 +51,11 @@ def transformers_model(model: SentenceTransformer) -> Any:
     return inner if isinstance(inner, PreTrainedModel) else None
 
 
-def unknown_word_rate(model: SentenceTransformer, texts: Iterable[str]) -> float | None:
+def unknown_word_rate(model: object, texts: Iterable[str]) -> float | None:
     """Share, between 0 and 1, of the tokens that are unknown; special tokens do not count.
 
     Args:
-        model: a SentenceTransformer or a tokenizer.
+        model: an encoder, such as a SentenceTransformer, or a tokenizer.
         texts: any texts.
 
     Returns:
@@ -76,12 +73,12 @@ class WordSource:
     A tokenizer's special tokens, `<unk>` among them, are no words.
     """
 
-    def __init__(self, model: SentenceTransformer, device: torch.device | str | None = None):
+    def __init__(self, model: object, device: torch.device | str | None = None):
         reason = explain_no_controls(model)
-        if reason is not None:
+        if reason is not None or not is_sentence_transformer(model):
             raise ValueError(f"This encoder has no such control: {reason}.")
         self.model = model
-        self.inner = transformers_model(model)
+        self.inner = cast("PreTrainedModel", transformers_model(model))
         self.device = self.inner.device if device is None else torch.device(device)
         self.tokenizer = model.tokenizer
         self.dimension = int(model.get_embedding_dimension() or 0)
@@ -89,7 +86,7 @@ class WordSource:
         self.special_ids = np.array(sorted(set(self.tokenizer.all_special_ids)), dtype=np.int64)
 
     @classmethod
-    def of(cls, model: SentenceTransformer | WordSource, device: torch.device | str | None = None) -> WordSource:
+    def of(cls, model: object, device: torch.device | str | None = None) -> WordSource:
         """That of a model; [`make_controls`] gives all its controls the same one, whose table is hashed once."""
         return model if isinstance(model, WordSource) else cls(model, device)
 
@@ -125,7 +122,7 @@ class WordSource:
         number = len(squares) - int((self.special_ids < len(squares)).sum())
         return math.sqrt(float(squares.double().sum()) / max(1, number)) or 1.0
 
-    def key(self, kind: str, seed: int | None, *settings: Any, words_alone: bool = True) -> str:
+    def key(self, kind: str, seed: int | None, *settings: object, words_alone: bool = True) -> str:
         """Identifies a control of this model; unless of `words_alone`, it reads special tokens and modules as well."""
         fingerprint = self.word_fingerprint if words_alone else self.fingerprint
         parts = [VERSION, kind, seed, self.dimension, fingerprint, list(settings)]
@@ -206,7 +203,7 @@ def by_chunks(
     return result
 
 
-def input_tables(inner: Any) -> list[nn.Embedding]:
+def input_tables(inner: PreTrainedModel) -> list[nn.Embedding]:
     """The word table of a transformers model, and the table of special tokens that a model of this package may have."""
     special = getattr(getattr(inner, "embeddings", None), "special_embeddings", None)
     return [inner.get_input_embeddings(), *([] if special is None else [special])]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .figures import new_figure
+from .figures import checked_shares, new_figure
 from .labels import TokenAxis
 
 if TYPE_CHECKING:
@@ -44,14 +44,11 @@ def plot_alignment(source_tokens: Sequence[str], target_tokens: Sequence[str], a
         source_tokens, target_tokens: the N and the T tokens.
         alignment: `(heads, T, N)`, see [`induced_alignment`].
 
-    Returns:
-        A matplotlib figure.
-
     Raises:
         ValueError: an array of another shape, or weights outside 0..1.
         ImportError: matplotlib is not installed.
     """
-    weights = checked_weights(alignment, len(target_tokens), len(source_tokens))
+    weights = _checked(alignment, target_tokens, source_tokens)
     figure = new_figure()
     from matplotlib.collections import LineCollection
 
@@ -142,8 +139,8 @@ def alignment_page(title: str, texts: Sequence[tuple[Sequence[str], Sequence[str
     """
     parts = [_PAGE_HEAD.format(title=html.escape(title))]
     for number, (source, target, alignment, words) in enumerate(texts, 1):
-        weights = checked_weights(alignment, len(target), len(source))
-        colors = [_hex(_color(head, len(weights))) for head in range(len(weights))]
+        weights = _checked(alignment, target, source)
+        colors = [_color(head, len(weights)) for head in range(len(weights))]
         switches = "".join(
             f'<label style="color:{color}"><input type="checkbox" checked data-head="{head}"> head {head + 1}</label> '
             for head, color in enumerate(colors)
@@ -212,19 +209,14 @@ def _lines(weights: np.ndarray) -> list[tuple[int, int, int]]:
     """Head, step and place of each weight that is drawn, the thick ones last."""
     found = np.argwhere(weights >= LEAST_WEIGHT)
     order = np.argsort(weights[tuple(found.T)], kind="stable")
-    return [tuple(map(int, entry)) for entry in found[order]]  # type: ignore[misc]
+    return [(head, step, place) for head, step, place in found[order].tolist()]
 
 
-def _color(head: int, heads: int) -> tuple[float, float, float]:
+def _color(head: int, heads: int) -> str:
     """Of a head: from a palette while that lasts, then round the circle of hues."""
-    if heads > len(_PALETTE):
-        return colorsys.hsv_to_rgb(head / heads, 0.75, 0.8)
-    red, green, blue = (int(_PALETTE[head][i : i + 2], 16) / 255 for i in (0, 2, 4))
-    return red, green, blue
-
-
-def _hex(color: tuple[float, float, float]) -> str:
-    return "#" + "".join(f"{round(255 * part):02x}" for part in color)
+    if heads <= len(_PALETTE):
+        return f"#{_PALETTE[head]}"
+    return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hsv_to_rgb(head / heads, 0.75, 0.8))
 
 
 _PALETTE = (
@@ -232,12 +224,5 @@ _PALETTE = (
 )  # fmt: skip
 
 
-def checked_weights(weights: np.ndarray, steps: int, places: int) -> np.ndarray:
-    """The weights `(heads, steps, places)` as float64, all between 0 and 1."""
-    array = np.asarray(weights, dtype=np.float64)
-    if array.ndim != 3 or array.shape[1:] != (steps, places) or not len(array):
-        raise ValueError(f"The weights have the shape {array.shape}; expected (heads, {steps}, {places}).")
-    is_bad = ~((array >= 0) & (array <= 1 + 1e-5))
-    if is_bad.any():
-        raise ValueError(f"The weights hold {array[is_bad][0]:.3g}; every one must be between 0 and 1.")
-    return array
+def _checked(alignment: np.ndarray, target: Sequence[str], source: Sequence[str]) -> np.ndarray:
+    return checked_shares("alignment", alignment, {"heads": None, "T": len(target), "N": len(source)})

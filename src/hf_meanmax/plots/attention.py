@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from .alignment import checked_weights
-from .figures import new_figure
+from .figures import checked_shares, new_figure
 from .labels import TokenAxis
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def plot_head_maps(tokens: Sequence[str], weights: np.ndarray | Mapping[str, np.
 
 def _with_mean(tokens: Sequence[str], weights: np.ndarray) -> tuple[np.ndarray, list[str]]:
     """The weights with a last row, their mean, where there are several heads; and the names of the rows."""
-    shown = checked_weights(np.asarray(weights)[:, None], 1, len(tokens))[:, 0]
+    shown = checked_shares("weights", weights, {"heads": None, "N": len(tokens)})
     names = [f"head {number}" for number in range(1, len(shown) + 1)]
     if len(shown) == 1:
         return shown, names

@@ -29,12 +29,7 @@ def _label_cells(axes: Axes, names: Sequence[str]) -> None:
         spine.set_visible(False)
 
 
-def plot_correlations(
-    names: Sequence[str],
-    matrix: np.ndarray,
-    lower: np.ndarray | None = None,
-    groups: tuple[str, str] | None = None,
-) -> Figure:
+def plot_correlations(names: Sequence[str], matrix: np.ndarray) -> Figure:
     """Correlations between metrics as a heat map with a number in each cell (Cifka 2018, figure 5.9).
 
     Positive ones are green, negative ones pink, and cells without a value grey.
@@ -43,45 +38,28 @@ def plot_correlations(
         names: K metrics.
         matrix: `(K, K)` correlations, as [`~hf_meanmax.evaluation.correlations.correlation_matrix`] gives them; NaN
             where there is none.
-        lower: `(K, K)` correlations of the same metrics over another group of models, shown below the diagonal, while
-            `matrix` is shown above; the diagonal is left out. By default `matrix` fills both halves.
-        groups: what the models above and below the diagonal are called, for the axes.
-
-    Returns:
-        A matplotlib figure.
 
     Raises:
         ValueError: no name, or a matrix of another shape or with values outside -1..1.
         ImportError: matplotlib is not installed.
     """
     size = len(names)
-    for part in (matrix, matrix if lower is None else lower):
-        if size == 0 or np.shape(part) != (size, size):
-            raise ValueError(f"{size} names need a matrix of {size} rows and columns, got {np.shape(part)}.")
-        if np.nanmax(np.abs(part), initial=0) > 1 + 1e-9:
-            raise ValueError(f"A correlation is {np.nanmax(np.abs(part)):.3g} in size; they are between -1 and 1.")
-    shown = np.array(matrix, dtype=np.float64)
-    if lower is not None:
-        below = np.tril_indices(size, -1)
-        shown[below] = np.asarray(lower)[below]
-        np.fill_diagonal(shown, np.nan)
-
+    if size == 0 or np.shape(matrix) != (size, size):
+        raise ValueError(f"{size} names need a matrix of {size} rows and columns, got {np.shape(matrix)}.")
+    largest = np.nanmax(np.abs(matrix), initial=0)
+    if largest > 1 + 1e-9:
+        raise ValueError(f"A correlation is {largest:.3g} in size; they are between -1 and 1.")
     longest = 0.085 * max(len(name) for name in names)
     figure = new_figure(_CELL * size + longest + 1.6, _CELL * size + longest + 0.6)
     axes = figure.subplots()
     import matplotlib
 
     colors = matplotlib.colormaps["PiYG"].with_extremes(bad="0.8")
-    image = axes.imshow(np.ma.masked_invalid(shown), cmap=colors, vmin=-1, vmax=1)
-    for row in range(size):
-        for column in range(size):
-            value = shown[row, column]
-            if not np.isnan(value):
-                color = "white" if abs(value) > _DARK else "black"
-                axes.text(column, row, _cell_text(value), ha="center", va="center", fontsize=8, color=color)
+    image = axes.imshow(np.ma.masked_invalid(matrix), cmap=colors, vmin=-1, vmax=1)
+    for row, column in np.argwhere(~np.isnan(matrix)):
+        color = "white" if abs(matrix[row, column]) > _DARK else "black"
+        axes.text(column, row, _cell_text(matrix[row, column]), ha="center", va="center", fontsize=8, color=color)
     _label_cells(axes, names)
-    if groups is not None:
-        axes.set_title(f"above the diagonal: {groups[0]}; below: {groups[1]}", fontsize=10)
     figure.colorbar(image, ax=axes, label="Pearson correlation", shrink=min(1.0, 0.6 + 1 / size), pad=0.02)
     return figure
 

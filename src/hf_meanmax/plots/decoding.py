@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .figures import new_figure
+from .figures import checked_shares, new_figure
 from .labels import TokenAxis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
 _ROW = 0.34  # inches
 _MOST_BINS = 64
@@ -30,14 +31,12 @@ def plot_latent_attention(
         row_names: of the L latent rows, for instance `("max", "mean")`.
         per_head: below the mean over the heads, show each head in a panel of its own.
 
-    Returns:
-        A matplotlib figure.
-
     Raises:
         ValueError: no token, an array of another shape, or weights that are no distribution over the rows.
         ImportError: matplotlib is not installed.
     """
-    values = _checked("attentions", attentions, ("heads", "T", "L"), tokens, row_names)
+    _check_tokens(tokens)
+    values = checked_shares("attentions", attentions, {"heads": None, "T": len(tokens), "L": len(row_names)})
     totals = values.sum(axis=2)
     if np.abs(totals - 1).max() > 0.02:
         head, step = np.unravel_index(np.abs(totals - 1).argmax(), totals.shape)
@@ -75,14 +74,12 @@ def plot_latent_gates(tokens: Sequence[str], gates: np.ndarray, row_names: Seque
         gates: `(T, R, d)` of one text and layer, between 0 and 1.
         row_names: of the R gated rows, for instance `("max", "mean")`.
 
-    Returns:
-        A matplotlib figure.
-
     Raises:
         ValueError: no token, an array of another shape, or a gate outside 0..1.
         ImportError: matplotlib is not installed.
     """
-    values = _checked("gates", gates, ("T", "R", "d"), tokens, row_names)
+    _check_tokens(tokens)
+    values = checked_shares("gates", gates, {"T": len(tokens), "R": len(row_names), "d": None})
     steps = np.arange(len(tokens))
     figure = new_figure()
     axis = TokenAxis(tokens)
@@ -121,28 +118,13 @@ def sorted_bins(values: np.ndarray, most: int = _MOST_BINS) -> np.ndarray:
     return np.stack([values[:, part].mean(axis=1) for part in parts])
 
 
-def _add_scale(figure: Figure, image: Any, axes: Sequence[Axes] | np.ndarray, label: str, width: float) -> None:
+def _add_scale(figure: Figure, image: AxesImage, axes: Sequence[Axes] | np.ndarray, label: str, width: float) -> None:
     """The colour bar of a heat map, as wide in a wide figure as in a narrow one."""
     scale = figure.colorbar(image, ax=axes, fraction=0.15 / width, pad=0.1 / width, aspect=4 + 4 * len(axes))
     scale.set_label(label, size=8)
     scale.ax.tick_params(labelsize=8)
 
 
-def _checked(
-    name: str, values: np.ndarray, axes: tuple[str, str, str], tokens: Sequence[str], row_names: Sequence[str]
-) -> np.ndarray:
-    """The values as float64, all between 0 and 1, in an array that fits the tokens and the rows."""
+def _check_tokens(tokens: Sequence[str]) -> None:
     if isinstance(tokens, str) or not len(tokens):
         raise ValueError(f"tokens is {tokens!r}; give a list of what was said at each step, one at least.")
-    array = np.asarray(values, dtype=np.float64)
-    expected = {"T": len(tokens), "L": len(row_names), "R": len(row_names)}
-    fits = array.ndim == 3 and 0 not in array.shape
-    if not fits or any(size != expected.get(axis, size) for axis, size in zip(axes, array.shape, strict=True)):
-        raise ValueError(
-            f"{name} has the shape {array.shape}; {len(tokens)} tokens and the rows {', '.join(row_names) or '(none)'} "
-            f"need ({', '.join(f'{axis}={expected[axis]}' if axis in expected else axis for axis in axes)})."
-        )
-    is_bad = ~((array >= 0) & (array <= 1))
-    if is_bad.any():
-        raise ValueError(f"{name} holds {array[is_bad][0]:.3g}; every value must be between 0 and 1.")
-    return array

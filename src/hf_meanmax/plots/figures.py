@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from hf_meanmax.files import replacing_file
 
@@ -23,6 +27,23 @@ def new_figure(width: float = 6.4, height: float = 4.8) -> Figure:
     except ImportError:
         raise ImportError('Figures need matplotlib: pip install "hf_meanmax[plots]"') from None
     return NewFigure(figsize=(width, height), layout="constrained")
+
+
+def checked_shares(name: str, values: npt.ArrayLike, axes: Mapping[str, int | None]) -> np.ndarray:
+    """The values as float64, all between 0 and 1, in an array of these axes; None is any size but 0.
+
+    Raises:
+        ValueError: an array of another shape, or a value outside 0..1; the message has the name.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    fits = array.ndim == len(axes) and 0 not in array.shape
+    if not fits or any(size not in (None, found) for size, found in zip(axes.values(), array.shape, strict=True)):
+        expected = ", ".join(axis if size is None else f"{axis}={size}" for axis, size in axes.items())
+        raise ValueError(f"{name} has the shape {array.shape}; expected ({expected}).")
+    is_bad = ~((array >= 0) & (array <= 1 + 1e-5))
+    if is_bad.any():
+        raise ValueError(f"{name} holds {array[is_bad][0]:.3g}; every value must be between 0 and 1.")
+    return array
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 150) -> None:

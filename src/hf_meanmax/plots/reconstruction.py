@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from hf_meanmax.metrics import count_label, length_bins, metric_label
+from hf_meanmax.files import Json
+from hf_meanmax.metrics import LENGTH_METRICS, count_label, length_bins
 
 from .figures import new_figure
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 _MARKERS = "os^Dv<>pX*"
 
 
-def plot_by_length(systems: Mapping[str, Sequence[Mapping[str, Any]]], metric: str = "bleu") -> Figure:
+def plot_by_length(systems: Mapping[str, Sequence[Json]], metric: str = "bleu") -> Figure:
     """A score over the length of the text (Zhang, Wu, Li and Zhang, figure 2), one line a system.
 
     Under each bin stands its number of texts.
@@ -25,9 +26,6 @@ def plot_by_length(systems: Mapping[str, Sequence[Mapping[str, Any]]], metric: s
         systems: the rows of [`~hf_meanmax.evaluation.text_scores.scores_by_length`] by the name of the system.
             Systems share a place on the axis where their bins are the same.
         metric: `"bleu"`, `"chrf"`, `"exact_match"` or `"token_accuracy"`.
-
-    Returns:
-        A matplotlib figure.
 
     Raises:
         ValueError: an unknown metric, or no system.
@@ -49,7 +47,7 @@ def plot_by_length(systems: Mapping[str, Sequence[Mapping[str, Any]]], metric: s
     top = 100.0 if metric in ("bleu", "chrf") else 1.0
     axes.set_ylim(0, 1.03 * top)
     axes.set_xlabel("length of the text (tokens)")
-    axes.set_ylabel(metric_label(metric))
+    axes.set_ylabel(LENGTH_METRICS[metric][0])
     axes.grid(axis="y", alpha=0.3)
     if len(systems) > 1:
         axes.legend()

@@ -30,9 +30,6 @@ def plot_systems(
         said: BLEU of each run, by system; systems that do not say again are left out. Empty, and there is no panel.
         label: of the scores.
 
-    Returns:
-        A matplotlib figure.
-
     Raises:
         ValueError: no system.
         ImportError: matplotlib is not installed.

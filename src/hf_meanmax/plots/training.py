@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hf_meanmax.files import Json
 
 from .figures import new_figure
 
@@ -14,15 +16,12 @@ if TYPE_CHECKING:
 _FEW_POINTS = 20  # are shown one by one
 
 
-def plot_training(runs: Mapping[str, Sequence[Mapping[str, Any]]], metrics: Sequence[str]) -> Figure:
+def plot_training(runs: Mapping[str, Sequence[Json]], metrics: Sequence[str]) -> Figure:
     """Metrics of runs over their steps: a panel for each metric, a line for each run that has it.
 
     Args:
         runs: the logs of runs, as [`read_metrics`] gives them, by name.
         metrics: `"loss"`, `"teacher_loss"`, `"validation_bleu"` and whatever else is in the logs.
-
-    Returns:
-        A matplotlib figure.
 
     Raises:
         ValueError: no run, no metric, or a metric that no run has.
@@ -53,5 +52,5 @@ def plot_training(runs: Mapping[str, Sequence[Mapping[str, Any]]], metrics: Sequ
     return figure
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and math.isfinite(value)

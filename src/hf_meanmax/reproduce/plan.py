@@ -8,23 +8,18 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TypeVar, cast
 
 import yaml
 
 from hf_meanmax.evaluation.reconstruction import ReconstructionSettings
 from hf_meanmax.files import Json
 
+Filled = TypeVar("Filled")
 ROWS, TABLE, FIGURE, RUNS, SYSTEM, EXPANDED = "rows.json", "table.md", "systems.png", "runs", "system.json", "expanded"
-
-
 _PLANS = Path(__file__).parent / "plans"
 _PARTS = {"prepare": list, "common": dict, "systems": dict, "evaluate": dict, "reconstruct": dict, "cards": dict}
-
-
 _CARDS = {"folder", "owner", "prefix", "data", "limits", "language", "license"}
-
-
 _EVALUATE = {"tasks": "ten", "controls": "all", "seeds": 3, "any_size": False, "expand": ""}
 
 
@@ -150,7 +145,7 @@ def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
     return Plan(**{**content, "systems": systems, "groups": groups, "written": written})
 
 
-def _with_seeds(name: str, system: Mapping[str, Any], path: Path) -> dict[str, Json]:
+def _with_seeds(name: str, system: Json, path: Path) -> dict[str, Json]:
     """The system, or one for each of its `seeds`."""
     settings = {key: value for key, value in system.items() if key != "seeds"}
     seeds = system.get("seeds")
@@ -169,7 +164,7 @@ def folder_name(name: str) -> str:
     return "-".join("".join(letter if letter.isalnum() else " " for letter in name.lower()).split())
 
 
-def is_finished(plan: Plan, name: str, row: Mapping[str, Any]) -> bool:
+def is_finished(plan: Plan, name: str, row: Json) -> bool:
     return bool(row.get("plan") == plan.written[name])
 
 
@@ -180,18 +175,22 @@ def split_command(command: str) -> list[str]:
     return [*own[words[0]], *words[1:]] if words and words[0] in own else words
 
 
-def as_text(value: Any) -> str:
+def as_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def fill_in(value: Any, folders: Mapping[str, str]) -> Any:
+def fill_in(value: Filled, folders: Mapping[str, str]) -> Filled:
     """`value` with the folders in the places of their names, at any depth."""
+    filled: object = value
     if isinstance(value, str):
+        text = str(value)
         for name, folder in folders.items():
-            value = value.replace(name, folder)
-        return value
-    if isinstance(value, dict):
+            text = text.replace(name, folder)
+        filled = text
+    elif isinstance(value, dict):
         quoted = {name: shlex.quote(folder) for name, folder in folders.items()}
         # A command is cut into its words later, and a folder may have a space in its name.
-        return {key: fill_in(part, quoted if key == "command" else folders) for key, part in value.items()}
-    return [fill_in(part, folders) for part in value] if isinstance(value, list) else value
+        filled = {key: fill_in(part, quoted if key == "command" else folders) for key, part in value.items()}
+    elif isinstance(value, list):
+        filled = [fill_in(part, folders) for part in value]
+    return cast(Filled, filled)

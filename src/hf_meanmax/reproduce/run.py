@@ -31,10 +31,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import FrameType
 
 from filelock import FileLock, Timeout
 
@@ -53,8 +53,6 @@ from .tables import format_mean, read_rows, write_tables
 
 # The command line in a process of its own, in this environment.
 COMMAND = (sys.executable, "-m", "hf_meanmax.commands")
-
-
 PREPARED = "prepared.json"
 
 
@@ -199,14 +197,7 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> Json:
     evaluated = model
     if plan.evaluate["expand"] and is_own_checkpoint(model) and check_checkpoint(model).freeze_word_embeddings:
         evaluated = str(run / EXPANDED)
-        command = [
-            *COMMAND,
-            "expand",
-            model,
-            plan.evaluate["expand"],
-            "--output",
-            evaluated,
-        ]
+        command = [*COMMAND, "expand", model, plan.evaluate["expand"], "--output", evaluated]
         _run(command)
         row["commands"].append(_as_typed(command))
     _run(_evaluation_command(plan, name, evaluated, data, output))
@@ -268,7 +259,7 @@ def _as_typed(command: Sequence[str]) -> str:
     return shlex.join(["python" if part == sys.executable else part for part in command])
 
 
-def _of_training(system: Mapping[str, Any]) -> Json:
+def _of_training(system: Json) -> Json:
     return {key: value for key, value in system.items() if key != "controls"}
 
 
@@ -310,7 +301,7 @@ def _evaluation_command(plan: Plan, name: str, model: str, data: Path, output: P
     return [*command, "--any-size"] if options["any_size"] else command
 
 
-def _says_again(model: str, trained: Mapping[str, Any]) -> bool:
+def _says_again(model: str, trained: Json) -> bool:
     if not is_own_checkpoint(model):
         return False
     config = check_checkpoint(model)
@@ -328,7 +319,7 @@ def _run(command: Sequence[str]) -> None:
     stopped: list[int] = []
     too_early: list[int] = []
 
-    def stop(number: int, frame: Any) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
         stopped.append(number)
         if process is None:
             too_early.append(number)

@@ -6,7 +6,6 @@ import json
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from hf_meanmax.evaluation.markdown import markdown_table, markdown_text
 from hf_meanmax.evaluation.report import RESULTS, Results, write_report
@@ -39,56 +38,52 @@ def write_tables(plan: Plan, output: Path) -> None:
     groups: dict[str, list[str]] = {}
     for name in rows:
         groups.setdefault(plan.groups.get(name, name), []).append(name)
-    tasks = list(dict.fromkeys(task for row in rows.values() for task in row["scores"]))
-    averages = list(dict.fromkeys(name for row in rows.values() for name in row["averages"]))
-    # STSB trains on the vectors.
-    sts = [task for task in tasks if task.startswith("STS") and task != "STSB"]
     results = {name: Results.load(output / folder_name(name)) for name in rows}
-    gains = list(dict.fromkeys(name for one in results.values() for name in one.average_gains))
-    header = ["system", "dimension", *tasks, *(name.replace("_", " ") for name in averages)]
-    header += [f"gain, {name.replace('_', ' ')}" for name in gains]
-    if len(sts) > 1:
-        header.append(f"mean of {', '.join(sts)}")
-    header += ["BLEU", "word for word"]
-    header += ["training tokens", "minutes", "CPU minutes", "tokens/s", "sentences/s", "runs", "prepared files"]
+    # STSB trains on the vectors.
+    tasks = dict.fromkeys(task for row in rows.values() for task in row["scores"])
+    sts = [task for task in tasks if task.startswith("STS") and task != "STSB"]
+    numbers = {name: _numbers(row, results[name], sts) for name, row in rows.items()}
+    columns = list(dict.fromkeys(key for part in zip(*numbers.values(), strict=True) for one in part for key in one))
     lines = []
     for group, names in groups.items():
         is_current = all(is_finished(plan, name, rows[name]) for name in names)
         line = [markdown_text(group if is_current else f"{group} (older settings)")]
-        line.append(format_mean([results[name].model["dimension"] for name in names], 0))
-        for task in tasks:
-            mains = {results[name].tasks[task]["main"] for name in names if task in results[name].tasks}
-            values = [rows[name]["scores"].get(task, {}).get(main) for name in names for main in mains]
-            line.append(format_mean(values, 1 if all(map(is_percentage, mains)) else 3))
-        line += [format_mean([rows[name]["averages"].get(key) for name in names], 1) for key in averages]
-        line += [
-            format_mean([results[name].average_gains.get(key, {}).get("difference") for name in names], 1)
-            for key in gains
-        ]
-        if len(sts) > 1:
-            line.append(format_mean([_mean_of(rows[name]["scores"], sts) for name in names], 3))
-        said = [rows[name].get("reconstruction", {}) for name in names]
-        line += [
-            format_mean([one.get("bleu") for one in said], 1),
-            format_mean([one.get("exact_match") for one in said], 1, 100),
-        ]
-        training = [rows[name]["training"] for name in names]
-        columns = ("tokens", "minutes", "cpu_minutes", "tokens_per_second")
-        line += [format_mean([one.get(key) for one in training], 0) for key in columns]
-        line.append(format_mean([rows[name].get("sentences_per_second") for name in names], 0))
+        for column in columns:
+            found = [part[column] for name in names for part in numbers[name] if column in part]
+            line.append(format_mean([value for value, _ in found], found[0][1] if found else 0))
         # Some, such as word vectors of several threads, come out otherwise each time that they are made.
         files = ["".join(digest[:4] for digest in rows[name].get("prepared", {}).values()) or "?" for name in names]
         is_trained = any("recipe" in plan.systems[name] for name in names)
         lines.append([*line, str(len(names)), ", ".join(dict.fromkeys(files)) if is_trained and plan.prepare else ""])
+    header = ["system", *columns, "runs", "prepared files"]
     with replacing_file(output / TABLE) as file:
         file.write(markdown_table(header, lines, "l" + "r" * (len(header) - 1)) + "\n\n" + _LEGEND)
     write_report(list(results.values()), output)
     _draw(rows, groups, results, output)
 
 
-def _draw(
-    rows: Mapping[str, Any], groups: Mapping[str, Sequence[str]], results: Mapping[str, Results], output: Path
-) -> None:
+def _numbers(row: Json, results: Results, sts: Sequence[str]) -> list[dict[str, tuple[float | None, int]]]:
+    """What the table shows of a system, part by part: by column the number and its digits."""
+    mains = {task: results.tasks[task]["main"] for task in row["scores"] if task in results.tasks}
+    similarities = [row["scores"][task]["pearson"] for task in sts if task in row["scores"]]
+    said, training = row.get("reconstruction", {}), row["training"]
+    share = said.get("exact_match")
+    return [
+        {"dimension": (results.model["dimension"], 0)},
+        {task: (row["scores"][task].get(main), 1 if is_percentage(main) else 3) for task, main in mains.items()},
+        {key.replace("_", " "): (value, 1) for key, value in row["averages"].items()},
+        {f"gain, {key.replace('_', ' ')}": (gain["difference"], 1) for key, gain in results.average_gains.items()},
+        {f"mean of {', '.join(sts)}": (statistics.fmean(similarities) if similarities else None, 3)}
+        if len(sts) > 1
+        else {},
+        {"BLEU": (said.get("bleu"), 1), "word for word": (None if share is None else 100 * share, 1)},
+        {"training tokens": (training.get("tokens"), 0), "minutes": (training.get("minutes"), 0)},
+        {"CPU minutes": (training.get("cpu_minutes"), 0), "tokens/s": (training.get("tokens_per_second"), 0)},
+        {"sentences/s": (row.get("sentences_per_second"), 0)},
+    ]
+
+
+def _draw(rows: Json, groups: Mapping[str, Sequence[str]], results: Mapping[str, Results], output: Path) -> None:
     """The first average that all systems have beside their strongest controls, and BLEU."""
     shared = [
         key for key in next(iter(rows.values()))["averages"] if all(key in row["averages"] for row in rows.values())
@@ -96,35 +91,26 @@ def _draw(
     if not shared:
         return
     average = shared[0]
-    scores = {group: [rows[name]["averages"][average] for name in names] for group, names in groups.items()}
-    gains = {
-        name: one.average_gains[average]["difference"] for name, one in results.items() if average in one.average_gains
-    }
-    controls = {
-        group: [rows[name]["averages"][average] - gains[name] for name in names if name in gains]
-        for group, names in groups.items()
-    }
-    said = {
-        group: [rows[name]["reconstruction"]["bleu"] for name in names if "reconstruction" in rows[name]]
-        for group, names in groups.items()
-    }
-    said = {group: values for group, values in said.items() if values}
+    scores = {name: row["averages"][average] for name, row in rows.items()}
+    known = {name: one.average_gains[average] for name, one in results.items() if average in one.average_gains}
+    controls = {name: scores[name] - gain["difference"] for name, gain in known.items()}
+    said = {name: row["reconstruction"]["bleu"] for name, row in rows.items() if "reconstruction" in row}
+    score_of, control_of, bleu_of = (
+        {group: [values[name] for name in names if name in values] for group, names in groups.items()}
+        for values in (scores, controls, said)
+    )
+    bleu_of = {group: values for group, values in bleu_of.items() if values}
     try:
-        figure = plot_systems(scores, controls, said, average.replace("_", " average of ") + " tasks")
+        figure = plot_systems(score_of, control_of, bleu_of, average.replace("_", " average of ") + " tasks")
     except ImportError as error:
         print(f"No figure: {error}", flush=True)
         return
     save_figure(figure, output / FIGURE)
 
 
-def _mean_of(scores: Mapping[str, Mapping[str, float]], tasks: Sequence[str]) -> float | None:
-    found = [scores[task]["pearson"] for task in tasks if task in scores]
-    return statistics.fmean(found) if found else None
-
-
-def format_mean(values: Sequence[float | None], digits: int, scale: float = 1) -> str:
+def format_mean(values: Sequence[float | None], digits: int) -> str:
     """The mean, and the standard deviation of several; empty where nothing is known."""
-    known = [scale * value for value in values if value is not None]
+    known = [value for value in values if value is not None]
     if not known:
         return ""
     shown = f"{statistics.fmean(known):,.{digits}f}"

@@ -12,7 +12,6 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
 from hf_meanmax.data import Documents
@@ -34,7 +33,7 @@ def score_translator(
     folder: str | os.PathLike[str],
     pairs: Mapping[str, tuple[Sequence[str], Sequence[str]]],
     batch_size: int = 64,
-    known: Mapping[str, Any] | None = None,
+    known: Json | None = None,
 ) -> Json:
     """Cased BLEU (sacrebleu's 13a) of a checkpoint's greedy translations, and what it is.
 
@@ -152,7 +151,7 @@ def compare_translators(
             name: {"rows": scores["heads"] or None, **{key: scores.get(key) for key in metrics}}
             for name, scores in systems.items()
         }
-        names, matrix, _ = correlation_matrix(shown)
+        names, matrix = correlation_matrix(shown)
         save_figure(plot_correlations([name.replace("_", " ") for name in names], matrix), output / FIGURE)
     return systems
 
