@@ -54,54 +54,6 @@ def read_embeddings(
                 raise ValueError(f"{path}: no embeddings can be read from it ({error}).") from error
 
 
-def read_rows(sources: Sequence[str | os.PathLike[str]], rows: np.ndarray, name: str | None = None) -> np.ndarray:
-    """Single rows of what [`read_embeddings`] would stream, `(len(rows), dimension)` float32; int8 is turned back.
-
-    Of .npy files only these rows are read, of other files those that hold one.
-
-    Args:
-        sources: files or folders as [`read_embeddings`] takes them.
-        rows: row numbers over all sources, in any order.
-        name: the tensor or column that holds the embeddings.
-
-    Raises:
-        IndexError: a row that is not there.
-        FileNotFoundError, ValueError: as [`read_embeddings`].
-    """
-    wanted, inverse = np.unique(rows, return_inverse=True)
-    if len(wanted) and wanted[0] < 0:
-        raise IndexError(f"Row {wanted[0]} is asked for; rows count from 0.")
-    found: list[np.ndarray] = []
-    first = done = 0
-    for source in sources:
-        ranges = _int8_ranges(Path(source), dequantize=True)
-        for path in embedding_files(source):
-            try:
-                count = _shape(path, name)[0]
-                upto = int(np.searchsorted(wanted, first + count))
-                if upto > done:
-                    picked = _pick(path, wanted[done:upto] - first, name, "f" if ranges is None else "i")
-                    found.append(picked if ranges is None else dequantize_int8(picked, ranges))
-            except _READ_ERRORS as error:
-                raise ValueError(f"{path}: no embeddings can be read from it ({error}).") from error
-            first, done = first + count, upto
-    if done < len(wanted):
-        raise IndexError(f"Row {wanted[done]:,} is asked for; there are {first:,}.")
-    return np.concatenate(found).astype(np.float32, copy=False)[inverse] if found else np.zeros((0, 0), np.float32)
-
-
-def _pick(path: Path, rows: np.ndarray, name: str | None, kind: str) -> np.ndarray:
-    if path.suffix == ".npy":
-        taken: np.ndarray = _open_npy(path, kind)[rows]
-        return taken
-    found, first = [], 0
-    for batch in _READERS[path.suffix](path, 1024, name, kind):
-        inside = rows[(rows >= first) & (rows < first + len(batch))]
-        found.append(batch[inside - first])
-        first += len(batch)
-    return np.concatenate(found)
-
-
 def count_rows(sources: Sequence[str | os.PathLike[str]], name: str | None = None) -> tuple[int, int]:
     """Rows and numbers a row of what [`read_embeddings`] streams, by the headers of the files.
 

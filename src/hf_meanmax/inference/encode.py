@@ -13,9 +13,9 @@ import json
 import os
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -50,38 +50,40 @@ COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16
 
 AUTO = "auto"
 
+Value = TypeVar("Value")
+
 # Up to so many tokens, texts fill a batch; of longer ones fewer share a forward pass.
 LONG_TEXT = 256
+
+
+def _setting(default: Value, help: str, at_least: int | None = None) -> Value:
+    """A field that is an option of `encode` too."""
+    metadata = {"help": help} if at_least is None else {"help": help, "at_least": at_least}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
 class EncodeSettings:
     """What the files of an encoded corpus depend on, beside the text and the model.
 
-    Args:
-        format: `"npy"`, `"safetensors"` (a tensor named `embeddings`) or `"parquet"` (a column of that name).
-        shard_size: rows of a shard; also the lines that are held in memory at a time.
-        dtype: `"float32"`, `"float16"` or `"int8"` in the files. Int8 vectors cannot be decoded.
-        truncate_dim: keep only the first so many numbers of each vector. Such vectors cannot be decoded.
-        pca: keep so many principal components of each (truncated) vector. Such vectors cannot be decoded.
-        normalize: whether every vector is scaled to unit length, after the two. Such vectors cannot be decoded.
-        fit_rows: the PCA and the ranges of int8 are fitted on so many rows, drawn from the whole corpus.
-        max_length: cut texts at so many tokens; by default at the model's own limit, if it has one.
-        compute_dtype: `"float32"`, `"bfloat16"` or `"float16"` in the model.
+    `compute_dtype="auto"` is bfloat16 where the device multiplies it faster, else float32. A PCA and the ranges of int8
+    are fitted to rows that are drawn from the whole corpus; vectors are normalised after the PCA.
     """
 
-    format: str = "npy"
-    shard_size: int = 16384
-    dtype: str = "float32"
-    truncate_dim: int | None = None
-    pca: int | None = None
-    normalize: bool = False
-    fit_rows: int = 16384
-    max_length: int | None = None
-    compute_dtype: str = "float32"
+    format: Literal["npy", "safetensors", "parquet"] = _setting("npy", "file format of the shards")
+    shard_size: int = _setting(16384, "rows of a shard, held in memory", 1)
+    dtype: Literal["float32", "float16", "int8"] = _setting("float32", "numbers in the shards (int8 cannot be decoded)")
+    truncate_dim: int | None = _setting(None, "keep the first so many numbers (they cannot be decoded then)", 1)
+    pca: int | None = _setting(None, "keep so many principal components (they cannot be decoded then)", 1)
+    normalize: bool = _setting(False, "scale vectors to unit length (they cannot be decoded then)")
+    fit_rows: int = _setting(16384, "lines that the PCA and the ranges of int8 are fitted on", 1)
+    max_length: int | None = _setting(None, "cut texts at so many tokens", 1)
+    compute_dtype: Literal["auto", "float32", "bfloat16", "float16"] = _setting(
+        "float32", "numbers in the model (auto: bfloat16 where the device multiplies it faster)"
+    )
 
     def __post_init__(self) -> None:
-        for name, allowed in (("format", FORMATS), ("dtype", DTYPES), ("compute_dtype", COMPUTE_DTYPES)):
+        for name, allowed in (("format", FORMATS), ("dtype", DTYPES), ("compute_dtype", (AUTO, *COMPUTE_DTYPES))):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(allowed)}.")
         for name in ("shard_size", "truncate_dim", "pca", "fit_rows", "max_length"):
@@ -113,13 +115,6 @@ class EncodeSettings:
                 raise ValueError(f"pca is {self.pca}, the vectors that it would be fitted to have {dimension} numbers.")
             dimension = self.pca
         return dimension
-
-
-def fast_dtype(name: str, device: torch.device) -> str:
-    """The precision that `"auto"` stands for: bfloat16 where the device multiplies it faster, else float32."""
-    if name != AUTO:
-        return name
-    return "bfloat16" if is_bf16_fast(device) else "float32"
 
 
 def encode_corpus(
@@ -163,6 +158,8 @@ def encode_corpus(
         ImportError: scikit-learn is not installed, and a PCA must be fitted.
     """
     settings = settings or EncodeSettings()
+    if settings.compute_dtype == AUTO:
+        settings = replace(settings, compute_dtype="bfloat16" if is_bf16_fast(model.device) else "float32")
     output = Path(output)
     rank, processes = (state.process_index, state.num_processes) if state is not None else (0, 1)
     full = model.get_embedding_dimension()
