@@ -6,7 +6,8 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -15,6 +16,9 @@ from safetensors.numpy import save as safetensors_bytes
 from hf_meanmax.files import Json, replacing_file
 
 from .compression import Compression, dequantize_int8
+
+if TYPE_CHECKING:
+    import pyarrow  # type: ignore[import-untyped]
 
 MANIFEST = "manifest.json"
 COMPRESSION = "compression.safetensors"  # the PCA and the ranges of int8 of an encoded corpus
@@ -162,12 +166,13 @@ def _shape(path: Path, name: str | None) -> tuple[int, ...]:
     return file.metadata.num_rows, first.shape[1]
 
 
-def _pyarrow() -> Any:
+def _pyarrow() -> ModuleType:
     try:
         import pyarrow.parquet  # type: ignore[import-untyped]
     except ImportError:
         raise ImportError('Parquet files need pyarrow: pip install "pyarrow"') from None
-    return pyarrow
+    module: ModuleType = pyarrow
+    return module
 
 
 def write_shard(path: Path, embeddings: np.ndarray) -> None:
@@ -233,7 +238,7 @@ _READERS: dict[str, Callable[[Path, int, str | None, str], Iterator[np.ndarray]]
 }
 
 
-def _choose_column(schema: Any, name: str | None) -> str:
+def _choose_column(schema: pyarrow.Schema, name: str | None) -> str:
     types = _pyarrow().types
     lists = [field.name for field in schema if types.is_list(field.type) or types.is_fixed_size_list(field.type)]
     return _choose(name, lists, "list column")

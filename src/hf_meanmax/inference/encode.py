@@ -14,8 +14,9 @@ import os
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -42,6 +43,7 @@ from .embedding_files import (
 )
 
 if TYPE_CHECKING:
+    from accelerate import PartialState
     from sentence_transformers import SentenceTransformer
     from transformers import PreTrainedTokenizerBase
 
@@ -126,15 +128,15 @@ def encode_corpus(
     pca: PCA | None = None,
     model_name: str = "",
     batch_size: int = 64,
-    state: Any = None,
+    state: PartialState | None = None,
     show_progress: bool = True,
 ) -> Json:
     """Encodes a corpus into shards of a folder; a line is a row, a blank line the row of the empty text.
 
-    Lines are held a shard at a time and encoded in the order of their lengths; the rows of a shard are in the order of
-    the lines. Shards are written to a temporary name and renamed, so those that a killed run has finished are kept and
-    the next run with the same text, model and settings makes the rest. A PCA and the ranges of int8 are fitted once, on
-    rows drawn from the whole corpus with a fixed seed, and kept in `compression.safetensors` before the first shard.
+    Lines are held a shard at a time. Shards are written to a temporary name and renamed, so those that a killed run has
+    finished are kept and the next run with the same text, model and settings makes the rest. A PCA and the ranges of
+    int8 are fitted once, on rows drawn from the whole corpus with a fixed seed, and kept in `compression.safetensors`
+    before the first shard.
 
     Args:
         model: a SentenceTransformer; it is left with the length limit and the precision of the settings.
@@ -157,23 +159,35 @@ def encode_corpus(
             are, or the PCA does not fit the vectors.
         ImportError: scikit-learn is not installed, and a PCA must be fitted.
     """
-    settings = settings or EncodeSettings()
+    settings, output = settings or EncodeSettings(), Path(output)
     if settings.compute_dtype == AUTO:
         settings = replace(settings, compute_dtype="bfloat16" if is_bf16_fast(model.device) else "float32")
-    output = Path(output)
-    rank, processes = (state.process_index, state.num_processes) if state is not None else (0, 1)
-    full = model.get_embedding_dimension()
-    dimension = settings.check_dimension(int(full or 0))
-    if pca is not None and pca.components.shape != (settings.pca, settings.truncate_dim or full):
-        found, wanted = (
-            " to ".join(map(str, pca.components.shape[::-1])),
-            f"{settings.truncate_dim or full} to {settings.pca}",
-        )
-        raise ValueError(f"The PCA goes from {found} numbers; this encoding needs one from {wanted}.")
-    if settings.pca is not None and pca is None:
-        require_pca()
     limit_length(model, settings.max_length)
-    plan = {
+    plan = _plan(model, corpus, settings, pca, model_name)
+    _start(output, plan, state)
+    model.to(COMPUTE_DTYPES[settings.compute_dtype])
+    compression = _fitted_once(model, corpus, output, settings, pca, batch_size, state, show_progress)
+    rows = _encode_shards(model, corpus, output, settings, compression, batch_size, state, show_progress)
+    if state is not None:
+        state.wait_for_everyone()
+    manifest = {**plan, "compression": compression.describe(), "shards": rows, "rows": sum(rows), "complete": True}
+    if state is None or state.is_main_process:
+        write_manifest(output, manifest)
+    return manifest
+
+
+def _plan(
+    model: SentenceTransformer, corpus: Corpus, settings: EncodeSettings, pca: PCA | None, model_name: str
+) -> Json:
+    """What the manifest says before anything is encoded; checks that the settings fit the model."""
+    full = int(model.get_embedding_dimension() or 0)
+    dimension, wanted = settings.check_dimension(full), settings.truncate_dim or full
+    if pca is None and settings.pca is not None:
+        require_pca()
+    elif pca is not None and pca.components.shape != (settings.pca, wanted):
+        found = " to ".join(map(str, pca.components.shape[::-1]))
+        raise ValueError(f"The PCA goes from {found} numbers; this encoding needs one from {wanted} to {settings.pca}.")
+    return {
         "format_version": FORMAT_VERSION,
         "settings": asdict(settings),
         "dimension": dimension,
@@ -181,21 +195,6 @@ def encode_corpus(
         "model": {"name": model_name, **model_fingerprints(model)},
         "given_pca": None if pca is None else pca.fingerprint(),
     }
-    _start(output, plan, state)
-    model.to(COMPUTE_DTYPES[settings.compute_dtype])
-    compression = _fitted_once(model, corpus, output, settings, pca, batch_size, state, show_progress)
-
-    rows = _encode_shards(model, corpus, output, settings, compression, batch_size, (rank, processes), show_progress)
-    if state is not None:
-        state.wait_for_everyone()
-    fitted: Json = {}
-    if compression.pca is not None:
-        fitted["pca"] = compression.pca.fingerprint()
-        fitted["explained_variance_ratio"] = round(compression.pca.explained_variance_ratio, 6)
-    manifest = {**plan, "compression": fitted, "shards": rows, "rows": sum(rows), "complete": True}
-    if rank == 0:
-        write_manifest(output, manifest)
-    return manifest
 
 
 def _encode_shards(
@@ -205,12 +204,11 @@ def _encode_shards(
     settings: EncodeSettings,
     compression: Compression,
     batch_size: int,
-    process: tuple[int, int],
+    state: PartialState | None,
     show_progress: bool,
 ) -> list[int]:
-    """Writes the shards of a process, its rank and the number of processes given, that are not there; returns the rows
-    of all."""
-    rank, processes = process
+    """Writes the shards of this process that are not there; returns the rows of all shards."""
+    rank, processes = (0, 1) if state is None else (state.process_index, state.num_processes)
     dimension = settings.check_dimension(int(model.get_embedding_dimension() or 0))
     rows: list[int] = []
     truncated = 0
@@ -288,16 +286,18 @@ def limit_length(model: SentenceTransformer, max_length: int | None) -> None:
         ) from error
 
 
-def encode_texts(model: SentenceTransformer, texts: list[str], batch_size: int, **options: Any) -> np.ndarray:
+def encode_texts(
+    model: SentenceTransformer, texts: list[str], batch_size: int, truncate_dim: int | None = None
+) -> np.ndarray:
     """`model.encode` in batches that long texts do not swell: `(N, D)`.
 
     Args:
         model: a SentenceTransformer.
         texts: any number of texts.
         batch_size: texts of one forward pass; half as many of those beyond 256 tokens, a quarter beyond 512, and so on.
-        options: further arguments of `encode`.
+        truncate_dim: keep the first so many numbers of each vector; by default as many as the model says.
     """
-    options |= {"show_progress_bar": False, "convert_to_numpy": True}
+    encode = partial(model.encode, show_progress_bar=False, convert_to_numpy=True, truncate_dim=truncate_dim)
     lengths = np.zeros(len(texts))
     # Fewer characters are no more tokens, but for some rare scripts as bytes.
     long = [row for row, text in enumerate(texts) if len(text) > LONG_TEXT]
@@ -305,11 +305,11 @@ def encode_texts(model: SentenceTransformer, texts: list[str], batch_size: int, 
     halvings = np.ceil(np.log2(np.maximum(lengths / LONG_TEXT, 1))).astype(int)
     sizes = np.maximum(1, batch_size >> halvings)
     if len(set(sizes.tolist())) < 2:
-        vectors: np.ndarray = model.encode(texts, batch_size=int(sizes.max(initial=1)), **options)
+        vectors: np.ndarray = encode(texts, batch_size=int(sizes.max(initial=1)))
         return vectors
     # The longest first: too little memory shows at once.
     rows = [np.flatnonzero(sizes == size) for size in np.unique(sizes)]
-    parts = [model.encode([texts[row] for row in part], batch_size=int(sizes[part[0]]), **options) for part in rows]
+    parts = [encode([texts[row] for row in part], batch_size=int(sizes[part[0]])) for part in rows]
     vectors = np.empty((len(texts), parts[0].shape[1]), dtype=parts[0].dtype)
     vectors[np.concatenate(rows)] = np.concatenate(parts)
     return vectors
@@ -328,7 +328,7 @@ def _fitted_once(
     settings: EncodeSettings,
     pca: PCA | None,
     batch_size: int,
-    state: Any,
+    state: PartialState | None,
     show_progress: bool,
 ) -> Compression:
     """What the folder's vectors are compressed with: found in it, or fitted by the first process."""
@@ -406,7 +406,7 @@ def tokenizer_text(tokenizer: PreTrainedTokenizerBase) -> str | None:
     return str(backend.to_str())
 
 
-def _start(output: Path, plan: Json, state: Any) -> None:
+def _start(output: Path, plan: Json, state: PartialState | None) -> None:
     """Makes the folder, or checks that what is in it belongs to this text, model and these settings."""
 
     def prepare() -> None:
@@ -470,7 +470,7 @@ def count_tokens(model: SentenceTransformer, texts: list[str]) -> list[int]:
     return [len(ids) for ids in tokenizer(texts, truncation=False, verbose=False)["input_ids"]]
 
 
-def process_state() -> Any:
+def process_state() -> PartialState:
     """Accelerate's `PartialState` for the processes of a launcher, or for this one alone.
 
     Raises:
@@ -490,7 +490,9 @@ def process_state() -> Any:
     return state
 
 
-def load_encoder(name: str, trust_remote_code: bool = False, device: torch.device | str | None = None) -> Any:
+def load_encoder(
+    name: str, trust_remote_code: bool = False, device: torch.device | str | None = None
+) -> SentenceTransformer:
     """A SentenceTransformer from a folder or from the Hub; a folder of this package is checked first.
 
     Raises:

@@ -187,11 +187,7 @@ def build_index(
     with replacing_folder(output, (INDEX_MANIFEST, INDEX_VECTORS, COMPRESSION, *TEXT_FILES)) as partial:
         if lines is not None and (count := TextStore.write(partial, lines)) != vectors.rows:
             raise ValueError(f"{count:,} sentences for {vectors.rows:,} vectors; there must be one a vector.")
-        if not index.is_trained:
-            fit_rows = min(vectors.rows, max((_ROWS_A_CENTROID + 1) * _clusters(index), 32768))
-            index.train(vectors.draw(fit_rows, settings.seed, 0)[1])
-        for rows, batch in vectors.batches("index"):
-            index.add_with_ids(batch, rows)
+        _fill(index, vectors)
         recall = None
         if factory != "Flat" and recall_queries and index.ntotal > 1:
             recall = _measure_recall(index, vectors, recall_queries)
@@ -244,6 +240,14 @@ class _VectorFiles:
             is_drawn = np.isin(rows, drawn)
             parts.append((rows[is_drawn], batch[is_drawn]))
         return np.concatenate([rows for rows, _ in parts]), np.concatenate([batch for _, batch in parts])
+
+
+def _fill(index: faiss.Index, vectors: _VectorFiles) -> None:
+    if not index.is_trained:
+        fit_rows = min(vectors.rows, max((_ROWS_A_CENTROID + 1) * _clusters(index), 32768))
+        index.train(vectors.draw(fit_rows, vectors.settings.seed, 0)[1])
+    for rows, batch in vectors.batches("index"):
+        index.add_with_ids(batch, rows)
 
 
 def _measure_recall(index: faiss.Index, vectors: _VectorFiles, count: int) -> dict[str, float]:
