@@ -90,14 +90,13 @@ def save_checkpoint(
         TypeError: an encoder alone, or `training_args` that JSON cannot hold.
         ValueError: an unknown `normalize`, or a tokenizer that does not fit the model.
         FileExistsError: `folder` holds files with the names of a checkpoint's, and is no checkpoint of this package.
-        OSError: no permission or no space left; an older checkpoint is untouched.
+        OSError: no permission or no space left.
     """
     if normalize not in NORMALIZATIONS:
         raise ValueError(f'normalize is {normalize!r}; choose None (raw), "rows" or "embedding".')
     _check_model(model, tokenizer, target_tokenizer)
     args_text = None if training_args is None else json.dumps(training_args, indent=2, ensure_ascii=False) + "\n"
-    folder = Path(folder)
-    _check_free(folder)
+    folder = _check_free(Path(folder))
     try:
         with replacing_folder(folder, CHECKPOINT_FILES) as partial:
             with _remote_code(model, remote_code):
@@ -121,16 +120,17 @@ def _write_sentence_transformer(
         (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def _check_free(folder: Path) -> None:
-    """Checks that what a checkpoint would replace in a folder is an older one."""
+def _check_free(folder: Path) -> Path:
+    """The folder; checks that what a checkpoint would replace in it is an older one."""
     if not folder.is_dir() or is_own_checkpoint(folder):
-        return
+        return folder
     taken = sorted(entry.name for entry in folder.iterdir() if is_owned(entry.name, CHECKPOINT_FILES))
     if taken:
         raise FileExistsError(
             f"{folder} is no checkpoint of this package, but has files that one would replace ({', '.join(taken)}); "
             "name another folder."
         )
+    return folder
 
 
 def sentence_transformer_files(config: LatentConfig, tokenizer: PreTrainedTokenizerBase, normalize: str | None) -> Json:

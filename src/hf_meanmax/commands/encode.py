@@ -9,13 +9,12 @@ Rerun the same command to resume an interrupted run.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hf_meanmax.inference.compression import load_pca
 from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
 
-from .options import CorpusOptions, EncoderOptions, OptionParser, one_line_errors, option
+from .options import CorpusOptions, EncoderOptions, option, verb
 
 
 @dataclass
@@ -26,29 +25,25 @@ class EncodeOptions:
     pca_file: str | None = option("take the PCA of another encoding (its compression.safetensors)", None)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the command; `argv` is the command line by default."""
-    description = "Encode text files or a data set to sharded embeddings, one row a line."
-    with one_line_errors("encode"):
-        parser = OptionParser("encode", description, EncoderOptions, CorpusOptions, EncodeOptions, EncodeSettings)
-        parser.set_defaults(compute_dtype="auto")
-        encoder, corpus_options, args, settings = parser.parse(argv)
-        pca = None if args.pca_file is None else load_pca(args.pca_file, settings.pca)
-        if pca is not None:
-            settings = replace(settings, pca=len(pca.components))
-        corpus = corpus_options.open()
-        model, state = encoder.load()
-        manifest = encode_corpus(
-            model,
-            corpus,
-            args.output,
-            settings,
-            pca=pca,
-            model_name=encoder.model,
-            batch_size=encoder.batch_size,
-            state=state,
-        )
-        if state.is_main_process:
-            shape = f"{manifest['rows']:,} rows of {manifest['dimension']}"
-            print(f"{shape} in {len(manifest['shards'])} shards: {args.output}", file=sys.stderr)
-        state.destroy_process_group()
+@verb("encode", compute_dtype="auto")
+def main(encoder: EncoderOptions, corpus_options: CorpusOptions, args: EncodeOptions, settings: EncodeSettings) -> None:
+    """Encode text files or a data set to sharded embeddings, one row a line."""
+    pca = None if args.pca_file is None else load_pca(args.pca_file, settings.pca)
+    if pca is not None:
+        settings = replace(settings, pca=len(pca.components))
+    corpus = corpus_options.open()
+    model, state = encoder.load()
+    manifest = encode_corpus(
+        model,
+        corpus,
+        args.output,
+        settings,
+        pca=pca,
+        model_name=encoder.model,
+        batch_size=encoder.batch_size,
+        state=state,
+    )
+    if state.is_main_process:
+        shape = f"{manifest['rows']:,} rows of {manifest['dimension']}"
+        print(f"{shape} in {len(manifest['shards'])} shards: {args.output}", file=sys.stderr)
+    state.destroy_process_group()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from transformers import HfArgumentParser
 
@@ -168,6 +168,30 @@ def one_line_errors(verb: str) -> Iterator[None]:
         yield
     except (OSError, ValueError, ImportError) as error:
         raise SystemExit(f"hf-meanmax {verb}: {' '.join(str(error).split())}") from error
+
+
+def verb(name: str, **defaults: object) -> Callable[[Callable[..., None]], Callable[[Sequence[str] | None], None]]:
+    """Makes a function of options classes one of a command line (default: the program's), with errors on one line.
+
+    The classes are the types of its arguments; its docstring is the verb's description.
+
+    Args:
+        name: the verb, for usage and errors.
+        defaults: of options, in place of those of their classes.
+    """
+
+    def decorate(run: Callable[..., None]) -> Callable[[Sequence[str] | None], None]:
+        @functools.wraps(run)
+        def main(argv: Sequence[str] | None = None) -> None:
+            classes = [kind for argument, kind in get_type_hints(run).items() if argument != "return"]
+            with one_line_errors(name):
+                parser = OptionParser(name, run.__doc__ or "", *classes)
+                parser.set_defaults(**defaults)
+                run(*parser.parse(argv))
+
+        return main
+
+    return decorate
 
 
 def named_folders(words: Sequence[str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hf_meanmax.data.corpus import Corpus, CorpusLines, open_corpus
+from hf_meanmax.data.corpus import CorpusLines, open_corpus
 from hf_meanmax.evaluation.markdown import markdown_table, markdown_text
 from hf_meanmax.extras import require
 from hf_meanmax.files import replacing_file
@@ -37,12 +37,11 @@ from hf_meanmax.inference.search import Neighbor, SentenceIndex
 from .options import (
     CorpusOptions,
     EncoderOptions,
-    OptionParser,
     count,
-    one_line_errors,
     option,
     positional,
     run_subverb,
+    verb,
 )
 
 
@@ -83,21 +82,18 @@ class QueryOptions:
     trust_remote_code: bool = option("run code that comes with the model", False)
 
 
-def search_index(argv: Sequence[str]) -> None:
-    """Encodes a corpus and indexes its sentences."""
-    with one_line_errors("search index"):
-        classes = (EncoderOptions, CorpusOptions, IndexOptions, IndexSettings, EncodeSettings)
-        parser = OptionParser("search index", "Encode a corpus and index its sentences.", *classes)
-        parser.set_defaults(compute_dtype="auto")
-        encoder, corpus, args, settings, encoding = parser.parse(argv)
-        require("faiss")
-        check_index_output(Path(args.output))
-        _index(args, settings, encoding, encoder, corpus.open())
-
-
-def _index(
-    args: IndexOptions, settings: IndexSettings, encoding: EncodeSettings, encoder: EncoderOptions, corpus: Corpus
+@verb("search index", compute_dtype="auto")
+def search_index(
+    encoder: EncoderOptions,
+    corpus_options: CorpusOptions,
+    args: IndexOptions,
+    settings: IndexSettings,
+    encoding: EncodeSettings,
 ) -> None:
+    """Encode a corpus and index its sentences."""
+    require("faiss")
+    check_index_output(Path(args.output))
+    corpus = corpus_options.open()
     output = Path(args.output)
     embeddings = Path(args.embeddings) if args.embeddings else output.with_name(f".{output.name}.embeddings")
     pca = None
@@ -143,29 +139,27 @@ def _found_encoding(embeddings: Path, asked: EncodeSettings) -> tuple[EncodeSett
     return EncodeSettings(**found["settings"]), pca
 
 
-def search_query(argv: Sequence[str]) -> None:
-    """Prints the nearest sentences of an index."""
-    parser = OptionParser("search query", "Print the nearest sentences of an index.", QueryOptions)
-    with one_line_errors("search query"):
-        (args,) = parser.parse(argv)
-        if args.json and args.markdown:
-            parser.error("argument --markdown: not allowed with argument --json")
-        queries = [*args.queries, *(filter(None, open_corpus(Path(args.file))) if args.file else ())]
-        if not queries and not args.embeddings:
-            raise ValueError("No query: give sentences, --file or --embeddings.")
-        index = SentenceIndex(args.index, args.nprobe, args.ef_search)
-        queries, found = _search(args, index, queries)
-        score = "cosine" if index.settings.metric == "cosine" else "distance"
-        if args.json:
-            table = [
-                {"query": query, "nearest": [{"row": n.row, score: round(n.score, 6), "text": n.text} for n in near]}
-                for query, near in zip(queries, found, strict=True)
-            ]
-            text = json.dumps(table, indent=2, ensure_ascii=False)
-        else:
-            text = format_table(queries, found, args.markdown, score)
-        with replacing_file(args.output) if args.output else nullcontext(sys.stdout) as file:
-            print(text, file=file)
+@verb("search query")
+def search_query(args: QueryOptions) -> None:
+    """Print the nearest sentences of an index."""
+    if args.json and args.markdown:
+        raise ValueError("--markdown and --json exclude each other.")
+    queries = [*args.queries, *(filter(None, open_corpus(Path(args.file))) if args.file else ())]
+    if not queries and not args.embeddings:
+        raise ValueError("No query: give sentences, --file or --embeddings.")
+    index = SentenceIndex(args.index, args.nprobe, args.ef_search)
+    queries, found = _search(args, index, queries)
+    score = "cosine" if index.settings.metric == "cosine" else "distance"
+    if args.json:
+        table = [
+            {"query": query, "nearest": [{"row": n.row, score: round(n.score, 6), "text": n.text} for n in near]}
+            for query, near in zip(queries, found, strict=True)
+        ]
+        text = json.dumps(table, indent=2, ensure_ascii=False)
+    else:
+        text = format_table(queries, found, args.markdown, score)
+    with replacing_file(args.output) if args.output else nullcontext(sys.stdout) as file:
+        print(text, file=file)
 
 
 def _search(args: QueryOptions, index: SentenceIndex, queries: list[str]) -> tuple[list[str], list[list[Neighbor]]]:
