@@ -408,44 +408,42 @@ def tokenizer_text(tokenizer: PreTrainedTokenizerBase) -> str | None:
 
 def _start(output: Path, plan: Json, state: PartialState | None) -> None:
     """Makes the folder, or checks that what is in it belongs to this text, model and these settings."""
-
-    def prepare() -> None:
-        for name in (MANIFEST, COMPRESSION, "shard-*"):
-            for left in output.glob(f".{name}.partial-*"):
-                left.unlink()
-        names = {path.name for path in output.iterdir()} if output.is_dir() else set()
-        # A run that failed before it had encoded anything binds nobody.
-        is_bare = names == {MANIFEST} and not read_manifest(output)["complete"]
-        if not output.exists() or (output.is_dir() and not names) or is_bare:
-            output.mkdir(parents=True, exist_ok=True)
-            write_manifest(output, {**plan, "complete": False})
-            return
-        if not output.is_dir() or not (output / MANIFEST).is_file():
-            raise FileExistsError(f"{output} exists and holds no encoded corpus; name another folder.")
-        found = read_manifest(output)
-        for key, words in (
-            ("input", "another text, or the same file changed since"),
-            ("model", "another model"),
-            ("dimension", "vectors of another size"),
-            ("settings", "other settings"),
-            ("given_pca", "another PCA"),
-        ):
-            before, now = found.get(key), plan[key]
-            if key == "model":
-                # The same model may have moved.
-                before, now = ({k: v for k, v in (m or {}).items() if k != "name"} for m in (before, now))
-            if before != now:
-                detail = f" ({before} there, {now} now)" if key in ("settings", "dimension") else ""
-                raise FileExistsError(
-                    f"{output} holds an encoding of {words}{detail}. Name another folder, or remove this one."
-                )
-
-    if state is None:
-        prepare()
-    else:
-        if state.is_main_process:
-            prepare()
+    if state is None or state.is_main_process:
+        _prepare(output, plan)
+    if state is not None:
         state.wait_for_everyone()
+
+
+def _prepare(output: Path, plan: Json) -> None:
+    for name in (MANIFEST, COMPRESSION, "shard-*"):
+        for left in output.glob(f".{name}.partial-*"):
+            left.unlink()
+    names = {path.name for path in output.iterdir()} if output.is_dir() else set()
+    # A run that failed before it had encoded anything binds nobody.
+    is_bare = names == {MANIFEST} and not read_manifest(output)["complete"]
+    if not output.exists() or (output.is_dir() and not names) or is_bare:
+        output.mkdir(parents=True, exist_ok=True)
+        write_manifest(output, {**plan, "complete": False})
+        return
+    if not output.is_dir() or not (output / MANIFEST).is_file():
+        raise FileExistsError(f"{output} exists and holds no encoded corpus; name another folder.")
+    found = read_manifest(output)
+    for key, words in (
+        ("input", "another text, or the same file changed since"),
+        ("model", "another model"),
+        ("dimension", "vectors of another size"),
+        ("settings", "other settings"),
+        ("given_pca", "another PCA"),
+    ):
+        before, now = found.get(key), plan[key]
+        if key == "model":
+            # The same model may have moved.
+            before, now = ({k: v for k, v in (m or {}).items() if k != "name"} for m in (before, now))
+        if before != now:
+            detail = f" ({before} there, {now} now)" if key in ("settings", "dimension") else ""
+            raise FileExistsError(
+                f"{output} holds an encoding of {words}{detail}. Name another folder, or remove this one."
+            )
 
 
 def count_truncated(model: SentenceTransformer, texts: list[str]) -> int:
