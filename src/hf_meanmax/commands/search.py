@@ -102,7 +102,7 @@ def search_index(
     model, state = encoder.load()
     if state.num_processes > 1:
         raise ValueError("An index is made by one process; encode with several first, and give --embeddings FOLDER.")
-    # Settings that do not fit are told before the corpus is encoded.
+    # Settings that do not fit fail before the corpus is encoded.
     dimension = encoding.check_dimension(int(model.get_embedding_dimension() or 0))
     make_index(sum(1 for _ in CorpusLines(corpus)), dimension, settings)
     for attempt in ("resume", "anew"):
