@@ -27,7 +27,6 @@ from hf_meanmax.inference.embedding_files import (
     count_rows,
     read_embeddings,
     read_manifest,
-    read_rows,
     shard_name,
 )
 from hf_meanmax.inference.encode import EncodeSettings, encode_corpus, encode_texts, load_encoder, weights_fingerprint
@@ -181,7 +180,6 @@ def test_int8(model, expected, text, tmp_path, format):
     inside = (expected >= ranges[0]) & (expected <= ranges[1])
     assert inside.mean() > 0.95
     assert (np.abs(rows - expected)[inside] <= np.broadcast_to(step, rows.shape)[inside] * 0.51 + 1e-6).all()
-    assert np.array_equal(read_rows([output], np.array([229, 3, 3, 60])), rows[[229, 3, 3, 60]])
     assert count_rows([output]) == (230, 32)
     # Five files, with their headers.
     assert shard_bytes(output) < 230 * 32 * 4 / 1.9
@@ -220,16 +218,10 @@ def test_lines_are_drawn_from_the_whole_corpus():
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_single_rows(model, expected, text, tmp_path, format):
+def test_rows_are_counted(model, text, tmp_path, format):
     run(model, str(text), tmp_path / "out", format=format)
-    wanted = np.array([229, 0, 49, 50, 0, 120])
-    assert np.allclose(read_rows([tmp_path / "out"], wanted), expected[wanted], atol=1e-6)
     file = tmp_path / "out" / shard_name(1, FORMATS[format])
-    assert np.allclose(read_rows([file, file], np.array([51, 2])), expected[[51, 52]], atol=1e-6)
     assert count_rows([file, file]) == (100, 32)
-    for row in (-1, 230):
-        with pytest.raises(IndexError, match=f"Row {row}"):
-            read_rows([tmp_path / "out"], np.array([row]))
 
 
 def test_length_limit_is_counted(checkpoint, text, tmp_path, capsys):

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import safe_open
 
 from hf_meanmax.files import Json, replacing_file
@@ -65,7 +65,7 @@ def write_model_card(
     *,
     path: str | os.PathLike[str] | None = None,
     results: Json | None = None,
-    more_figures: Mapping[str, Any] | None = None,
+    more_figures: Mapping[str, object] | None = None,
 ) -> Path:
     """Writes the model card of a checkpoint folder: training data, figures, usage that runs, limits, privacy.
 
@@ -86,8 +86,6 @@ def write_model_card(
         FileNotFoundError, ValueError: the folder is no whole checkpoint.
         ValueError: `results` is no dict.
     """
-    from huggingface_hub import ModelCard
-
     folder, description = Path(folder), description or CardDescription()
     config = check_checkpoint(folder)
     if results is not None and not isinstance(results, dict):
@@ -172,11 +170,9 @@ def _card_data(
     use: Json,
     description: CardDescription,
     model_name: str | None,
-    entries: Sequence[Any],
-) -> Any:
+    entries: Sequence[EvalResult],
+) -> ModelCardData:
     """The front matter of a card."""
-    from huggingface_hub import ModelCardData
-
     classifies, embeds = use["classifies"], config.has_latents
     task = "sentence-similarity" if embeds else "translation"
     return ModelCardData(
@@ -195,7 +191,7 @@ def _card_data(
     )
 
 
-def model_index(results: Json) -> list[Any]:
+def model_index(results: Json) -> list[EvalResult]:
     """The scores of an evaluation as the entries of a card's `model-index`.
 
     Args:
@@ -208,8 +204,6 @@ def model_index(results: Json) -> list[Any]:
     Raises:
         ValueError: `results` is not of an evaluation.
     """
-    from huggingface_hub import EvalResult
-
     if not is_evaluation(results):
         raise ValueError("A model-index is made of an evaluation: the content of the results.json of `evaluate`.")
     entries = []
@@ -253,8 +247,6 @@ def write_model_index(folder: str | os.PathLike[str], results: Json) -> Path:
         FileNotFoundError: there is no card, and the folder is no checkpoint of this package.
         ValueError: the card's metadata cannot be read, or `results` is not of an evaluation.
     """
-    from huggingface_hub import ModelCard
-
     folder = Path(folder)
     target = folder / "README.md"
     entries = model_index(results)
@@ -271,7 +263,7 @@ def write_model_index(folder: str | os.PathLike[str], results: Json) -> Path:
     return target
 
 
-def is_evaluation(results: Any) -> bool:
+def is_evaluation(results: object) -> bool:
     """Whether figures are the content of an evaluation's results.json."""
     return isinstance(results, dict) and {"format_version", "model", "tasks", "scores"} <= set(results)
 
@@ -294,14 +286,12 @@ def _figures(results: Json) -> Json:
     return figures
 
 
-def _with_newer(before: list[Any], newer: list[Any]) -> list[Any]:
+def _with_newer(before: list[EvalResult], newer: list[EvalResult]) -> list[EvalResult]:
     return [entry for entry in before if entry.dataset_type not in _OWN_DATASETS] + newer
 
 
-def _entries_of_card(path: Path) -> tuple[str | None, list[Any]]:
+def _entries_of_card(path: Path) -> tuple[str | None, list[EvalResult]]:
     """The model's name and the entries in the `model-index` of a card, if there is one."""
-    from huggingface_hub import ModelCard
-
     if not path.is_file():
         return None, []
     try:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -60,18 +60,15 @@ def save_checkpoint(
     remote_code: bool = True,
     training_args: Json | None = None,
 ) -> Path:
-    """Writes the one folder that `AutoModel`, the Auto class of the whole model (`AutoModelForSeq2SeqLM`, for RNN-CNN
-    `AutoModelForPreTraining`, for a classifier `AutoModelForSequenceClassification`), `AutoTokenizer` and
+    """Writes the one folder that `AutoModel`, the Auto class of the whole model, `AutoTokenizer` and
     `SentenceTransformer` load.
 
     The folder is written beside `folder` and renamed, so a crash or a full disk leaves an older checkpoint whole; files
     in `folder` that belong to no checkpoint (logs, a README.md) are kept. Weights are safetensors only.
 
-    A translator without a fixed representation has no embedding, and its SentenceTransformer says so when it is asked.
-
-    The SentenceTransformer consists of stock modules, and gives the model's own embedding; the vectors of single tokens
-    are `last_hidden_state` of `AutoModel`. It cuts no text: its limit is the tokenizer's `model_max_length`
-    where one was set, and otherwise none (sentence-transformers' own default would be `max_position_embeddings`).
+    The SentenceTransformer consists of stock modules, and gives the model's own embedding. It cuts no text: its limit
+    is the tokenizer's `model_max_length` where one was set, and otherwise none (sentence-transformers' own default
+    would be `max_position_embeddings`). A translator without a fixed representation says so when it is asked for one.
 
     Args:
         model: an autoencoder with its decoder, or a classifier.
@@ -80,8 +77,8 @@ def save_checkpoint(
         target_tokenizer: the tokenizer of the decoder's texts, for a model with a decoder and
             `separate_vocabularies`; it goes into the sub-folder `target_tokenizer`.
         normalize: what `SentenceTransformer.encode` gives: None is the raw embedding, which `generate` decodes;
-            `"rows"` scales each latent row to unit length, as the released code of the mean-max autoencoder does at
-            encoding time; `"embedding"` scales the whole vector. `pooler_output` stays raw in every case.
+            `"rows"` scales each latent row to unit length, as the released code of the mean-max autoencoder does;
+            `"embedding"` scales the whole vector. `pooler_output` stays raw in every case.
         remote_code: whether the model's code goes into the folder, so that it loads with `trust_remote_code=True`
             where hf_meanmax is not installed.
         training_args: what the run was, as `training_args.json`.
@@ -93,17 +90,13 @@ def save_checkpoint(
         TypeError: an encoder alone, or `training_args` that JSON cannot hold.
         ValueError: an unknown `normalize`, or a tokenizer that does not fit the model.
         FileExistsError: `folder` holds files with the names of a checkpoint's, and is no checkpoint of this package.
-        OSError: no permission or no space left; an older checkpoint is untouched.
+        OSError: no permission or no space left.
     """
     if normalize not in NORMALIZATIONS:
         raise ValueError(f'normalize is {normalize!r}; choose None (raw), "rows" or "embedding".')
-    _check_model(model)
-    config = model.config
-    _check_tokenizers(model, tokenizer, target_tokenizer)
+    _check_model(model, tokenizer, target_tokenizer)
     args_text = None if training_args is None else json.dumps(training_args, indent=2, ensure_ascii=False) + "\n"
-
-    folder = Path(folder)
-    _check_free(folder)
+    folder = _check_free(Path(folder))
     try:
         with replacing_folder(folder, CHECKPOINT_FILES) as partial:
             with _remote_code(model, remote_code):
@@ -111,28 +104,33 @@ def save_checkpoint(
             tokenizer.save_pretrained(partial)
             if target_tokenizer is not None:
                 target_tokenizer.save_pretrained(partial / TARGET_TOKENIZER)
-            for name, content in sentence_transformer_files(config, tokenizer, normalize).items():
-                (partial / name).parent.mkdir(exist_ok=True)
-                (partial / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            _write_sentence_transformer(partial, model.config, tokenizer, normalize)
             if args_text is not None:
                 (partial / "training_args.json").write_text(args_text, encoding="utf-8")
     except SafetensorError as error:
-        raise OSError(
-            f"{folder}: the weights could not be written ({error}); an older checkpoint is untouched."
-        ) from error
+        raise OSError(f"{folder}: the weights could not be written ({error}); an older checkpoint stays.") from error
     return folder
 
 
-def _check_free(folder: Path) -> None:
-    """Checks that what a checkpoint would replace in a folder is an older one."""
+def _write_sentence_transformer(
+    folder: Path, config: LatentConfig, tokenizer: PreTrainedTokenizerBase, normalize: str | None
+) -> None:
+    for name, content in sentence_transformer_files(config, tokenizer, normalize).items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _check_free(folder: Path) -> Path:
+    """The folder; checks that what a checkpoint would replace in it is an older one."""
     if not folder.is_dir() or is_own_checkpoint(folder):
-        return
+        return folder
     taken = sorted(entry.name for entry in folder.iterdir() if is_owned(entry.name, CHECKPOINT_FILES))
     if taken:
         raise FileExistsError(
             f"{folder} is no checkpoint of this package, but has files that one would replace ({', '.join(taken)}); "
             "name another folder."
         )
+    return folder
 
 
 def sentence_transformer_files(config: LatentConfig, tokenizer: PreTrainedTokenizerBase, normalize: str | None) -> Json:
@@ -172,7 +170,9 @@ def sentence_transformer_files(config: LatentConfig, tokenizer: PreTrainedTokeni
     return files
 
 
-def load_checkpoint(folder: str | os.PathLike[str], **kwargs: Any) -> tuple[Any, Any]:
+def load_checkpoint(
+    folder: str | os.PathLike[str], **kwargs: object
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The autoencoder (in evaluation mode) and the tokenizer of a checkpoint folder or of a repository on the Hub.
 
     Args:
@@ -196,7 +196,7 @@ def load_checkpoint(folder: str | os.PathLike[str], **kwargs: Any) -> tuple[Any,
 
 def load_target_tokenizer(
     folder: str | os.PathLike[str], config: LatentConfig, tokenizer: PreTrainedTokenizerBase
-) -> Any:
+) -> PreTrainedTokenizerBase:
     """The tokenizer of what the decoder says: the one in the sub-folder `target_tokenizer` for a model of two
     vocabularies, else `tokenizer` itself."""
     if not config.separate_vocabularies:
@@ -280,7 +280,8 @@ def check_checkpoint(folder: str | os.PathLike[str], encoder_alone: bool = False
     if config.separate_vocabularies and not is_encoder and not _is_classifier(model_class):
         _check_tokenizer_files(folder / TARGET_TOKENIZER, config.vocab_size, "vocab_size")
     modules_file = folder / "modules.json"
-    for entry in _read_json(modules_file):
+    modules: object = _read_json(modules_file)
+    for entry in modules if isinstance(modules, list) else [modules]:
         if not isinstance(entry, dict) or not {"path", "type"} <= set(entry):
             raise ValueError(f"{modules_file}: expected a list of modules with `path` and `type`, found {entry!r}.")
         _read_json(folder / entry["path"] / ("config.json" if entry["path"] else "sentence_bert_config.json"))
@@ -316,14 +317,15 @@ def is_missing_folder(name: str | os.PathLike[str]) -> bool:
     return is_path or (path.parent != Path() and path.parent.is_dir())
 
 
-def _read_json(path: Path) -> Any:
+def _read_json(path: Path) -> Json:
     if not path.is_file():
         raise FileNotFoundError(
             f"{path} is missing: the folder is no whole checkpoint; hf_meanmax.checkpoint.folder.save_checkpoint "
             "writes all of it."
         )
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        content: Json = json.loads(path.read_text(encoding="utf-8"))
+        return content
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is damaged or cut short: expected JSON ({error}).") from None
 
@@ -358,7 +360,7 @@ def full_auto_class(config: LatentConfig) -> str:
     return _whole_classes(config).get(saved, default)
 
 
-def _saved_class(config: LatentConfig) -> Any:
+def _saved_class(config: LatentConfig) -> type[PreTrainedModel]:
     """The class of what a checkpoint with this configuration holds: a whole model, or an encoder alone."""
     saved = (config.architectures or [""])[0]
     return FAMILIES[config.model_type].model_class(saved)
@@ -369,7 +371,7 @@ def _is_classifier(model: PreTrainedModel) -> bool:
     return issubclass(model if isinstance(model, type) else type(model), LatentForSequenceClassification)
 
 
-def _check_weights(folder: Path, config: LatentConfig, model_class: Any) -> None:
+def _check_weights(folder: Path, config: LatentConfig, model_class: type[PreTrainedModel]) -> None:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         files = sorted({folder / name for name in _read_json(index).get("weight_map", {}).values()})
@@ -400,7 +402,10 @@ def _check_weights(folder: Path, config: LatentConfig, model_class: Any) -> None
             raise ValueError(f"{path}: {name!r} is {shape}, expected {expected[name]} by config.json.")
 
 
-def _check_model(model: PreTrainedModel) -> None:
+def _check_model(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, target_tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Checks that a model is a whole one of this package, and that the tokenizers fit it."""
     if not getattr(getattr(model, "config", None), "auto_classes", None):
         raise TypeError(f"save_checkpoint saves models of hf_meanmax; got {type(model).__name__}.")
     names = list(_whole_classes(model.config))
@@ -409,11 +414,6 @@ def _check_model(model: PreTrainedModel) -> None:
             f"The decoder or the classifier is part of a checkpoint; got {type(model).__name__}, expected "
             f"{' or '.join(names)}."
         )
-
-
-def _check_tokenizers(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, target_tokenizer: PreTrainedTokenizerBase
-) -> None:
     config = model.config
     _check_tokenizer(tokenizer, config.input_vocab_size, config)
     if (target_tokenizer is not None) != (config.separate_vocabularies and not _is_classifier(model)):

@@ -9,12 +9,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hf_meanmax.files import is_owned
 
 from .card import write_model_card
 from .folder import CHECKPOINT_FILES, TARGET_TOKENIZER, check_checkpoint
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
 
 
 class HubError(OSError):
@@ -69,19 +72,7 @@ def push(
     api = HfApi(token=token)
     with _hub_errors(api.endpoint, repo_id):
         api.whoami()  # a bad token, or no connection, shows here at once; later calls try for long
-        present = _files_on_hub(api, repo_id, revision) - {".gitattributes"}
-        if present and not exist_ok:
-            raise HubError(
-                f"{repo_id} exists and holds {len(present)} files; give exist_ok (--exist-ok) to replace them, "
-                "or push to another name."
-            )
-        api.create_repo(repo_id, private=private, exist_ok=True)
-        if private and api.model_info(repo_id).private is False:
-            raise HubError(
-                f"{repo_id} was there already and is public; make it private on the Hub, or take another name."
-            )
-        if revision is not None:
-            api.create_branch(repo_id, branch=revision, exist_ok=True)
+        _make_repository(api, repo_id, private, revision, exist_ok)
         commit = api.upload_folder(
             repo_id=repo_id,
             folder_path=folder,
@@ -92,6 +83,21 @@ def push(
             commit_message="Push a checkpoint of hf_meanmax",
         )
     return commit.commit_url
+
+
+def _make_repository(api: HfApi, repo_id: str, private: bool | None, revision: str | None, exist_ok: bool) -> None:
+    """Makes the repository and its branch, if need be, and checks that it may be pushed to."""
+    present = _files_on_hub(api, repo_id, revision) - {".gitattributes"}
+    if present and not exist_ok:
+        raise HubError(
+            f"{repo_id} exists and holds {len(present)} files; give exist_ok (--exist-ok) to replace them, or push to "
+            "another name."
+        )
+    api.create_repo(repo_id, private=private, exist_ok=True)
+    if private and api.model_info(repo_id).private is False:
+        raise HubError(f"{repo_id} was there already and is public; make it private on the Hub, or take another name.")
+    if revision is not None:
+        api.create_branch(repo_id, branch=revision, exist_ok=True)
 
 
 def _put_card(folder: Path, repo_id: str, card: str | os.PathLike[str] | None) -> None:
@@ -112,7 +118,7 @@ def keep_former_card(folder: Path) -> None:
     print(f"the former card is kept as {former}.", file=sys.stderr)
 
 
-def _files_on_hub(api: Any, repo_id: str, revision: str | None) -> set[str]:
+def _files_on_hub(api: HfApi, repo_id: str, revision: str | None) -> set[str]:
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
     try:

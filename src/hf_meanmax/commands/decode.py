@@ -6,7 +6,6 @@ hf-meanmax decode runs/docstrings/model embeddings --output decoded.txt --num_be
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ from hf_meanmax.files import replacing_file
 from hf_meanmax.inference.decode import decode_embeddings
 from hf_meanmax.progress import progress_bar
 
-from .options import OptionParser, count, one_line_errors, option, positional
+from .options import count, option, positional, verb
 
 
 @dataclass
@@ -31,23 +30,22 @@ class DecodeOptions:
     max_length: int | None = count("most tokens of a text; by default the model's bound", None)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the command; `argv` is the command line by default."""
-    with one_line_errors("decode"):
-        from accelerate import PartialState
+@verb("decode")
+def main(args: DecodeOptions) -> None:
+    """Decode embeddings back to text, one line a row."""
+    from accelerate import PartialState
 
-        (args,) = OptionParser("decode", "Decode embeddings back to text, one line a row.", DecodeOptions).parse(argv)
-        model, tokenizer = load_checkpoint(args.model)
-        model.to(PartialState().device)
-        texts = decode_embeddings(
-            model,
-            load_target_tokenizer(args.model, model.config, tokenizer),
-            args.input,
-            batch_size=args.batch_size,
-            name=args.name,
-            num_beams=args.num_beams,
-            max_new_tokens=args.max_length,
-        )
-        with replacing_file(args.output) if args.output else nullcontext(sys.stdout) as file:
-            for text in progress_bar(texts, unit="row", desc="decode", disable=not args.output):
-                print(text, file=file)
+    model, tokenizer = load_checkpoint(args.model)
+    model.to(PartialState().device)
+    texts = decode_embeddings(
+        model,
+        load_target_tokenizer(args.model, model.config, tokenizer),
+        args.input,
+        batch_size=args.batch_size,
+        name=args.name,
+        num_beams=args.num_beams,
+        max_new_tokens=args.max_length,
+    )
+    with replacing_file(args.output) if args.output else nullcontext(sys.stdout) as file:
+        for text in progress_bar(texts, unit="row", desc="decode", disable=not args.output):
+            print(text, file=file)

@@ -14,11 +14,11 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hf_meanmax.checkpoint.card import write_model_index
 from hf_meanmax.evaluation.controls import CONTROL_KINDS
@@ -36,6 +36,9 @@ from hf_meanmax.evaluation.suite import (
 from hf_meanmax.inference.encode import load_encoder
 
 from .options import OptionParser, count, one_line_errors, option, positional
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 
 @dataclass
@@ -80,6 +83,7 @@ def _evaluate(args: EvaluateOptions, command: str) -> None:
         count = write_sentences(args.write_sentences, (text for task in tasks for text in task.sentences()))
         print(f"{count:,} texts: {args.write_sentences}", file=sys.stderr)
         return
+    models: list[tuple[str, Callable[[], EmbeddingFile | SentenceTransformer]]]
     if args.embeddings:
         models = [(Path(args.embeddings).stem, partial(EmbeddingFile, args.embeddings, args.sentences or ""))]
         controls = ["majority"] if controls is None else controls
@@ -133,10 +137,10 @@ def _named(models: Sequence[str]) -> list[tuple[str, str]]:
     return list(zip(names, models, strict=True))
 
 
-def _load_model(model: str, args: EvaluateOptions) -> Any:
+def _load_model(model: str, args: EvaluateOptions) -> SentenceTransformer:
     encoder = load_encoder(model, args.trust_remote_code, args.device)
     if args.truncate_dim is not None:
-        dimension = encoder.get_embedding_dimension()
+        dimension = encoder.get_embedding_dimension() or 0
         if args.truncate_dim > dimension:
             raise ValueError(f"--truncate_dim is {args.truncate_dim}, the vectors of {model} have {dimension} numbers.")
         encoder.truncate_dim = args.truncate_dim
@@ -147,7 +151,7 @@ def _load_model(model: str, args: EvaluateOptions) -> Any:
 def _resumable(cache: str) -> Iterator[None]:
     """Ends an interrupted (Ctrl-C) or terminated program with a line that says how to resume."""
 
-    def interrupt(*unused: Any) -> None:
+    def interrupt(*unused: object) -> None:
         raise KeyboardInterrupt
 
     handles = threading.current_thread() is threading.main_thread()

@@ -5,7 +5,6 @@ hf-meanmax expand runs/mine/model vectors.safetensors --output runs/mine/expande
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +13,7 @@ from hf_meanmax.checkpoint.folder import checkpoint_folder
 from hf_meanmax.data.corpus import open_corpus
 from hf_meanmax.tokenization import unknown_word_rate
 
-from .options import OptionParser, count, one_line_errors, option, positional
+from .options import count, option, positional, verb
 
 
 @dataclass
@@ -31,27 +30,25 @@ class ExpandOptions:
     )
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the command; `argv` is the command line by default."""
-    description = "Add the words of a file of word vectors to a trained model's vocabulary."
-    with one_line_errors("expand"):
-        (args,) = OptionParser("expand", description, ExpandOptions).parse(argv)
-        texts = open_corpus(args.texts, args.encoding_errors) if args.texts else None
-        expansion = expand_checkpoint(
-            args.model, args.vectors, args.output, limit=args.limit, encoding_errors=args.encoding_errors
-        )
-        print(
-            f"{expansion.added:,} words added, {len(expansion.tokenizer):,} in all; "
-            f"{expansion.left_out:,} vectors left out (known, or words that the tokenizer never produces)"
-        )
-        if expansion.quality:
-            print(f"the map: {expansion.quality}")
-        if texts is not None:
-            from transformers import AutoTokenizer
+@verb("expand")
+def main(args: ExpandOptions) -> None:
+    """Add the words of a file of word vectors to a trained model's vocabulary."""
+    texts = open_corpus(args.texts, args.encoding_errors) if args.texts else None
+    expansion = expand_checkpoint(
+        args.model, args.vectors, args.output, limit=args.limit, encoding_errors=args.encoding_errors
+    )
+    print(
+        f"{expansion.added:,} words added, {len(expansion.tokenizer):,} in all; "
+        f"{expansion.left_out:,} vectors left out (known, or words that the tokenizer never produces)"
+    )
+    if expansion.quality:
+        print(f"the map: {expansion.quality}")
+    if texts is not None:
+        from transformers import AutoTokenizer
 
-            for name, tokenizer in (
-                ("before", AutoTokenizer.from_pretrained(checkpoint_folder(args.model))),
-                ("after", expansion.tokenizer),
-            ):
-                unknown = unknown_word_rate(tokenizer, filter(None, texts))
-                print(f"unknown words {name}: {unknown.rate:.2%} of {unknown.total:,}")
+        for name, tokenizer in (
+            ("before", AutoTokenizer.from_pretrained(checkpoint_folder(args.model))),
+            ("after", expansion.tokenizer),
+        ):
+            unknown = unknown_word_rate(tokenizer, filter(None, texts))
+            print(f"unknown words {name}: {unknown.rate:.2%} of {unknown.total:,}")

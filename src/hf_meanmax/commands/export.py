@@ -6,14 +6,13 @@ hf-meanmax export runs/student/model --space teacher --output runs/student/in-te
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from hf_meanmax.inference.teacher_space import in_teacher_space
 
-from .options import OptionParser, one_line_errors, option, positional
+from .options import option, positional, verb
 
 
 @dataclass
@@ -26,14 +25,12 @@ class ExportOptions:
     trust_remote_code: bool = option("run code that comes with the model", False)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the command; `argv` is the command line by default."""
-    description = "Write a student's encoder with its vectors in the space of its teacher."
-    with one_line_errors("export"):
-        (args,) = OptionParser("export", description, ExportOptions).parse(argv)
-        output = Path(args.output)
-        if output.exists() and (not output.is_dir() or os.listdir(output)):
-            raise FileExistsError(f"{output} is there already; name a new folder.")
-        encoder = in_teacher_space(args.model, args.trust_remote_code)
-        encoder.save_pretrained(str(output))
-        print(f"vectors of {encoder.get_embedding_dimension()} numbers, in the teacher's space: {output}")
+@verb("export")
+def main(args: ExportOptions) -> None:
+    """Write a student's encoder with its vectors in the space of its teacher."""
+    output = Path(args.output)
+    if output.exists() and (not output.is_dir() or os.listdir(output)):
+        raise FileExistsError(f"{output} is there already; name a new folder.")
+    encoder = in_teacher_space(args.model, args.trust_remote_code)
+    encoder.save_pretrained(str(output))
+    print(f"vectors of {encoder.get_embedding_dimension()} numbers, in the teacher's space: {output}")

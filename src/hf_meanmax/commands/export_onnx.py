@@ -5,14 +5,13 @@ hf-meanmax export-onnx runs/mine/model
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from hf_meanmax.data.corpus import open_corpus
 from hf_meanmax.inference.onnx_export import TEXTS, export_onnx, onnx_folder
 
-from .options import OptionParser, one_line_errors, option, positional
+from .options import option, positional, verb
 
 
 @dataclass
@@ -25,18 +24,16 @@ class ExportOptions:
     texts: str | None = option("text file: compare with torch on its first 1,000 lines", None)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the command; `argv` is the command line by default."""
-    description = "Write a checkpoint's encoder as ONNX, and check it against torch."
-    with one_line_errors("export-onnx"):
-        (args,) = OptionParser("export-onnx", description, ExportOptions).parse(argv)
-        texts = TEXTS if args.texts is None else list(islice(filter(None, open_corpus(args.texts)), 1000))
-        if not texts:
-            raise ValueError(f"{args.texts} has no text to compare on.")
-        report = export_onnx(args.checkpoint, args.output, int8=args.int8, texts=texts)
-        for name, found in report.items():
-            print(
-                f"{name}: {found['bytes'] / 1e6:.1f} MB; against torch: largest difference "
-                f"{found['largest_difference']:.2g}, least cosine {found['least_cosine']:.5f}"
-            )
-        print(f"written to {onnx_folder(args.checkpoint, args.output)}")
+@verb("export-onnx")
+def main(args: ExportOptions) -> None:
+    """Write a checkpoint's encoder as ONNX, and check it against torch."""
+    texts = TEXTS if args.texts is None else list(islice(filter(None, open_corpus(args.texts)), 1000))
+    if not texts:
+        raise ValueError(f"{args.texts} has no text to compare on.")
+    report = export_onnx(args.checkpoint, args.output, int8=args.int8, texts=texts)
+    for name, found in report.items():
+        print(
+            f"{name}: {found['bytes'] / 1e6:.1f} MB; against torch: largest difference "
+            f"{found['largest_difference']:.2g}, least cosine {found['least_cosine']:.5f}"
+        )
+    print(f"written to {onnx_folder(args.checkpoint, args.output)}")

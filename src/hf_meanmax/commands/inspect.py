@@ -19,7 +19,7 @@ from hf_meanmax.inspection.attention import read_texts, short_names, write_atten
 from hf_meanmax.inspection.decoding import write_inspection
 from hf_meanmax.plots.attention import attention_text
 
-from .options import OptionParser, count, one_line_errors, option, positional, run_subverb
+from .options import count, option, positional, run_subverb, verb
 
 
 @dataclass
@@ -43,40 +43,36 @@ class PoolingOptions:
     color: Literal["auto", "always", "never"] = option("shade words on the terminal", "auto")
 
 
-def inspect_decoding(argv: Sequence[str]) -> None:
-    """Writes what a decoder reads at each step, and prints each text's reconstruction."""
-    with one_line_errors("inspect decoding"):
-        from accelerate import PartialState
+@verb("inspect decoding")
+def inspect_decoding(args: DecodingOptions) -> None:
+    """Show what a decoder reads of the latent rows at each step."""
+    from accelerate import PartialState
 
-        description = "Show what a decoder reads of the latent rows at each step."
-        (args,) = OptionParser("inspect decoding", description, DecodingOptions).parse(argv)
-        model, tokenizer = load_checkpoint(args.checkpoint)
-        model.to(PartialState().device)
-        target_tokenizer = load_target_tokenizer(args.checkpoint, model.config, tokenizer)
-        lines = None if args.positions is None else filter(None, open_corpus(args.positions))
-        records = write_inspection(model, tokenizer, args.text, args.output, args.checkpoint, target_tokenizer, lines)
-        for record in records:
-            print(" ".join(record.reconstruction.splitlines()))
+    model, tokenizer = load_checkpoint(args.checkpoint)
+    model.to(PartialState().device)
+    target_tokenizer = load_target_tokenizer(args.checkpoint, model.config, tokenizer)
+    lines = None if args.positions is None else filter(None, open_corpus(args.positions))
+    records = write_inspection(model, tokenizer, args.text, args.output, args.checkpoint, target_tokenizer, lines)
+    for record in records:
+        print(" ".join(record.reconstruction.splitlines()))
 
 
-def inspect_pooling(argv: Sequence[str]) -> None:
-    """Shows on the terminal which words inner attention reads, and writes a page of it."""
-    with one_line_errors("inspect pooling"):
-        description = "Show which words inner attention reads."
-        (args,) = OptionParser("inspect pooling", description, PoolingOptions).parse(argv)
-        checkpoints, texts = _checkpoints_and_texts(args.what)
-        if args.input is not None:
-            texts += islice(filter(None, open_corpus(args.input)), args.limit)
-        if not texts:
-            raise ValueError("There is no text to show: give texts after the checkpoints, or --input FILE.")
-        read = read_texts(checkpoints, texts)
-        color = args.color == "always" or (args.color == "auto" and sys.stdout.isatty())
-        for text in read:
-            for name, weights in text.weights.items():
-                print(" ".join(filter(None, (name, text.said.get(name)))))
-                print(attention_text(text.tokens, weights, color))
-        if args.output is not None:
-            write_attention(read, args.output, " and ".join(short_names(checkpoints)))
+@verb("inspect pooling")
+def inspect_pooling(args: PoolingOptions) -> None:
+    """Show which words inner attention reads."""
+    checkpoints, texts = _checkpoints_and_texts(args.what)
+    if args.input is not None:
+        texts += islice(filter(None, open_corpus(args.input)), args.limit)
+    if not texts:
+        raise ValueError("There is no text to show: give texts after the checkpoints, or --input FILE.")
+    read = read_texts(checkpoints, texts)
+    color = args.color == "always" or (args.color == "auto" and sys.stdout.isatty())
+    for text in read:
+        for name, weights in text.weights.items():
+            print(" ".join(filter(None, (name, text.said.get(name)))))
+            print(attention_text(text.tokens, weights, color))
+    if args.output is not None:
+        write_attention(read, args.output, " and ".join(short_names(checkpoints)))
 
 
 def _checkpoints_and_texts(words: Sequence[str]) -> tuple[list[str], list[str]]:

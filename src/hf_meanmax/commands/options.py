@@ -14,11 +14,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, NoReturn, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from transformers import HfArgumentParser
 
 from hf_meanmax.data.corpus import Corpus, open_corpus
+from hf_meanmax.hardware import use_all_cores
+from hf_meanmax.inference.encode import load_encoder, process_state
+
+if TYPE_CHECKING:
+    from accelerate import PartialState
+    from sentence_transformers import SentenceTransformer
 
 _METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", bool: "BOOL"}
 
@@ -164,6 +170,30 @@ def one_line_errors(verb: str) -> Iterator[None]:
         raise SystemExit(f"hf-meanmax {verb}: {' '.join(str(error).split())}") from error
 
 
+def verb(name: str, **defaults: object) -> Callable[[Callable[..., None]], Callable[[Sequence[str] | None], None]]:
+    """Makes a function of options classes one of a command line (default: the program's), with errors on one line.
+
+    The classes are the types of its arguments; its docstring is the verb's description.
+
+    Args:
+        name: the verb, for usage and errors.
+        defaults: of options, in place of those of their classes.
+    """
+
+    def decorate(run: Callable[..., None]) -> Callable[[Sequence[str] | None], None]:
+        @functools.wraps(run)
+        def main(argv: Sequence[str] | None = None) -> None:
+            classes = [kind for argument, kind in get_type_hints(run).items() if argument != "return"]
+            with one_line_errors(name):
+                parser = OptionParser(name, run.__doc__ or "", *classes)
+                parser.set_defaults(**defaults)
+                run(*parser.parse(argv))
+
+        return main
+
+    return decorate
+
+
 def named_folders(words: Sequence[str]) -> dict[str, str]:
     """Folders by name, from arguments `NAME=FOLDER` or `FOLDER`, whose name is then the folder's own.
 
@@ -177,6 +207,26 @@ def named_folders(words: Sequence[str]) -> dict[str, str]:
     if len(folders) < len(words):
         raise ValueError(f"The folders need different names, got {', '.join(words)}; give NAME=FOLDER.")
     return folders
+
+
+@dataclass
+class EncoderOptions:
+    """The options of a verb that encodes texts."""
+
+    model: str = positional("a checkpoint folder, or any SentenceTransformer (a folder, or a name on the Hub)")
+    batch_size: int = count("texts of one forward pass; fewer of long ones", 64)
+    trust_remote_code: bool = option("run code that comes with the model", False)
+
+    def load(self) -> tuple[SentenceTransformer, PartialState]:
+        """The SentenceTransformer on this process's device, and the state of the processes.
+
+        Raises:
+            FileNotFoundError, ValueError: as [`~hf_meanmax.inference.encode.load_encoder`].
+        """
+        state = process_state()
+        if state.device.type == "cpu":
+            use_all_cores(int(os.environ.get("LOCAL_WORLD_SIZE", state.num_processes)))
+        return load_encoder(self.model, self.trust_remote_code, state.device), state
 
 
 @dataclass

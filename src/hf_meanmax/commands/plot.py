@@ -5,14 +5,13 @@ hf-meanmax plot runs/a runs/b --metrics loss validation_loss --output training.p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hf_meanmax.plots.figures import save_figure
 from hf_meanmax.plots.training import plot_training
 from hf_meanmax.training.checkpoints import read_metrics
 
-from .options import OptionParser, named_folders, one_line_errors, option, positional
+from .options import named_folders, option, positional, verb
 
 
 @dataclass
@@ -24,10 +23,9 @@ class PlotOptions:
     metrics: list[str] = option("a panel for each of these", ["loss", "validation_loss"])
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the command; `argv` is the command line by default."""
-    with one_line_errors("plot"):
-        (args,) = OptionParser("plot", "Draw what training runs logged, side by side.", PlotOptions).parse(argv)
-        runs = {name: read_metrics(folder) for name, folder in named_folders(args.runs).items()}
-        save_figure(plot_training(runs, args.metrics), args.output)
-        print(args.output)
+@verb("plot")
+def main(args: PlotOptions) -> None:
+    """Draw what training runs logged, side by side."""
+    runs = {name: read_metrics(folder) for name, folder in named_folders(args.runs).items()}
+    save_figure(plot_training(runs, args.metrics), args.output)
+    print(args.output)

@@ -6,13 +6,12 @@ hf-meanmax prepare "news-zh/*.txt.xz" --output news-zh.txt.xz --segment jieba --
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from hf_meanmax.data.cutting import Cutting, cut_corpus
 
-from .options import CorpusOptions, OptionParser, count, one_line_errors, option
+from .options import CorpusOptions, count, option, verb
 
 
 @dataclass
@@ -28,10 +27,8 @@ class PrepareOptions:
     parallel: int = count("number of processes", 1)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the command; `argv` is the command line by default."""
-    description = "Write a corpus as one text a line, cut to a range of lengths."
-    with one_line_errors("prepare"):
-        corpus, args = OptionParser("prepare", description, CorpusOptions, PrepareOptions).parse(argv)
-        settings = Cutting(args.max_length, args.min_length, args.unit, args.segment, args.seed)
-        print(cut_corpus(corpus.open(), args.output, settings, args.parallel))
+@verb("prepare")
+def main(corpus: CorpusOptions, args: PrepareOptions) -> None:
+    """Write a corpus as one text a line, cut to a range of lengths."""
+    settings = Cutting(args.max_length, args.min_length, args.unit, args.segment, args.seed)
+    print(cut_corpus(corpus.open(), args.output, settings, args.parallel))

@@ -6,12 +6,11 @@ hf-meanmax reconstruct runs/docstrings/model held-out.txt --limit 2000 --output 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hf_meanmax.evaluation.reconstruction import ReconstructionSettings, score_checkpoint
 
-from .options import OptionParser, one_line_errors, option, positional
+from .options import option, positional, verb
 
 
 @dataclass
@@ -24,11 +23,8 @@ class ReconstructOptions:
     compare: list[str] = option("output folders of other systems to show beside this one", [])
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the command; `argv` is the command line by default. Prints the scores as JSON."""
-    description = "Score how well held-out sentences come back from their embeddings."
-    with one_line_errors("reconstruct"):
-        parser = OptionParser("reconstruct", description, ReconstructOptions, ReconstructionSettings)
-        args, settings = parser.parse(argv)
-        scores = score_checkpoint(args.checkpoint, args.text, settings, output=args.output, compare=args.compare)
+@verb("reconstruct")
+def main(args: ReconstructOptions, settings: ReconstructionSettings) -> None:
+    """Score how well held-out sentences come back from their embeddings."""
+    scores = score_checkpoint(args.checkpoint, args.text, settings, output=args.output, compare=args.compare)
     print(json.dumps(scores, indent=1, ensure_ascii=False))

@@ -20,7 +20,7 @@ from hf_meanmax.reproduce import translation_table
 from hf_meanmax.reproduce.plan import TABLE, read_plan
 from hf_meanmax.reproduce.run import reproduce
 
-from .options import OptionParser, count, named_folders, one_line_errors, option, positional
+from .options import count, named_folders, option, positional, verb
 
 
 @dataclass
@@ -64,42 +64,36 @@ class TranslationsOptions:
     batch_size: int = count("texts translated together", 64)
 
 
-def run_plan(argv: Sequence[str]) -> None:
-    """Trains and evaluates the systems of a plan, and prints their table."""
-    description = "Train and evaluate a list of systems, and put them into one table."
-    with one_line_errors("reproduce"):
-        (args,) = OptionParser("reproduce", description, ReproduceOptions).parse(argv)
-        plan = read_plan(args.plan, args.data, args.output)
-        failures = reproduce(plan, args.data, args.output, args.only)
-        table = Path(args.output) / TABLE
-        print(table.read_text(encoding="utf-8") if table.is_file() else "")
-        if failures:
-            raise ValueError("failed: " + "; ".join(f"{name}: {error}" for name, error in failures.items()))
+@verb("reproduce")
+def run_plan(args: ReproduceOptions) -> None:
+    """Train and evaluate a list of systems, and put them into one table."""
+    plan = read_plan(args.plan, args.data, args.output)
+    failures = reproduce(plan, args.data, args.output, args.only)
+    table = Path(args.output) / TABLE
+    print(table.read_text(encoding="utf-8") if table.is_file() else "")
+    if failures:
+        raise ValueError("failed: " + "; ".join(f"{name}: {error}" for name, error in failures.items()))
 
 
-def compare_reconstructions(argv: Sequence[str]) -> None:
-    """Writes one table of the reconstructions of several systems."""
-    verb, description = "reproduce compare-reconstructions", "One table of the reconstructions of several systems."
-    with one_line_errors(verb):
-        (args,) = OptionParser(verb, description, ReconstructionsOptions).parse(argv)
-        names = args.names or [system_name(folder) for folder in args.folders]
-        if len(names) != len(args.folders):
-            raise ValueError(f"{len(names)} names for {len(args.folders)} folders; give one each.")
-        systems = {name: read_texts(folder) for name, folder in zip(names, args.folders, strict=True)}
-        if len(systems) < len(names):
-            raise ValueError(f"The systems need different names, got {', '.join(names)}; give --names.")
-        write_table(args.output, systems, args.number, args.seed, args.rows)
+@verb("reproduce compare-reconstructions")
+def compare_reconstructions(args: ReconstructionsOptions) -> None:
+    """One table of the reconstructions of several systems."""
+    names = args.names or [system_name(folder) for folder in args.folders]
+    if len(names) != len(args.folders):
+        raise ValueError(f"{len(names)} names for {len(args.folders)} folders; give one each.")
+    systems = {name: read_texts(folder) for name, folder in zip(names, args.folders, strict=True)}
+    if len(systems) < len(names):
+        raise ValueError(f"The systems need different names, got {', '.join(names)}; give --names.")
+    write_table(args.output, systems, args.number, args.seed, args.rows)
 
 
-def compare_translations(argv: Sequence[str]) -> None:
-    """Writes one table of several translators and of the scores of their representations, and prints it."""
-    verb, description = "reproduce compare-translations", "One table of several translators and their representations."
-    with one_line_errors(verb):
-        (args,) = OptionParser(verb, description, TranslationsOptions).parse(argv)
-        folders = named_folders(args.models)
-        pairs = dict(map(_read_pair, args.pairs))
-        translation_table.compare_translators(folders, pairs, args.output, args.results, args.batch_size)
-        print((Path(args.output) / translation_table.TABLE).read_text(encoding="utf-8"), end="")
+@verb("reproduce compare-translations")
+def compare_translations(args: TranslationsOptions) -> None:
+    """One table of several translators and their representations."""
+    folders = named_folders(args.models)
+    pairs = dict(map(_read_pair, args.pairs))
+    translation_table.compare_translators(folders, pairs, args.output, args.results, args.batch_size)
+    print((Path(args.output) / translation_table.TABLE).read_text(encoding="utf-8"), end="")
 
 
 def _read_pair(text: str) -> tuple[str, tuple[list[str], list[str]]]:
@@ -116,13 +110,11 @@ def _read_pair(text: str) -> tuple[str, tuple[list[str], list[str]]]:
     return name, (texts, references)
 
 
-def compare_evaluations(argv: Sequence[str]) -> None:
-    """Writes one report of several evaluations."""
-    verb, description = "reproduce compare-evaluations", "One report of several evaluations."
-    with one_line_errors(verb):
-        (args,) = OptionParser(verb, description, EvaluationsOptions).parse(argv)
-        for path in write_report([Results.load(path) for path in args.results], args.output):
-            print(path)
+@verb("reproduce compare-evaluations")
+def compare_evaluations(args: EvaluationsOptions) -> None:
+    """One report of several evaluations."""
+    for path in write_report([Results.load(path) for path in args.results], args.output):
+        print(path)
 
 
 COMPARISONS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 import re
@@ -23,7 +24,7 @@ def settings_help(verb: str, arguments: type[RunArguments]) -> str:
     hints = get_type_hints(arguments)
     own = dataclasses.make_dataclass(
         "Settings",
-        [(f.name, hints[f.name], _copied(f)) for f in dataclasses.fields(arguments) if f.name in names],
+        [(f.name, hints[f.name], copy.copy(f)) for f in dataclasses.fields(arguments) if f.name in names],
     )
     family = next(item.default for item in dataclasses.fields(arguments) if item.name == "family")
     config = FAMILIES[str(family)].config
@@ -39,12 +40,6 @@ def settings_help(verb: str, arguments: type[RunArguments]) -> str:
         parser._optionals._remove_action(action)  # `--output_bias false` says it
     parser.usage = f"hf-meanmax {verb} [recipe] [--option value ...]"
     return parser.format_help()
-
-
-def _copied(item: dataclasses.Field[Any]) -> Any:
-    if item.default_factory is not dataclasses.MISSING:
-        return dataclasses.field(default_factory=item.default_factory, metadata=item.metadata)
-    return dataclasses.field(default=item.default, metadata=item.metadata)
 
 
 def _one_type(kind: Any) -> Any:

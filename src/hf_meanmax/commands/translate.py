@@ -6,7 +6,6 @@ hf-meanmax translate runs/en-de/model test.en --output test.out.de --reference t
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ from hf_meanmax.files import replacing_file
 from hf_meanmax.inference.translate import translate_corpus
 from hf_meanmax.progress import progress_bar
 
-from .options import CorpusOptions, OptionParser, count, one_line_errors, option, positional
+from .options import CorpusOptions, count, option, positional, verb
 
 
 @dataclass
@@ -31,32 +30,30 @@ class TranslateOptions:
     num_beams: int = count("beams of the search; 1 is greedy", 1)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the command; `argv` is the command line by default."""
-    with one_line_errors("translate"):
-        from accelerate import PartialState
+@verb("translate")
+def main(args: TranslateOptions, corpus_options: CorpusOptions) -> None:
+    """Translate texts, one line a line."""
+    from accelerate import PartialState
 
-        parser = OptionParser("translate", "Translate texts, one line a line.", TranslateOptions, CorpusOptions)
-        args, corpus_options = parser.parse(argv)
-        corpus = corpus_options.open()
-        references = None
-        if args.reference is not None:
-            references = list(CorpusLines(open_corpus(args.reference, corpus_options.encoding_errors)))
-            texts = sum(1 for _ in CorpusLines(corpus))
-            if texts != len(references):
-                raise ValueError(f"{texts} texts and {len(references)} references; give one reference a text.")
-        model, tokenizer = load_checkpoint(args.model)
-        model.to(PartialState().device)
-        target_tokenizer = load_target_tokenizer(args.model, model.config, tokenizer)
-        translated = translate_corpus(
-            model, tokenizer, target_tokenizer, corpus, batch_size=args.batch_size, num_beams=args.num_beams
-        )
-        translations = []
-        with replacing_file(args.output) if args.output else nullcontext(sys.stdout) as file:
-            for translation in progress_bar(translated, unit="line", desc="translate", disable=not args.output):
-                print(translation, file=file)
-                if references is not None:
-                    translations.append(translation)
-        if references is not None:
-            scores = score_texts(translations, references, "13a", rouge=False)
-            print(f"BLEU {scores.bleu:.2f}, chrF {scores.chrf:.2f} ({scores.signatures['bleu']})", file=sys.stderr)
+    corpus = corpus_options.open()
+    references = None
+    if args.reference is not None:
+        references = list(CorpusLines(open_corpus(args.reference, corpus_options.encoding_errors)))
+        texts = sum(1 for _ in CorpusLines(corpus))
+        if texts != len(references):
+            raise ValueError(f"{texts} texts and {len(references)} references; give one reference a text.")
+    model, tokenizer = load_checkpoint(args.model)
+    model.to(PartialState().device)
+    target_tokenizer = load_target_tokenizer(args.model, model.config, tokenizer)
+    translated = translate_corpus(
+        model, tokenizer, target_tokenizer, corpus, batch_size=args.batch_size, num_beams=args.num_beams
+    )
+    translations = []
+    with replacing_file(args.output) if args.output else nullcontext(sys.stdout) as file:
+        for translation in progress_bar(translated, unit="line", desc="translate", disable=not args.output):
+            print(translation, file=file)
+            if references is not None:
+                translations.append(translation)
+    if references is not None:
+        scores = score_texts(translations, references, "13a", rouge=False)
+        print(f"BLEU {scores.bleu:.2f}, chrF {scores.chrf:.2f} ({scores.signatures['bleu']})", file=sys.stderr)

@@ -9,12 +9,11 @@ pieces of the teacher's vocabulary `--tokenizer wordpiece` leaves no word unknow
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hf_meanmax.training.word_vectors import VectorSettings, train_corpus_vectors
 
-from .options import CorpusOptions, OptionParser, one_line_errors, option
+from .options import CorpusOptions, option, verb
 
 
 @dataclass
@@ -24,11 +23,8 @@ class VectorsOptions:
     output: str = option("a .safetensors file")
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the command; `argv` is the command line by default."""
-    description = "Make word vectors for the frequent words of a corpus."
-    with one_line_errors("vectors"):
-        parser = OptionParser("vectors", description, CorpusOptions, VectorsOptions, VectorSettings)
-        corpus, args, settings = parser.parse(argv)
-        vectors = train_corpus_vectors(corpus.open(), args.output, settings)
-        print(f"{len(vectors):,} words, {vectors.size} dimensions: {args.output}")
+@verb("vectors")
+def main(corpus: CorpusOptions, args: VectorsOptions, settings: VectorSettings) -> None:
+    """Make word vectors for the frequent words of a corpus."""
+    vectors = train_corpus_vectors(corpus.open(), args.output, settings)
+    print(f"{len(vectors):,} words, {vectors.size} dimensions: {args.output}")

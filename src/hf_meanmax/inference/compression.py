@@ -6,7 +6,7 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -100,6 +100,15 @@ class Compression:
     pca: PCA | None = None
     ranges: np.ndarray | None = None
 
+    def describe(self) -> dict[str, object]:
+        """The PCA's hash and the share of the variance that it keeps, for a manifest; empty without one."""
+        if self.pca is None:
+            return {}
+        return {
+            "pca": self.pca.fingerprint(),
+            "explained_variance_ratio": round(self.pca.explained_variance_ratio, 6),
+        }
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a safetensors file."""
         tensors: dict[str, np.ndarray] = {}
@@ -142,13 +151,14 @@ class Compression:
         return cls(pca, ranges)
 
 
-def require_pca() -> Any:
+def require_pca() -> ModuleType:
     """scikit-learn's `decomposition`, by which a PCA is fitted.
 
     Raises:
         ImportError: scikit-learn is not installed, with the command that installs it.
     """
-    return require("sklearn.decomposition")
+    module: ModuleType = require("sklearn.decomposition")
+    return module
 
 
 def check_finite(rows: np.ndarray) -> None:

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -30,7 +30,7 @@ def decode_embeddings(
     *,
     batch_size: int = 64,
     name: str | None = None,
-    **generation: Any,
+    **generation: object,
 ) -> Iterator[str]:
     """The text of each embedding, in order and in constant memory. A line break in a text becomes a space.
 

@@ -6,9 +6,11 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute  # type: ignore[import-untyped]
+import pyarrow.parquet  # type: ignore[import-untyped]
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as safetensors_bytes
 
@@ -201,21 +203,13 @@ def _shape(path: Path, name: str | None) -> tuple[int, ...]:
     if path.suffix == ".safetensors":
         with safe_open(path, framework="pt") as file:
             return tuple(file.get_slice(_choose(name, list(file.keys()), "tensor")).get_shape())
-    file = _pyarrow().parquet.ParquetFile(path)
+    file = pa.parquet.ParquetFile(path)
     column = _choose_column(file.schema_arrow, name)
     kind = file.schema_arrow.field(column).type
-    if _pyarrow().types.is_fixed_size_list(kind):
+    if pa.types.is_fixed_size_list(kind):
         return file.metadata.num_rows, kind.list_size
     first = next(_read_parquet(path, 1, name, "f"), np.zeros((0, 0)))
     return file.metadata.num_rows, first.shape[1]
-
-
-def _pyarrow() -> Any:
-    try:
-        import pyarrow.parquet  # type: ignore[import-untyped]
-    except ImportError:
-        raise ImportError('Parquet files need pyarrow: pip install "pyarrow"') from None
-    return pyarrow
 
 
 def write_shard(path: Path, embeddings: np.ndarray) -> None:
@@ -225,7 +219,6 @@ def write_shard(path: Path, embeddings: np.ndarray) -> None:
         elif path.suffix == ".safetensors":
             file.write(safetensors_bytes({EMBEDDINGS: embeddings}))
         else:
-            pa = _pyarrow()
             values = pa.array(embeddings.reshape(-1))
             column = pa.FixedSizeListArray.from_arrays(values, embeddings.shape[1])
             pa.parquet.write_table(pa.table({EMBEDDINGS: column}), file)
@@ -256,7 +249,6 @@ def _read_safetensors(path: Path, batch_size: int, name: str | None, kind: str) 
 
 
 def _read_parquet(path: Path, batch_size: int, name: str | None, kind: str) -> Iterator[np.ndarray]:
-    pa = _pyarrow()
     file = pa.parquet.ParquetFile(path)
     column = _choose_column(file.schema_arrow, name)
     for batch in file.iter_batches(batch_size=batch_size, columns=[column]):
@@ -281,9 +273,8 @@ _READERS: dict[str, Callable[[Path, int, str | None, str], Iterator[np.ndarray]]
 }
 
 
-def _choose_column(schema: Any, name: str | None) -> str:
-    types = _pyarrow().types
-    lists = [field.name for field in schema if types.is_list(field.type) or types.is_fixed_size_list(field.type)]
+def _choose_column(schema: pa.Schema, name: str | None) -> str:
+    lists = [field.name for field in schema if pa.types.is_list(field.type) or pa.types.is_fixed_size_list(field.type)]
     return _choose(name, lists, "list column")
 
 

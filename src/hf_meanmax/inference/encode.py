@@ -13,9 +13,10 @@ import json
 import os
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -42,6 +43,7 @@ from .embedding_files import (
 )
 
 if TYPE_CHECKING:
+    from accelerate import PartialState
     from sentence_transformers import SentenceTransformer
     from transformers import PreTrainedTokenizerBase
 
@@ -50,38 +52,40 @@ COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16
 
 AUTO = "auto"
 
+Value = TypeVar("Value")
+
 # Up to so many tokens, texts fill a batch; of longer ones fewer share a forward pass.
 LONG_TEXT = 256
+
+
+def _setting(default: Value, help: str, at_least: int | None = None) -> Value:
+    """A field that is an option of `encode` too."""
+    metadata = {"help": help} if at_least is None else {"help": help, "at_least": at_least}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
 class EncodeSettings:
     """What the files of an encoded corpus depend on, beside the text and the model.
 
-    Args:
-        format: `"npy"`, `"safetensors"` (a tensor named `embeddings`) or `"parquet"` (a column of that name).
-        shard_size: rows of a shard; also the lines that are held in memory at a time.
-        dtype: `"float32"`, `"float16"` or `"int8"` in the files. Int8 vectors cannot be decoded.
-        truncate_dim: keep only the first so many numbers of each vector. Such vectors cannot be decoded.
-        pca: keep so many principal components of each (truncated) vector. Such vectors cannot be decoded.
-        normalize: whether every vector is scaled to unit length, after the two. Such vectors cannot be decoded.
-        fit_rows: the PCA and the ranges of int8 are fitted on so many rows, drawn from the whole corpus.
-        max_length: cut texts at so many tokens; by default at the model's own limit, if it has one.
-        compute_dtype: `"float32"`, `"bfloat16"` or `"float16"` in the model.
+    `compute_dtype="auto"` is bfloat16 where the device multiplies it faster, else float32. A PCA and the ranges of int8
+    are fitted to rows that are drawn from the whole corpus; vectors are normalised after the PCA.
     """
 
-    format: str = "npy"
-    shard_size: int = 16384
-    dtype: str = "float32"
-    truncate_dim: int | None = None
-    pca: int | None = None
-    normalize: bool = False
-    fit_rows: int = 16384
-    max_length: int | None = None
-    compute_dtype: str = "float32"
+    format: Literal["npy", "safetensors", "parquet"] = _setting("npy", "file format of the shards")
+    shard_size: int = _setting(16384, "rows of a shard, held in memory", 1)
+    dtype: Literal["float32", "float16", "int8"] = _setting("float32", "numbers in the shards (int8 cannot be decoded)")
+    truncate_dim: int | None = _setting(None, "keep the first so many numbers (they cannot be decoded then)", 1)
+    pca: int | None = _setting(None, "keep so many principal components (they cannot be decoded then)", 1)
+    normalize: bool = _setting(False, "scale vectors to unit length (they cannot be decoded then)")
+    fit_rows: int = _setting(16384, "lines that the PCA and the ranges of int8 are fitted on", 1)
+    max_length: int | None = _setting(None, "cut texts at so many tokens", 1)
+    compute_dtype: Literal["auto", "float32", "bfloat16", "float16"] = _setting(
+        "float32", "numbers in the model (auto: bfloat16 where the device multiplies it faster)"
+    )
 
     def __post_init__(self) -> None:
-        for name, allowed in (("format", FORMATS), ("dtype", DTYPES), ("compute_dtype", COMPUTE_DTYPES)):
+        for name, allowed in (("format", FORMATS), ("dtype", DTYPES), ("compute_dtype", (AUTO, *COMPUTE_DTYPES))):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(allowed)}.")
         for name in ("shard_size", "truncate_dim", "pca", "fit_rows", "max_length"):
@@ -115,13 +119,6 @@ class EncodeSettings:
         return dimension
 
 
-def fast_dtype(name: str, device: torch.device) -> str:
-    """The precision that `"auto"` stands for: bfloat16 where the device multiplies it faster, else float32."""
-    if name != AUTO:
-        return name
-    return "bfloat16" if is_bf16_fast(device) else "float32"
-
-
 def encode_corpus(
     model: SentenceTransformer,
     corpus: Corpus,
@@ -131,15 +128,15 @@ def encode_corpus(
     pca: PCA | None = None,
     model_name: str = "",
     batch_size: int = 64,
-    state: Any = None,
+    state: PartialState | None = None,
     show_progress: bool = True,
 ) -> Json:
     """Encodes a corpus into shards of a folder; a line is a row, a blank line the row of the empty text.
 
-    Lines are held a shard at a time and encoded in the order of their lengths; the rows of a shard are in the order of
-    the lines. Shards are written to a temporary name and renamed, so those that a killed run has finished are kept and
-    the next run with the same text, model and settings makes the rest. A PCA and the ranges of int8 are fitted once, on
-    rows drawn from the whole corpus with a fixed seed, and kept in `compression.safetensors` before the first shard.
+    Lines are held a shard at a time. Shards are written to a temporary name and renamed, so those that a killed run has
+    finished are kept and the next run with the same text, model and settings makes the rest. A PCA and the ranges of
+    int8 are fitted once, on rows drawn from the whole corpus with a fixed seed, and kept in `compression.safetensors`
+    before the first shard.
 
     Args:
         model: a SentenceTransformer; it is left with the length limit and the precision of the settings.
@@ -162,21 +159,35 @@ def encode_corpus(
             are, or the PCA does not fit the vectors.
         ImportError: scikit-learn is not installed, and a PCA must be fitted.
     """
-    settings = settings or EncodeSettings()
-    output = Path(output)
-    rank, processes = (state.process_index, state.num_processes) if state is not None else (0, 1)
-    full = model.get_embedding_dimension()
-    dimension = settings.check_dimension(int(full or 0))
-    if pca is not None and pca.components.shape != (settings.pca, settings.truncate_dim or full):
-        found, wanted = (
-            " to ".join(map(str, pca.components.shape[::-1])),
-            f"{settings.truncate_dim or full} to {settings.pca}",
-        )
-        raise ValueError(f"The PCA goes from {found} numbers; this encoding needs one from {wanted}.")
-    if settings.pca is not None and pca is None:
-        require_pca()
+    settings, output = settings or EncodeSettings(), Path(output)
+    if settings.compute_dtype == AUTO:
+        settings = replace(settings, compute_dtype="bfloat16" if is_bf16_fast(model.device) else "float32")
     limit_length(model, settings.max_length)
-    plan = {
+    plan = _plan(model, corpus, settings, pca, model_name)
+    _start(output, plan, state)
+    model.to(COMPUTE_DTYPES[settings.compute_dtype])
+    compression = _fitted_once(model, corpus, output, settings, pca, batch_size, state, show_progress)
+    rows = _encode_shards(model, corpus, output, settings, compression, batch_size, state, show_progress)
+    if state is not None:
+        state.wait_for_everyone()
+    manifest = {**plan, "compression": compression.describe(), "shards": rows, "rows": sum(rows), "complete": True}
+    if state is None or state.is_main_process:
+        write_manifest(output, manifest)
+    return manifest
+
+
+def _plan(
+    model: SentenceTransformer, corpus: Corpus, settings: EncodeSettings, pca: PCA | None, model_name: str
+) -> Json:
+    """What the manifest says before anything is encoded; checks that the settings fit the model."""
+    full = int(model.get_embedding_dimension() or 0)
+    dimension, wanted = settings.check_dimension(full), settings.truncate_dim or full
+    if pca is None and settings.pca is not None:
+        require_pca()
+    elif pca is not None and pca.components.shape != (settings.pca, wanted):
+        found = " to ".join(map(str, pca.components.shape[::-1]))
+        raise ValueError(f"The PCA goes from {found} numbers; this encoding needs one from {wanted} to {settings.pca}.")
+    return {
         "format_version": FORMAT_VERSION,
         "settings": asdict(settings),
         "dimension": dimension,
@@ -184,21 +195,6 @@ def encode_corpus(
         "model": {"name": model_name, **model_fingerprints(model)},
         "given_pca": None if pca is None else pca.fingerprint(),
     }
-    _start(output, plan, state)
-    model.to(COMPUTE_DTYPES[settings.compute_dtype])
-    compression = _fitted_once(model, corpus, output, settings, pca, batch_size, state, show_progress)
-
-    rows = _encode_shards(model, corpus, output, settings, compression, batch_size, (rank, processes), show_progress)
-    if state is not None:
-        state.wait_for_everyone()
-    fitted: Json = {}
-    if compression.pca is not None:
-        fitted["pca"] = compression.pca.fingerprint()
-        fitted["explained_variance_ratio"] = round(compression.pca.explained_variance_ratio, 6)
-    manifest = {**plan, "compression": fitted, "shards": rows, "rows": sum(rows), "complete": True}
-    if rank == 0:
-        write_manifest(output, manifest)
-    return manifest
 
 
 def _encode_shards(
@@ -208,12 +204,11 @@ def _encode_shards(
     settings: EncodeSettings,
     compression: Compression,
     batch_size: int,
-    process: tuple[int, int],
+    state: PartialState | None,
     show_progress: bool,
 ) -> list[int]:
-    """Writes the shards of a process, its rank and the number of processes given, that are not there; returns the rows
-    of all."""
-    rank, processes = process
+    """Writes the shards of this process that are not there; returns the rows of all shards."""
+    rank, processes = (0, 1) if state is None else (state.process_index, state.num_processes)
     dimension = settings.check_dimension(int(model.get_embedding_dimension() or 0))
     rows: list[int] = []
     truncated = 0
@@ -291,16 +286,18 @@ def limit_length(model: SentenceTransformer, max_length: int | None) -> None:
         ) from error
 
 
-def encode_texts(model: SentenceTransformer, texts: list[str], batch_size: int, **options: Any) -> np.ndarray:
+def encode_texts(
+    model: SentenceTransformer, texts: list[str], batch_size: int, truncate_dim: int | None = None
+) -> np.ndarray:
     """`model.encode` in batches that long texts do not swell: `(N, D)`.
 
     Args:
         model: a SentenceTransformer.
         texts: any number of texts.
         batch_size: texts of one forward pass; half as many of those beyond 256 tokens, a quarter beyond 512, and so on.
-        options: further arguments of `encode`.
+        truncate_dim: keep the first so many numbers of each vector; by default as many as the model says.
     """
-    options |= {"show_progress_bar": False, "convert_to_numpy": True}
+    encode = partial(model.encode, show_progress_bar=False, convert_to_numpy=True, truncate_dim=truncate_dim)
     lengths = np.zeros(len(texts))
     # Fewer characters are no more tokens, but for some rare scripts as bytes.
     long = [row for row, text in enumerate(texts) if len(text) > LONG_TEXT]
@@ -308,11 +305,11 @@ def encode_texts(model: SentenceTransformer, texts: list[str], batch_size: int, 
     halvings = np.ceil(np.log2(np.maximum(lengths / LONG_TEXT, 1))).astype(int)
     sizes = np.maximum(1, batch_size >> halvings)
     if len(set(sizes.tolist())) < 2:
-        vectors: np.ndarray = model.encode(texts, batch_size=int(sizes.max(initial=1)), **options)
+        vectors: np.ndarray = encode(texts, batch_size=int(sizes.max(initial=1)))
         return vectors
     # The longest first: too little memory shows at once.
     rows = [np.flatnonzero(sizes == size) for size in np.unique(sizes)]
-    parts = [model.encode([texts[row] for row in part], batch_size=int(sizes[part[0]]), **options) for part in rows]
+    parts = [encode([texts[row] for row in part], batch_size=int(sizes[part[0]])) for part in rows]
     vectors = np.empty((len(texts), parts[0].shape[1]), dtype=parts[0].dtype)
     vectors[np.concatenate(rows)] = np.concatenate(parts)
     return vectors
@@ -331,7 +328,7 @@ def _fitted_once(
     settings: EncodeSettings,
     pca: PCA | None,
     batch_size: int,
-    state: Any,
+    state: PartialState | None,
     show_progress: bool,
 ) -> Compression:
     """What the folder's vectors are compressed with: found in it, or fitted by the first process."""
@@ -409,46 +406,44 @@ def tokenizer_text(tokenizer: PreTrainedTokenizerBase) -> str | None:
     return str(backend.to_str())
 
 
-def _start(output: Path, plan: Json, state: Any) -> None:
+def _start(output: Path, plan: Json, state: PartialState | None) -> None:
     """Makes the folder, or checks that what is in it belongs to this text, model and these settings."""
-
-    def prepare() -> None:
-        for name in (MANIFEST, COMPRESSION, "shard-*"):
-            for left in output.glob(f".{name}.partial-*"):
-                left.unlink()
-        names = {path.name for path in output.iterdir()} if output.is_dir() else set()
-        # A run that failed before it had encoded anything binds nobody.
-        is_bare = names == {MANIFEST} and not read_manifest(output)["complete"]
-        if not output.exists() or (output.is_dir() and not names) or is_bare:
-            output.mkdir(parents=True, exist_ok=True)
-            write_manifest(output, {**plan, "complete": False})
-            return
-        if not output.is_dir() or not (output / MANIFEST).is_file():
-            raise FileExistsError(f"{output} exists and holds no encoded corpus; name another folder.")
-        found = read_manifest(output)
-        for key, words in (
-            ("input", "another text, or the same file changed since"),
-            ("model", "another model"),
-            ("dimension", "vectors of another size"),
-            ("settings", "other settings"),
-            ("given_pca", "another PCA"),
-        ):
-            before, now = found.get(key), plan[key]
-            if key == "model":
-                # The same model may have moved.
-                before, now = ({k: v for k, v in (m or {}).items() if k != "name"} for m in (before, now))
-            if before != now:
-                detail = f" ({before} there, {now} now)" if key in ("settings", "dimension") else ""
-                raise FileExistsError(
-                    f"{output} holds an encoding of {words}{detail}. Name another folder, or remove this one."
-                )
-
-    if state is None:
-        prepare()
-    else:
-        if state.is_main_process:
-            prepare()
+    if state is None or state.is_main_process:
+        _prepare(output, plan)
+    if state is not None:
         state.wait_for_everyone()
+
+
+def _prepare(output: Path, plan: Json) -> None:
+    for name in (MANIFEST, COMPRESSION, "shard-*"):
+        for left in output.glob(f".{name}.partial-*"):
+            left.unlink()
+    names = {path.name for path in output.iterdir()} if output.is_dir() else set()
+    # A run that failed before it had encoded anything binds nobody.
+    is_bare = names == {MANIFEST} and not read_manifest(output)["complete"]
+    if not output.exists() or (output.is_dir() and not names) or is_bare:
+        output.mkdir(parents=True, exist_ok=True)
+        write_manifest(output, {**plan, "complete": False})
+        return
+    if not output.is_dir() or not (output / MANIFEST).is_file():
+        raise FileExistsError(f"{output} exists and holds no encoded corpus; name another folder.")
+    found = read_manifest(output)
+    for key, words in (
+        ("input", "another text, or the same file changed since"),
+        ("model", "another model"),
+        ("dimension", "vectors of another size"),
+        ("settings", "other settings"),
+        ("given_pca", "another PCA"),
+    ):
+        before, now = found.get(key), plan[key]
+        if key == "model":
+            # The same model may have moved.
+            before, now = ({k: v for k, v in (m or {}).items() if k != "name"} for m in (before, now))
+        if before != now:
+            detail = f" ({before} there, {now} now)" if key in ("settings", "dimension") else ""
+            raise FileExistsError(
+                f"{output} holds an encoding of {words}{detail}. Name another folder, or remove this one."
+            )
 
 
 def count_truncated(model: SentenceTransformer, texts: list[str]) -> int:
@@ -473,7 +468,7 @@ def count_tokens(model: SentenceTransformer, texts: list[str]) -> list[int]:
     return [len(ids) for ids in tokenizer(texts, truncation=False, verbose=False)["input_ids"]]
 
 
-def process_state() -> Any:
+def process_state() -> PartialState:
     """Accelerate's `PartialState` for the processes of a launcher, or for this one alone.
 
     Raises:
@@ -493,7 +488,9 @@ def process_state() -> Any:
     return state
 
 
-def load_encoder(name: str, trust_remote_code: bool = False, device: torch.device | str | None = None) -> Any:
+def load_encoder(
+    name: str, trust_remote_code: bool = False, device: torch.device | str | None = None
+) -> SentenceTransformer:
     """A SentenceTransformer from a folder or from the Hub; a folder of this package is checked first.
 
     Raises:

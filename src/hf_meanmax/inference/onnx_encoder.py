@@ -13,7 +13,6 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -115,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         # Before the work: a folder that is missing shows at once.
         try:
             with open(partial, "wb") as file:
-                vectors: Any = encoder.encode(texts, args.batch_size)
+                vectors = encoder.encode(texts, args.batch_size)
                 np.save(file, vectors)
             os.replace(partial, args.output)
         finally:

@@ -34,7 +34,10 @@ from .encode import unit_rows
 from .onnx_encoder import INT8_MODEL, MODEL, SETTINGS, TOKENIZER, OnnxEncoder
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
+
+# A value of the graph that onnxscript builds; what its operators say of types holds for eager values alone.
+Symbol = Any
 
 ONNX_FOLDER = "onnx"
 REPORT, CODE = "report.json", "encoder.py"
@@ -150,7 +153,7 @@ def _check_vectors(vectors: np.ndarray, expected: np.ndarray, name: str) -> None
 
 @torch.no_grad()
 def _encode(
-    module: Any, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_tokens: int | None
+    module: nn.Module, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_tokens: int | None
 ) -> np.ndarray:
     """What torch gives, a text at a time."""
     limit = {} if max_tokens is None else {"truncation": True, "max_length": max_tokens}
@@ -161,7 +164,7 @@ def _encode(
 class _Exported(nn.Module):
     """Ids and mask `(B, N)` -> the sentence embedding, normalised as the checkpoint's SentenceTransformer does."""
 
-    def __init__(self, encoder: Any, normalize: str | None) -> None:
+    def __init__(self, encoder: PreTrainedModel, normalize: str | None) -> None:
         super().__init__()
         self.encoder = encoder
         self.normalize = normalize
@@ -190,11 +193,13 @@ def _(
     return inputs.new_empty(inputs.shape[0], inputs.shape[1], w.shape[0] * hidden_size)
 
 
-def _translate_recurrent(inputs: Any, lengths: Any, w: Any, r: Any, b: Any, hidden_size: int, is_lstm: bool) -> Any:
+def _translate_recurrent(
+    inputs: Symbol, lengths: Symbol, w: Symbol, r: Symbol, b: Symbol, hidden_size: int, is_lstm: bool
+) -> Symbol:
     """ONNX's LSTM or GRU, which stops each row at its length and reads it backwards from there."""
     from onnxscript import opset20
 
-    op: Any = opset20
+    op: Symbol = opset20
     directions = "bidirectional" if w.shape[0] == 2 else "forward"
     options = {"hidden_size": hidden_size, "direction": directions}
     steps_first = op.Transpose(inputs, perm=[1, 0, 2])
@@ -230,7 +235,7 @@ class _OnnxLayer(nn.Module):
             )
         )
 
-    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor, **kwargs: object) -> torch.Tensor:
         lengths = attention_mask.sum(dim=1)
         states: torch.Tensor = _recurrent(
             hidden_states, lengths, self.w, self.r, self.b, self.hidden_size, self.is_lstm
@@ -248,14 +253,16 @@ def _exportable(module: _Exported) -> _Exported:
     return module.eval()
 
 
-def _write_model(module: nn.Module, batch: Any, path: Path) -> None:
+def _write_model(module: nn.Module, batch: BatchEncoding, path: Path) -> None:
     dims = {0: torch.export.Dim("texts"), 1: torch.export.Dim("tokens")}
     with _silence():
-        program: Any = torch.onnx.export(
+        program = torch.onnx.export(
             module, (batch["input_ids"], batch["attention_mask"]), dynamo=True, dynamic_shapes=(dims, dims),
             opset_version=_OPSET, input_names=["input_ids", "attention_mask"], output_names=["sentence_embedding"],
             custom_translation_table={torch.ops.hf_meanmax.recurrent.default: _translate_recurrent}, verbose=False,
         )  # fmt: skip
+        if program is None:
+            raise RuntimeError("torch gave no ONNX program.")
         program.save(str(path))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,7 +23,7 @@ def reconstruct(
     texts: Sequence[str],
     batch_size: int = 256,
     show_progress: bool = False,
-    **generation: Any,
+    **generation: object,
 ) -> list[list[int]]:
     """Generated token ids of each text, without special tokens, in the order of the texts.
 

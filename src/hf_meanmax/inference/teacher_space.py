@@ -29,7 +29,7 @@ def in_teacher_space(folder: str | os.PathLike[str], trust_remote_code: bool = F
             f"{os.fspath(folder)} has no map to a teacher's space: it was trained without a teacher, or with "
             "`--teacher_head false`, and then its own vectors are in that space."
         )
-    encoder: SentenceTransformer = load_encoder(os.fspath(folder), trust_remote_code)
+    encoder = load_encoder(os.fspath(folder), trust_remote_code)
     dense = Dense(
         head.in_features,
         head.out_features,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hf_meanmax.data.corpus import Corpus, CorpusLines
 
@@ -23,7 +23,7 @@ def translate_corpus(
     corpus: Corpus,
     *,
     batch_size: int = 64,
-    **generation: Any,
+    num_beams: int = 1,
 ) -> Iterator[str]:
     """The translation of each line, in order and in constant memory; a blank line stays blank.
 
@@ -32,12 +32,12 @@ def translate_corpus(
         tokenizer, target_tokenizer: of the source and of the target.
         corpus: the texts, whole; none is cut.
         batch_size: texts translated together; fewer of long ones.
-        generation: arguments of `generate`, for instance `num_beams`.
+        num_beams: beams of the search; 1 is greedy.
     """
     lines = iter(CorpusLines(corpus))
     while block := list(islice(lines, _LINES)):
         texts = [line for line in block if line]
-        generated = reconstruct(model, tokenizer, texts, batch_size, **generation)
+        generated = reconstruct(model, tokenizer, texts, batch_size, num_beams=num_beams)
         translations = iter(target_tokenizer.batch_decode(generated, skip_special_tokens=True))
         for line in block:
             yield " ".join(next(translations).splitlines()) if line else ""

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -27,7 +27,7 @@ from hf_meanmax.plots.figures import save_figure
 from .decoding import inner_attention_weights, token_texts
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 ATTENTION_FILE = "attention.json"
 ATTENTION_PAGE = "attention.html"
@@ -64,7 +64,7 @@ def read_texts(checkpoints: Sequence[str | os.PathLike[str]], texts: Sequence[st
     return [ReadText("", *entry) for entry in zip(cut, weights, said, strict=True)]
 
 
-def _load(path: Path) -> tuple[Any, Any, Any]:
+def _load(path: Path) -> tuple[PreTrainedModel, PreTrainedModel | None, PreTrainedTokenizerBase]:
     """Encoder, classifier of single texts (or None) and tokenizer of a checkpoint."""
     from accelerate import PartialState
     from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
@@ -78,7 +78,7 @@ def _load(path: Path) -> tuple[Any, Any, Any]:
 
 
 @torch.no_grad()
-def _label(classifier: Any, tokenizer: PreTrainedTokenizerBase, text: str) -> str:
+def _label(classifier: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str) -> str:
     logits = classifier(**tokenizer([text], return_tensors="pt").to(classifier.device)).logits[0].float()
     if classifier.config.problem_type == "regression":
         return f"{logits[0].item():.2f}"

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -120,7 +120,7 @@ def record_decoding(
 
 @torch.no_grad()
 def inner_attention_weights(
-    encoder: Any, tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], batch_size: int = 64
+    encoder: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], batch_size: int = 64
 ) -> Iterator[np.ndarray]:
     """The weights `(L, N)` of each text's tokens in the rows of an encoder's inner attention.
 
@@ -258,8 +258,9 @@ def _numbers(record: DecodingRecord, gated_rows: Sequence[str]) -> Json:
     return numbers
 
 
-def _rounded(values: np.ndarray) -> Any:
-    return values.astype(np.float64).round(6).tolist()
+def _rounded(values: np.ndarray) -> list[object]:
+    rounded: list[object] = values.astype(np.float64).round(6).tolist()
+    return rounded
 
 
 def _draw(record: DecodingRecord, config: LatentConfig, folder: Path, name: str) -> None:

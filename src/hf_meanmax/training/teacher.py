@@ -63,7 +63,7 @@ def load_teacher(args: PretrainArguments, device: torch.device | str | None) -> 
     Raises:
         FileNotFoundError, ValueError: no such encoder, or one without a fixed representation.
     """
-    teacher: SentenceTransformer = load_encoder(args.teacher, device=device)
+    teacher = load_encoder(args.teacher, device=device)
     if args.teacher_prompt:
         teacher.prompts = {**teacher.prompts, "teacher": args.teacher_prompt}
         teacher.default_prompt_name = "teacher"

@@ -1,0 +1,274 @@
+"""A faiss index of embeddings and their sentences in a folder, with its recall, which is measured as it is built."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from hf_meanmax.extras import require
+from hf_meanmax.files import Json, replacing_folder
+from hf_meanmax.progress import progress_bar
+
+from .embedding_files import COMPRESSION, count_rows, read_embeddings, read_manifest
+from .encode import EncodeSettings, unit_rows
+from .text_store import TEXT_FILES, TextStore
+
+if TYPE_CHECKING:
+    import faiss
+
+Rows = npt.NDArray[np.int64]
+Vectors = npt.NDArray[np.float32]
+IndexType = Literal["exact", "int8", "hnsw", "hnsw-int8", "ivf-int8", "ivfpq"]
+Metric = Literal["cosine", "l2"]
+
+INDEX_MANIFEST, INDEX_VECTORS = "index.json", "vectors.faiss"
+INDEX_FORMAT_VERSION = 4
+RECALL_AT = (1, 10)
+RESCORE = 4
+# faiss asks for so many training rows a centroid, and a product quantiser has 256 of them.
+_ROWS_A_CENTROID = 39
+_MIN_IVF_ROWS = _ROWS_A_CENTROID * 256
+_BATCH_BYTES = 1 << 27
+
+
+@dataclass(frozen=True)
+class IndexSettings:
+    """How an index is made.
+
+    Raises:
+        ValueError: a type or metric that does not exist.
+    """
+
+    index_type: IndexType = field(
+        default="exact",
+        metadata={
+            "help": "kind of the index: all vectors as they are; a byte a number; a graph; a graph of int8 vectors; "
+            "clusters of int8 vectors; clusters of product-quantised vectors"
+        },
+    )
+    metric: Metric = field(default="cosine", metadata={"help": "what near means"})
+    factory: str | None = field(
+        default=None, metadata={"help": "string of faiss's index factory in place of the type's own (IVF4096,SQ8)"}
+    )
+    nprobe: int | None = field(
+        default=None, metadata={"help": "clusters that a query searches (default: a 32nd)", "at_least": 1}
+    )
+    ef_search: int | None = field(
+        default=None, metadata={"help": "breadth of searching an hnsw (default: 128)", "at_least": 1}
+    )
+    seed: int = field(default=0, metadata={"help": "seed of the rows and clusters that are drawn"})
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("index_type", get_args(IndexType)), ("metric", get_args(Metric))):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(allowed)}.")
+
+    def prepared(self, vectors: Vectors) -> Vectors:
+        """Vectors `(N, D)` as faiss takes them: where the metric is the cosine, of unit length, so that their squared
+        distance is `2 - 2 cosine`."""
+        return np.ascontiguousarray(unit_rows(vectors) if self.metric == "cosine" else vectors, dtype=np.float32)
+
+    def has_direction(self, vectors: Vectors) -> npt.NDArray[np.bool_]:
+        """Which vectors `(N, D)` can be near others, `(N,)`: where the metric is the cosine, zeros cannot."""
+        return np.linalg.norm(vectors, axis=1) > 0 if self.metric == "cosine" else np.ones(len(vectors), dtype=bool)
+
+
+def make_index(rows: int, dimension: int, settings: IndexSettings) -> tuple[str, faiss.Index]:
+    """The factory string for a number of vectors of a size, and the empty index.
+
+    With fewer than 9,984 rows, what a product quantiser is fitted on, an `ivf` type becomes `exact`: that is as fast,
+    and says so on stderr.
+
+    Raises:
+        ValueError: no rows, or faiss makes no such index of vectors of this size.
+        ImportError: faiss is not installed.
+    """
+    if rows < 1:
+        raise ValueError("There is nothing to index: no rows.")
+    faiss, kind, effort = require("faiss"), settings.index_type, require("faiss").ParameterSpace()
+    if settings.factory is None and kind.startswith("ivf") and rows < _MIN_IVF_ROWS:
+        needed = f"{kind} needs {_MIN_IVF_ROWS:,} rows to be fitted on, there are {rows:,}"
+        print(f"{needed}: the index is exact.", file=sys.stderr)
+        kind = "exact"
+    factory = settings.factory or _factory(kind, rows, dimension)
+    try:
+        index = faiss.index_factory(dimension, f"IDMap,{factory}", faiss.METRIC_L2)
+    except RuntimeError as error:
+        raise ValueError(f"faiss makes no index {factory!r} of {dimension} numbers: {str(error)[-200:]}.") from None
+    clusters = _clusters(index)
+    if clusters > rows:
+        raise ValueError(f"{factory} is fitted on {clusters:,} rows or more; there are {rows:,}.")
+    if clusters:
+        effort.set_index_parameter(index, "nprobe", min(clusters, settings.nprobe or max(8, clusters // 32)))
+    elif "HNSW" in factory:
+        effort.set_index_parameter(index, "efConstruction", 100)
+        effort.set_index_parameter(index, "efSearch", settings.ef_search or 128)
+    return factory, index
+
+
+def _clusters(index: faiss.Index) -> int:
+    return int(getattr(require("faiss").try_extract_index_ivf(index), "nlist", 0))
+
+
+def _factory(kind: str, rows: int, dimension: int) -> str:
+    clusters = max(1, min(round(4 * math.sqrt(rows)), rows // _ROWS_A_CENTROID))
+    if kind == "ivfpq":
+        parts = max(number for number in range(1, max(1, dimension // 4) + 1) if dimension % number == 0)
+        if 16 * parts < dimension:
+            raise ValueError(
+                f"A product quantiser splits {dimension} numbers evenly; at most {parts} parts are possible, too few. "
+                "Use --truncate_dim or --pca with a multiple of 4."
+            )
+        # np: without the polysemous training that nothing here reads.
+        return f"IVF{clusters},PQ{parts}x8np"
+    names = {"exact": "Flat", "int8": "SQ8", "hnsw": "HNSW32,Flat", "hnsw-int8": "HNSW32,SQ8"}
+    return names.get(kind, f"IVF{clusters},SQ8")
+
+
+def check_index_output(output: Path) -> None:
+    """Checks that an index may be written to a folder.
+
+    Raises:
+        FileExistsError: there is something else.
+    """
+    is_empty = output.is_dir() and not any(output.iterdir())
+    if output.exists() and not is_empty and not (output / INDEX_MANIFEST).is_file():
+        raise FileExistsError(f"{output} exists and is no index; name another folder.")
+
+
+def build_index(
+    sources: Sequence[str | os.PathLike[str]],
+    output: str | os.PathLike[str],
+    settings: IndexSettings | None = None,
+    *,
+    lines: Iterable[str] | None = None,
+    recall_queries: int = 1000,
+    show_progress: bool = True,
+) -> Json:
+    """Builds an index of embeddings, streamed from their files; the folder is there whole or not at all.
+
+    Args:
+        sources: one folder of `encode`, or .npy, .safetensors and .parquet files.
+        output: the folder of the index; an older index there is replaced.
+        settings: see [`IndexSettings`].
+        lines: the sentences, one a row; without them rows are found, no sentences.
+        recall_queries: rows that are drawn to measure the recall of an index that is not exact.
+        show_progress: show progress bars.
+
+    Returns:
+        The manifest: the settings, `factory`, `rows`, `dimension`, the manifest of a folder of `encode` as `encoded`,
+        and `recall`: `recall@1` and `recall@10`, the mean share of the k nearest rows of a query, itself excluded,
+        among the k that the index gives, and `rescored_recall@10`, the same for the best 10 of the first 40 by the
+        vectors that were indexed.
+
+    Raises:
+        FileExistsError: `output` exists and is no index.
+        ValueError: settings that do not fit the vectors, vectors that are not finite, or other lines than rows.
+        ImportError: faiss is not installed.
+    """
+    settings = settings or IndexSettings()
+    output, paths = Path(output), [Path(source) for source in sources]
+    check_index_output(output)
+    if len(paths) > 1 and any(path.is_dir() for path in paths):
+        raise ValueError("An index is made of one folder of encode, or of files; got several sources.")
+    encoded = read_manifest(paths[0]) if paths[0].is_dir() else None
+    vectors = _VectorFiles(paths, *count_rows(paths), settings, show_progress)
+    factory, index = make_index(vectors.rows, vectors.dimension, settings)
+    with replacing_folder(output, (INDEX_MANIFEST, INDEX_VECTORS, COMPRESSION, *TEXT_FILES)) as partial:
+        if lines is not None and (count := TextStore.write(partial, lines)) != vectors.rows:
+            raise ValueError(f"{count:,} sentences for {vectors.rows:,} vectors; there must be one a vector.")
+        _fill(index, vectors)
+        recall = None
+        if factory != "Flat" and recall_queries and index.ntotal > 1:
+            recall = _measure_recall(index, vectors, recall_queries)
+        require("faiss").write_index(index, str(partial / INDEX_VECTORS))
+        if encoded is not None and EncodeSettings(**encoded["settings"]).pca is not None:
+            shutil.copyfile(paths[0] / COMPRESSION, partial / COMPRESSION)
+        manifest = {
+            "format_version": INDEX_FORMAT_VERSION,
+            "settings": asdict(settings),
+            "factory": factory,
+            "rows": vectors.rows,
+            "dimension": vectors.dimension,
+            "encoded": encoded,
+            "recall": recall,
+        }
+        (partial / INDEX_MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    return manifest
+
+
+@dataclass(frozen=True)
+class _VectorFiles:
+    """The vectors of some files as faiss takes them, without those that have no direction."""
+
+    paths: Sequence[Path]
+    rows: int
+    dimension: int
+    settings: IndexSettings
+    show_progress: bool
+
+    def batches(self, doing: str) -> Iterator[tuple[Rows, Vectors]]:
+        """Row numbers, ascending, and vectors of each batch."""
+        size, first = max(1, _BATCH_BYTES // (4 * self.dimension)), 0
+        with progress_bar(total=self.rows, desc=doing, unit="row", disable=not self.show_progress) as bar:
+            for batch in read_embeddings(self.paths, size, dequantize=True):
+                finite = np.isfinite(batch).all(axis=1)
+                if not finite.all():
+                    row = first + int(np.argmin(finite)) + 1
+                    raise ValueError(f"The embedding of line {row:,} is not finite; it cannot be found.")
+                rows = np.flatnonzero(self.settings.has_direction(batch))
+                if len(rows):
+                    yield first + rows, self.settings.prepared(batch[rows])
+                first += len(batch)
+                bar.update(len(batch))
+
+    def draw(self, count: int, *seed: int) -> tuple[Rows, Vectors]:
+        """Row numbers and vectors, drawn without replacement."""
+        drawn = np.random.default_rng(seed).choice(self.rows, count, replace=False)
+        parts: list[tuple[Rows, Vectors]] = [(np.zeros(0, np.int64), np.zeros((0, self.dimension), np.float32))]
+        for rows, batch in self.batches("draw"):
+            is_drawn = np.isin(rows, drawn)
+            parts.append((rows[is_drawn], batch[is_drawn]))
+        return np.concatenate([rows for rows, _ in parts]), np.concatenate([batch for _, batch in parts])
+
+
+def _fill(index: faiss.Index, vectors: _VectorFiles) -> None:
+    if not index.is_trained:
+        fit_rows = min(vectors.rows, max((_ROWS_A_CENTROID + 1) * _clusters(index), 32768))
+        index.train(vectors.draw(fit_rows, vectors.settings.seed, 0)[1])
+    for rows, batch in vectors.batches("index"):
+        index.add_with_ids(batch, rows)
+
+
+def _measure_recall(index: faiss.Index, vectors: _VectorFiles, count: int) -> dict[str, float]:
+    """Recall of an index for rows that are drawn from it: a row as near as the k-th nearest counts as found."""
+    faiss, most = require("faiss"), min(max(RECALL_AT), index.ntotal - 1)
+    drawn, queries = vectors.draw(min(count, vectors.rows), vectors.settings.seed, 1)
+    _, found = index.search(queries, RESCORE * most + 1)
+    # Without the query itself.
+    found = np.take_along_axis(found, np.argsort(found == drawn[:, None], axis=1, kind="stable"), axis=1)[:, :-1]
+    distances = np.full(found.shape, np.inf, np.float32)
+    nearest = faiss.ResultHeap(len(drawn), most + 1)
+    for rows, batch in vectors.batches("recall"):
+        nearest.add_result(*faiss.knn(queries, batch, min(most + 1, len(batch))))
+        query, rank = np.nonzero(np.isin(found, rows))
+        places = np.searchsorted(rows, found[query, rank])
+        distances[query, rank] = np.square(batch[places] - queries[query]).sum(axis=1)
+    nearest.finalize()
+    recall: dict[str, float] = {"queries": len(drawn)}
+    for k in (k for k in RECALL_AT if k <= most):
+        # Distances in float32 by two ways; the first of the nearest is the query itself.
+        bound = (nearest.D[:, k] + 1e-5 * (nearest.D[:, k] + np.square(queries).sum(axis=1)))[:, None]
+        recall[f"recall@{k}"] = round(float((distances[:, :k] <= bound).mean()), 4)
+        best = np.sort(distances, axis=1)[:, :k]
+    return {**recall, f"rescored_recall@{k}": round(float((best <= bound).mean()), 4)}
