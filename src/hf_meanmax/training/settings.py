@@ -6,7 +6,7 @@ import dataclasses
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from huggingface_hub.errors import StrictDataclassError
 
@@ -238,9 +238,9 @@ class PretrainArguments(RunArguments):
             "words and more, whose tables take most of a step otherwise"
         },
     )
-    adam_beta1: float = field(default=0.9, metadata={"help": ""})
-    adam_beta2: float = field(default=0.999, metadata={"help": ""})
-    adam_epsilon: float = field(default=1e-8, metadata={"help": ""})
+    adam_beta1: float = field(default=0.9, metadata={"help": "Adam: decay of the mean of the gradients"})
+    adam_beta2: float = field(default=0.999, metadata={"help": "Adam: decay of the mean of their squares"})
+    adam_epsilon: float = field(default=1e-8, metadata={"help": "Adam: added to the root of the mean square"})
     compile: bool = field(default=False, metadata={"help": "torch.compile the model, on a GPU"})
     log_steps: int = field(default=50, metadata={"help": "steps between log lines"})
     eval_steps: int = field(default=1000, metadata={"help": "steps between evaluations (0: only at the end)"})
@@ -459,5 +459,5 @@ def _is_of_head(name: str) -> bool:
     return name.startswith(("classifier_", "pair_")) or name.endswith("_dropout") or name == "attention_penalty"
 
 
-def takes_list(kind: Any) -> bool:
-    return getattr(kind, "__origin__", None) is list or list[str] in get_args(kind)
+def takes_list(kind: object) -> bool:
+    return any(get_origin(part) is list for part in (kind, *get_args(kind)))
