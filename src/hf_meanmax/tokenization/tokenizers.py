@@ -80,6 +80,11 @@ def train_tokenizer(
             raise counted.error
     if counted.lines == 0:
         raise ValueError("the corpus is empty: no text with a character other than white space")
+    return _fast_tokenizer(backend, model_max_length)
+
+
+def _fast_tokenizer(backend: Tokenizer, model_max_length: int | None) -> PreTrainedTokenizerFast:
+    """A trained tokenizer as transformers have it, which ends every text with `</s>`."""
     backend.post_processor = processors.TemplateProcessing(
         single=f"$A {EOS_TOKEN}",
         pair=f"$A {EOS_TOKEN} $B:1 {EOS_TOKEN}:1",
