@@ -301,7 +301,7 @@ class CorpusLines(Chain):
 
 
 def open_corpus(
-    source: Any,
+    source: object,
     encoding_errors: str = "strict",
     text_column: str = "text",
     split: str = "train",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from .corpus import COMPRESSED, TABLES, TextFile, load_from_disk, load_from_hub, load_table, table_kind
 
@@ -30,7 +33,7 @@ class LabelledTexts:
     def __len__(self) -> int:
         return len(self.texts)
 
-    def select(self, rows: Any) -> LabelledTexts:
+    def select(self, rows: Sequence[int] | npt.NDArray[np.int64]) -> LabelledTexts:
         """Some of them, by their numbers."""
         pairs = None if self.pairs is None else [self.pairs[row] for row in rows]
         return LabelledTexts([self.texts[row] for row in rows], pairs, [self.labels[row] for row in rows])

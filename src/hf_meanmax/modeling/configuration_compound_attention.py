@@ -17,7 +17,7 @@ _CONSTANT = {**_GRU, "decoder_context": "constant", "decoder_initial_state": Tru
 _ATTENTION = {**_GRU, "decoder_context": "attention", "decoder_initial_state": False}
 
 # Table 4.1 of the thesis, and the two Transformers of its section 4.3.
-ARCHITECTURES: dict[str, dict[str, Any]] = {
+ARCHITECTURES: dict[str, dict[str, object]] = {
     "attn": {**_ATTENTION, "pooling": "none"},
     "final": {**_STATE, "pooling": "last"},
     "final-ctx": {**_CONSTANT, "pooling": "last"},

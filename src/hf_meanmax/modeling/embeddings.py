@@ -154,10 +154,10 @@ class WordProjections:
         # The three maps side by side, for the position codes.
         self.map: torch.Tensor | None = None
 
-    def __deepcopy__(self, memo: Any) -> "WordProjections":
+    def __deepcopy__(self, memo: dict[int, object]) -> "WordProjections":
         return WordProjections()
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return WordProjections, ()
 
     def __call__(

@@ -56,7 +56,7 @@ class WordVectors:
         """The row of each word."""
         return {word: row for row, word in enumerate(self.words)}
 
-    def save(self, path: str | os.PathLike, **details: Any) -> None:
+    def save(self, path: str | os.PathLike, **details: object) -> None:
         """Writes one safetensors file, whole or not at all; `details` (JSON values) are kept in its header."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ class RowAdam(torch.optim.Adam):
         options: those of `torch.optim.Adam`.
     """
 
-    def __init__(self, parameters: Any, lazy: bool = False, **options: Any) -> None:
+    def __init__(self, parameters: Iterable[torch.Tensor], lazy: bool = False, **options: Any) -> None:
         super().__init__(parameters, **options)
         self.lazy = lazy
         self._dense: dict[torch.Tensor, torch.Tensor] = {}

@@ -86,7 +86,7 @@ class Prepared:
         return self.train if self.train_target is None else self.train_target
 
     @property
-    def output_tokenizer(self) -> Any:
+    def output_tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer of what the decoder generates."""
         return self.tokenizer if self.target_tokenizer is None else self.target_tokenizer
 
@@ -125,7 +125,7 @@ class HeldOut(Corpus):
                 is_after_gap = False
             yield line
 
-    def identity(self) -> Any:
+    def identity(self) -> object:
         return ["held out, apart", self.every, self.held_out, self.corpus.identity()]
 
 
@@ -296,7 +296,7 @@ def load_or_train_tokenizer(
     cache: Path,
     show_progress: bool = True,
     vocab_size: int | None = None,
-) -> Any:
+) -> PreTrainedTokenizerBase:
     """The tokenizer of a name: a kind to train on the corpus, or a folder.
 
     Raises:
@@ -427,6 +427,6 @@ def _tokenizer_key(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.blake2b(tokenizer.backend_tokenizer.to_str().encode(), digest_size=16).hexdigest()
 
 
-def digest(*parts: Any) -> str:
+def digest(*parts: object) -> str:
     """A short hash of plain values, the same in every process."""
     return hashlib.blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=12).hexdigest()

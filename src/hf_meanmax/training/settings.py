@@ -130,7 +130,7 @@ def local_settings(kind: type[RunArguments]) -> list[str]:
     return [setting.name for setting in dataclasses.fields(kind) if setting.name in LOCAL_SETTINGS]
 
 
-def _shared_name(value: Any) -> Any:
+def _shared_name(value: object) -> object:
     """The last part of a path; a name that is no path here, as of something on the Hub, whole."""
     if not isinstance(value, str):
         return value
