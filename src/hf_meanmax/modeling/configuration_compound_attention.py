@@ -1,7 +1,7 @@
 """Configuration of compound attention."""
 
 import difflib
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
 
@@ -84,7 +84,7 @@ class CompoundAttentionConfig(LatentConfig):
     decoder_initial_state: bool | None = None  # type: ignore[assignment]
     position_embedding_type: PositionType | None = None  # type: ignore[assignment]
 
-    def __post_init__(self, **kwargs: Any) -> None:
+    def __post_init__(self, **kwargs: object) -> None:
         if self.architecture is not None and self.architecture not in ARCHITECTURES:
             near = difflib.get_close_matches(self.architecture, ARCHITECTURES, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""

@@ -4,12 +4,13 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.generation.utils import GenerateOutput
 from transformers.modeling_outputs import BaseModelOutput
 
-from .encoder_model import NO_REPRESENTATION
+from .encoder_model import NO_REPRESENTATION, LatentEncoderModel
 
 Count = TypeVar("Count", int, torch.Tensor)
 
@@ -87,9 +88,9 @@ def _setting(name: str, sources: Iterable[object]) -> Any:
 class LatentGenerationMixin(GenerationMixin):
     """Generation for models whose decoder reads latent rows alone."""
 
-    config: Any
-    encoder: Any
-    lm_head: Any
+    config: PreTrainedConfig
+    encoder: LatentEncoderModel
+    lm_head: nn.Linear
 
     @staticmethod
     def create_masks_for_generate(

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 from filelock import FileLock
 from tqdm.auto import tqdm
 
@@ -336,7 +337,7 @@ def token_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
 
 def prepare_word_vectors(
     args: RunArguments, tokenizer: PreTrainedTokenizerBase, store: TokenStore, size: int, show_progress: bool = True
-) -> Any:
+) -> npt.NDArray[np.float32] | None:
     """The start of the word table `(V, size)` as a float32 array, or None where none is asked for.
 
     With `word_vectors` "train" the vectors are learnt from the sentences of `store`.

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from huggingface_hub.errors import StrictDataclassError
 
@@ -100,14 +100,15 @@ class RunArguments:
             if not getattr(self, name) >= smallest:
                 raise ValueError(f"`{name}` is {getattr(self, name)}; it must be {smallest} or more.")
 
-    def build_config(self, **overrides: Any) -> LatentConfig:
+    def build_config(self, **overrides: object) -> LatentConfig:
         """The family's configuration with the run's model settings; `overrides` come from the tokenizer.
 
         Raises:
             ValueError: for model settings that do not fit together.
         """
+        settings: Json = {**self.model, **overrides}
         try:
-            return FAMILIES[self.family].config(**{**self.model, **overrides})
+            return FAMILIES[self.family].config(**settings)
         except StrictDataclassError as error:
             raise ValueError(str(error.__cause__ or error)) from error
 
