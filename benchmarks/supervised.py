@@ -13,6 +13,7 @@ follow. A run that is in the output folder is not repeated.
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import sys
@@ -27,7 +28,7 @@ from hf_meanmax.evaluation.markdown import markdown_table
 from hf_meanmax.files import replacing_file
 from hf_meanmax.reproduce.plan import folder_name
 from hf_meanmax.training.finetune import claim, finetune, read_sets
-from hf_meanmax.training.recipes import arguments_from_settings, read_options
+from hf_meanmax.training.recipes import SettingsParser, arguments_from_settings, family_of, split_recipe
 from hf_meanmax.training.settings import FinetuneArguments
 
 HEADS: dict[str, dict[str, Any]] = {
@@ -84,31 +85,35 @@ def run(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def main(argv: list[str]) -> None:
-    grid, options = read_options(argv)
+    grid, words = split_recipe(argv)
     if grid not in GRIDS:
         raise SystemExit(f"{__doc__}\ngive one of {', '.join(GRIDS)}")
-    seeds = [int(seed) for seed in np.atleast_1d(options.pop("seeds", [0, 1, 2]))]
-    systems = np.atleast_1d(options.pop("systems", list(GRIDS[grid]))).tolist()
-    keep = options.pop("keep_models", None) is not None
-    learning_rates = np.atleast_1d(options.pop("learning_rates", [])).tolist()
-    for name in ("train", "test", "output"):
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--systems", nargs="+", default=list(GRIDS[grid]))
+    parser.add_argument("--keep_models", action="store_true")
+    parser.add_argument("--learning_rates", type=float, nargs="+", default=[])
+    parser.add_argument("--output", type=Path, required=True)
+    own, words = parser.parse_known_args(words)
+    seeds, systems, output = own.seeds, own.systems, own.output
+    options = SettingsParser(FinetuneArguments, family_of(words)).read(words)
+    for name in ("train", "test"):
         if name not in options:
             raise SystemExit(f"{__doc__}\n--{name} is missing")
-    output = Path(options.pop("output"))
     rows: dict[str, list[dict[str, Any]]] = {}
     for seed in seeds:
         for name in systems:
             folder = output / f"{folder_name(name)}-{seed}"
             settings = {**options, **GRIDS[grid][name], "seed": seed}
-            if learning_rates:
+            if own.learning_rates:
                 tried = [
                     run({**settings, "learning_rate": rate}, folder / str(rate)) | {"learning_rate": rate}
-                    for rate in learning_rates
+                    for rate in own.learning_rates
                 ]
                 found = max(tried, key=lambda one: one["validation"]["accuracy"])
             else:
                 found = run(settings, folder)
-            if not keep and seed != seeds[0]:
+            if not own.keep_models and seed != seeds[0]:
                 for model in folder.glob("**/model"):
                     shutil.rmtree(model)
             rows.setdefault(name, []).append(found)

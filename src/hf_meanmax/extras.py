@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from types import ModuleType
 
 _NAMES = {"sklearn": "scikit-learn", "faiss": "faiss-cpu", "rouge_score": "rouge-score", "scipy": "scipy"}
 
 
-def require(module: str) -> Any:
+def require(module: str) -> ModuleType:
     """Imports a module of the `evaluation` extra, a dotted path too.
 
     Raises:

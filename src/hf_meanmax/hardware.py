@@ -94,7 +94,7 @@ def synchronize(device: torch.device) -> None:
 def count_flops(
     model: PreTrainedModel,
     batch: dict[str, torch.Tensor],
-    loss: Callable[[Any, dict[str, torch.Tensor]], torch.Tensor] | None = None,
+    loss: Callable[[PreTrainedModel, dict[str, torch.Tensor]], torch.Tensor] | None = None,
 ) -> int:
     """FLOPs of the matrix products of one forward and backward pass, counted without computing anything.
 

@@ -11,27 +11,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from hf_meanmax.training.finetune import finetune
-from hf_meanmax.training.recipes import arguments_from_settings, read_options, read_recipe
+from hf_meanmax.training.recipes import SettingsParser, family_of, parse_command_line
 from hf_meanmax.training.settings import FinetuneArguments
 
 from .options import escape_unprintable
-from .settings_help import settings_help
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; `argv` is the command line by default. Returns the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
-    if any(word in ("-h", "--help") for word in words):
-        print(f"{__doc__}\n{settings_help('finetune', FinetuneArguments)}")
-        return 0
     escape_unprintable()
     try:
-        recipe, options = read_options(words)
-        settings = {**(read_recipe(recipe) if recipe else {}), **options}
-        results = finetune(arguments_from_settings(settings, Path(recipe).stem, FinetuneArguments))
+        if any(word in ("-h", "--help") for word in words):
+            print(f"{__doc__}\n{SettingsParser(FinetuneArguments, family_of(words)).format_help()}")
+            return 0
+        results = finetune(parse_command_line(words, FinetuneArguments))
     except (ValueError, TypeError, OSError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
-import copy
 import dataclasses
-import difflib
 import functools
-import io
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args, get_origin, get_type_hints
-
-from transformers import HfArgumentParser
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from hf_meanmax.data.corpus import Corpus, open_corpus
 from hf_meanmax.hardware import use_all_cores
 from hf_meanmax.inference.encode import load_encoder, process_state
+from hf_meanmax.option_parser import OptionParser as OptionParser
+from hf_meanmax.option_parser import escape_unprintable as escape_unprintable
 
 if TYPE_CHECKING:
     from accelerate import PartialState
     from sentence_transformers import SentenceTransformer
-
-_METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", bool: "BOOL"}
 
 
 def option(help: str, default: Any = dataclasses.MISSING, **metadata: Any) -> Any:
@@ -46,96 +39,6 @@ def count(help: str, default: Any = dataclasses.MISSING) -> Any:
     return option(help, default, at_least=1)
 
 
-class OptionParser(HfArgumentParser):
-    """An `HfArgumentParser` for one verb.
-
-    Options are spelt with underscores or hyphens, and never abbreviated. The help shows each one's type, choices and
-    default. A mistake ends the program with exit code 2 and one line.
-
-    Args:
-        verb: the verb, for the usage line.
-        description: what it does, in a sentence.
-        options: dataclasses whose fields are the options.
-    """
-
-    def __init__(self, verb: str, description: str, *options: type) -> None:
-        super().__init__(list(options), prog=f"hf-meanmax {verb}", description=description, allow_abbrev=False)
-
-    @staticmethod
-    def _parse_dataclass_field(parser: argparse.ArgumentParser, field: dataclasses.Field[Any]) -> None:
-        before = len(parser._actions)
-        least = field.metadata.get("at_least")
-        # HfArgumentParser hands all metadata to argparse, and changes the type of the field.
-        field = copy.copy(field)
-        field.metadata = MappingProxyType({k: v for k, v in field.metadata.items() if k != "at_least"})
-        if field.metadata.get("positional"):
-            _add_positional(parser, field)
-        else:
-            HfArgumentParser._parse_dataclass_field(parser, field)
-        for action in parser._actions[before:]:
-            if least is not None:
-                action.type = functools.partial(_number_of, least)
-            if action.option_strings and action.metavar is None and action.choices is None and action.nargs != 0:
-                action.metavar = _METAVARS.get(_value_type(field.type), "VALUE")
-            if action.required and action.option_strings:
-                action.default = argparse.SUPPRESS  # the help would show None
-
-    def error(self, message: str) -> NoReturn:
-        """Ends the program with exit code 2 and one line."""
-        print(f"{self.prog}: error: {message}", file=sys.stderr)
-        raise SystemExit(2)
-
-    def parse(self, argv: Sequence[str] | None = None) -> tuple[Any, ...]:
-        """The options classes, filled from `argv` (default: the command line), in the order of the constructor.
-
-        Raises:
-            ValueError: what an options class says of its values.
-        """
-        escape_unprintable()
-        words = sys.argv[1:] if argv is None else list(argv)
-        self._refuse_unknown(words)
-        return self.parse_args_into_dataclasses(args=words, look_for_args_file=False)
-
-    def _refuse_unknown(self, words: Sequence[str]) -> None:
-        known = [name for action in self._actions for name in action.option_strings]
-        # After a bare `--` there are no options, and argparse takes what holds a space for a text.
-        for word in words[: words.index("--")] if "--" in words else words:
-            name = word.partition("=")[0]
-            if name.startswith("--") and " " not in name and name not in known:
-                nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-                hint = f"did you mean {nearest[0]}?" if nearest else f"see {self.prog} --help"
-                self.error(f"unknown option {name}; {hint}")
-
-
-def _add_positional(parser: argparse.ArgumentParser, field: dataclasses.Field[Any]) -> None:
-    is_list = get_origin(field.type) is list
-    has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
-    nargs = ("*" if has_default else "+") if is_list else ("?" if has_default else None)
-    default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
-    parser.add_argument(
-        field.name,
-        nargs=nargs,
-        type=_value_type(field.type),
-        default=default if has_default else None,
-        help=field.metadata["help"],
-    )
-
-
-def _number_of(least: int, text: str) -> int:
-    number = int(text)
-    if number < least:
-        raise argparse.ArgumentTypeError(f"{number} is not {least} or more")
-    return number
-
-
-def _value_type(kind: Any) -> Any:
-    """The type of one value: of `list[int]` and `int | None` it is int."""
-    inner = [part for part in get_args(kind) if part is not type(None)]
-    if get_origin(kind) is Literal or not inner:
-        return kind
-    return _value_type(inner[0])
-
-
 def run_subverb(
     verb: str,
     subverbs: Mapping[str, Callable[[Sequence[str]], int | None]],
@@ -152,13 +55,6 @@ def run_subverb(
     given = f"unknown {words[0]!r}" if words else "a word is missing"
     print(f"{usage}\nhf-meanmax {verb}: error: {given}; choose from {', '.join(subverbs)}", file=sys.stderr)
     raise SystemExit(2)
-
-
-def escape_unprintable() -> None:
-    """Has letters that a terminal or file of another encoding cannot hold printed as escapes, not end the program."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
 
 
 @contextmanager

@@ -12,22 +12,21 @@ import sys
 from collections.abc import Sequence
 
 from hf_meanmax.training.pretrain import pretrain
-from hf_meanmax.training.recipes import list_recipes, parse_command_line
+from hf_meanmax.training.recipes import SettingsParser, family_of, list_recipes, parse_command_line
 from hf_meanmax.training.settings import PretrainArguments
 
 from .options import escape_unprintable
-from .settings_help import settings_help
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; `argv` is the command line by default. Returns the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
-    if any(word in ("-h", "--help") for word in words):
-        settings = settings_help("pretrain", PretrainArguments)
-        print(f"{__doc__}\npackaged recipes: {', '.join(list_recipes())}\n\n{settings}")
-        return 0
     escape_unprintable()
     try:
+        if any(word in ("-h", "--help") for word in words):
+            settings = SettingsParser(PretrainArguments, family_of(words)).format_help()
+            print(f"{__doc__}\npackaged recipes: {', '.join(list_recipes())}\n\n{settings}")
+            return 0
         summary = pretrain(parse_command_line(words))
     except (ValueError, TypeError, OSError, FloatingPointError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -7,11 +7,12 @@ batches.
 
 from __future__ import annotations
 
-import queue
-import threading
+import itertools
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -355,50 +356,21 @@ def _tensor(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(array))
 
 
-class _Item(NamedTuple):
-    value: Any
-
-
-class _End(NamedTuple):
-    error: BaseException | None
-
-
 def prefetch(make: Callable[[], Iterable[T]], depth: int) -> Iterator[T]:
     """Items of `make()`, made on a thread up to `depth` ahead.
 
     Exceptions of `make()` are raised here; closing the iterator ends the thread.
     """
-    items: queue.Queue[_Item | _End] = queue.Queue(maxsize=depth)
-    stopped = threading.Event()
+    pool = ThreadPoolExecutor(1, thread_name_prefix="batch maker")
+    items = pool.submit(lambda: iter(make()))
 
-    def put(item: _Item | _End) -> None:
-        while not stopped.is_set():
-            try:
-                return items.put(item, timeout=0.1)
-            except queue.Full:
-                continue
+    def take() -> list[T]:
+        return list(itertools.islice(items.result(), 1))
 
-    def work() -> None:
-        try:
-            for value in make():
-                put(_Item(value))
-                if stopped.is_set():
-                    return
-            put(_End(None))
-        except BaseException as error:
-            put(_End(error))
-
-    thread = threading.Thread(target=work, name="batch maker", daemon=True)
-    thread.start()
+    waiting = deque(pool.submit(take) for _ in range(depth))
     try:
-        while True:
-            item = items.get()
-            if isinstance(item, _Item):
-                yield item.value
-            elif item.error is not None:
-                raise item.error
-            else:
-                return
+        while found := waiting.popleft().result():
+            waiting.append(pool.submit(take))
+            yield found[0]
     finally:
-        stopped.set()
-        thread.join()
+        pool.shutdown(cancel_futures=True)

@@ -18,9 +18,11 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from datasets import Dataset
     from transformers import PreTrainedTokenizerBase
 
 ENCODING_ERRORS = ("strict", "replace", "ignore")
@@ -192,7 +194,9 @@ class DatasetRows(Corpus):
     With `rows_are_documents` every row is a document of its own and its lines are the sentences.
     """
 
-    def __init__(self, dataset: Any, text_column: str = "text", rows_are_documents: bool = False, name: object = None):
+    def __init__(
+        self, dataset: Dataset, text_column: str = "text", rows_are_documents: bool = False, name: object = None
+    ):
         columns = dataset.column_names
         # `translation.en` is the English of a column that holds a text in each language.
         self.column, self.part = text_column, ""
@@ -301,7 +305,7 @@ class CorpusLines(Chain):
 
 
 def open_corpus(
-    source: Any,
+    source: object,
     encoding_errors: str = "strict",
     text_column: str = "text",
     split: str = "train",
@@ -379,7 +383,7 @@ def table_kind(path: Path) -> str:
     return TABLES.get((Path(path.stem).suffix if is_packed else path.suffix).lower(), "")
 
 
-def load_table(path: Path, encoding_errors: str = "strict") -> Any:
+def load_table(path: Path, encoding_errors: str = "strict") -> Dataset:
     """A file with named columns as a data set.
 
     Raises:
@@ -396,7 +400,7 @@ def load_table(path: Path, encoding_errors: str = "strict") -> Any:
         raise ValueError(f"{path} cannot be read as a table: {error.__cause__ or error}") from error
 
 
-def load_from_disk(path: Path, split: str) -> Any:
+def load_from_disk(path: Path, split: str) -> Dataset:
     if not (path / "dataset_info.json").is_file() and not (path / "dataset_dict.json").is_file():
         raise ValueError(
             f"{path} is a folder but no data set written by save_to_disk; "
@@ -406,7 +410,7 @@ def load_from_disk(path: Path, split: str) -> Any:
     return _choose_split(loaded, split, str(path)) if isinstance(loaded, dict) else loaded
 
 
-def load_from_hub(name: str, split: str, config_name: str | None) -> Any:
+def load_from_hub(name: str, split: str, config_name: str | None) -> Dataset:
     try:
         return datasets_package().load_dataset(name, config_name, split=split, streaming=True)
     except OSError as error:
@@ -416,13 +420,13 @@ def load_from_hub(name: str, split: str, config_name: str | None) -> Any:
         ) from error
 
 
-def _choose_split(loaded: Any, split: str, name: str) -> Any:
+def _choose_split(loaded: dict[str, Dataset], split: str, name: str) -> Dataset:
     if split not in loaded:
         raise ValueError(f"{name} has no split {split!r}; choose one of {', '.join(map(str, loaded))}.")
     return loaded[split]
 
 
-def datasets_package() -> Any:
+def datasets_package() -> ModuleType:
     try:
         import datasets
     except ImportError:

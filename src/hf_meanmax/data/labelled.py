@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from .corpus import COMPRESSED, TABLES, TextFile, load_from_disk, load_from_hub, load_table, table_kind
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 @dataclass
@@ -30,7 +36,7 @@ class LabelledTexts:
     def __len__(self) -> int:
         return len(self.texts)
 
-    def select(self, rows: Any) -> LabelledTexts:
+    def select(self, rows: Sequence[int] | npt.NDArray[np.int64]) -> LabelledTexts:
         """Some of them, by their numbers."""
         pairs = None if self.pairs is None else [self.pairs[row] for row in rows]
         return LabelledTexts([self.texts[row] for row in rows], pairs, [self.labels[row] for row in rows])
@@ -104,7 +110,7 @@ def _from_lines(file: TextFile) -> Iterator[tuple[str, str | None, str]]:
 
 
 def _from_dataset(
-    dataset: Any, text_column: str, pair_column: str, label_column: str, name: str
+    dataset: Dataset, text_column: str, pair_column: str, label_column: str, name: str
 ) -> Iterator[tuple[str, str | None, str | None]]:
     columns = dataset.column_names
     for wanted in filter(None, (text_column, pair_column, label_column)):

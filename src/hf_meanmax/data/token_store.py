@@ -17,9 +17,10 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from hf_meanmax.files import Json, replacing_folder
 from hf_meanmax.progress import progress_bar
@@ -211,7 +212,7 @@ def _open_array(folder: Path, name: str, entry: Json, verify: bool) -> np.ndarra
 class _ArrayWriter:
     """Appends chunks to one raw array of the store."""
 
-    def __init__(self, folder: Path, name: str, dtype: Any):
+    def __init__(self, folder: Path, name: str, dtype: npt.DTypeLike):
         self.dtype = np.dtype(dtype).newbyteorder("<")
         self.file = open(folder / f"{name}.bin", "wb")
         self.length = 0

@@ -42,7 +42,7 @@ class LatentPreTrainedModel(PreTrainedModel):
         r"^(teacher|contrastive)_head\.", r"^classifier\.",
     ]  # fmt: skip
 
-    def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Unpack[TransformersKwargs]) -> None:
+    def __init__(self, config: PreTrainedConfig, *args: object, **kwargs: Unpack[TransformersKwargs]) -> None:
         # Fields may have been set one by one, as `from_pretrained(folder, field=...)` does.
         config.check()
         super().__init__(config, *args, **kwargs)
@@ -82,7 +82,7 @@ class LatentPreTrainedModel(PreTrainedModel):
                     parameter[module.hidden_size : 2 * module.hidden_size] = 1.0
 
     @classmethod
-    def from_pretrained(cls, *args: Any, **kwargs: Unpack[TransformersKwargs]) -> Any:
+    def from_pretrained(cls, *args: object, **kwargs: Unpack[TransformersKwargs]) -> Any:
         """[`~transformers.PreTrainedModel.from_pretrained`]; a frozen word table stays frozen."""
         loaded = super().from_pretrained(*args, **kwargs)
         # transformers puts new parameters in place of those that the constructor made, and all of them train.

@@ -49,7 +49,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         self.output_projection = None
         if config.has_decoder and config.tie_word_embeddings and config.decoder_type not in DECODERS_WITH_CHANNELS:
             self.output_projection = WordSpaceProjection(config.decoder_output_size, config.embedding_size)
-        self.lm_head = None
+        self.lm_head: Any = None
         if config.has_decoder:
             self.lm_head = nn.Linear(config.scored_size, config.vocab_size, bias=config.output_bias)
         else:
@@ -163,14 +163,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         if self.decoder is None or self.lm_head is None:
             raise ValueError(NO_DECODER)
         num_items = kwargs.pop("num_items_in_batch", None)
-        weights = None
-        if encoder_outputs is None:
-            encoded = self.encoder(
-                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
-            )
-            latents, weights = self.read_by_decoder(encoded), encoded.pooling_attentions
-        else:
-            latents = self._given_latents(encoder_outputs)
+        latents, weights = self._read_input(encoder_outputs, input_ids, attention_mask, inputs_embeds, **kwargs)
         targets = labels
         if labels is None and decoder_input_ids is None and self.config.is_autoregressive:
             targets = self._own_words(input_ids, attention_mask)
@@ -181,13 +174,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         )  # fmt: skip
         states: Any = outputs.last_hidden_state
         logits = self.lm_head(self.output_states(states))
-        loss = penalty = None
-        if labels is not None:
-            smoothing = self.config.label_smoothing if self.training else 0.0
-            loss = full_cross_entropy(logits, labels, smoothing, num_items)
-            if self.config.attention_penalty and weights is not None:
-                penalty = penalty_of_sentences(weights, labels, num_items=num_items)
-                loss = loss + self.config.attention_penalty * penalty
+        loss, penalty = (None, None) if labels is None else self._losses(logits, labels, weights, num_items)
         return LatentSeq2SeqOutput(
             loss=loss,
             logits=logits,
@@ -200,6 +187,33 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
             latents=latents if self.config.has_latents else None,
             attention_penalty=penalty,
         )
+
+    def _read_input(
+        self,
+        encoder_outputs: ModelOutput | tuple[torch.Tensor, ...] | None,
+        input_ids: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
+        inputs_embeds: torch.Tensor | None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """What the decoder reads, and the pooling's attention weights where a text is encoded with them."""
+        if encoder_outputs is not None:
+            return self._given_latents(encoder_outputs), None
+        encoded = self.encoder(
+            input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
+        )
+        return self.read_by_decoder(encoded), encoded.pooling_attentions
+
+    def _losses(
+        self, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None, num_items: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The loss, and the penalty on the pooling's attention weights that it holds, if there is one."""
+        smoothing = self.config.label_smoothing if self.training else 0.0
+        loss = full_cross_entropy(logits, labels, smoothing, num_items)
+        if not self.config.attention_penalty or weights is None:
+            return loss, None
+        penalty = penalty_of_sentences(weights, labels, num_items=num_items)
+        return loss + self.config.attention_penalty * penalty, penalty
 
     def decode(
         self,
@@ -253,7 +267,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         predict: Any = self.context_decoder
         return predict(latents)[:, : targets.shape[1]]
 
-    def _given_latents(self, encoder_outputs: Any) -> torch.Tensor:
+    def _given_latents(self, encoder_outputs: ModelOutput | tuple[torch.Tensor, ...]) -> torch.Tensor:
         """What the decoder reads of an encoder's output, Z before the hidden states."""
         latents = getattr(encoder_outputs, "latents", None)
         latents = encoder_outputs[0] if latents is None else latents

@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import difflib
 import math
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
@@ -278,7 +278,7 @@ class LatentConfig(PreTrainedConfig):
     decoder_start_token_id: int = 2
     is_encoder_decoder: bool = True
 
-    def __post_init__(self, **kwargs: Any) -> None:
+    def __post_init__(self, **kwargs: object) -> None:
         self._refuse_unknown_keywords(kwargs)
         if self.input_vocab_size is None:
             self.input_vocab_size = self.vocab_size
@@ -287,7 +287,7 @@ class LatentConfig(PreTrainedConfig):
             self.max_position_embeddings = NO_LIMIT
         super().__post_init__(**kwargs)
 
-    def _refuse_unknown_keywords(self, kwargs: dict[str, Any]) -> None:
+    def _refuse_unknown_keywords(self, kwargs: dict[str, object]) -> None:
         fields = {field.name for field in dataclasses.fields(self)}
         allowed = fields | _TRANSFORMERS_KEYWORDS | set(GenerationConfig._get_default_generation_params())
         for name in kwargs:

@@ -1,7 +1,7 @@
 """Configuration of compound attention."""
 
 import difflib
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
 
@@ -17,7 +17,7 @@ _CONSTANT = {**_GRU, "decoder_context": "constant", "decoder_initial_state": Tru
 _ATTENTION = {**_GRU, "decoder_context": "attention", "decoder_initial_state": False}
 
 # Table 4.1 of the thesis, and the two Transformers of its section 4.3.
-ARCHITECTURES: dict[str, dict[str, Any]] = {
+ARCHITECTURES: dict[str, dict[str, object]] = {
     "attn": {**_ATTENTION, "pooling": "none"},
     "final": {**_STATE, "pooling": "last"},
     "final-ctx": {**_CONSTANT, "pooling": "last"},
@@ -84,7 +84,7 @@ class CompoundAttentionConfig(LatentConfig):
     decoder_initial_state: bool | None = None  # type: ignore[assignment]
     position_embedding_type: PositionType | None = None  # type: ignore[assignment]
 
-    def __post_init__(self, **kwargs: Any) -> None:
+    def __post_init__(self, **kwargs: object) -> None:
         if self.architecture is not None and self.architecture not in ARCHITECTURES:
             near = difflib.get_close_matches(self.architecture, ARCHITECTURES, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""

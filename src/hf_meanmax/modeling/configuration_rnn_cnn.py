@@ -1,6 +1,6 @@
 """Configuration of RNN-CNN."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from huggingface_hub.dataclasses import strict
 
@@ -50,7 +50,7 @@ class RNNCNNConfig(LatentConfig):
     tie_word_embeddings: bool = True
     output_bias: bool = False
 
-    def __post_init__(self, **kwargs: Any) -> None:
+    def __post_init__(self, **kwargs: object) -> None:
         if self.decoder_channels is None:
             self.decoder_channels = [600, 1200, self.embedding_size]
         super().__post_init__(**kwargs)

@@ -426,7 +426,7 @@ class NonAutoregressiveDecoder(nn.Module):
         self.layers = nn.ModuleList([NonAutoregressiveLayer(config, 0)])
 
     def forward(
-        self, inputs: None, latents: torch.Tensor, *args: Any, **kwargs: Unpack[TransformersKwargs]
+        self, inputs: None, latents: torch.Tensor, *args: object, **kwargs: Unpack[TransformersKwargs]
     ) -> torch.Tensor:
         """Z `(B, L, d)` -> `(B, N, last of decoder_channels)`."""
         return self.layers[0](latents, **kwargs)

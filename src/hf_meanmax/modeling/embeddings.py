@@ -1,7 +1,5 @@
 """Word and position embeddings, and the projections of words that encoding may keep."""
 
-from typing import Any
-
 import torch
 from torch import nn
 from transformers.configuration_utils import PreTrainedConfig
@@ -154,10 +152,10 @@ class WordProjections:
         # The three maps side by side, for the position codes.
         self.map: torch.Tensor | None = None
 
-    def __deepcopy__(self, memo: Any) -> "WordProjections":
+    def __deepcopy__(self, memo: dict[int, object]) -> "WordProjections":
         return WordProjections()
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return WordProjections, ()
 
     def __call__(
@@ -199,7 +197,7 @@ class WordProjections:
         num_words, size = embeddings.word_embeddings.num_embeddings, 3 * attention.query.out_features
         if num_words * size * embeddings.word_embeddings.weight.element_size() > self.most_bytes:
             return False
-        parts: list[Any] = [attention.query, attention.key, attention.value]
+        parts: list[nn.Linear] = [attention.query, attention.key, attention.value]
         self.map = torch.cat([part.weight for part in parts])
         bias = None if attention.query.bias is None else torch.cat([part.bias for part in parts])
         words = embeddings.embed_words(torch.arange(num_words))

@@ -71,7 +71,7 @@ class LatentEncoderModel(LatentPreTrainedModel):
             self.drop_word_projections()
         return super().train(mode)
 
-    def _apply(self, *args: Any, **kwargs: Unpack[TransformersKwargs]) -> Any:
+    def _apply(self, *args: object, **kwargs: Unpack[TransformersKwargs]) -> "LatentEncoderModel":
         self.drop_word_projections()
         return super()._apply(*args, **kwargs)
 

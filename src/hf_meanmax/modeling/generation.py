@@ -1,15 +1,18 @@
 """Generation from text or from an embedding alone; each text has a length bound of its own."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from torch import nn
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.generation.utils import GenerateOutput
 from transformers.modeling_outputs import BaseModelOutput
 
-from .encoder_model import NO_REPRESENTATION
+from .encoder_model import NO_REPRESENTATION, LatentEncoderModel
+
+Count = TypeVar("Count", int, torch.Tensor)
 
 NO_DECODER = (
     "`decoder_type` is 'none': this checkpoint gives vectors alone and cannot generate. Train one with a decoder "
@@ -20,7 +23,7 @@ NO_DECODER = (
 LEAST_OF_TEXT, LEAST_OF_EMBEDDING = 16, 256
 
 
-def decoding_bound(tokens: Any) -> Any:
+def decoding_bound(tokens: Count) -> Count:
     """The most tokens generated for a text of `tokens` tokens, `</s>` counted in both: 1.5 times as many, rounded up
     (Zhang, Wu, Li and Zhang, section 5.2).
 
@@ -47,7 +50,7 @@ class TextLengthCriteria(StoppingCriteria):
         self.bounds = bounds
         self.prompt: int | None = None
 
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: object) -> torch.Tensor:
         rows, length = input_ids.shape
         if self.prompt is None:
             # Whether to end is asked for the first time when the first token has been generated.
@@ -60,7 +63,7 @@ class TextLengthCriteria(StoppingCriteria):
         return bounds <= length if isinstance(length, int) else bounds[:, None] <= length
 
 
-def pad_ended(sequences: torch.Tensor, criteria: TextLengthCriteria | None, *settings: Any) -> None:
+def pad_ended(sequences: torch.Tensor, criteria: TextLengthCriteria | None, *settings: object) -> None:
     """Puts padding behind the end token of each row of `(rows, T)` ids, and behind its bound, in place.
 
     transformers leaves no other tokens there, but its beam search puts the end token where the padding token is 0.
@@ -82,7 +85,7 @@ def pad_ended(sequences: torch.Tensor, criteria: TextLengthCriteria | None, *set
     sequences.masked_fill_(behind, pad_id)
 
 
-def _setting(name: str, sources: Iterable[Any]) -> Any:
+def _setting(name: str, sources: Iterable[object]) -> Any:
     found = (source.get(name) if isinstance(source, dict) else getattr(source, name, None) for source in sources)
     return next((value for value in found if value is not None), None)
 
@@ -90,13 +93,13 @@ def _setting(name: str, sources: Iterable[Any]) -> Any:
 class LatentGenerationMixin(GenerationMixin):
     """Generation for models whose decoder reads latent rows alone."""
 
-    config: Any
-    encoder: Any
-    lm_head: Any
+    config: PreTrainedConfig
+    encoder: LatentEncoderModel
+    lm_head: nn.Linear
 
     @staticmethod
     def create_masks_for_generate(
-        config: PreTrainedConfig, attention_mask: torch.Tensor | None, **kwargs: Any
+        config: PreTrainedConfig, attention_mask: torch.Tensor | None, **kwargs: object
     ) -> torch.Tensor | None:
         """What generation with a cache of fixed size hands on: the mask `(B, past + T)` as it is. Positions are counted
         on it, and an attention's mask, which transformers would put in its place, means nothing to an LSTM."""

@@ -1,17 +1,20 @@
 """LSTMs and GRUs over padded sequences, and from a cache."""
 
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import nn
 from transformers.cache_utils import Cache
+
+# What a network starts from: h, or h and c.
+State = torch.Tensor | tuple[torch.Tensor, ...] | None
 
 
 def run_recurrent(
     network: nn.LSTM | nn.GRU,
     inputs: torch.Tensor,
     attention_mask: torch.Tensor | None = None,
-    state: Any = None,
+    state: State = None,
 ) -> torch.Tensor:
     """Outputs `(B, N, d)` of an LSTM or GRU over the tokens of `inputs` `(B, N, input_size)`, padding on either side
     left out.
@@ -30,14 +33,14 @@ def run_recurrent(
     return outputs.masked_fill(~mask.unsqueeze(-1), 0.0)
 
 
-def _run_packed(network: nn.LSTM | nn.GRU, inputs: torch.Tensor, lengths: torch.Tensor, state: Any) -> torch.Tensor:
+def _run_packed(network: nn.LSTM | nn.GRU, inputs: torch.Tensor, lengths: torch.Tensor, state: State) -> torch.Tensor:
     # A row without tokens runs over one column of padding.
     packed = nn.utils.rnn.pack_padded_sequence(inputs, lengths.clamp(min=1).cpu(), True, enforce_sorted=False)
     outputs, _ = nn.utils.rnn.pad_packed_sequence(network(packed, state)[0], True, total_length=inputs.shape[1])
     return outputs
 
 
-def _run_padded(network: nn.LSTM | nn.GRU, inputs: torch.Tensor, lengths: torch.Tensor, state: Any) -> torch.Tensor:
+def _run_padded(network: nn.LSTM | nn.GRU, inputs: torch.Tensor, lengths: torch.Tensor, state: State) -> torch.Tensor:
     """Padding behind a row's end changes nothing before it, and the direction that reads from the end gets each row
     turned round. On a CPU the gradient of a packed sequence fills a matrix of zeros as large as the batch at each step.
     """
@@ -47,7 +50,7 @@ def _run_padded(network: nn.LSTM | nn.GRU, inputs: torch.Tensor, lengths: torch.
     backward = lengths.unsqueeze(1) - 1 - places
     backward = torch.where(backward >= 0, backward, places)
     is_lstm = isinstance(network, nn.LSTM)
-    run: Any = torch.lstm if is_lstm else torch.gru
+    run: Callable[..., tuple[torch.Tensor, ...]] = torch.lstm if is_lstm else torch.gru
     if state is None:
         zeros = inputs.new_zeros(2, len(inputs), network.hidden_size)
         state = (zeros, zeros) if is_lstm else zeros
@@ -116,7 +119,7 @@ def run_recurrent_on(
     return torch.cat(outputs, dim=1)
 
 
-def _packed(state: tuple[torch.Tensor, ...]) -> Any:
+def _packed(state: tuple[torch.Tensor, ...]) -> State:
     """h, or h and c, as a network of one direction takes them."""
     h, *c = (part[None] for part in state)
     return (h, *c) if c else h

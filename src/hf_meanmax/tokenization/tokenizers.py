@@ -80,8 +80,7 @@ def train_tokenizer(
             raise counted.error
     if counted.lines == 0:
         raise ValueError("the corpus is empty: no text with a character other than white space")
-    lengths = {} if model_max_length is None else {"model_max_length": model_max_length}
-    return _finish(backend, **lengths)
+    return _fast_tokenizer(backend, model_max_length)
 
 
 def wordpiece_tokenizer(vocabulary: Iterable[str], lowercase: bool = True) -> PreTrainedTokenizerFast:
@@ -106,11 +105,11 @@ def wordpiece_tokenizer(vocabulary: Iterable[str], lowercase: bool = True) -> Pr
     backend.pre_tokenizer = word_pre_tokenizer()
     backend.decoder = word_decoder()
     backend.add_special_tokens(list(SPECIAL_TOKENS))
-    return _finish(backend)
+    return _fast_tokenizer(backend)
 
 
-def _finish(backend: Tokenizer, **lengths: int) -> PreTrainedTokenizerFast:
-    """A tokenizer that ends every text with `</s>` and reads the names of special tokens in a text as text."""
+def _fast_tokenizer(backend: Tokenizer, model_max_length: int | None = None) -> PreTrainedTokenizerFast:
+    """A tokenizer of transformers that ends every text with `</s>` and reads the names of special tokens as text."""
     backend.post_processor = processors.TemplateProcessing(
         single=f"$A {EOS_TOKEN}",
         pair=f"$A {EOS_TOKEN} $B:1 {EOS_TOKEN}:1",
@@ -127,7 +126,7 @@ def _finish(backend: Tokenizer, **lengths: int) -> PreTrainedTokenizerFast:
         clean_up_tokenization_spaces=False,
         # Otherwise a corpus line that happens to contain `</s>` would end there.
         split_special_tokens=True,
-        **lengths,
+        **({} if model_max_length is None else {"model_max_length": model_max_length}),
     )
 
 

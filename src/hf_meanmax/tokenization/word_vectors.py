@@ -72,7 +72,7 @@ class WordVectors:
         counts = None if self.counts is None else self.counts[[self.index[word] for word in common]]
         return WordVectors(common, joined, counts)
 
-    def save(self, path: str | os.PathLike, **details: Any) -> None:
+    def save(self, path: str | os.PathLike, **details: object) -> None:
         """Writes one safetensors file, whole or not at all; `details` (JSON values) are kept in its header."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -31,7 +31,15 @@ from .preparation import cache_folder, cached_store, digest, load_or_train_token
 from .settings import FinetuneArguments
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import (
+        EarlyStoppingCallback,
+        EvalPrediction,
+        PreTrainedModel,
+        PreTrainedTokenizerBase,
+        Trainer,
+        TrainingArguments,
+    )
+    from transformers.utils import ModelOutput
 
 _HELD_OUT_SHARE = 10
 _FREE_ON_RESUME = {"overwrite", "report_to", "cache_dir", "output_dir", "recipe"}
@@ -50,7 +58,7 @@ def finetune(args: FinetuneArguments) -> Json:
         FileExistsError: if `output_dir` holds a run with other settings or on other examples.
     """
     from accelerate import PartialState
-    from transformers import DataCollatorWithPadding, set_seed
+    from transformers import set_seed
 
     folder = Path(args.output_dir)
     use_all_cores(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
@@ -76,17 +84,7 @@ def finetune(args: FinetuneArguments) -> Json:
         del example["is_cut"]
 
     metric = "accuracy" if args.problem == "classification" else "pearson"
-    stopping = [_early_stopping(args.early_stopping_patience, latest)] if args.early_stopping_patience else []
-    trainer = _penalty_trainer_class()(
-        model=model,
-        args=_training_arguments(args, folder, metric),
-        train_dataset=sets[0],
-        eval_dataset=sets[1],
-        processing_class=tokenizer,
-        data_collator=DataCollatorWithPadding(tokenizer),
-        compute_metrics=_score_classes if args.problem == "classification" else _score_numbers,
-        callbacks=stopping,
-    )
+    trainer = _build_trainer(args, model, tokenizer, sets, metric, latest)
     trainer.train(resume_from_checkpoint=None if latest is None else str(latest))
     results = {
         **_sizes(train, validation, test, model),
@@ -106,7 +104,7 @@ def finetune(args: FinetuneArguments) -> Json:
     return results
 
 
-def _sizes(train: Any, validation: Any, test: Any, model: PreTrainedModel) -> Json:
+def _sizes(train: LabelledTexts, validation: LabelledTexts, test: LabelledTexts, model: PreTrainedModel) -> Json:
     return {
         "examples": {"train": len(train), "validation": len(validation), "test": len(test)},
         "unlabelled": train.unlabelled + validation.unlabelled + test.unlabelled,
@@ -115,7 +113,29 @@ def _sizes(train: Any, validation: Any, test: Any, model: PreTrainedModel) -> Js
     }
 
 
-def _training_arguments(args: FinetuneArguments, folder: Path, metric: str) -> Any:
+def _build_trainer(
+    args: FinetuneArguments,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sets: list[list[Json]],
+    metric: str,
+    latest: Path | None,
+) -> Trainer:
+    from transformers import DataCollatorWithPadding
+
+    return _penalty_trainer_class()(
+        model=model,
+        args=_training_arguments(args, Path(args.output_dir), metric),
+        train_dataset=sets[0],
+        eval_dataset=sets[1],
+        processing_class=tokenizer,
+        data_collator=DataCollatorWithPadding(tokenizer),
+        compute_metrics=_score_classes if args.problem == "classification" else _score_numbers,
+        callbacks=[_early_stopping(args.early_stopping_patience, latest)] if args.early_stopping_patience else [],
+    )
+
+
+def _training_arguments(args: FinetuneArguments, folder: Path, metric: str) -> TrainingArguments:
     """The arguments of transformers' Trainer."""
     from transformers import TrainingArguments
 
@@ -150,7 +170,7 @@ def _training_arguments(args: FinetuneArguments, folder: Path, metric: str) -> A
     )
 
 
-def _early_stopping(patience: int, latest: Path | None) -> Any:
+def _early_stopping(patience: int, latest: Path | None) -> EarlyStoppingCallback:
     """Stops after `patience` epochs without a better score, those before the checkpoint `latest` included."""
     from transformers import EarlyStoppingCallback
 
@@ -251,7 +271,9 @@ def label_names(train: LabelledTexts, problem: str) -> list[str]:
         return names
 
 
-def build_classifier(args: FinetuneArguments, train: LabelledTexts, labels: list[str]) -> tuple[Any, Any]:
+def build_classifier(
+    args: FinetuneArguments, train: LabelledTexts, labels: list[str]
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model to train, and its tokenizer: from a checkpoint, or new.
 
     Raises:
@@ -349,11 +371,11 @@ def _number(label: str) -> float:
     return number
 
 
-def _score_classes(prediction: Any) -> dict[str, float]:
+def _score_classes(prediction: EvalPrediction) -> dict[str, float]:
     return {"accuracy": float((prediction.predictions.argmax(axis=-1) == prediction.label_ids).mean())}
 
 
-def _score_numbers(prediction: Any) -> dict[str, float]:
+def _score_numbers(prediction: EvalPrediction) -> dict[str, float]:
     said = prediction.predictions.reshape(-1)
     # Where either side is the same for all texts there is no correlation.
     varies = len(said) > 1 and said.std() > 0 and prediction.label_ids.std() > 0
@@ -361,25 +383,31 @@ def _score_numbers(prediction: Any) -> dict[str, float]:
     return {"pearson": pearson}
 
 
-def _penalty_trainer_class() -> Any:
+def _penalty_trainer_class() -> type[Trainer]:
     """transformers' Trainer, which logs the minutes of all starts of a run, and the penalty on the attention beside the
     loss that holds it."""
     from transformers import Trainer
 
     class PenaltyTrainer(Trainer):  # type: ignore[misc]
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
+        def __init__(self, *args: object, **kwargs: object) -> None:
             super().__init__(*args, **kwargs)
             self.penalties: list[torch.Tensor] = []
             self.started = time.perf_counter()
             self.minutes_before: float | None = None
 
-        def compute_loss(self, model: PreTrainedModel, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+        def compute_loss(
+            self,
+            model: PreTrainedModel,
+            inputs: dict[str, torch.Tensor],
+            return_outputs: bool = False,
+            **kwargs: object,
+        ) -> torch.Tensor | tuple[torch.Tensor, ModelOutput]:
             loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
             if outputs.get("attention_penalty") is not None:
                 self.penalties.append(outputs["attention_penalty"].detach())
             return (loss, outputs) if return_outputs else loss
 
-        def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        def log(self, logs: dict[str, float], *args: object, **kwargs: object) -> None:
             if self.minutes_before is None:
                 # What a resumed run had logged before.
                 self.minutes_before = max((entry.get("minutes", 0.0) for entry in self.state.log_history), default=0.0)

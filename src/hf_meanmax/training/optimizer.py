@@ -14,13 +14,13 @@ class RowAdam(torch.optim.Adam):
     """Adam that also takes sparse gradients.
 
     Args:
-        parameters: what is trained.
+        parameters: what is trained, or groups of it.
         lazy: a sparse gradient moves its own rows and their moments alone, so that a step costs no more for a large
             table. By default all rows get Adam as it is, whose moments decay and move them on without a gradient.
         options: those of `torch.optim.Adam`.
     """
 
-    def __init__(self, parameters: Any, lazy: bool = False, **options: Any) -> None:
+    def __init__(self, parameters: Iterable[torch.Tensor] | Iterable[Json], lazy: bool = False, **options: Any) -> None:
         super().__init__(parameters, **options)
         self.lazy = lazy
         self._dense: dict[torch.Tensor, torch.Tensor] = {}

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 from filelock import FileLock
 from tqdm.auto import tqdm
 
@@ -91,7 +92,7 @@ class Prepared:
         return self.train if self.train_target is None else self.train_target
 
     @property
-    def output_tokenizer(self) -> Any:
+    def output_tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer of what the decoder generates."""
         return self.tokenizer if self.target_tokenizer is None else self.target_tokenizer
 
@@ -130,7 +131,7 @@ class HeldOut(Corpus):
                 is_after_gap = False
             yield line
 
-    def identity(self) -> Any:
+    def identity(self) -> object:
         return ["held out, apart", self.every, self.held_out, self.corpus.identity()]
 
 
@@ -320,7 +321,7 @@ def load_or_train_tokenizer(
     show_progress: bool = True,
     vocab_size: int | None = None,
     word_vectors: str = "",
-) -> Any:
+) -> PreTrainedTokenizerBase:
     """The tokenizer of a name: a kind to train on the corpus, the words and pieces of the word vectors, or a folder.
 
     Raises:
@@ -388,7 +389,7 @@ def prepare_word_vectors(
     size: int,
     show_progress: bool = True,
     source: str | None = None,
-) -> Any:
+) -> npt.NDArray[np.float32] | None:
     """The start of the word table `(V, size)` as a float32 array, or None where none is asked for.
 
     With `word_vectors` "train" the vectors are learnt from the sentences of `store`.
@@ -429,6 +430,6 @@ def _tokenizer_key(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.blake2b(tokenizer.backend_tokenizer.to_str().encode(), digest_size=16).hexdigest()
 
 
-def digest(*parts: Any) -> str:
+def digest(*parts: object) -> str:
     """A short hash of plain values, the same in every process."""
     return hashlib.blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=12).hexdigest()

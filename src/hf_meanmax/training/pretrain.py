@@ -454,7 +454,7 @@ class Run:
                 "Lower --learning_rate, lengthen --warmup_steps or use --precision fp32, and run again."
             )
 
-    def _log(self, bar: Any) -> None:
+    def _log(self, bar: tqdm) -> None:
         losses = self.state["unlogged_losses"]
         if not losses:
             return

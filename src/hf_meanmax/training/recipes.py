@@ -1,12 +1,18 @@
-"""Recipes (YAML) and command lines, sorted into the settings of a run and the fields of its configuration."""
+"""The settings of a run and of its model's configuration, read from recipes (YAML) and command lines."""
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import difflib
+import functools
 import importlib.resources
+import inspect
+import re
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from types import NoneType
+from typing import NoReturn, get_args, get_type_hints
 
 import yaml
 from transformers.configuration_utils import PreTrainedConfig
@@ -14,10 +20,86 @@ from transformers.configuration_utils import PreTrainedConfig
 from hf_meanmax.families import FAMILIES
 from hf_meanmax.files import Json
 from hf_meanmax.modeling.configuration_base import LatentConfig
+from hf_meanmax.option_parser import OptionParser
 
-from .settings import Arguments, PretrainArguments, takes_list
+from .settings import Arguments, FinetuneArguments, PretrainArguments, RunArguments, takes_list
 
 DEFAULT_RECIPE = "docstrings"
+
+
+class SettingsParser(OptionParser):
+    """Reads the settings of a run and the fields of its family's configuration as flat options.
+
+    Args:
+        arguments: the class of the run's settings.
+        family: one of `FAMILIES`; by default that of `arguments`.
+
+    Raises:
+        ValueError: the family is unknown.
+    """
+
+    def __init__(self, arguments: type[RunArguments], family: object = None) -> None:
+        family = family or arguments.__dataclass_fields__["family"].default
+        if family not in list(FAMILIES):
+            raise ValueError(f"`family` is {family!r}; allowed: {', '.join(sorted(FAMILIES))}.")
+        config = FAMILIES[str(family)].config
+        self.kinds: dict[str, object] = {**get_type_hints(arguments), **model_fields(config)}
+        verb = "finetune" if issubclass(arguments, FinetuneArguments) else "pretrain"
+        super().__init__(verb, "", arguments, _configuration_options(config))
+        self.usage = f"{self.prog} [recipe] [--option value ...]"
+
+    @staticmethod
+    def _parse_dataclass_field(parser: argparse.ArgumentParser, field: dataclasses.Field[object]) -> None:
+        if field.name in ("model", "recipe"):
+            return
+        before = len(parser._actions)
+        OptionParser._parse_dataclass_field(parser, field)
+        action, *negations = parser._actions[before:]
+        for negation in negations:
+            negation.help = argparse.SUPPRESS  # `--showcase false` says it
+        if bool in (field.type, *get_args(field.type)):
+            action.nargs, action.const = "?", True
+        if action.type is int:
+            action.type = _whole_number
+        if NoneType in get_args(field.type):
+            action.type = _or_none(action.type if callable(action.type) else str, action.choices or ())
+            action.choices = action.choices and [*action.choices, None]
+
+    def error(self, message: str) -> NoReturn:
+        """Raises ValueError: the verbs that train are libraries as well."""
+        raise ValueError(message)
+
+    def read(self, words: Sequence[str]) -> Json:
+        """The settings that a command line gives, of their own types.
+
+        Raises:
+            ValueError: if an option is unknown, lacks its value, or has a bad one, or if one that takes a list is
+                given twice.
+        """
+        self._refuse_unknown(words)
+        for action in self._actions:
+            # Of a single value the last one counts, as scripts that add to a command expect; of a list some would be
+            # lost.
+            if action.nargs == "+" and sum(word.partition("=")[0] in action.option_strings for word in words) > 1:
+                name = action.option_strings[0]
+                self.error(f"`{name}` is given twice. Several values stand after one: {name} first second.")
+            action.default = argparse.SUPPRESS
+        return {name: None if value == [None] else value for name, value in vars(self.parse_args(words)).items()}
+
+    def read_dict(self, settings: Json) -> Json:
+        """The same of flat settings, whose values may be strings.
+
+        Raises:
+            ValueError: if a name is unknown, or a value is bad.
+        """
+        words = []
+        for name, value in settings.items():
+            kind = self.kinds.get(name)
+            is_misplaced = isinstance(value, dict) or (isinstance(value, list) and not takes_list(kind))
+            if kind is not None and (is_misplaced or (value is None and NoneType not in get_args(kind))):
+                raise ValueError(f"`{name}` is {value!r}; it must be of type {getattr(kind, '__name__', kind)}.")
+            words += [f"--{name}", *map(str, value)] if isinstance(value, list) else [f"--{name}={value}"]
+        return self.read(words)
 
 
 def list_recipes() -> list[str]:
@@ -63,70 +145,42 @@ def arguments_from_settings(
     Raises:
         ValueError: if a key is unknown (with the nearest known name) or a value is of the wrong kind.
     """
-    run_types = get_type_hints(arguments)
-    run_fields = {item.name: item for item in dataclasses.fields(arguments)}
-    family = settings.get("family", run_fields["family"].default)
-    if family not in list(FAMILIES):
-        raise ValueError(f"`family` is {family!r}; allowed: {', '.join(sorted(FAMILIES))}.")
-    run_names = [name for name in run_fields if name not in ("model", "recipe")]
-    config_types = model_fields(FAMILIES[family].config)
-    run: Json = {}
-    model: Json = {}
-    for key, value in settings.items():
-        if key in run_names:
-            run[key] = _convert(key, value, run_types[key])
-        elif key in config_types:
-            model[key] = _convert(key, value, config_types[key])
-        else:
-            known = sorted([*run_names, *config_types])
-            nearest = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
-            hint = f" Did you mean `{nearest[0]}`?" if nearest else ""
-            raise ValueError(f"Unknown setting `{key}`.{hint} Known: {', '.join(known)}.")
-    return arguments(**run, model=model, recipe=recipe)
+    given = SettingsParser(arguments, settings.get("family")).read_dict(settings)
+    run = {name: given.pop(name) for name in arguments.__dataclass_fields__ if name in given}
+    return arguments(**run, model=given, recipe=recipe)
 
 
-def parse_command_line(argv: list[str]) -> PretrainArguments:
-    """`[recipe] [--key value | --key=value | --flag ...]` -> arguments; without recipe and corpus the built-in default.
+def parse_command_line(
+    argv: Sequence[str],
+    arguments: type[Arguments] = PretrainArguments,  # type: ignore[assignment]
+) -> Arguments:
+    """`[recipe] [--key value | --key=value | --flag ...]` -> arguments; pretraining without recipe and corpus takes the
+    built-in default.
 
     Raises:
         ValueError: if an option is unknown, lacks its value, or has a bad one.
     """
-    name, options = read_options(argv)
-    if not name and "corpus" not in options:
+    name, words = split_recipe(argv)
+    family = family_of(words)
+    if not name and arguments is PretrainArguments and not any(word.startswith("--corpus") for word in words):
         name = DEFAULT_RECIPE
-    return arguments_from_settings({**(read_recipe(name) if name else {}), **options}, Path(name).stem)
+    settings = read_recipe(name) if name else {}
+    given = SettingsParser(arguments, family or settings.get("family")).read(words)
+    return arguments_from_settings({**settings, **given}, Path(name).stem, arguments)
 
 
-def read_options(argv: list[str]) -> tuple[str, Json]:
-    """The recipe of a command line, if there is one, and its options by name, as strings and lists of strings.
+def split_recipe(argv: Sequence[str]) -> tuple[str, list[str]]:
+    """The recipe that a command line begins with, or an empty name, and the options after it."""
+    has_recipe = bool(argv) and not argv[0].startswith("-")
+    return (argv[0], list(argv[1:])) if has_recipe else ("", list(argv))
 
-    Raises:
-        ValueError: if there are two recipes, or an option that takes a list is given twice.
-    """
-    positional: list[str] = []
-    options: Json = {}
-    index = 0
-    while index < len(argv):
-        word = argv[index]
-        index += 1
-        if not word.startswith("--"):
-            positional.append(word)
-            continue
-        key, equals, value = word[2:].partition("=")
-        key = key.replace("-", "_")
-        values = [value] if equals else []
-        while not equals and index < len(argv) and not argv[index].startswith("--"):
-            values.append(argv[index])
-            index += 1
-        # Of a single value the last one counts, as scripts that add to a command expect; of a list some would be lost.
-        if key in options and takes_list(get_type_hints(PretrainArguments).get(key)):
-            raise ValueError(f"`--{key}` is given twice. Several values stand after one: --{key} first second.")
-        options[key] = values if len(values) > 1 else (values[0] if values else True)
-    if len(positional) > 1:
-        raise ValueError(
-            f"Give one recipe, not {len(positional)}: {', '.join(positional)}. Settings are `--key value`."
-        )
-    return (positional[0] if positional else ""), options
+
+def family_of(words: Sequence[str]) -> str | None:
+    """The family that a command line names; which options there are depends on it."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--family", nargs="?")
+    family: str | None = parser.parse_known_args(words)[0].family
+    return family
 
 
 def model_fields(config: type[LatentConfig]) -> Json:
@@ -138,53 +192,46 @@ def model_fields(config: type[LatentConfig]) -> Json:
     return {f.name: f.type for f in dataclasses.fields(config) if f.name not in inherited | derived | ids}
 
 
-def _convert(key: str, value: Any, kind: Any) -> Any:
-    """`value`, perhaps a string of the command line, as the annotated type of the field."""
-    options = get_args(kind) if get_args(kind) and getattr(kind, "__origin__", None) is not list else (kind,)
-    if getattr(kind, "__origin__", None) is Literal:
-        if value not in options:
-            raise ValueError(f"`{key}` is {value!r}; allowed: {', '.join(map(repr, options))}.")
-        return value
-    if any(getattr(option, "__origin__", None) is Literal and value in get_args(option) for option in options):
-        return value
-    if isinstance(value, str) and value.lower() in ("none", "null") and type(None) in options:
-        return None
-    for option in options:
-        converted = _convert_plain(value, option)
-        if converted is not None:
-            return converted
-    if value is None and type(None) in options:
-        return None
-    for option in options:
-        if getattr(option, "__origin__", None) is Literal:
-            raise ValueError(f"`{key}` is {value!r}; allowed: {', '.join(map(repr, get_args(option)))}.")
-    names = " or ".join(getattr(o, "__name__", str(o)) for o in options if o is not type(None))
-    raise ValueError(f"`{key}` is {value!r}; it must be of type {names}.")
+def _configuration_options(config: type[LatentConfig]) -> type:
+    """A dataclass of the configuration's fields, each with its default and its meaning."""
+    meanings = _meanings(LatentConfig) | _meanings(config)
+    defaults = config()
+    fields = []
+    for name, kind in model_fields(config).items():
+        default = getattr(defaults, name)
+        metadata = {"help": meanings[name]}
+        if isinstance(default, list):
+            item = dataclasses.field(default_factory=functools.partial(list, default), metadata=metadata)
+        else:
+            item = dataclasses.field(default=default, metadata=metadata)
+        # Of `float | int` HfArgumentParser would not know which to read.
+        fields.append((name, {float | int: float, float | int | None: float | None}.get(kind, kind), item))
+    return dataclasses.make_dataclass("Configuration", fields)
 
 
-def _convert_plain(value: Any, kind: Any) -> Any:
-    origin = getattr(kind, "__origin__", None)
-    if origin is Literal:
-        return value if value in get_args(kind) else None
-    if kind is bool:
-        if isinstance(value, bool):
-            return value
-        return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(str(value).lower())
-    if origin is list:
-        items = value if isinstance(value, list) else [value]
-        (item_kind,) = get_args(kind)
-        if item_kind is str:
-            return items if all(isinstance(item, str) for item in items) else None
-        converted = [_convert_plain(item, item_kind) for item in items]
-        return None if None in converted else converted
-    if isinstance(value, bool) or value is None or isinstance(value, list | dict):
-        return None
-    if kind in (int, float):
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            return None
-        if kind is int:
-            return int(number) if number.is_integer() else None
-        return number
-    return str(value) if kind is str else None
+def _meanings(config: type[LatentConfig]) -> dict[str, str]:
+    """The first sentence of what the documentation of a configuration says of each field."""
+    text = inspect.getdoc(config) or ""
+    found = re.findall(r"(?m)^    (\w+) \([^\n]*\):\n((?:        [^\n]*\n?)+)", text)
+    return {name: " ".join(meaning.split()).split(". ")[0].rstrip(".").replace("%", "%%") for name, meaning in found}
+
+
+def _whole_number(text: str) -> int:
+    """`text`, perhaps as `2e4`."""
+    try:
+        number = int(text) if text.lstrip("+-").isdigit() else float(text)
+    except ValueError:
+        number = float("nan")
+    if isinstance(number, float) and not number.is_integer():
+        raise argparse.ArgumentTypeError(f"invalid int value: {text!r}")
+    return int(number)
+
+
+def _or_none(kind: Callable[[str], object], choices: Iterable[object]) -> Callable[[str], object]:
+    """Reads what is not a choice of that name as None."""
+
+    @functools.wraps(kind, updated=())
+    def read(text: str) -> object:
+        return None if text.lower() in ("none", "null") and text not in choices else kind(text)
+
+    return read

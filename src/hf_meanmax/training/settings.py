@@ -6,7 +6,7 @@ import dataclasses
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_type_hints
+from typing import Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from huggingface_hub.errors import StrictDataclassError
 
@@ -109,14 +109,15 @@ class RunArguments:
             if not getattr(self, name) >= smallest:
                 raise ValueError(f"`{name}` is {getattr(self, name)}; it must be {smallest} or more.")
 
-    def build_config(self, **overrides: Any) -> LatentConfig:
+    def build_config(self, **overrides: object) -> LatentConfig:
         """The family's configuration with the run's model settings; `overrides` come from the tokenizer.
 
         Raises:
             ValueError: for model settings that do not fit together.
         """
+        settings: Json = {**self.model, **overrides}
         try:
-            return FAMILIES[self.family].config(**{**self.model, **overrides})
+            return FAMILIES[self.family].config(**settings)
         except StrictDataclassError as error:
             raise ValueError(str(error.__cause__ or error)) from error
 
@@ -139,7 +140,7 @@ def local_settings(kind: type[RunArguments]) -> list[str]:
     return [setting.name for setting in dataclasses.fields(kind) if setting.name in LOCAL_SETTINGS]
 
 
-def _shared_name(value: Any) -> Any:
+def _shared_name(value: object) -> object:
     """The last part of a path; a name that is no path here, as of something on the Hub, whole."""
     if not isinstance(value, str):
         return value
@@ -277,9 +278,9 @@ class PretrainArguments(RunArguments):
             "words and more, whose tables take most of a step otherwise"
         },
     )
-    adam_beta1: float = field(default=0.9, metadata={"help": ""})
-    adam_beta2: float = field(default=0.999, metadata={"help": ""})
-    adam_epsilon: float = field(default=1e-8, metadata={"help": ""})
+    adam_beta1: float = field(default=0.9, metadata={"help": "Adam: decay of the mean of the gradients"})
+    adam_beta2: float = field(default=0.999, metadata={"help": "Adam: decay of the mean of their squares"})
+    adam_epsilon: float = field(default=1e-8, metadata={"help": "Adam: added to the root of the mean square"})
     compile: bool = field(default=False, metadata={"help": "torch.compile the model, on a GPU"})
     log_steps: int = field(default=50, metadata={"help": "steps between log lines"})
     eval_steps: int = field(default=1000, metadata={"help": "steps between evaluations (0: only at the end)"})
@@ -550,5 +551,5 @@ def _is_of_head(name: str) -> bool:
     return name.startswith(("classifier_", "pair_")) or name.endswith("_dropout") or name == "attention_penalty"
 
 
-def takes_list(kind: Any) -> bool:
-    return getattr(kind, "__origin__", None) is list or list[str] in get_args(kind)
+def takes_list(kind: object) -> bool:
+    return any(get_origin(part) is list for part in (kind, *get_args(kind)))
