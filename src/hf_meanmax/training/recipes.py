@@ -20,8 +20,8 @@ from transformers.configuration_utils import PreTrainedConfig
 from hf_meanmax.families import FAMILIES
 from hf_meanmax.files import Json
 from hf_meanmax.modeling.configuration_base import LatentConfig
-from hf_meanmax.option_parser import OptionParser
 
+from .option_parser import OptionParser
 from .settings import Arguments, FinetuneArguments, PretrainArguments, RunArguments, takes_list
 
 DEFAULT_RECIPE = "docstrings"
