@@ -22,6 +22,12 @@ def run_recurrent(
     `attention_mask` `(B, N)` is 0 at padding, where the output is 0; `state` is what to start from: h, or h and c,
     `(directions, B, d)`.
     """
+    if inputs.is_cpu and torch.is_autocast_enabled("cpu") and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        # Such processors have no recurrent networks in bf16.
+        with torch.autocast("cpu", enabled=False):
+            state = tuple(part.float() for part in state) if isinstance(state, tuple) else state
+            state = state.float() if torch.is_tensor(state) else state
+            return run_recurrent(network, inputs.float(), attention_mask, state)
     if attention_mask is None:
         return network(inputs, state)[0]
     mask = attention_mask.bool()
