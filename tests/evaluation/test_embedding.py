@@ -322,3 +322,13 @@ def test_a_folder_of_encode_over_the_sentences_file(checkpoint, tmp_path, format
     assert np.allclose(
         embed(TEXTS), Embedder(model, show_progress=False)(TEXTS), atol=0.05 if dtype == "int8" else 1e-6
     )
+
+
+def test_vectors_of_unit_length():
+    def encoder(texts):
+        return np.array([[3.0, 4.0] if text else [0.0, 0.0] for text in texts])
+
+    plain, unit = (Embedder(encoder, key="k", show_progress=False, unit_length=scaled) for scaled in (False, True))
+    np.testing.assert_allclose(plain(["a", ""]), [[3, 4], [0, 0]])
+    np.testing.assert_allclose(unit(["a", ""]), [[0.6, 0.8], [0, 0]], rtol=1e-6)
+    assert plain.key != unit.key

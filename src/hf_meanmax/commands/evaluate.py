@@ -54,6 +54,7 @@ class EvaluateOptions:
     cache: str = option("folder that keeps finished tasks", "results/cache")
     device: str | None = option("where to encode and to fit (default: a GPU if there is one)", None)
     batch_size: int = count("texts of one forward pass", 64)
+    unit_length: bool = option("scale all vectors to unit length, the controls' too", False)
     truncate_dim: int | None = count("keep the first so many numbers of each vector", None)
     erasure: str | None = option("tasks on which latent rows and dimensions are erased too: TREC, SST2, SST5", None)
     latent_rows: int = count("rows of an embedding, for --erasure", 1)
@@ -101,6 +102,7 @@ def _evaluate(args: EvaluateOptions, command: str) -> None:
         command=command,
         erasure=load_tasks(args.erasure, args.data, not args.any_size) if args.erasure else (),
         latent_rows=args.latent_rows,
+        unit_length=args.unit_length,
     )
     done = evaluate_models(models, tasks, output, settings)
     for results in done:

@@ -20,7 +20,13 @@ import numpy as np
 from hf_meanmax.evaluation.tasks import read_lines
 from hf_meanmax.files import Json, replacing_file
 from hf_meanmax.inference.embedding_files import count_rows, read_embeddings, read_rows
-from hf_meanmax.inference.encode import count_truncated, encode_texts, pipeline_fingerprint, weights_fingerprint
+from hf_meanmax.inference.encode import (
+    count_truncated,
+    encode_texts,
+    pipeline_fingerprint,
+    unit_rows,
+    weights_fingerprint,
+)
 from hf_meanmax.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -43,6 +49,7 @@ class Embedder:
         batch_size: texts of one forward pass: given to an `encode` that takes a `batch_size`, and otherwise how many
             texts the encoder gets at a time.
         show_progress: show a progress bar.
+        unit_length: scale every vector to unit length, for encoders that are compared as they are searched with.
         cache_bytes: memory for embeddings that were asked for before. The least recently used go first; a call whose
             embeddings need more than half of it is not remembered.
 
@@ -62,6 +69,7 @@ class Embedder:
         key: str | None = None,
         batch_size: int = 64,
         show_progress: bool = True,
+        unit_length: bool = False,
         cache_bytes: int = CACHE_BYTES,
     ):
         if batch_size < 1:
@@ -69,6 +77,9 @@ class Embedder:
         self.encoder = encoder
         self.name = str(name or getattr(encoder, "name", None) or getattr(encoder, "__name__", type(encoder).__name__))
         self.key = key if key is not None else encoder_key(encoder)
+        if unit_length and self.key is not None:
+            self.key += ", unit length"
+        self.unit_length = unit_length
         self.batch_size = batch_size
         self.show_progress = show_progress
         self.cache_bytes = 0 if isinstance(encoder, EmbeddingFile) else cache_bytes
@@ -187,7 +198,7 @@ class Embedder:
             text = texts[int(np.argmin(finite))]
             raise ValueError(f"{self.name} gave a vector with NaN or infinity for the text {_shown(text)}.")
         self.dimension = vectors.shape[1]
-        return vectors
+        return unit_rows(vectors) if self.unit_length else vectors
 
     def _fill_from_cache(self, result: np.ndarray, first: dict[str, int]) -> None:
         rows: dict[int, tuple[list[int], list[int]]] = {}

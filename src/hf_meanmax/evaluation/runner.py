@@ -204,7 +204,7 @@ def evaluate_with_controls(
     """Scores a model and its controls, which have its word vectors and its dimension (see [`make_controls`]).
 
     Args:
-        model: an [`Embedder`], or what one takes; controls are made from its encoder.
+        model: an [`Embedder`], or what one takes; controls are made from its encoder, and scaled as its vectors are.
         tasks: the tasks.
         seeds: of the controls that draw at random.
         kinds: the kinds of controls, by default all that there are for this encoder; none if empty.
@@ -218,7 +218,7 @@ def evaluate_with_controls(
     encoders = [embedder]
     if kinds is None or len(kinds) > 0:
         for control in make_controls(embedder.encoder, seeds, kinds):
-            encoders.append(Embedder(control, None, None, batch_size, show_progress))
+            encoders.append(Embedder(control, None, None, batch_size, show_progress, embedder.unit_length))
     return evaluate(encoders, tasks, cache_dir, device, show_progress)
 
 

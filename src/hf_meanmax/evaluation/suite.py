@@ -92,6 +92,7 @@ class SuiteSettings:
         command: the command line that results.json records.
         erasure: tasks of single sentences with a test set, on which rows and dimensions of the embeddings are erased.
         latent_rows: rows that an embedding consists of, for the erasure.
+        unit_length: scale all vectors to unit length, the controls' too.
     """
 
     controls: Sequence[str] | None = None
@@ -102,6 +103,7 @@ class SuiteSettings:
     command: str | None = None
     erasure: Sequence[Task] = ()
     latent_rows: int = 1
+    unit_length: bool = False
     show_progress: bool = True
 
 
@@ -128,7 +130,7 @@ def evaluate_models(
     done: list[Results] = []
     for name, load in models:
         encoder = load()
-        embedder = Embedder(encoder, name, None, how.batch_size, how.show_progress)
+        embedder = Embedder(encoder, name, None, how.batch_size, how.show_progress, how.unit_length)
         # A mere function is only known by what it gives.
         dimension = encoder.get_embedding_dimension() if hasattr(encoder, "get_embedding_dimension") else 0
         if dimension % how.latent_rows:
