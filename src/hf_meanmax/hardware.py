@@ -41,10 +41,25 @@ def uses_bf16(precision: str, device: torch.device) -> bool:
 
 
 def attention_for(attention: str, device: torch.device) -> str:
-    """The implementation that a run takes: on a CPU the one written out is faster for sentences."""
+    """The implementation that a run takes: on a CPU the one written out is faster for sentences.
+
+    Raises:
+        ValueError: flex attention on a CPU for which torch computes it wrongly.
+    """
+    if attention == "flex_attention" and device.type == "cpu" and _cpu_capability() == "AVX2":
+        raise ValueError(
+            "`attention` is 'flex_attention', which torch computes wrongly on CPUs without AVX-512. Use 'eager' or "
+            "'sdpa'."
+        )
     if attention != "auto":
         return attention
     return "eager" if device.type == "cpu" else "sdpa"
+
+
+def _cpu_capability() -> str:
+    import torch
+
+    return torch.backends.cpu.get_cpu_capability()
 
 
 def keep_freed_memory() -> None:

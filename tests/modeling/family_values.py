@@ -114,12 +114,12 @@ BAD_SETTINGS = [
         ("`weighted_mean_map` is False", "`embedding_size` 12", "20 wide"),
     ),
     (
-        {"pooling": "none", "weighted_mean_row": True, "decoder_type": "attention"},
+        {"pooling": "none", "weighted_mean_row": True, "decoder_type": "attention", "latent_size": None},
         ("`weighted_mean_row` is True", "no rows"),
     ),
     ({"latent_scales": True}, ("`latent_scales` is True", "latent_normalization='rows'")),
     (
-        {"pooling": "none", "latent_normalization": "rows", "decoder_type": "attention"},
+        {"pooling": "none", "latent_normalization": "rows", "decoder_type": "attention", "latent_size": None},
         ("`latent_normalization` is 'rows'", "no rows"),
     ),
     ({"decoder_type": "none", "pooling": "none"}, ("`decoder_type` is 'none'", "needs latent rows")),

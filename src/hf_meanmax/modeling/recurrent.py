@@ -1,6 +1,7 @@
 """LSTMs and GRUs over padded sequences, and from a cache."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import nn
@@ -22,12 +23,26 @@ def run_recurrent(
     `attention_mask` `(B, N)` is 0 at padding, where the output is 0; `state` is what to start from: h, or h and c,
     `(directions, B, d)`.
     """
-    if inputs.is_cpu and torch.is_autocast_enabled("cpu") and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        # Such processors have no recurrent networks in bf16.
-        with torch.autocast("cpu", enabled=False):
-            state = tuple(part.float() for part in state) if isinstance(state, tuple) else state
-            state = state.float() if torch.is_tensor(state) else state
-            return run_recurrent(network, inputs.float(), attention_mask, state)
+    with autocast_where_supported(inputs):
+        return _run(network, inputs, attention_mask, state)
+
+
+def autocast_where_supported(inputs: torch.Tensor) -> AbstractContextManager[object]:
+    """Autocast as it is, but off where the processor has no recurrent networks in bf16."""
+    lacks_bf16 = inputs.is_cpu and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return torch.autocast("cpu", enabled=False) if lacks_bf16 else nullcontext()
+
+
+def _run(
+    network: nn.LSTM | nn.GRU, inputs: torch.Tensor, attention_mask: torch.Tensor | None, state: State
+) -> torch.Tensor:
+    # Without autocast all must be of the weights' type.
+    if not torch.is_autocast_enabled(inputs.device.type):
+        inputs = inputs.to(network.weight_ih_l0.dtype)
+        if isinstance(state, tuple):
+            state = tuple(part.to(inputs.dtype) for part in state)
+        elif state is not None:
+            state = state.to(inputs.dtype)
     if attention_mask is None:
         return network(inputs, state)[0]
     mask = attention_mask.bool()
@@ -114,7 +129,8 @@ def run_recurrent_on(
         return run_recurrent(network, inputs, attention_mask, _packed(state))
     outputs = []
     for t in range(inputs.shape[1]):
-        output, packed = network(inputs[:, t : t + 1], _packed(state))
+        with autocast_where_supported(inputs):
+            output, packed = network(inputs[:, t : t + 1], _packed(state))
         next_state = [part[0].to(inputs.dtype) for part in (packed if isinstance(packed, tuple) else (packed,))]
         if attention_mask is not None:
             is_word = attention_mask[:, t - inputs.shape[1]].bool().unsqueeze(-1)

@@ -95,6 +95,8 @@ class SettingsParser(OptionParser):
         words = []
         for name, value in settings.items():
             kind = self.kinds.get(name)
+            if value == [] and NoneType in get_args(kind):
+                value = None
             is_misplaced = isinstance(value, dict) or (isinstance(value, list) and not takes_list(kind))
             if kind is not None and (is_misplaced or (value is None and NoneType not in get_args(kind))):
                 raise ValueError(f"`{name}` is {value!r}; it must be of type {getattr(kind, '__name__', kind)}.")
