@@ -49,7 +49,7 @@ def make_model(
     torch.manual_seed(seed)
     model = full_class(full_class.config_class(**{**sizes, **config}))
     with torch.no_grad():
-        if model.lm_head.bias is not None:
+        if model.config.has_decoder and model.lm_head.bias is not None:
             model.lm_head.bias[3] = -1.0  # or many a random decoder would end before its first word
     # What is decoded from vectors ends early, which keeps tests short.
     model.generation_config.max_new_tokens = 8

@@ -89,6 +89,21 @@ def test_an_expanded_checkpoint_loads_everywhere(context, normalize, vectors, tm
     assert "vocabulary_expansion.words_added" in card
 
 
+@pytest.mark.parametrize("decoder", ["attention", "none"])
+def test_a_weighted_mean_has_weights_for_the_new_words(decoder, vectors, tmp_path):
+    old = make_checkpoint(tmp_path / "old", model={"weighted_mean_row": True, "decoder_type": decoder})
+    expand_checkpoint(old, vectors, tmp_path / "new")
+    tokenizer, encoder = AutoTokenizer.from_pretrained(tmp_path / "new"), AutoModel.from_pretrained(tmp_path / "new")
+    row = encoder.eval()(**tokenizer(TEXT, return_tensors="pt")).latents[0, -1]
+    known = tokenizer("the sat on a", return_tensors="pt")
+    before = AutoModel.from_pretrained(old).eval()
+    assert torch.equal(encoder(**known).latents, before(**known).latents)
+    # Untrained weights are all the same, so this is the mean of the words, the new ones included.
+    ids = tokenizer(TEXT).input_ids[:-1]
+    words = encoder.embeddings.word_embeddings.weight[ids].mean(dim=0)
+    torch.testing.assert_close(row, encoder.word_pooler.map(words))
+
+
 def test_an_expanded_checkpoint_loads_with_the_code_it_carries(vectors, tmp_path):
     folder = tmp_path / "new"
     expand_checkpoint(make_checkpoint(tmp_path / "old", context=True), vectors, folder)

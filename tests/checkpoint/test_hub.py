@@ -229,6 +229,33 @@ def test_card_of_a_context_model_promises_no_text(tmp_path, decoder):
     assert tokens.shape == (2, 5) if decoder == "words_cnn" else len(tokens) == 2
 
 
+def test_card_of_a_model_without_a_decoder(tmp_path):
+    """Its code runs, and nothing speaks of decoding."""
+    model = make_model(encoder_type="none", pooling="weighted_mean", decoder_type="none")
+    args = {**ARGS, "objective": "none", "teacher": "somebody/model", "contrastive": "neighbours"}
+    folder = save_checkpoint(model, make_tokenizer(), tmp_path / "m", remote_code=False, training_args=args)
+    text = write_model_card(folder, str(folder)).read_text(encoding="utf-8")
+    assert "1 latent row of\n16 numbers (a weighted mean of the word vectors; 16 in all)" in text
+    assert "by giving the vectors of a teacher and telling the next sentence from others; it has no\ndecoder." in text
+    for word in ("autoencoder", "by reconstruction", "AutoModelForSeq2SeqLM", "decoded", "said | 14"):
+        assert word not in text.partition("## Figures")[0]
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert len(blocks) == 2
+    found = {}
+    exec(blocks[1], found)
+    assert found["embedding"].shape == (2, 16)
+
+
+@pytest.mark.parametrize("normalize", [None, "embedding"])
+def test_card_of_rows_of_unit_length_tells_that_a_scaled_vector_decodes(tmp_path, normalize):
+    model = make_model(weighted_mean_row=True, latent_normalization="rows")
+    folder = save_checkpoint(model, make_tokenizer(), tmp_path / "m", normalize=normalize)
+    text = write_model_card(folder, "user/tiny").read_text(encoding="utf-8")
+    assert "the maximum over the tokens, the mean over the tokens, a weighted mean of the word vectors" in text
+    assert "can be multiplied by any positive number" in text
+    assert "normalised" not in text
+
+
 def test_card_tells_of_what_is_learnt_besides(tmp_path):
     told = {}
     for name, more in (("alone", {}), ("both", {"context_weight": 0.1, "teacher": "somebody/model"})):

@@ -93,6 +93,17 @@ def test_it_streams(encoded):
     assert asked == [4]
 
 
+def test_a_model_with_rows_of_unit_length_reads_normalised_vectors(tmp_path):
+    model, tokenizer = make_model(latent_normalization="rows"), make_tokenizer()
+    encoder = load_encoder(str(save_checkpoint(model, tokenizer, tmp_path / "model")), device="cpu")
+    texts = []
+    for normalize in (False, True):
+        settings = EncodeSettings(normalize=normalize)
+        encode_corpus(encoder, Documents([LINES]), tmp_path / str(normalize), settings)
+        texts.append(list(decode_embeddings(model, tokenizer, [tmp_path / str(normalize)], **BOUND)))
+    assert texts[0] == texts[1]
+
+
 def test_texts_that_had_not_ended_are_counted(checkpoint, encoded, capsys):
     """The bound is the checkpoint's own, and what it cuts is told once."""
     rows = torch.from_numpy(np.concatenate(list(read_embeddings([encoded]))))

@@ -57,6 +57,22 @@ def test_what_stands_around_a_text_changes_nothing():
         torch.testing.assert_close(model.encoder(**text_of(batch)).pooler_output, torch.cat(alone))
 
 
+@pytest.mark.parametrize("decoder", ["attention", "none"])
+def test_a_resized_vocabulary_has_a_weight_for_each_word(decoder):
+    model = make(weighted_mean_row=True, decoder_type=decoder, freeze_word_weights=True)
+    pooler = model.encoder.word_pooler
+    pooler.start_from_frequencies(torch.arange(40))
+    before = model.encoder(input_ids=torch.tensor([[7, 5, 9, 3]])).pooler_output
+    weights = pooler.log_weights.weight.flatten()
+    model.resize_token_embeddings(43)
+    torch.testing.assert_close(pooler.log_weights.weight[40:, 0], weights[4:].mean().expand(3))
+    assert not pooler.log_weights.weight.requires_grad
+    assert torch.equal(model.encoder(input_ids=torch.tensor([[7, 5, 9, 3]])).pooler_output, before)
+    assert model.encoder(input_ids=torch.tensor([[42, 5, 3]])).pooler_output.isfinite().all()
+    model.resize_token_embeddings(20)
+    assert len(pooler.frequencies) == pooler.log_weights.num_embeddings == 20
+
+
 def test_frozen_weights_stay_and_trained_ones_move():
     for frozen in (False, True):
         model = make(**STATIC, freeze_word_weights=frozen)

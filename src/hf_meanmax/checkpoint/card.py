@@ -131,6 +131,9 @@ def _use_of(config: LatentConfig, args: Json) -> Json:
     remote_code = bool(getattr(config, "auto_map", None))
     others = ["predicting the words that follow"] if args.get("context_weight") else []
     others += ["giving the vectors of a teacher"] if args.get("teacher") else []
+    contrast = {"neighbours": "the next sentence", "views": "the same sentence under noise"}
+    contrast["both"] = " and ".join(contrast.values())
+    others += [f"telling {contrast[kind]} from others" for kind in [args.get("contrastive")] if kind in contrast]
     return {
         "model_type": config.model_type,
         "full_auto_class": auto_class,
@@ -138,6 +141,7 @@ def _use_of(config: LatentConfig, args: Json) -> Json:
         "reconstructs": reconstructs,
         "translates": translates,
         "generates": config.is_autoregressive,
+        "decodes": config.has_decoder,
         "also": " and ".join(others),
         "whole": "autoencoder" if reconstructs else "translator" if translates else "predictor",
         "output_tokenizer": "target_tokenizer" if config.separate_vocabularies else "tokenizer",
@@ -152,12 +156,15 @@ def _sizes_of(folder: Path, config: LatentConfig) -> Json:
     transformer = json.loads((folder / "sentence_bert_config.json").read_text(encoding="utf-8"))
     longest = transformer["max_seq_length"]
     attends = config.pooling == "inner_attention"
+    names = ["weighted means over the tokens"] if attends else []
+    names += [_ROWS[row] for row in config.pooling_rows if row in _ROWS]
     return {
         "rows": config.num_latents,
-        "row_names": "weighted means over the tokens" if attends else ", ".join(_ROWS[r] for r in config.pooling_rows),
+        "row_names": ", ".join(names),
         "width": f"{config.latent_width:,}",
         "dimension": f"{config.sentence_embedding_size:,}",
         "normalize": saved_normalization(folder),
+        "has_unit_rows": config.latent_normalization is not None,
         "parameters": f"{_count_parameters(folder):,}",
         "vocab_size": f"{config.vocab_size:,}",
         "input_vocab_size": f"{config.input_vocab_size:,}",
@@ -302,7 +309,12 @@ def _entries_of_card(path: Path) -> tuple[str | None, list[EvalResult]]:
     return data.model_name, list(data.eval_results or [])
 
 
-_ROWS = {"max": "the maximum over the tokens", "mean": "the mean over the tokens", "last": "the last state"}
+_ROWS = {
+    "max": "the maximum over the tokens",
+    "mean": "the mean over the tokens",
+    "last": "the last state",
+    "weighted_mean": "a weighted mean of the word vectors",
+}
 
 
 def _describe_data(args: Json) -> str:

@@ -80,7 +80,8 @@ def check_decodable(folder: Path, model: PreTrainedModel) -> None:
     manifest = read_manifest(folder)
     settings = manifest["settings"]
     for changed, option in (
-        (settings["normalize"], "--normalize"),
+        # A model with rows of unit length reads a vector of any length.
+        (settings["normalize"] and model.config.latent_normalization is None, "--normalize"),
         (settings["truncate_dim"], "--truncate-dim"),
         (settings["pca"], "--pca"),
         (settings["dtype"] == "int8", "--dtype int8"),

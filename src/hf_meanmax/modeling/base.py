@@ -108,6 +108,9 @@ class LatentPreTrainedModel(PreTrainedModel):
             )
         table = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         self.config.input_vocab_size = self.config.vocab_size
+        for module in self.modules():
+            if isinstance(module, WeightedMeanPooling):
+                module.resize(table.num_embeddings)
         return table
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Unpack[TransformersKwargs]) -> None:

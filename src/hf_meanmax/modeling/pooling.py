@@ -141,6 +141,18 @@ class WeightedMeanPooling(nn.Module):
         smoothing = self.config.frequency_smoothing
         self.log_weights.weight.copy_((smoothing / (smoothing + frequencies)).log()[:, None])
 
+    @torch.no_grad()
+    def resize(self, num_words: int) -> None:
+        """Gives so many words a weight; a new word has the mean of the words' log weights, and no frequency."""
+        old, frequencies = self.log_weights, self.frequencies
+        kept, first = min(num_words, old.num_embeddings), self.config.num_special_tokens
+        weight = old.weight.new_full((num_words, 1), float(old.weight[first:].mean()) if len(old.weight) > first else 0)
+        weight[:kept] = old.weight[:kept]
+        self.log_weights.weight = nn.Parameter(weight, requires_grad=old.weight.requires_grad)
+        self.log_weights.num_embeddings = num_words
+        self.frequencies = frequencies.new_zeros(num_words)
+        self.frequencies[:kept] = frequencies[:kept]
+
     def forward(
         self, words: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
     ) -> torch.Tensor:
@@ -149,9 +161,10 @@ class WeightedMeanPooling(nn.Module):
         is_word = input_ids >= self.config.num_special_tokens
         if attention_mask is not None:
             is_word = is_word & attention_mask.bool()
-        weights = self.log_weights(input_ids).squeeze(-1).exp() * is_word
-        mean = (weights.to(words.dtype).unsqueeze(1) @ words).squeeze(1)
-        return self.map(mean / weights.sum(dim=1, keepdim=True).clamp(min=1e-6).to(words.dtype))
+        weights = (self.log_weights(input_ids).squeeze(-1).exp() * is_word).unsqueeze(1)
+        mean = (weights.to(words.dtype) @ words) / weights.sum(dim=2, keepdim=True).clamp(min=1e-6).to(words.dtype)
+        # Of three dimensions until now: onnxruntime cannot quantise a map of two.
+        return self.map(mean).squeeze(1)
 
 
 class NoPooling(nn.Module):

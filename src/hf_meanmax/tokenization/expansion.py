@@ -14,6 +14,8 @@ from tokenizers import models
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from hf_meanmax.modeling.pooling import WeightedMeanPooling
+
 from .tokenizers import whole_and_unpadded
 from .word_vectors import WordVectors
 
@@ -81,6 +83,8 @@ def _replace_table(model: PreTrainedModel, table: nn.Embedding, weight: torch.Te
     for module in model.modules():
         if hasattr(getattr(module, "config", None), "input_vocab_size"):
             module.config.input_vocab_size = len(weight)
+        if isinstance(module, WeightedMeanPooling):
+            module.resize(len(weight))
 
 
 @torch.no_grad()
