@@ -46,7 +46,7 @@ def attention_for(attention: str, device: torch.device) -> str:
     Raises:
         ValueError: flex attention on a CPU for which torch computes it wrongly.
     """
-    if attention == "flex_attention" and device.type == "cpu" and _cpu_capability() == "AVX2":
+    if attention == "flex_attention" and device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX2":
         raise ValueError(
             "`attention` is 'flex_attention', which torch computes wrongly on CPUs without AVX-512. Use 'eager' or "
             "'sdpa'."
@@ -54,12 +54,6 @@ def attention_for(attention: str, device: torch.device) -> str:
     if attention != "auto":
         return attention
     return "eager" if device.type == "cpu" else "sdpa"
-
-
-def _cpu_capability() -> str:
-    import torch
-
-    return torch.backends.cpu.get_cpu_capability()
 
 
 def keep_freed_memory() -> None:
