@@ -37,7 +37,7 @@ def _run(
     network: nn.LSTM | nn.GRU, inputs: torch.Tensor, attention_mask: torch.Tensor | None, state: State
 ) -> torch.Tensor:
     # Without autocast all must be of the weights' type.
-    if not torch.is_autocast_enabled(inputs.device.type):
+    if inputs.is_cpu and not torch.is_autocast_enabled("cpu"):
         inputs = inputs.to(network.weight_ih_l0.dtype)
         if isinstance(state, tuple):
             state = tuple(part.to(inputs.dtype) for part in state)
