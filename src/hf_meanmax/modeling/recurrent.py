@@ -1,7 +1,6 @@
 """LSTMs and GRUs over padded sequences, and from a cache."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import nn
@@ -23,26 +22,11 @@ def run_recurrent(
     `attention_mask` `(B, N)` is 0 at padding, where the output is 0; `state` is what to start from: h, or h and c,
     `(directions, B, d)`.
     """
-    with autocast_where_supported(inputs):
-        return _run(network, inputs, attention_mask, state)
-
-
-def autocast_where_supported(inputs: torch.Tensor) -> AbstractContextManager[object]:
-    """Autocast as it is, but off where the processor has no recurrent networks in bf16."""
-    lacks_bf16 = inputs.is_cpu and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return torch.autocast("cpu", enabled=False) if lacks_bf16 else nullcontext()
-
-
-def _run(
-    network: nn.LSTM | nn.GRU, inputs: torch.Tensor, attention_mask: torch.Tensor | None, state: State
-) -> torch.Tensor:
-    # Without autocast all must be of the weights' type.
-    if inputs.is_cpu and not torch.is_autocast_enabled("cpu"):
-        inputs = inputs.to(network.weight_ih_l0.dtype)
-        if isinstance(state, tuple):
-            state = tuple(part.to(inputs.dtype) for part in state)
-        elif state is not None:
-            state = state.to(inputs.dtype)
+    if _lacks_bf16(inputs):
+        with torch.autocast("cpu", enabled=False):
+            state = tuple(part.float() for part in state) if isinstance(state, tuple) else state
+            state = state.float() if isinstance(state, torch.Tensor) else state
+            return run_recurrent(network, inputs.float(), attention_mask, state)
     if attention_mask is None:
         return network(inputs, state)[0]
     mask = attention_mask.bool()
@@ -52,6 +36,12 @@ def _run(
     outputs = (_run_packed if inputs.is_cuda else _run_padded)(network, inputs, lengths, state)
     outputs = torch.zeros_like(outputs).scatter(1, order.unsqueeze(-1).expand_as(outputs), outputs)
     return outputs.masked_fill(~mask.unsqueeze(-1), 0.0)
+
+
+def _lacks_bf16(inputs: torch.Tensor) -> bool:
+    """Whether autocast asks a processor for recurrent networks in bf16 that it does not have."""
+    is_asked = inputs.is_cpu and torch.is_autocast_enabled("cpu")
+    return is_asked and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def _run_packed(network: nn.LSTM | nn.GRU, inputs: torch.Tensor, lengths: torch.Tensor, state: State) -> torch.Tensor:
@@ -122,6 +112,9 @@ def run_recurrent_on(
         past_key_values: the cache, extended in place.
         layer_idx: place of the layer in it.
     """
+    if _lacks_bf16(inputs):
+        with torch.autocast("cpu", enabled=False):
+            return run_recurrent_on(network, inputs.float(), attention_mask, state, past_key_values, layer_idx)
     state = cached_state(past_key_values, layer_idx, state)
     # A GPU takes whole states of the inputs' type alone; under autocast an LSTM gives another type than it takes.
     state = tuple(part.to(inputs.dtype).contiguous() for part in state)
@@ -129,8 +122,7 @@ def run_recurrent_on(
         return run_recurrent(network, inputs, attention_mask, _packed(state))
     outputs = []
     for t in range(inputs.shape[1]):
-        with autocast_where_supported(inputs):
-            output, packed = network(inputs[:, t : t + 1], _packed(state))
+        output, packed = network(inputs[:, t : t + 1], _packed(state))
         next_state = [part[0].to(inputs.dtype) for part in (packed if isinstance(packed, tuple) else (packed,))]
         if attention_mask is not None:
             is_word = attention_mask[:, t - inputs.shape[1]].bool().unsqueeze(-1)

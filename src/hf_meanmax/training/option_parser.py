@@ -18,7 +18,7 @@ from transformers import HfArgumentParser
 _METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", bool: "BOOL"}
 
 
-class OptionParser(HfArgumentParser):
+class OptionParser(HfArgumentParser):  # type: ignore[misc]
     """An `HfArgumentParser` for one verb.
 
     Options are spelt with underscores or hyphens, and never abbreviated. The help shows each one's type, choices and
@@ -66,7 +66,8 @@ class OptionParser(HfArgumentParser):
         escape_unprintable()
         words = sys.argv[1:] if argv is None else list(argv)
         self._refuse_unknown(words)
-        return self.parse_args_into_dataclasses(args=words, look_for_args_file=False)
+        parsed: tuple[Any, ...] = self.parse_args_into_dataclasses(args=words, look_for_args_file=False)
+        return parsed
 
     def _refuse_unknown(self, words: Sequence[str]) -> None:
         known = [name for action in self._actions for name in action.option_strings]
