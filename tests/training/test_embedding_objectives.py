@@ -15,7 +15,7 @@ from hf_meanmax.commands.pretrain import main as pretrain_command
 from hf_meanmax.inference import encode as encode_module
 from hf_meanmax.training.preparation import prepare
 from hf_meanmax.training.pretrain import pretrain
-from hf_meanmax.training.teacher import load_teacher, prepare_teacher
+from hf_meanmax.training.teacher import TeacherVectors, load_teacher, prepare_teacher
 from tiny_model import make_model, make_tokenizer
 from training.test_pretrain import Killed, comparable, interrupt, kill, records, same, weights
 
@@ -106,6 +106,11 @@ def test_killed_teacher_vectors_are_continued_and_belong_to_their_texts(make_arg
     rows = np.arange(len(vectors))
     np.testing.assert_allclose(vectors[rows], encoder.encode(list(texts)), rtol=2e-3, atol=2e-3)
     prompted = make_arguments(teacher=teacher, cache_dir=args.cache_dir, teacher_prompt="a red ")
+    # However few files may be open at once.
+    monkeypatch.setattr("hf_meanmax.training.teacher._MOST_OPEN", 1)
+    few = TeacherVectors(vectors.files[0].parent)
+    assert np.array_equal(few[rows[::-1]], vectors[rows[::-1]])
+    assert few._open.cache_info().currsize == 1
     other = prepare_teacher(prompted, texts, load_teacher(prompted, "cpu"), show_progress=False)
     assert not np.allclose(other[rows], vectors[rows])
 
@@ -149,11 +154,52 @@ def test_without_a_map_the_embedding_is_the_teachers(make_arguments, teacher):
         ({"span_drop": 1.0}, "`span_drop` is 1.0"),
         ({"teacher_loss": "manhattan"}, "teacher_loss.*'manhattan'.*'cosine', 'squared', 'contrast'"),
         ({**STATIC, "objective": "none", "contrastive": "views", "embedding_dropout": 0.5}, "A static model has no"),
+        ({**STATIC, "objective": "none", "contrastive": "views", "word_swap": 0.5}, "A static model has no"),
+        ({"contrastive": "neighbours", "contrastive_weight": 0.0}, "`contrastive_weight` 0. Use `--contrastive none`"),
+        ({"contrastive_size": 4}, "nothing would train that map"),
+        ({"teacher": "a/model", "teacher_weight": 0.0}, "nothing would be learnt from it"),
+        ({"teacher": "a/model", "word_vectors": "teacher", "teacher_weight": 0.0, "objective": "none"}, "neither a"),
+        ({"objective": "none", "contrastive": "neighbours", "freeze_encoder": True}, "nothing would be trained"),
+        (
+            {"objective": "translation", "target": ["a.txt"], "teacher": "a/model", "word_vectors": "teacher"},
+            "is not for the objective 'translation'",
+        ),
     ],
 )
 def test_settings_that_do_not_fit(make_arguments, changes, message):
     with pytest.raises(ValueError, match=message):
         make_arguments(**changes)
+
+
+def test_hidden_dropout_makes_two_views(make_arguments):
+    assert make_arguments(contrastive="views", hidden_dropout=0.1).has_views
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_without_a_decoder_no_word_is_sampled(make_arguments, teacher, lazy):
+    """A recipe with a sampled softmax takes `--objective none`."""
+    pretrain(make_arguments(objective="none", teacher=teacher, softmax="sampled", lazy_adam=lazy))
+
+
+def test_of_a_teacher_the_cosines_alone(make_arguments, teacher):
+    args = make_arguments(objective="none", teacher=teacher, teacher_weight=0.0, similarity_weight=1.0)
+    pretrain(args)
+    # Nothing would train the map.
+    assert AutoModelForSeq2SeqLM.from_pretrained(Path(args.output_dir) / "model").teacher_head is None
+    losses = curve(args, "loss")
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("changes", [{"teacher_head": False}, {"word_vectors": "WORDS"}])
+def test_sizes_that_do_not_fit_show_before_the_teacher_reads_the_corpus(
+    make_arguments, teacher, changes, monkeypatch, tmp_path
+):
+    words = tmp_path / "words.txt"
+    words.write_text("the 1 2 3\ncat 4 5 6\n")
+    changes = {name: str(words) if value == "WORDS" else value for name, value in changes.items()}
+    monkeypatch.setattr("hf_meanmax.training.pretrain.prepare_teacher", lambda *args, **options: pytest.fail("reads"))
+    with pytest.raises(ValueError, match=r"`--latent_size`|set `--embedding_size 3`"):
+        pretrain(make_arguments(**STATIC, objective="none", teacher=teacher, **changes))
 
 
 @pytest.mark.parametrize(

@@ -139,3 +139,11 @@ def test_mistakes_are_one_line(corpus, tmp_path, options, message, capsys):
     with pytest.raises(SystemExit) as stopped:
         main([str(corpus), "--output", str(tmp_path / "out.safetensors"), *options])
     assert message in f"{stopped.value} {capsys.readouterr().err}"
+
+
+def test_a_file_that_holds_special_tokens_gives_them_their_ids():
+    """word2vec files begin with `</s>`, GloVe files end with `<unk>`."""
+    tokenizer = wordpiece_tokenizer(["</s>", "the", "cat", "##s", "<unk>"])
+    assert tokenizer.convert_tokens_to_ids(["<pad>", "<unk>", "<s>", "</s>", "the"]) == [0, 1, 2, 3, 4]
+    assert tokenizer("the cats bark").input_ids == [4, 5, 6, 1, 3]
+    assert len(tokenizer) == 7

@@ -89,13 +89,14 @@ def wordpiece_tokenizer(vocabulary: Iterable[str], lowercase: bool = True) -> Pr
 
     Args:
         vocabulary: words, pieces that begin a word, and pieces that go on with one (`##ing`), in the order of their
-            ids, which begin after the four special tokens.
+            ids, which begin after the four special tokens. The names of these, which many a file of word vectors
+            holds, are left out.
         lowercase: whether text is lower-cased.
 
     Raises:
         ValueError: no word, or one that is there twice.
     """
-    names = list(vocabulary)
+    names = [name for name in vocabulary if name not in SPECIAL_TOKENS]
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if not names or repeated:
         raise ValueError(f"the vocabulary has no word, or one twice: {repeated[:3]}")

@@ -296,7 +296,9 @@ def build_classifier(
     else:
         texts = Documents([train.texts + (train.pairs or [])])
         cache = cache_folder(args)
-        tokenizer = load_or_train_tokenizer(args, args.tokenizer, texts, cache, show_progress=False)
+        tokenizer = load_or_train_tokenizer(
+            args, args.tokenizer, texts, cache, show_progress=False, word_vectors=args.word_vectors
+        )
         config = args.build_config(
             **head,
             vocab_size=len(tokenizer),

@@ -194,11 +194,15 @@ def _prepare_translation(args: PretrainArguments, cache: Path, show_progress: bo
     target_tokenizer = None
     if args.target_tokenizer:
         size = args.source_vocab_size or None
-        tokenizer = load_or_train_tokenizer(args, args.tokenizer, train.source_side, cache, show_progress, size)
+        tokenizer = load_or_train_tokenizer(
+            args, args.tokenizer, train.source_side, cache, show_progress, size, args.word_vectors
+        )
         target_tokenizer = load_or_train_tokenizer(args, args.target_tokenizer, train.target_side, cache, show_progress)
     else:
         both = Chain([train.source_side, train.target_side])
-        tokenizer = load_or_train_tokenizer(args, args.tokenizer, both, cache, show_progress)
+        tokenizer = load_or_train_tokenizer(
+            args, args.tokenizer, both, cache, show_progress, word_vectors=args.word_vectors
+        )
     output_tokenizer = target_tokenizer or tokenizer
     source_rule = SentenceFilter(args.min_tokens, args.max_tokens, args.long_lines, args.max_unknown_rate)
     target_rule = SentenceFilter(1, args.max_target_tokens, args.long_lines, args.max_unknown_rate)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,8 +49,11 @@ from .settings import PretrainArguments
 from .showcase import show
 from .stopping import NO_BETTER, TERMINATED, agree_to_stop, termination_flag
 from .summary import count_flops_per_token, format_summary, summarize_run
-from .teacher import TeacherVectors, load_teacher, prepare_teacher
+from .teacher import TeacherVectors, load_teacher, prepare_teacher, vector_size
 from .validation import Validation
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 # Settings that say how long a run goes on and what it shows, not what each step does.
 _FREE_ON_RESUME = {
@@ -181,13 +184,11 @@ class Run:
         """Model, objectives, optimizer, batches."""
         args, prepared = self.args, self.prepared
         derived: Json = {}
-        teacher_vectors = self._teacher_vectors() if args.teacher else {}
-        if args.teacher and args.teacher_head:
-            derived["teacher_size"] = teacher_vectors["train"].shape[1]
+        teacher = load_teacher(args, self.device) if args.learns_from_teacher else None
+        if teacher is not None and args.teacher_weight and args.teacher_head:
+            derived["teacher_size"] = vector_size(teacher)
         if prepared.target_tokenizer is not None:
             derived |= {"separate_vocabularies": True, "input_vocab_size": len(prepared.tokenizer)}
-        # After the teacher, whose loading may draw numbers of its own.
-        torch.manual_seed(args.seed)
         config = args.build_config(
             **derived, vocab_size=len(prepared.output_tokenizer), **token_ids(prepared.tokenizer)
         )
@@ -195,18 +196,28 @@ class Run:
             vectors = prepare_word_vectors(
                 args, prepared.tokenizer, prepared.train, config.embedding_size, self.is_main, prepared.word_vectors
             )
+        # What does not fit shows before hours of a teacher's work.
+        teacher_vectors = {} if teacher is None else self._teacher_vectors(teacher, config)
+        # After the teacher, whose loading may draw numbers of its own.
+        torch.manual_seed(args.seed)
         self.model = self._make_model(config, vectors)
         self.objectives = build_objectives(config, self._weights())
         # The loss is that of decoding, with what is added to it reported apart; of a mixture all terms are.
-        compares = args.teacher or args.contrastive != "none"
+        compares = args.learns_from_teacher or args.contrastive != "none"
         terms = self.objectives if compares and len(self.objectives) > 1 else self.objectives[1:]
         self.side_losses = tuple(objective.name for objective in terms)
         self._make_optimizer()
         self._make_batches(config, teacher_vectors)
 
-    def _teacher_vectors(self) -> dict[str, TeacherVectors]:
+    def _teacher_vectors(self, teacher: SentenceTransformer, config: LatentConfig) -> dict[str, TeacherVectors]:
         """The teacher's vectors of the training texts, and of the held-out ones where no decoder scores these."""
-        teacher = load_teacher(self.args, self.device)
+        size = vector_size(teacher)
+        if self.args.teacher_weight and not self.args.teacher_head and config.sentence_embedding_size != size:
+            raise ValueError(
+                f"The embedding has {config.sentence_embedding_size} numbers and the teacher's vectors {size}: without "
+                "a map (`teacher_head`) they are compared as they are. Make the embedding as wide, for instance by "
+                "`--latent_size`, or give `--teacher_head true`."
+            )
         state = PartialState() if self.world_size > 1 else None
         sources = dict(self.prepared.sources)
         if self.args.objective != "none":
@@ -297,7 +308,7 @@ class Run:
         noise = Noise(args.word_drop, args.word_swap, args.span_drop)
         compared = {"noise": noise, "makes_views": args.has_views}
         candidates = None
-        if args.softmax == "sampled":
+        if args.softmax == "sampled" and config.has_decoder:
             candidates = CandidateSampler(prepared.output_store.token_counts, args.num_negatives, args.seed)
         place = {"rank": self.accelerator.process_index, "world_size": self.world_size}
         words, and_context = config.num_context_words, args.context_weight > 0 or args.has_neighbours

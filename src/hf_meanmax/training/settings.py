@@ -322,6 +322,15 @@ class PretrainArguments(RunArguments):
         for name in ("teacher_shuffled", "similarity_weight", "teacher_prompt"):
             if getattr(self, name) and not self.teacher:
                 raise ValueError(f"`{name}` is {getattr(self, name)!r} without a `teacher`. Give one, or leave it out.")
+        if self.word_vectors == "teacher" and self.objective == "translation":
+            raise ValueError(
+                "`word_vectors` 'teacher' is not for the objective 'translation'. Give a file of `hf-meanmax vectors`."
+            )
+        if self.teacher and not self.learns_from_teacher and self.word_vectors != "teacher":
+            raise ValueError(
+                f"`teacher` is {self.teacher!r}, but `teacher_weight` and `similarity_weight` are 0, and "
+                "`word_vectors` is not 'teacher': nothing would be learnt from it. Leave it out, or give a weight."
+            )
         if not self.temperature > 0:
             raise ValueError(f"`temperature` is {self.temperature}; it must be a positive number.")
         if self.objective == "none":
@@ -348,10 +357,16 @@ class PretrainArguments(RunArguments):
             )
         self._check_contrast(config)
         if not config.has_decoder:
-            if not (self.teacher or self.contrastive != "none"):
+            if not (self.learns_from_teacher or self.contrastive != "none"):
                 raise ValueError(
                     "`objective` is 'none' and there is neither a `teacher` nor `contrastive`: nothing would be "
                     "learnt. Give one of them."
+                )
+            has_map = config.contrastive_size or (self.teacher and self.teacher_weight and self.teacher_head)
+            if self.freeze_encoder and not has_map:
+                raise ValueError(
+                    "`freeze_encoder` is True and `objective` 'none': nothing would be trained, since there is no map "
+                    "of the embedding either. Give `teacher_head` true or `contrastive_size`, or train the encoder."
                 )
         elif not config.is_autoregressive and self.objective != "next_words":
             raise ValueError(
@@ -402,7 +417,16 @@ class PretrainArguments(RunArguments):
                 "there is no embedding to map or compare. Leave them out, or use another pooling."
             )
         if self.contrastive == "none":
+            if config.contrastive_size is not None:
+                raise ValueError(
+                    f"`contrastive_size` is {config.contrastive_size} and `contrastive` 'none': nothing would train "
+                    "that map. Leave it out, or give `contrastive`."
+                )
             return
+        if not self.contrastive_weight:
+            raise ValueError(
+                f"`contrastive` is {self.contrastive!r} and `contrastive_weight` 0. Use `--contrastive none`."
+            )
         if self.objective not in ("reconstruction", "none"):
             raise ValueError(
                 f"`contrastive` is {self.contrastive!r}, which is beside `objective` 'reconstruction' or 'none', not "
@@ -411,15 +435,22 @@ class PretrainArguments(RunArguments):
         if self.context_weight:
             raise ValueError("`contrastive` and `context_weight` exclude each other. Leave one out.")
         has_noise = self.word_drop or self.word_swap or self.span_drop
-        if self.has_views and not (has_noise or config.embedding_dropout or config.attention_dropout):
+        has_dropout = config.embedding_dropout or config.attention_dropout or config.hidden_dropout
+        if self.has_views and not (has_noise or has_dropout):
             raise ValueError(
                 f"`contrastive` is {self.contrastive!r}, but without noise or dropout two views of a sentence are the "
                 "same. Give `word_drop`, for instance 0.4."
             )
-        if config.is_static and self.has_views and not has_noise:
+        if config.is_static and self.has_views and not (self.word_drop or self.span_drop):
             raise ValueError(
-                "A static model has no dropout, so two views of a sentence would be the same. Give `word_drop`."
+                "A static model has no dropout and does not know the order of words, so two views of a sentence would "
+                "be the same. Give `word_drop`."
             )
+
+    @property
+    def learns_from_teacher(self) -> bool:
+        """Whether the loss reads a teacher's vectors of the texts; without a weight its word vectors alone are read."""
+        return bool(self.teacher) and (self.teacher_weight > 0 or self.similarity_weight > 0)
 
     @property
     def has_neighbours(self) -> bool:
@@ -515,6 +546,8 @@ class FinetuneArguments(RunArguments):
             self.output_dir = str(Path("runs") / "finetune")
         if self.epochs <= 0:
             raise ValueError(f"`epochs` is {self.epochs}; give a positive number.")
+        if self.word_vectors == "teacher":
+            raise ValueError("`word_vectors` 'teacher' is of a pretraining. Give a file of `hf-meanmax vectors`.")
         if not self.train:
             raise ValueError("`train` is missing: name a file of labelled texts, or a data set.")
         if self.start != "encoder" and not self.checkpoint:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from hf_meanmax.data import StoredTexts
 from hf_meanmax.files import replacing_file
 from hf_meanmax.inference.embedding_files import embedding_files
-from hf_meanmax.inference.encode import EncodeSettings, encode_corpus, load_encoder, model_fingerprints
+from hf_meanmax.inference.encode import EncodeSettings, encode_corpus, encode_texts, load_encoder, model_fingerprints
 
 from .preparation import cache_folder, digest, one_at_a_time
 from .settings import PretrainArguments
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 _SETTINGS = EncodeSettings(dtype="float16", shard_size=8192)
+_MOST_OPEN = 256
 
 
 class TeacherVectors:
@@ -33,9 +35,13 @@ class TeacherVectors:
     """
 
     def __init__(self, folder: Path, order: npt.NDArray[np.int64] | None = None) -> None:
-        self.files = [np.load(path, mmap_mode="r") for path in embedding_files(folder)]
-        self.ends = np.cumsum([len(file) for file in self.files])
+        self.files = embedding_files(folder)
+        shapes = [np.load(path, mmap_mode="r").shape for path in self.files]
+        self.ends = np.cumsum([rows for rows, _ in shapes])
+        self.size = int(shapes[0][1])
         self.order = order
+        # A large corpus has more files than a process may hold open.
+        self._open = functools.lru_cache(maxsize=_MOST_OPEN)(functools.partial(np.load, mmap_mode="r"))
 
     def __len__(self) -> int:
         return int(self.ends[-1])
@@ -43,7 +49,7 @@ class TeacherVectors:
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and numbers a row."""
-        return len(self), int(self.files[0].shape[1])
+        return len(self), self.size
 
     def __getitem__(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """The rows `(B, size)` of these numbers."""
@@ -52,8 +58,8 @@ class TeacherVectors:
         numbers = np.searchsorted(self.ends, rows, side="right")
         for number in np.unique(numbers):
             mine = numbers == number
-            first = self.ends[number] - len(self.files[number])
-            vectors[mine] = self.files[number][rows[mine] - first]
+            file = self._open(self.files[number])
+            vectors[mine] = file[rows[mine] - (self.ends[number] - len(file))]
         return vectors
 
 
@@ -68,6 +74,11 @@ def load_teacher(args: PretrainArguments, device: torch.device | str | None) -> 
         teacher.prompts = {**teacher.prompts, "teacher": args.teacher_prompt}
         teacher.default_prompt_name = "teacher"
     return teacher
+
+
+def vector_size(teacher: SentenceTransformer) -> int:
+    """Numbers of a teacher's vector."""
+    return int(encode_texts(teacher, ["a"], 1).shape[1])
 
 
 def prepare_teacher(
