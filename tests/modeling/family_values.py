@@ -110,6 +110,10 @@ BAD_SETTINGS = [
     ({"frequency_smoothing": 0.0}, ("`frequency_smoothing` is 0.0", "positive number")),
     ({"encoder_type": "none"}, ("`encoder_type` is 'none'", "Use `pooling='weighted_mean'`")),
     (
+        {"pooling": "weighted_mean", "latent_size": None, "encoder_type": "self_attention"},
+        ("`pooling` is 'weighted_mean'", "Use `encoder_type='none'`"),
+    ),
+    (
         {"weighted_mean_row": True, "weighted_mean_map": False, "latent_size": 20, "decoder_type": "attention"},
         ("`weighted_mean_map` is False", "`embedding_size` 12", "20 wide"),
     ),

@@ -129,6 +129,10 @@ def test_an_index_of_the_teacher_answers_its_student(make_arguments, teacher, tm
     assert cosines.min() > 0.8
     with pytest.raises(SystemExit, match="is there already; name a new folder"):
         export([model, "--output", str(tmp_path / "space")])
+    plain = make_model(teacher_size=5)
+    scaled = str(save_checkpoint(plain, make_tokenizer(), tmp_path / "scaled", normalize="embedding"))
+    with pytest.raises(SystemExit, match="reads the raw vector"):
+        export([scaled, "--output", str(tmp_path / "other")])
     with pytest.raises(SystemExit, match="has no map to a teacher's space"):
         export([teacher, "--output", str(tmp_path / "other")])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from hf_meanmax.checkpoint.folder import load_checkpoint
+from hf_meanmax.checkpoint.folder import checkpoint_folder, load_checkpoint, saved_normalization
 
 from .encode import load_encoder
 
@@ -28,6 +28,12 @@ def in_teacher_space(folder: str | os.PathLike[str], trust_remote_code: bool = F
         raise ValueError(
             f"{os.fspath(folder)} has no map to a teacher's space: it was trained without a teacher, or with "
             "`--teacher_head false`, and then its own vectors are in that space."
+        )
+    normalization = saved_normalization(checkpoint_folder(folder))
+    if normalization is not None:
+        raise ValueError(
+            f"{os.fspath(folder)} was exported with `--normalize {normalization}`, and the map to the teacher's space "
+            "reads the raw vector. Train with `--normalize none`; `--latent_normalization rows` scales rows before it."
         )
     encoder = load_encoder(os.fspath(folder), trust_remote_code)
     dense = Dense(

@@ -101,9 +101,15 @@ def check_weighted_mean(config: PreTrainedConfig) -> None:
             f"`encoder_type` is 'none' and `pooling` {config.pooling!r}; without an encoder the only row is the "
             "weighted mean of the word vectors. Use `pooling='weighted_mean'`."
         )
+    if config.pooling == WEIGHTED_MEAN and config.encoder_type != "none":
+        raise ValueError(
+            f"`pooling` is 'weighted_mean', which reads the word vectors, and `encoder_type` {config.encoder_type!r}, "
+            "which nothing would read. Use `encoder_type='none'`, or `weighted_mean_row=True` beside another pooling."
+        )
     if config.weighted_mean_row and not config.has_latents:
         raise ValueError(
-            "`weighted_mean_row` is True and `pooling` 'none', which has no rows. Use `pooling='weighted_mean'`."
+            "`weighted_mean_row` is True and `pooling` 'none', which has no rows. Use another pooling, or "
+            "`pooling='weighted_mean'` with `encoder_type='none'`."
         )
     if config.has_weighted_mean and not config.weighted_mean_map and config.embedding_size != config.latent_width:
         raise ValueError(
