@@ -23,8 +23,9 @@ class StoredTexts(Corpus):
     Args:
         corpus, tokenizer, rule: what the store was made of ([`~hf_meanmax.data.build_token_store`]).
         size: sentences of the store.
-        digest: what [`text_digest`] gave before, which takes a pass over the corpus; by default it is made when it is
-            asked for.
+
+    Attributes:
+        digest: a hash of the lines, which takes a pass over the corpus; None until it is asked for or set.
     """
 
     def __init__(
@@ -33,13 +34,12 @@ class StoredTexts(Corpus):
         tokenizer: PreTrainedTokenizerBase,
         rule: SentenceFilter,
         size: int | None = None,
-        digest: str | None = None,
     ) -> None:
         self.corpus = corpus
         self.encoder = TokenEncoder(tokenizer)
         self.rule = rule
         self.size = size
-        self.digest = digest
+        self.digest: str | None = None
 
     def __iter__(self) -> Iterator[str]:
         self.position = 0

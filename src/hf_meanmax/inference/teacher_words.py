@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 _BLOCK = 2048
 _BATCH = 256
-# What continues a word in a WordPiece vocabulary.
-CONTINUATION = "##"
 
 
 def teacher_words(
@@ -47,10 +45,8 @@ def teacher_words(
         ValueError: the teacher gave a vector that is not finite, has no WordPiece vocabulary for `with_pieces`, or its
             vectors have fewer numbers than `components`.
     """
-    parts = []
-    for block in _blocks(words.words, show_progress):
-        # Longer than its words: sentence-transformers sorts texts by their lengths.
-        parts.append(np.asarray(encode_texts(teacher, block, _BATCH), dtype=np.float32))
+    blocks = _blocks(words.words, show_progress)
+    parts = [np.asarray(encode_texts(teacher, block, _BATCH), dtype=np.float32) for block in blocks]
     vectors, names, counts = np.concatenate(parts), list(words.words), words.counts
     if with_pieces:
         pieces = wordpieces(teacher, set(names))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Literal, get_args
 
 import torch
@@ -35,6 +36,7 @@ class _Teacher(Objective):
         total = self.total(model, encoded.latents.flatten(1), teacher, is_given)
         return mean_over_sentences(total, is_given.sum(), divisors.sentences, batch.get("labels"), divisors.targets)
 
+    @abstractmethod
     def total(
         self,
         model: LatentForConditionalDecoding,
@@ -43,7 +45,6 @@ class _Teacher(Objective):
         is_given: torch.Tensor,
     ) -> torch.Tensor:
         """The loss summed over the sentences that have a vector of the teacher."""
-        raise NotImplementedError
 
 
 class TeacherDistance(_Teacher):

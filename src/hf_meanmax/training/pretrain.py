@@ -185,8 +185,9 @@ class Run:
         args, prepared = self.args, self.prepared
         derived: Json = {}
         teacher = load_teacher(args, self.device) if args.learns_from_teacher else None
-        if teacher is not None and args.teacher_weight and args.teacher_head:
-            derived["teacher_size"] = vector_size(teacher)
+        teacher_size = 0 if teacher is None else vector_size(teacher)
+        if teacher_size and args.teacher_weight and args.teacher_head:
+            derived["teacher_size"] = teacher_size
         if prepared.target_tokenizer is not None:
             derived |= {"separate_vocabularies": True, "input_vocab_size": len(prepared.tokenizer)}
         config = args.build_config(
@@ -197,7 +198,7 @@ class Run:
                 args, prepared.tokenizer, prepared.train, config.embedding_size, self.is_main, prepared.word_vectors
             )
         # What does not fit shows before hours of a teacher's work.
-        teacher_vectors = {} if teacher is None else self._teacher_vectors(teacher, config)
+        teacher_vectors = {} if teacher is None else self._teacher_vectors(teacher, teacher_size, config)
         # After the teacher, whose loading may draw numbers of its own.
         torch.manual_seed(args.seed)
         self.model = self._make_model(config, vectors)
@@ -209,9 +210,10 @@ class Run:
         self._make_optimizer()
         self._make_batches(config, teacher_vectors)
 
-    def _teacher_vectors(self, teacher: SentenceTransformer, config: LatentConfig) -> dict[str, TeacherVectors]:
+    def _teacher_vectors(
+        self, teacher: SentenceTransformer, size: int, config: LatentConfig
+    ) -> dict[str, TeacherVectors]:
         """The teacher's vectors of the training texts, and of the held-out ones where no decoder scores these."""
-        size = vector_size(teacher)
         if self.args.teacher_weight and not self.args.teacher_head and config.sentence_embedding_size != size:
             raise ValueError(
                 f"The embedding has {config.sentence_embedding_size} numbers and the teacher's vectors {size}: without "
