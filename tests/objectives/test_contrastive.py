@@ -10,7 +10,7 @@ import torch.distributed as distributed
 import torch.multiprocessing as multiprocessing
 
 from hf_meanmax.objectives import Contrastive, Decoding, TrainingModel
-from hf_meanmax.objectives.contrastive import matching_loss
+from hf_meanmax.objectives.contrastive import encode_by_length, matching_loss
 from tiny_model import make_model
 
 IDS = [[4, 5, 6, 3], [7, 8, 3, 0], [9, 3, 0, 0], [10, 11, 12, 3], [5, 6, 3, 0]]
@@ -55,6 +55,21 @@ def test_it_is_the_cross_entropy_of_the_partner_in_both_directions():
         wanted = naive_loss(left.detach(), right.detach(), temperature)
         assert output.losses["neighbour_loss"].item() == pytest.approx(wanted, rel=1e-4)
         assert output.loss.item() == pytest.approx(2 * wanted, rel=1e-4)
+
+
+@pytest.mark.parametrize("rows", [2, 3, 5, 11])
+def test_partners_in_groups_of_like_length_are_those_of_one_batch(rows):
+    model = make_model(embedding_dropout=0.0, attention_dropout=0.0)
+    lengths = torch.randint(1, 9, (rows,), generator=torch.Generator().manual_seed(rows))
+    mask = (torch.arange(8) < lengths[:, None]).long()
+    ids = (torch.arange(8 * rows).view(rows, 8) % 9 + 4) * mask
+    results = []
+    for latents in (encode_by_length(model, ids, mask), model.encoder(input_ids=ids, attention_mask=mask).latents):
+        model.zero_grad()
+        (latents * torch.arange(rows)[:, None, None]).sum().backward()
+        results.append([latents, *(p.grad for p in model.encoder.parameters() if p.grad is not None)])
+    for grouped, wanted in zip(*results, strict=True):
+        torch.testing.assert_close(grouped, wanted)
 
 
 def test_a_row_that_stands_for_none_counts_nowhere():

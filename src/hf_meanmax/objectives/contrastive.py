@@ -52,9 +52,7 @@ class Contrastive(Objective):
     def loss(
         self, model: LatentForConditionalDecoding, encoded: Encoded, batch: Batch, divisors: Divisors
     ) -> torch.Tensor:
-        partners = model.encoder(
-            input_ids=batch[f"{self.partner}_ids"], attention_mask=batch.get(f"{self.partner}_mask")
-        ).latents
+        partners = encode_by_length(model, batch[f"{self.partner}_ids"], batch.get(f"{self.partner}_mask"))
         texts, partners = (self._project(model, latents) for latents in (encoded.latents, partners))
         labels = batch.get("labels")
         is_text = torch.ones(len(texts), dtype=torch.bool, device=texts.device)
@@ -68,6 +66,27 @@ class Contrastive(Objective):
     def _project(model: LatentForConditionalDecoding, latents: torch.Tensor) -> torch.Tensor:
         embeddings = latents.flatten(1)
         return embeddings if model.contrastive_head is None else model.contrastive_head(embeddings)
+
+
+def encode_by_length(
+    model: LatentForConditionalDecoding, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, groups: int = 4
+) -> torch.Tensor:
+    """Z `(B, L, latent_width)` of texts of any lengths, encoded in so many groups of like length.
+
+    A batch holds texts of one length and their partners have any: together more than half of their words were padding.
+    All processes have the same number of groups, as sharded models need.
+    """
+    if attention_mask is None:
+        return model.encoder(input_ids=input_ids).latents
+    order = attention_mask.sum(dim=1).argsort()
+    latents = []
+    for group in order.tensor_split(groups):
+        # The model takes no batch without a row.
+        rows = group if len(group) else order[:1]
+        width = max(int(attention_mask[rows].sum(dim=1).max()), 1)
+        encoded = model.encoder(input_ids=input_ids[rows, :width], attention_mask=attention_mask[rows, :width])
+        latents.append(encoded.latents[: len(group)])
+    return torch.cat(latents)[order.argsort()]
 
 
 def matching_loss(left: torch.Tensor, right: torch.Tensor, is_row: torch.Tensor, temperature: float) -> torch.Tensor:
