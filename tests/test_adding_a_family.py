@@ -23,7 +23,7 @@ from toy_family.modeling_toy import ToyForReconstruction, ToyForSequenceClassifi
 
 @pytest.fixture
 def toy():
-    register(Family(ToyConfig, ToyModel, ToyForReconstruction, ToyForSequenceClassification))
+    register(Family(ToyConfig, ToyForReconstruction, ToyModel, ToyForSequenceClassification))
     yield
     del FAMILIES["toy"]
     del CONFIG_MAPPING._extra_content["toy"]

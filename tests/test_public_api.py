@@ -14,6 +14,8 @@ PUBLIC_NAMES = {
     "CompoundAttentionForSequenceClassification",
     "CompoundAttentionForTranslation",
     "CompoundAttentionModel",
+    "EmbeddingDecoderConfig",
+    "EmbeddingDecoderForGeneration",
     "GatedMeanMaxAAEConfig",
     "GatedMeanMaxAAEForReconstruction",
     "GatedMeanMaxAAEForSequenceClassification",

@@ -12,6 +12,7 @@ from .modeling.classifier_model import LatentForSequenceClassification
 from .modeling.conditional_decoding import LatentForConditionalDecoding
 from .modeling.configuration_base import LatentConfig
 from .modeling.configuration_compound_attention import CompoundAttentionConfig
+from .modeling.configuration_embedding_decoder import EmbeddingDecoderConfig
 from .modeling.configuration_gated_mean_max_aae import GatedMeanMaxAAEConfig
 from .modeling.configuration_mean_max_aae import MeanMaxAAEConfig
 from .modeling.configuration_rnn_cnn import RNNCNNConfig
@@ -22,6 +23,7 @@ from .modeling.modeling_compound_attention import (
     CompoundAttentionForTranslation,
     CompoundAttentionModel,
 )
+from .modeling.modeling_embedding_decoder import EmbeddingDecoderForGeneration
 from .modeling.modeling_gated_mean_max_aae import (
     GatedMeanMaxAAEForReconstruction,
     GatedMeanMaxAAEForSequenceClassification,
@@ -42,16 +44,23 @@ from .modeling.modeling_structured_self_attention import (
 
 @dataclass(frozen=True)
 class Family:
-    """A family's configuration and its three models."""
+    """A family's configuration and its models.
+
+    Args:
+        config: the configuration.
+        full: the model with the decoder.
+        encoder: the text encoder; None where the family decodes the vectors of another.
+        classifier: the text encoder with a classifier, where there is one.
+    """
 
     config: type[LatentConfig]
-    encoder: type[LatentEncoderModel]
     full: type[LatentForConditionalDecoding]
-    classifier: type[LatentForSequenceClassification]
+    encoder: type[LatentEncoderModel] | None = None
+    classifier: type[LatentForSequenceClassification] | None = None
 
     def model_class(self, name: str) -> type[LatentPreTrainedModel]:
         """The model of this name; the one with the decoder where the family has none of this name."""
-        return {cls.__name__: cls for cls in (self.encoder, self.classifier)}.get(name, self.full)
+        return {cls.__name__: cls for cls in (self.encoder, self.classifier) if cls is not None}.get(name, self.full)
 
 
 FAMILIES: dict[str, Family] = {}
@@ -61,31 +70,36 @@ def register(family: Family) -> None:
     """Makes a family known to the Auto classes of transformers and to this package, by its `model_type`."""
     FAMILIES[family.config.model_type] = family
     AutoConfig.register(family.config.model_type, family.config, exist_ok=True)
-    AutoModel.register(family.config, family.encoder, exist_ok=True)
     getattr(transformers, family.config.full_auto_class).register(family.config, family.full, exist_ok=True)
-    AutoModelForSequenceClassification.register(family.config, family.classifier, exist_ok=True)
+    for auto_class, model in (
+        (AutoModel, family.encoder),
+        (AutoModelForSequenceClassification, family.classifier),
+    ):
+        if model is not None:
+            auto_class.register(family.config, model, exist_ok=True)
 
 
 for _family in (
-    Family(MeanMaxAAEConfig, MeanMaxAAEModel, MeanMaxAAEForReconstruction, MeanMaxAAEForSequenceClassification),
+    Family(MeanMaxAAEConfig, MeanMaxAAEForReconstruction, MeanMaxAAEModel, MeanMaxAAEForSequenceClassification),
     Family(
         GatedMeanMaxAAEConfig,
-        GatedMeanMaxAAEModel,
         GatedMeanMaxAAEForReconstruction,
+        GatedMeanMaxAAEModel,
         GatedMeanMaxAAEForSequenceClassification,
     ),
-    Family(RNNCNNConfig, RNNCNNModel, RNNCNNForContextPrediction, RNNCNNForSequenceClassification),
+    Family(RNNCNNConfig, RNNCNNForContextPrediction, RNNCNNModel, RNNCNNForSequenceClassification),
     Family(
         CompoundAttentionConfig,
-        CompoundAttentionModel,
         CompoundAttentionForTranslation,
+        CompoundAttentionModel,
         CompoundAttentionForSequenceClassification,
     ),
     Family(
         StructuredSelfAttentionConfig,
-        StructuredSelfAttentionModel,
         StructuredSelfAttentionForReconstruction,
+        StructuredSelfAttentionModel,
         StructuredSelfAttentionForSequenceClassification,
     ),
+    Family(EmbeddingDecoderConfig, EmbeddingDecoderForGeneration),
 ):
     register(_family)

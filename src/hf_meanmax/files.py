@@ -95,6 +95,16 @@ def recover_folder(folder: str | os.PathLike[str], owned: Sequence[str]) -> None
     shutil.rmtree(old)
 
 
+def shared_name(value: object) -> object:
+    """The last part of a path; a name that is no path here, as of something on the Hub, whole."""
+    if not isinstance(value, str):
+        return value
+    is_path = (
+        Path(value).is_absolute() or value.count("/") != 1 or any(c in value for c in "*?[") or Path(value).exists()
+    )
+    return Path(value).name if is_path else value
+
+
 def is_owned(name: str, owned: Sequence[str]) -> bool:
     """Whether the name of an entry fits one of the patterns of [`replacing_folder`]."""
     return any(fnmatch.fnmatch(name, pattern) for pattern in owned)

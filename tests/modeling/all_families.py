@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from modeling.test_compound_attention import TestCompoundAttention
+from modeling.test_embedding_decoder import TestEmbeddingDecoder
 from modeling.test_gated_mean_max_aae import TestGatedMeanMaxAAE
 from modeling.test_mean_max_aae import TestMeanMaxAAE
 from modeling.test_rnn_cnn import TestRNNCNN
@@ -16,5 +17,6 @@ TESTS = {
         TestRNNCNN,
         TestCompoundAttention,
         TestStructuredSelfAttention,
+        TestEmbeddingDecoder,
     )
 }

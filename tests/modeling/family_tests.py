@@ -53,7 +53,8 @@ class Family:
     """What the shared tests need to know of a family.
 
     Args:
-        config_class, model_class, full_class: its configuration, its encoder, its encoder with decoder.
+        config_class, model_class, full_class: its configuration, its encoder (None without a text encoder), its encoder
+            with decoder.
         auto_full_class: the Auto class of `full_class`.
         tiny: settings of a tiny model, with sizes that let every variant differ.
         variants: further settings by name; the ablations of the paper are among them.
@@ -69,7 +70,7 @@ class Family:
     """
 
     config_class: type
-    model_class: type
+    model_class: type | None
     full_class: type
     auto_full_class: type
     tiny: dict[str, Any]
@@ -101,7 +102,9 @@ def make_batch(sentences: list[list[int]] = SENTENCES, side: str = "right", extr
 
 
 def text_of(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: batch[name] for name in ("input_ids", "attention_mask")}
+    """What the encoder reads: token ids with their mask, or vectors."""
+    names = ("sentence_embedding",) if "sentence_embedding" in batch else ("input_ids", "attention_mask")
+    return {name: batch[name] for name in names}
 
 
 def read_of(output) -> torch.Tensor:
@@ -113,7 +116,7 @@ def read_of(output) -> torch.Tensor:
 
 def labelled(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """What the models themselves take of a batch."""
-    return {name: batch[name] for name in ("input_ids", "attention_mask", "labels") if name in batch}
+    return {name: batch[name] for name in (*text_of(batch), "attention_mask", "labels") if name in batch}
 
 
 def words_loss(config, output) -> torch.Tensor:
@@ -203,12 +206,16 @@ class FamilyTests:
             return model.generate(**source, max_new_tokens=max_new_tokens)
         return model.predict_words(**source, top_k=3)[0]
 
+    def make_batch(self, sentences=SENTENCES, side: str = "right", extra: int = 0) -> dict[str, torch.Tensor]:
+        """What the model reads, its mask and its labels."""
+        return make_batch(sentences, side, extra)
+
     def batch(self, config, sentences=SENTENCES, side: str = "right", extra: int = 0) -> dict[str, torch.Tensor]:
         """As [`make_batch`], with targets for every decoder that there is.
 
         Words that are predicted all at once stand at places, which padding on the left would move.
         """
-        batch = make_batch(sentences, side, extra)
+        batch = self.make_batch(sentences, side, extra)
         if not config.is_autoregressive:
             batch["labels"] = pad(sentences, "right", extra, IGNORE)
         if config.predict_previous:
@@ -219,12 +226,17 @@ class FamilyTests:
 
     # Loading and saving
 
+    def auto_classes(self) -> tuple[type, ...]:
+        """What loads the family's models: with the decoder, and the text encoder alone where there is one."""
+        encoder = () if self.family.model_class is None else (AutoModel,)
+        return (self.family.auto_full_class, *encoder)
+
     def test_every_loader_gives_the_saved_model(self, variant, tmp_path):
         model = self.full(variant)
         model.save_pretrained(tmp_path)
         files = {path.name for path in tmp_path.iterdir()}
         assert files == {"config.json", "generation_config.json", "model.safetensors"}
-        batch = make_batch()
+        batch = self.make_batch()
         expected = model(**batch)
         for loader in (self.family.full_class, self.family.auto_full_class):
             loaded = loader.from_pretrained(tmp_path)
@@ -233,7 +245,8 @@ class FamilyTests:
             output = loaded(**batch)
             assert torch.equal(output.logits, expected.logits)
             assert torch.equal(output.loss, expected.loss)
-        for loader in (self.family.model_class, AutoModel):
+        # A family without a text encoder has none to load.
+        for loader in (self.family.model_class, AutoModel) if self.family.model_class else ():
             encoder = loader.from_pretrained(tmp_path)
             assert type(encoder) is self.family.model_class
             assert torch.equal(read_of(encoder(**text_of(batch))), read_of(expected))
@@ -242,13 +255,13 @@ class FamilyTests:
         encoder = self.full().encoder
         encoder.save_pretrained(tmp_path)
         loaded = AutoModel.from_pretrained(tmp_path)
-        assert torch.equal(loaded(**text_of(make_batch())).latents, encoder(**text_of(make_batch())).latents)
+        assert torch.equal(loaded(**text_of(self.make_batch())).latents, encoder(**text_of(self.make_batch())).latents)
 
     def test_loading_is_silent(self, variant, tmp_path):
         self.full(variant).save_pretrained(tmp_path)
         with WarningRecorder("transformers") as messages:
-            AutoModel.from_pretrained(tmp_path)
-            self.family.auto_full_class.from_pretrained(tmp_path)
+            for loader in self.auto_classes():
+                loader.from_pretrained(tmp_path)
         assert messages == []
 
     def test_missing_weights_are_initialised(self, variant, tmp_path):
@@ -259,11 +272,10 @@ class FamilyTests:
         # torch then fills new memory with NaN, so that nothing uninitialised goes unseen.
         torch.use_deterministic_algorithms(True)
         try:
-            model = self.family.full_class.from_pretrained(tmp_path)
-            encoder = AutoModel.from_pretrained(tmp_path)
+            model, *encoders = (loader.from_pretrained(tmp_path) for loader in self.auto_classes())
         finally:
             torch.use_deterministic_algorithms(False)
-        for loaded in (model, encoder):
+        for loaded in (model, *encoders):
             for name, value in [*loaded.named_parameters(), *loaded.named_buffers()]:
                 assert value.isfinite().all(), name
                 assert not value.is_meta, name
@@ -308,7 +320,7 @@ class FamilyTests:
     def test_frozen_table_stays_frozen(self, tmp_path):
         model = self.full(freeze_word_embeddings=True)
         model.save_pretrained(tmp_path)
-        for loader in (AutoModel, self.family.auto_full_class):
+        for loader in self.auto_classes():
             loaded = loader.from_pretrained(tmp_path)
             frozen = [name for name, parameter in loaded.named_parameters() if not parameter.requires_grad]
             assert [name.split(".")[-2:] for name in frozen] == [["word_embeddings", "weight"]]
@@ -340,11 +352,11 @@ class FamilyTests:
         model = self.full(tie_word_embeddings=tied)
         size = model.config.vocab_size + 5
         model.resize_token_embeddings(size, mean_resizing=False)
-        assert model(**make_batch()).logits.shape[-1] == size
+        assert model(**self.make_batch()).logits.shape[-1] == size
         model.save_pretrained(tmp_path)
         loaded = self.family.auto_full_class.from_pretrained(tmp_path)
         assert (loaded.config.vocab_size, loaded.config.input_vocab_size) == (size, size)
-        assert torch.equal(loaded(**make_batch()).logits, model(**make_batch()).logits)
+        assert torch.equal(loaded(**self.make_batch()).logits, model(**self.make_batch()).logits)
 
     def save_with_code(self, variant, folder):
         """A checkpoint with its code, and beside it what it must compute."""
@@ -358,11 +370,11 @@ class FamilyTests:
             full_class._auto_class = was_registered
         auto_map = json.loads((folder / "config.json").read_text())["auto_map"]
         assert auto_map == self.family.config_class.auto_classes
-        assert {"AutoConfig", "AutoModel", self.family.auto_full_class.__name__} <= set(auto_map)
+        assert {"AutoConfig", *(loader.__name__ for loader in self.auto_classes())} <= set(auto_map)
         for path in auto_map.values():
             assert (folder / f"{path.split('.')[0]}.py").exists()
 
-        batch = make_batch()
+        batch = self.make_batch()
         expected = {
             **text_of(batch),
             "labels": batch["labels"],
@@ -375,7 +387,11 @@ class FamilyTests:
         """Folders with their code load through every Auto class in a fresh process that cannot import hf_meanmax."""
         for variant in self.family.variants:
             self.save_with_code(variant, tmp_path / variant)
-        classes = (self.family.config_class, self.family.model_class, self.family.full_class)
+        classes = [self.family.config_class, self.family.full_class]
+        encoder = "model.get_encoder()"
+        if self.family.model_class is not None:
+            classes.append(self.family.model_class)
+            encoder = "transformers.AutoModel.from_pretrained(folder, trust_remote_code=True)"
         code = f"""
 import sys
 sys.modules["hf_meanmax"] = None
@@ -383,12 +399,12 @@ import torch, transformers
 from safetensors.torch import load_file
 torch.set_num_threads(1)
 def check(folder, expected):
-    text = {{name: expected[name] for name in ("input_ids", "attention_mask")}}
+    text = {{name: expected[name] for name in {list(text_of(self.make_batch()))!r}}}
     config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
-    encoder = transformers.AutoModel.from_pretrained(folder, trust_remote_code=True)
     model = transformers.{self.family.auto_full_class.__name__}.from_pretrained(folder, trust_remote_code=True)
-    names = [type(x).__name__ for x in (config, encoder, model)]
-    assert names == {[c.__name__ for c in classes]!r}, names
+    encoder = {encoder}
+    names = [type(x).__name__ for x in (config, model, encoder)]
+    assert names[:{len(classes)}] == {[c.__name__ for c in classes]!r}, names
     encoded = encoder(**text)
     read = encoded.last_hidden_state if encoded.latents is None else encoded.latents
     assert torch.equal(read, expected["read"])
@@ -428,6 +444,7 @@ print("done")
     def test_configuration_round_trip(self, tmp_path):
         """Every own field keeps a value that is not the default."""
         own = {item.name for item in dataclasses.fields(self.family.config_class)} - FIELDS_OF_TRANSFORMERS
+        own -= set(self.family.config_class.fixed_fields)
         assert own == set(self.family.other_values), "other_values must name every field of the configuration"
         default = self.family.config_class()
         for name, settings in self.family.other_values.items():
@@ -467,7 +484,7 @@ print("done")
 
     def test_sizes_of_the_embedding(self, variant):
         config = self.config(variant)
-        output = self.full(variant).encoder(**text_of(make_batch()))
+        output = self.full(variant).encoder(**text_of(self.make_batch()))
         rows, width = len(config.pooling_rows), config.latent_width
         assert config.num_latents == rows
         assert config.sentence_embedding_size == config.projection_dim == rows * width
@@ -490,7 +507,9 @@ print("done")
             del batch["attention_mask"]
             alone.append(model(**labelled(batch)))
             trained.append(training_loss(model, batch))
-        states = [model.encoder(input_ids=torch.tensor([ids])).last_hidden_state[0] for ids in SENTENCES]
+        states = []
+        if model.config.reads_text:
+            states = [model.encoder(input_ids=torch.tensor([ids])).last_hidden_state[0] for ids in SENTENCES]
         targets = torch.tensor([len(ids) for ids in SENTENCES], dtype=torch.float64)
         losses = torch.stack([words_loss(model.config, output) for output in trained])
         loss = (losses * targets).sum() / targets.sum()
@@ -508,14 +527,16 @@ print("done")
                     if penalty is not None:
                         close(given.losses["attention_penalty"], penalty)
                         close(output.attention_penalty, penalty)
-                # The labels come from the input, or every place has a prediction.
-                close(model(**text_of(batch)).logits[:, : said.shape[1]][said], output.logits[said])
                 hidden = model.encoder(**text_of(batch)).last_hidden_state
+                if states:
+                    # The labels come from the input, or every place has a prediction.
+                    close(model(**text_of(batch)).logits[:, : said.shape[1]][said], output.logits[said])
                 for row in range(len(SENTENCES)):
                     if output.latents is not None:
                         close(output.latents[row], alone[row].latents[0])
                     close(output.logits[row, said[row]], alone[row].logits[0])
-                    close(hidden[row, real[row]], states[row])
+                    if states:
+                        close(hidden[row, real[row]], states[row])
 
     def test_gradients_do_not_depend_on_padding(self, variant):
         model = self.full(variant, torch.float64)
@@ -538,7 +559,7 @@ print("done")
     def test_projections_by_word_change_nothing(self, variant, dtype):
         """What `inference_mode` computes once per word, against the same texts under `no_grad`."""
         model = self.full(variant, dtype).encoder
-        text = text_of(make_batch(extra=2))
+        text = text_of(self.make_batch(extra=2))
         for name, weight in [("", None), *model.named_parameters()]:
             if weight is not None:
                 # A change of any weight must be seen.
@@ -559,7 +580,7 @@ print("done")
             recorded = model(**text, output_hidden_states=True).hidden_states
         assert recorded[0].shape[-1] == model.config.embedding_size
         model.word_projections.table = torch.full_like(model.word_projections.table, torch.nan)
-        left = text_of(make_batch(side="left"))
+        left = text_of(self.make_batch(side="left"))
         for dtype in (torch.float32, torch.bfloat16):
             with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
                 assert model(**text).last_hidden_state.isfinite().all()
@@ -570,7 +591,7 @@ print("done")
 
     def test_mask_types(self):
         model = self.full()
-        batch = make_batch()
+        batch = self.make_batch()
         expected = model(**batch)
         for dtype in (torch.bool, torch.int32, torch.float32):
             output = model(**{**batch, "attention_mask": batch["attention_mask"].to(dtype)})
@@ -578,7 +599,7 @@ print("done")
 
     def test_word_vectors_in_place_of_ids(self):
         model = self.full()
-        batch = make_batch()
+        batch = self.make_batch()
         vectors = model.encoder.embeddings.embed_words(batch["input_ids"])
         output = model.encoder(inputs_embeds=vectors, attention_mask=batch["attention_mask"])
         assert torch.equal(output.latents, model.encoder(**text_of(batch)).latents)
@@ -588,11 +609,11 @@ print("done")
 
     def test_nothing_to_say_is_refused(self):
         model = self.saying()
-        outputs = BaseModelOutput(last_hidden_state=model.encoder(**text_of(make_batch())).latents)
+        outputs = BaseModelOutput(last_hidden_state=model.encoder(**text_of(self.make_batch())).latents)
         with pytest.raises(ValueError, match="`labels`, `decoder_input_ids` or `input_ids`"):
             model(encoder_outputs=outputs)
         with pytest.raises(ValueError, match="`candidate_ids` and `candidate_log_prob`"):
-            training_loss(model, {**make_batch(), "candidate_ids": torch.arange(4)}, softmax="sampled")
+            training_loss(model, {**self.make_batch(), "candidate_ids": torch.arange(4)}, softmax="sampled")
 
     @pytest.mark.parametrize("tokens", [[[END]], [[UNK, UNK, END]], [[UNK], [END]], [[PAD, PAD, PAD]], [[5, 6, END]]])
     @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -618,7 +639,7 @@ print("done")
 
     def test_row_without_tokens_leaves_the_others_alone(self):
         model = self.full(dtype=torch.float64)
-        batch = make_batch([SENTENCES[0], SENTENCES[1]])
+        batch = self.make_batch([SENTENCES[0], SENTENCES[1]])
         expected = model(**batch)
         for name, value in (("attention_mask", 0), ("labels", IGNORE)):
             batch[name][1] = value
@@ -681,7 +702,7 @@ print("done")
     def test_inputs_that_a_collator_made(self, side):
         """Without their mask, as transformers' collator hands them on."""
         model = self.saying(dtype=torch.float64)
-        batch = make_batch(side=side, extra=2)
+        batch = self.make_batch(side=side, extra=2)
         words = model.prepare_decoder_input_ids_from_labels(batch["labels"])
         close(model(**batch, decoder_input_ids=words).loss, model(**batch).loss)
 
@@ -782,13 +803,13 @@ print("done")
             AutoModel.from_pretrained(tmp_path)
         assert messages == []
         with pytest.raises(ValueError, match="without `teacher_size` they are compared as they are"):
-            training_loss(self.full(), {**make_batch(), "teacher_embeddings": wanted})
+            training_loss(self.full(), {**self.make_batch(), "teacher_embeddings": wanted})
 
     def test_a_weighted_mean_of_the_words_is_one_more_row(self, tmp_path):
         """The decoder reads it, it is trained, and it is saved, for every family."""
         plain = self.full()
         model = self.full(weighted_mean_row=True, latent_normalization="rows")
-        batch = make_batch()
+        batch = self.make_batch()
         counts = torch.arange(model.config.input_vocab_size)
         model.encoder.word_pooler.start_from_frequencies(counts)
         assert model.config.pooling_rows == (*plain.config.pooling_rows, "weighted_mean")
@@ -819,7 +840,7 @@ print("done")
     def test_recorded_states_and_attentions(self, variant):
         model = self.full(variant)
         model.set_attn_implementation("eager")
-        config, batch = model.config, make_batch(side="left", extra=2)
+        config, batch = model.config, self.make_batch(side="left", extra=2)
         mask = batch["attention_mask"].bool()
         B, N = mask.shape
         rows = config.num_latents if config.has_latents else N
@@ -839,19 +860,20 @@ print("done")
             decoder_widths = [config.decoder_channels[-1]]
         if not config.is_autoregressive:
             decoder_start = (B, rows, config.latent_width)
-        shapes = [tuple(state.shape) for state in encoded.hidden_states]
-        assert shapes == [(B, N, config.embedding_size)] + [(B, N, size) for size in encoder_widths]
+        if config.reads_text:
+            shapes = [tuple(state.shape) for state in encoded.hidden_states]
+            assert shapes == [(B, N, config.embedding_size)] + [(B, N, size) for size in encoder_widths]
+            assert torch.equal(encoded.hidden_states[-1], encoded.last_hidden_state)
         shapes = [tuple(state.shape) for state in decoded.decoder_hidden_states]
         places = N if config.is_autoregressive else config.num_context_words
         assert shapes == [decoder_start] + [(B, places, size) for size in decoder_widths]
-        assert torch.equal(encoded.hidden_states[-1], encoded.last_hidden_state)
         gated = len(config.gated_rows)
         one_head = config.decoder_type == "conditional_gru"
         attends = (
             config.decoder_context == "attention" if one_head else config.decoder_type in LATENT_ATTENDING_DECODERS
         )
         for tensors, recording, shape in (
-            (encoded.attentions, config.encoder_type in ATTENDING_ENCODERS, (B, heads, N, N)),
+            (encoded.attentions or (), config.encoder_type in ATTENDING_ENCODERS, (B, heads, N, N)),
             (decoded.decoder_attentions, config.decoder_type in SELF_ATTENDING_DECODERS, (B, heads, N, N)),
             (decoded.cross_attentions, attends, (B, 1 if one_head else heads, N, rows)),
             (decoded.latent_gates, config.decoder_type in GATED_DECODERS, (B, N, gated, width)),
@@ -862,7 +884,7 @@ print("done")
             """(queries of real tokens, heads, keys) with the mask of their keys."""
             return weights.transpose(1, 2)[mask], mask.unsqueeze(1).expand(B, N, N)[mask].unsqueeze(1)
 
-        for weights in (*encoded.attentions, *decoded.decoder_attentions):
+        for weights in (*(encoded.attentions or ()), *decoded.decoder_attentions):
             real, keys = of_tokens(weights)
             close(real.sum(dim=-1), torch.ones(real.shape[:-1]), atol=1e-5)
             assert real.masked_select(~keys).abs().max() == 0
@@ -889,7 +911,7 @@ print("done")
 
     def test_cache_changes_nothing(self, variant):
         model = self.saying(variant, torch.float64)
-        text = text_of(make_batch())
+        text = text_of(self.make_batch())
         caches = ({}, {"use_cache": False}, {"cache_implementation": "static"})
         for strategy in ({}, {"num_beams": 3}, {"do_sample": True}):
             said = []
@@ -903,7 +925,7 @@ print("done")
     def test_prompts_of_unlike_lengths(self, variant):
         """Sentences that go on from given words, padded on the left, go on as each of them does alone."""
         model = self.saying(variant, torch.float64)
-        latents = model.encoder(**text_of(make_batch())).latents
+        latents = model.encoder(**text_of(self.make_batch())).latents
         prompts = [[START, 7], [START], [START, 9, 21, 4], [START, 12, 5]]
         batch = {
             "decoder_input_ids": pad(prompts, "left"),
@@ -914,19 +936,20 @@ print("done")
         cached = model(**given, past_key_values=DynamicCache(config=model.config), use_cache=True).logits
         close(cached[batch["decoder_attention_mask"] == 1], together[batch["decoder_attention_mask"] == 1])
         for cache in ({}, {"use_cache": False}, {"cache_implementation": "static"}):
-            said = model.generate(sentence_embedding=latents, **batch, **cache, max_new_tokens=6)
+            outputs = BaseModelOutput(last_hidden_state=latents)
+            said = model.generate(encoder_outputs=outputs, **batch, **cache, max_new_tokens=6)
             for row, prompt in enumerate(prompts):
                 own = {"decoder_input_ids": torch.tensor([prompt])}
                 outputs = BaseModelOutput(last_hidden_state=latents[row : row + 1])
                 close(together[row, -len(prompt) :], model(encoder_outputs=outputs, **own).logits[0])
-                alone = model.generate(sentence_embedding=latents[row : row + 1], **own, max_new_tokens=6)[0].tolist()
+                alone = model.generate(encoder_outputs=outputs, **own, max_new_tokens=6)[0].tolist()
                 words = said[row, 4 - len(prompt) :].tolist()
                 assert words[: len(alone)] == alone
                 assert set(words[len(alone) :]) <= {PAD}
 
     def test_cropped_cache_goes_on_from_the_shorter_text(self, variant):
         model = self.saying(variant, torch.float64)
-        outputs = BaseModelOutput(last_hidden_state=model.encoder(**text_of(make_batch())).latents)
+        outputs = BaseModelOutput(last_hidden_state=model.encoder(**text_of(self.make_batch())).latents)
         words = torch.tensor([[START, 7, 9, 21], [START, 5, 5, 8], [START, 13, 4, 30], [START, 6, 20, 11]])
 
         def step(cache, columns):
@@ -948,7 +971,7 @@ print("done")
 
     def test_greedy_search_by_hand(self, variant):
         model = self.saying(variant, torch.float64)
-        batch = make_batch()
+        batch = self.make_batch()
         latents = model.encoder(**text_of(batch)).latents
         said = model.generate(**text_of(batch), max_new_tokens=7)
         for row in range(len(SENTENCES)):
@@ -985,7 +1008,7 @@ print("done")
 
     def test_text_and_its_embedding_say_the_same(self, variant):
         model = self.saying(variant)
-        text = text_of(make_batch(side="left"))
+        text = text_of(self.make_batch(side="left"))
         embedding = model.encoder(**text).pooler_output
         rows = (model.config.num_latents, model.config.latent_width)
         for strategy in ({}, {"num_beams": 2, "num_return_sequences": 2}, {"do_sample": True, "top_k": 5}):
@@ -1009,7 +1032,7 @@ print("done")
 
     def test_interpolated_embeddings_are_decoded(self):
         model = self.saying()
-        a, b = model.encoder(**text_of(make_batch())).pooler_output[:2].detach()
+        a, b = model.encoder(**text_of(self.make_batch())).pooler_output[:2].detach()
         mixtures = torch.stack([(1 - t) * a + t * b for t in np.linspace(0, 1, 5).tolist()])
         said = model.generate(sentence_embedding=mixtures, max_new_tokens=6)
         ends = model.generate(sentence_embedding=torch.stack([a, b]), max_new_tokens=6)
@@ -1021,7 +1044,7 @@ print("done")
         model = self.saying()
         with torch.no_grad():
             model.lm_head.bias[END] = -1e4  # it never stops by itself
-        text = text_of(make_batch())
+        text = text_of(self.make_batch())
         assert model.generation_config.max_new_tokens == 256
         for bounds, width in (
             ({}, 17),
@@ -1063,7 +1086,7 @@ print("done")
             model.lm_head.bias[END] += self.family.end_bias if ends else -1e4
             model.lm_head.bias[PAD] = -1e4
         sentences = [[4 + (number * i) % 30 for i in range(length - 1)] + [END] for number, length in LENGTHS.items()]
-        text = text_of(make_batch(sentences, side=side))
+        text = text_of(self.make_batch(sentences, side=side))
         lengths = set()
         for strategy in (
             {},
@@ -1098,19 +1121,19 @@ print("done")
         model = self.full(variant)
         if model.config.has_latents:
             return
-        encoded = model.encoder(**text_of(make_batch()))
-        assert (encoded.latents, encoded.pooler_output, model(**make_batch()).latents) == (None, None, None)
+        encoded = model.encoder(**text_of(self.make_batch()))
+        assert (encoded.latents, encoded.pooler_output, model(**self.make_batch()).latents) == (None, None, None)
         assert model.config.sentence_embedding_size == 0
         for ask in (
             lambda: model.generate(sentence_embedding=torch.randn(1, 64)),
-            lambda: model.encoder.normalized_rows(**text_of(make_batch())),
+            lambda: model.encoder.normalized_rows(**text_of(self.make_batch())),
         ):
             with pytest.raises(ValueError, match="no fixed representation"):
                 ask()
 
     def test_generation_takes_one_source(self):
         model = self.saying()
-        text = text_of(make_batch())
+        text = text_of(self.make_batch())
         embedding = model.encoder(**text).pooler_output
         with pytest.raises(ValueError, match="got 2 inputs"):
             model.generate(**text, sentence_embedding=embedding)
@@ -1120,7 +1143,7 @@ print("done")
     def test_vectors_that_are_no_embeddings_are_refused(self, variant):
         """Each message says what was expected. One bad vector among good ones is enough."""
         model = self.full(variant)
-        latents = model.encoder(**text_of(make_batch())).latents.detach()
+        latents = model.encoder(**text_of(self.make_batch())).latents.detach()
         embedding = latents.flatten(1)
         size = embedding.shape[1]
         broken = embedding.clone()

@@ -126,7 +126,7 @@ def _use_of(config: LatentConfig, args: Json) -> Json:
     objective = args.get("objective", "translation" if is_translator else "reconstruction")
     auto_class = full_auto_class(config)
     classifies = auto_class == "AutoModelForSequenceClassification"
-    reconstructs = config.is_autoregressive and objective == "reconstruction" and not classifies
+    reconstructs = config.is_autoregressive and objective == "reconstruction" and not classifies and config.reads_text
     translates = objective == "translation" and not classifies
     remote_code = bool(getattr(config, "auto_map", None))
     others = ["predicting the words that follow"] if args.get("context_weight") else []
@@ -145,6 +145,7 @@ def _use_of(config: LatentConfig, args: Json) -> Json:
         "also": " and ".join(others),
         "whole": "autoencoder" if reconstructs else "translator" if translates else "predictor",
         "output_tokenizer": "target_tokenizer" if config.separate_vocabularies else "tokenizer",
+        "embedder": None if config.reads_text else getattr(config, "embedder_name", ""),
         "reads_pairs": config.pair_combination is not None,
         "labels": ", ".join(f"`{label}`" for _, label in sorted(config.id2label.items())),
         "remote_code": remote_code,
@@ -153,8 +154,9 @@ def _use_of(config: LatentConfig, args: Json) -> Json:
 
 
 def _sizes_of(folder: Path, config: LatentConfig) -> Json:
-    transformer = json.loads((folder / "sentence_bert_config.json").read_text(encoding="utf-8"))
-    longest = transformer["max_seq_length"]
+    longest = NO_LIMIT
+    if config.reads_text:
+        longest = json.loads((folder / "sentence_bert_config.json").read_text(encoding="utf-8"))["max_seq_length"]
     attends = config.pooling == "inner_attention"
     names = ["weighted means over the tokens"] if attends else []
     names += [_ROWS[row] for row in config.pooling_rows if row in _ROWS]
@@ -162,7 +164,7 @@ def _sizes_of(folder: Path, config: LatentConfig) -> Json:
         "rows": config.num_latents,
         "row_names": ", ".join(names),
         "width": f"{config.latent_width:,}",
-        "dimension": f"{config.sentence_embedding_size:,}",
+        "dimension": f"{getattr(config, 'embedding_dim', config.sentence_embedding_size):,}",
         "normalize": saved_normalization(folder),
         "has_unit_rows": config.latent_normalization is not None,
         "parameters": f"{_count_parameters(folder):,}",
@@ -180,8 +182,8 @@ def _card_data(
     entries: Sequence[EvalResult],
 ) -> ModelCardData:
     """The front matter of a card."""
-    classifies, embeds = use["classifies"], config.has_latents
-    task = "sentence-similarity" if embeds else "translation"
+    classifies, embeds = use["classifies"], config.has_latents and config.reads_text
+    task = "sentence-similarity" if embeds else "translation" if config.reads_text else "text-generation"
     return ModelCardData(
         language=description.language,
         license=description.license,

@@ -18,6 +18,7 @@ from .folder import (
     is_own_checkpoint,
     load_checkpoint,
     load_target_tokenizer,
+    require_text_encoder,
     save_checkpoint,
     saved_normalization,
     saved_training_args,
@@ -61,6 +62,7 @@ def expand_checkpoint(
     if is_taken and not (is_own_checkpoint(output) and _EXPANSION in saved_training_args(output)):
         raise FileExistsError(f"{output} holds something else than an expanded checkpoint; name another folder.")
     whole, tokenizer = load_checkpoint(folder)
+    require_text_encoder(whole.config, str(model))
     words = load_word_vectors(vectors, limit=limit, encoding_errors=encoding_errors)  # type: ignore[arg-type]
     expansion = expand_vocabulary(whole, tokenizer, words)
     record = {

@@ -17,6 +17,7 @@ from hf_meanmax.families import FAMILIES
 from hf_meanmax.files import Json, is_owned, replacing_folder
 from hf_meanmax.modeling.classifier_model import LatentForSequenceClassification
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
+from hf_meanmax.modeling.configuration_embedding_decoder import EmbeddingDecoderConfig
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -68,7 +69,8 @@ def save_checkpoint(
 
     The SentenceTransformer consists of stock modules, and gives the model's own embedding. It cuts no text: its limit
     is the tokenizer's `model_max_length` where one was set, and otherwise none (sentence-transformers' own default
-    would be `max_position_embeddings`). A translator without a fixed representation says so when it is asked for one.
+    would be `max_position_embeddings`). A translator without a fixed representation says so when it is asked for one,
+    and a decoder of another embedder's vectors has no such part.
 
     Args:
         model: an autoencoder with its decoder, or a classifier.
@@ -95,6 +97,8 @@ def save_checkpoint(
     if normalize not in NORMALIZATIONS:
         raise ValueError(f'normalize is {normalize!r}; choose None (raw), "rows" or "embedding".')
     _check_model(model, tokenizer, target_tokenizer)
+    if normalize is not None:
+        require_text_encoder(model.config, f"normalize is {normalize!r}, but this model")
     args_text = None if training_args is None else json.dumps(training_args, indent=2, ensure_ascii=False) + "\n"
     folder = _check_free(Path(folder))
     try:
@@ -104,7 +108,8 @@ def save_checkpoint(
             tokenizer.save_pretrained(partial)
             if target_tokenizer is not None:
                 target_tokenizer.save_pretrained(partial / TARGET_TOKENIZER)
-            _write_sentence_transformer(partial, model.config, tokenizer, normalize)
+            if model.config.reads_text:
+                _write_sentence_transformer(partial, model.config, tokenizer, normalize)
             if args_text is not None:
                 (partial / "training_args.json").write_text(args_text, encoding="utf-8")
     except SafetensorError as error:
@@ -194,6 +199,23 @@ def load_checkpoint(
     return model.eval(), AutoTokenizer.from_pretrained(path)
 
 
+def require_text_encoder(config: LatentConfig, what: str) -> None:
+    """Checks that a model encodes texts.
+
+    Args:
+        config: its configuration.
+        what: what to call it in the error.
+
+    Raises:
+        ValueError: it decodes the vectors of another embedder.
+    """
+    if isinstance(config, EmbeddingDecoderConfig):
+        raise ValueError(
+            f"{what} decodes the vectors of {config.embedder_name} and has no text encoder of its own. Give "
+            f"{config.embedder_name} texts, and this model the vectors (`hf-meanmax decode`)."
+        )
+
+
 def load_target_tokenizer(
     folder: str | os.PathLike[str], config: LatentConfig, tokenizer: PreTrainedTokenizerBase
 ) -> PreTrainedTokenizerBase:
@@ -224,8 +246,11 @@ def checkpoint_folder(name: str | os.PathLike[str]) -> Path:
 
 def saved_normalization(folder: str | os.PathLike[str]) -> str | None:
     """What `SentenceTransformer.encode` of a checkpoint folder scales to unit length, as `normalize` of
-    [`save_checkpoint`]."""
-    transformer = json.loads((Path(folder) / "sentence_bert_config.json").read_text(encoding="utf-8"))
+    [`save_checkpoint`]; None where it has no such part."""
+    settings = Path(folder) / "sentence_bert_config.json"
+    if not settings.is_file():
+        return None
+    transformer = json.loads(settings.read_text(encoding="utf-8"))
     if transformer["modality_config"]["text"]["method"] == "normalized_rows":
         return "rows"
     modules = json.loads((Path(folder) / "modules.json").read_text(encoding="utf-8"))
@@ -279,6 +304,8 @@ def check_checkpoint(folder: str | os.PathLike[str], encoder_alone: bool = False
     _check_tokenizer_files(folder, config.input_vocab_size or 0, "input_vocab_size")
     if config.separate_vocabularies and not is_encoder and not _is_classifier(model_class):
         _check_tokenizer_files(folder / TARGET_TOKENIZER, config.vocab_size, "vocab_size")
+    if not config.reads_text:
+        return config
     modules_file = folder / "modules.json"
     modules: object = _read_json(modules_file)
     for entry in modules if isinstance(modules, list) else [modules]:

@@ -2,8 +2,9 @@
 
     hf-meanmax decode runs/docstrings/model embeddings --output decoded.txt
 
-Needs the model that made the embeddings, and raw embeddings: a normalised, truncated or quantised vector, or one of
-principal components, cannot be decoded.
+Needs the model that made the embeddings, or a decoder of its vectors (`embedding_decoder`), and raw embeddings: a
+truncated or quantised vector, or one of principal components, cannot be decoded, and a normalised one only where the
+model says so.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from .embedding_files import MANIFEST, read_embeddings, read_manifest
@@ -38,7 +40,7 @@ def decode_embeddings(
     1.5 times its longest training text. Texts that had not ended by then are counted, and reported at the end.
 
     Args:
-        model: an autoencoder.
+        model: an autoencoder, or a decoder of another embedder's vectors.
         tokenizer: the tokenizer of what it says.
         sources: files, or folders of `encode` (see [`read_embeddings`]).
         batch_size: embeddings decoded at a time.
@@ -57,7 +59,11 @@ def decode_embeddings(
         if folder.is_dir():
             check_decodable(folder, model)
     row = cut = longest = 0
+    expects_unit_length = getattr(model.config, "normalize_embeddings", False)
     for batch in read_embeddings(sources, batch_size, name):
+        if expects_unit_length and not has_unit_length(batch):
+            print("Vectors that are not of unit length, as the embedder's are, are scaled to it.", file=sys.stderr)
+            expects_unit_length = False
         try:
             tokens = model.generate(sentence_embedding=torch.from_numpy(batch), **generation)
         except ValueError as error:
@@ -71,6 +77,11 @@ def decode_embeddings(
         print(f"{cut:,} texts had not ended after {longest:,} tokens and were cut.", file=sys.stderr)
 
 
+def has_unit_length(vectors: np.ndarray, tolerance: float = 0.02) -> bool:
+    """Whether all vectors `(N, D)` have length 1, within what float16 and bfloat16 round."""
+    return bool((np.abs(np.linalg.norm(vectors.astype(np.float32), axis=1) - 1) <= tolerance).all())
+
+
 def check_decodable(folder: Path, model: PreTrainedModel) -> None:
     """Checks by the manifest of a folder of `encode` that `model` can decode what is in it.
 
@@ -80,8 +91,7 @@ def check_decodable(folder: Path, model: PreTrainedModel) -> None:
     manifest = read_manifest(folder)
     settings = manifest["settings"]
     for changed, option in (
-        # A model with rows of unit length reads a vector of any length.
-        (settings["normalize"] and model.config.latent_normalization is None, "--normalize"),
+        (settings["normalize"] and not model.config.ignores_length, "--normalize"),
         (settings["truncate_dim"], "--truncate-dim"),
         (settings["pca"], "--pca"),
         (settings["dtype"] == "int8", "--dtype int8"),
@@ -90,8 +100,15 @@ def check_decodable(folder: Path, model: PreTrainedModel) -> None:
             raise ValueError(
                 f"{folder} was encoded with {option}; only raw vectors can be decoded. Encode again without it."
             )
-    made_by, here = manifest["model"]["weights"], weights_fingerprint(model.encoder)
-    if made_by != here:
-        raise ValueError(
-            f"{folder} was encoded by another model ({manifest['model']['name']!r}); decode it with that one."
+    made_by = manifest["model"]
+    embedder = None if model.config.reads_text else model.config.embedder or {}
+    wanted = weights_fingerprint(model.encoder) if embedder is None else embedder.get("weights")
+    if wanted not in (None, made_by["weights"]):
+        remedy = "decode it with that one" if embedder is None else f"this one decodes {model.config.embedder_name!r}"
+        raise ValueError(f"{folder} was encoded by another model ({made_by['name']!r}); {remedy}.")
+    if embedder and embedder.get("pipeline") not in (None, made_by["pipeline"]):
+        print(
+            f"{folder} was encoded with other settings of the embedder (prompt, length limit) than the decoder has "
+            "learnt from.",
+            file=sys.stderr,
         )

@@ -21,7 +21,12 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import numpy as np
 import torch
 
-from hf_meanmax.checkpoint.folder import check_checkpoint, is_missing_folder, is_own_checkpoint
+from hf_meanmax.checkpoint.folder import (
+    check_checkpoint,
+    is_missing_folder,
+    is_own_checkpoint,
+    require_text_encoder,
+)
 from hf_meanmax.data.corpus import Corpus, CorpusLines
 from hf_meanmax.files import Json
 from hf_meanmax.hardware import PATIENCE, is_bf16_fast
@@ -500,7 +505,9 @@ def load_encoder(
     from sentence_transformers import SentenceTransformer
 
     if is_own_checkpoint(name) or is_missing_folder(name):
-        if not check_checkpoint(name, encoder_alone=True).has_latents:
+        config = check_checkpoint(name, encoder_alone=True)
+        require_text_encoder(config, name)
+        if not config.has_latents:
             raise ValueError(f"{name}: {NO_REPRESENTATION}")
     elif Path(name).is_dir() and not (Path(name) / "modules.json").is_file():
         raise FileNotFoundError(

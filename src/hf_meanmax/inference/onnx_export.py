@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from hf_meanmax.checkpoint.folder import check_checkpoint, checkpoint_folder, saved_normalization
+from hf_meanmax.checkpoint.folder import check_checkpoint, checkpoint_folder, require_text_encoder, saved_normalization
 from hf_meanmax.files import Json, replacing_folder
 from hf_meanmax.inference import onnx_encoder
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
@@ -110,6 +110,7 @@ def export_onnx(
     folder = onnx_folder(checkpoint, output)
     path = checkpoint_folder(checkpoint)
     config = check_checkpoint(path, encoder_alone=True)
+    require_text_encoder(config, str(checkpoint))
     if not config.has_latents:
         raise ValueError(NO_REPRESENTATION)
     _check_modules(path)

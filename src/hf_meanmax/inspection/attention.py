@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hf_meanmax.checkpoint.folder import check_checkpoint, checkpoint_folder, full_auto_class
+from hf_meanmax.checkpoint.folder import check_checkpoint, checkpoint_folder, full_auto_class, require_text_encoder
 from hf_meanmax.files import Json, replacing_folder
 from hf_meanmax.plots.attention import ReadText, attention_page, plot_head_maps
 from hf_meanmax.plots.figures import save_figure
@@ -70,6 +70,7 @@ def _load(path: Path) -> tuple[PreTrainedModel, PreTrainedModel | None, PreTrain
     from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
     config, device = check_checkpoint(path), PartialState().device
+    require_text_encoder(config, str(path))
     tokenizer = AutoTokenizer.from_pretrained(path)
     if full_auto_class(config) == "AutoModelForSequenceClassification" and config.pair_combination is None:
         classifier = AutoModelForSequenceClassification.from_pretrained(path).eval().to(device)

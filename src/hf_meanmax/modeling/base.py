@@ -15,7 +15,7 @@ from .classifiers import RowwiseLinear
 from .configuration_base import LatentConfig
 from .decoders import ConditionalGRULayer
 from .embeddings import TextEmbeddings
-from .layers import WordSpaceProjection
+from .layers import Standardization, WordSpaceProjection
 from .pooling import WeightedMeanPooling
 
 
@@ -64,6 +64,9 @@ class LatentPreTrainedModel(PreTrainedModel):
             if isinstance(module.map, nn.Linear):
                 is_wide_enough = module.map.out_features >= module.map.in_features
                 (init.eye_ if is_wide_enough else init.orthogonal_)(module.map.weight)
+        elif isinstance(module, Standardization):
+            init.zeros_(module.mean)
+            init.ones_(module.scale)
         elif isinstance(module, RowwiseLinear):
             # As one row's map alone would start.
             bound = (6 / sum(module.weight.shape[1:])) ** 0.5

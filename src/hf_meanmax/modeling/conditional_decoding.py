@@ -31,6 +31,8 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
     """
 
     encoder_class: type[LatentEncoderModel] = LatentEncoderModel
+    # The fields of a batch that the encoder reads.
+    encoder_inputs: tuple[str, ...] = ("input_ids", "attention_mask")
     has_sparse_gradients = False
     _tied_weights_keys = {"lm_head.weight": "encoder.embeddings.word_embeddings.weight"}
 

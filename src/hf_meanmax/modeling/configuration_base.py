@@ -210,6 +210,8 @@ class LatentConfig(PreTrainedConfig):
 
     # Every Auto class that loads a checkpoint of the family, as "module.Class" (see save_pretrained in base.py).
     auto_classes: ClassVar[dict[str, str]] = {}
+    # Fields that mean nothing in the family and keep their defaults.
+    fixed_fields: ClassVar[tuple[str, ...]] = ()
     # Name of the Auto class that loads the model with its decoder.
     full_auto_class: ClassVar[str] = "AutoModelForSeq2SeqLM"
     # Trainer's predictions are the logits alone.
@@ -350,6 +352,16 @@ class LatentConfig(PreTrainedConfig):
         return self.has_decoder and not self.decoder_type.startswith("words_")
 
     @property
+    def reads_text(self) -> bool:
+        """Whether there is a text encoder; otherwise the model decodes the vectors of another."""
+        return True
+
+    @property
+    def ignores_length(self) -> bool:
+        """Whether a vector that was multiplied by a positive number decodes as if it had not been."""
+        return self.latent_normalization is not None
+
+    @property
     def is_static(self) -> bool:
         """Whether a word's part of the embedding does not depend on the other words."""
         return self.encoder_type == "none"
@@ -408,6 +420,15 @@ class LatentConfig(PreTrainedConfig):
             self.validate()
         except StrictDataclassError as error:
             raise ValueError(str(error.__cause__ or error)) from error
+
+    def validate_fixed_fields(self) -> None:
+        """What means nothing in the family is left as it is."""
+        for name in self.fixed_fields:
+            value, default = getattr(self, name), type(self).__dataclass_fields__[name].default
+            if value != default:
+                raise ValueError(
+                    f"`{name}` is {value!r}, which means nothing to a {self.model_type}. Leave it out ({default!r})."
+                )
 
     def validate_sizes(self) -> None:
         """Checks the sizes and that the two vocabularies agree."""

@@ -96,7 +96,7 @@ def check_latents(config: PreTrainedConfig) -> None:
 
 def check_weighted_mean(config: PreTrainedConfig) -> None:
     """A weighted mean of the word vectors fits a row, and a model without an encoder has one."""
-    if config.encoder_type == "none" and config.pooling != WEIGHTED_MEAN:
+    if config.reads_text and config.encoder_type == "none" and config.pooling != WEIGHTED_MEAN:
         raise ValueError(
             f"`encoder_type` is 'none' and `pooling` {config.pooling!r}; without an encoder the only row is the "
             "weighted mean of the word vectors. Use `pooling='weighted_mean'`."

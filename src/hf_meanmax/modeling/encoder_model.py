@@ -15,7 +15,7 @@ from .base import LatentPreTrainedModel
 from .decoder_model import token_positions
 from .embeddings import TextEmbeddings, WordProjections
 from .encoders import ENCODERS
-from .layers import SequenceLayer
+from .layers import SequenceLayer, scale_rows
 from .outputs import LatentModelOutput
 from .pooling import POOLINGS, WeightedMeanPooling
 
@@ -138,12 +138,8 @@ class LatentEncoderModel(LatentPreTrainedModel):
         return row if latents is None else torch.cat((latents, row.to(latents.dtype)), dim=1)
 
     def scale_rows(self, latents: torch.Tensor) -> torch.Tensor:
-        """Z `(B, L, d)` as `config.latent_normalization` has it: rows of unit length, times the trained scales. What
-        the rows were multiplied by before makes no difference; rows of zeros stay zeros."""
-        if self.config.latent_normalization is None:
-            return latents
-        latents = nn.functional.normalize(latents, dim=-1)
-        return latents if self.latent_scales is None else latents * self.latent_scales.abs()[:, None]
+        """Z `(B, L, d)` as the configuration has it, see [`~hf_meanmax.modeling.layers.scale_rows`]."""
+        return scale_rows(latents, self.config, self.latent_scales)
 
     def normalized_rows(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
         """The flat embedding `(B, L * d)` with each latent row at unit length, as the released code encodes.

@@ -90,6 +90,41 @@ def _setting(name: str, sources: Iterable[object]) -> Any:
     return next((value for value in found if value is not None), None)
 
 
+def checked_vectors(
+    vectors: torch.Tensor, size: int, matrix: tuple[int, int] | None, expected: str, like: torch.Tensor
+) -> torch.Tensor:
+    """Sentence embeddings with the type and on the device of `like`.
+
+    Args:
+        vectors: `(B, size)` or `(size,)`, or of the shape `matrix` each; a tensor, an array or a list of them.
+        expected: what the model decodes, for errors.
+
+    Raises:
+        ValueError: a vector has another size, holds NaN or infinities or is quantised.
+    """
+    if isinstance(vectors, (list, tuple)) and any(map(torch.is_tensor, vectors)):
+        vectors = torch.stack(list(vectors))
+    vectors = torch.as_tensor(vectors)
+    if vectors.dim() == 3:
+        fits = matrix is not None and vectors.shape[1:] == matrix
+    else:
+        fits = vectors.dim() in (1, 2) and vectors.shape[-1] == size
+    if not fits:
+        raise ValueError(
+            f"A sentence embedding of shape {tuple(vectors.shape)} cannot be decoded: this model decodes "
+            f"{expected}. A truncated vector, or one of another model, cannot be decoded."
+        )
+    if not vectors.is_floating_point():
+        raise ValueError(
+            f"Sentence embeddings of type {str(vectors.dtype).removeprefix('torch.')} are quantised; this model "
+            f"decodes {expected}."
+        )
+    vectors = vectors.to(device=like.device).to(like.dtype)
+    if not bool(torch.isfinite(vectors).all()):
+        raise ValueError(f"A sentence embedding holds NaN or infinite values; this model decodes {expected}.")
+    return vectors
+
+
 class LatentGenerationMixin(GenerationMixin):
     """Generation for models whose decoder reads latent rows alone."""
 
@@ -119,29 +154,9 @@ class LatentGenerationMixin(GenerationMixin):
         if not self.config.has_latents:
             raise ValueError(NO_REPRESENTATION)
         rows, width = self.config.num_latents, self.config.latent_width
-        if isinstance(sentence_embedding, (list, tuple)) and any(map(torch.is_tensor, sentence_embedding)):
-            sentence_embedding = torch.stack(list(sentence_embedding))
-        embedding = torch.as_tensor(sentence_embedding)
         expected = f"a raw vector of {rows * width} numbers ({rows} rows of {width})"
-        if embedding.dim() == 3:
-            fits = embedding.shape[1:] == (rows, width)
-        else:
-            fits = embedding.dim() in (1, 2) and embedding.shape[-1] == rows * width
-        if not fits:
-            raise ValueError(
-                f"A sentence embedding of shape {tuple(embedding.shape)} cannot be decoded: this model decodes "
-                f"{expected}. A truncated vector, or one of another model, cannot be decoded."
-            )
-        if not embedding.is_floating_point():
-            raise ValueError(
-                f"Sentence embeddings of type {str(embedding.dtype).removeprefix('torch.')} are quantised; this model "
-                f"decodes {expected}."
-            )
-        latents = embedding.reshape(-1, rows, width).to(device=self.device)
-        latents = latents.to(self.lm_head.weight.dtype)
-        if not bool(torch.isfinite(latents).all()):
-            raise ValueError(f"A sentence embedding holds NaN or infinite values; this model decodes {expected}.")
-        return self.encoder.scale_rows(latents)
+        vectors = checked_vectors(sentence_embedding, rows * width, (rows, width), expected, self.lm_head.weight)
+        return self.encoder.scale_rows(vectors.reshape(-1, rows, width))
 
     @torch.no_grad()
     def generate(

@@ -47,3 +47,27 @@ class LatentGates(nn.Module):
 
 class WordSpaceProjection(nn.Linear):
     """From the decoder's states to the space of the word vectors, where a tied output layer scores them."""
+
+
+class Standardization(nn.Module):
+    """(x - mean) / scale, number by number; both are stored, and start as 0 and 1."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.mean: torch.Tensor
+        self.scale: torch.Tensor
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("scale", torch.ones(size))
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        """`(B, size)` -> `(B, size)`."""
+        return (vectors - self.mean) / self.scale
+
+
+def scale_rows(latents: torch.Tensor, config: PreTrainedConfig, scales: torch.Tensor | None) -> torch.Tensor:
+    """Z `(B, L, d)` as `config.latent_normalization` has it: rows of unit length, times the trained scales `(L,)`. What
+    the rows were multiplied by before makes no difference; rows of zeros stay zeros."""
+    if config.latent_normalization is None:
+        return latents
+    latents = nn.functional.normalize(latents, dim=-1)
+    return latents if scales is None else latents * scales.abs()[:, None]

@@ -13,7 +13,6 @@ from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecodin
 from hf_meanmax.modeling.outputs import LatentSeq2SeqOutput
 
 Batch = dict[str, torch.Tensor]
-_TEXT = ("input_ids", "attention_mask")
 
 
 @dataclass(frozen=True)
@@ -113,8 +112,8 @@ class TrainingModel(nn.Module):
 
         Args:
             num_items_in_batch: target tokens of the whole step.
-            batch: `input_ids` `(B, N)`, `attention_mask`, `labels`, the fields of the objectives and
-                `num_sentences_in_batch`.
+            batch: what the encoder reads (`input_ids` `(B, N)`), `attention_mask`, `labels`, the fields of the
+                objectives and `num_sentences_in_batch`.
 
         Raises:
             ValueError: if the batch lacks a field of an objective, or has one that no objective reads.
@@ -124,7 +123,7 @@ class TrainingModel(nn.Module):
             return output
         divisors = Divisors(num_items_in_batch, batch.pop("num_sentences_in_batch", None))
         self._check_fields(batch)
-        encoded = self.model.encoder(**{name: batch[name] for name in _TEXT if name in batch})
+        encoded = self.model.encoder(**{name: batch[name] for name in self.model.encoder_inputs if name in batch})
         rows = Encoded(self.model.read_by_decoder(encoded), encoded.pooling_attentions)
         total: torch.Tensor | None = None
         losses = {}
@@ -137,7 +136,7 @@ class TrainingModel(nn.Module):
         return TrainingOutput(total, losses)
 
     def _check_fields(self, batch: Batch) -> None:
-        read = set(_TEXT)
+        read = {*self.model.encoder_inputs, "attention_mask"}
         for objective in self.objectives:
             read.update(objective.fields, objective.optional_fields)
             missing = [name for name in objective.fields if name not in batch]

@@ -21,7 +21,7 @@ def feed_decoder(
     if inputs == "words":
         return batch
     labels = batch["labels"]
-    text = {name: batch[name] for name in ("input_ids", "attention_mask") if name in batch}
+    text = {name: batch[name] for name in model.encoder_inputs if name in batch}
     words = random_inputs(model, labels) if inputs == "random" else own_inputs(model, labels, **text)
     mask = {"decoder_attention_mask": (labels != IGNORE_INDEX).long()} if "attention_mask" in batch else {}
     return {**batch, "decoder_input_ids": words, **mask}

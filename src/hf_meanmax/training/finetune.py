@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from hf_meanmax.checkpoint.folder import check_checkpoint, checkpoint_folder, save_checkpoint
+from hf_meanmax.checkpoint.folder import check_checkpoint, checkpoint_folder, require_text_encoder, save_checkpoint
 from hf_meanmax.data import Documents, LabelledTexts, SentenceFilter, read_labelled
 from hf_meanmax.files import Json, replacing_file
 from hf_meanmax.hardware import attention_for, keep_freed_memory, peak_memory_bytes, use_all_cores, uses_bf16
@@ -290,7 +290,7 @@ def build_classifier(
     attention = attention_for(args.attention, _device())
     if args.checkpoint:
         path = checkpoint_folder(args.checkpoint)
-        check_checkpoint(path)
+        require_text_encoder(check_checkpoint(path), args.checkpoint)
         config = AutoConfig.from_pretrained(path, **head, **args.model)
         tokenizer = AutoTokenizer.from_pretrained(path)
     else:

@@ -12,7 +12,7 @@ from huggingface_hub.errors import StrictDataclassError
 
 from hf_meanmax.checkpoint.card import LOCAL_SETTINGS
 from hf_meanmax.families import FAMILIES
-from hf_meanmax.files import Json
+from hf_meanmax.files import Json, shared_name
 from hf_meanmax.modeling.configuration_base import LatentConfig
 
 Arguments = TypeVar("Arguments", bound="RunArguments")
@@ -131,23 +131,13 @@ class RunArguments:
         shared = self.to_dict()
         for name in local_settings(type(self)):
             value = shared[name]
-            shared[name] = list(map(_shared_name, value)) if isinstance(value, list) else _shared_name(value)
+            shared[name] = list(map(shared_name, value)) if isinstance(value, list) else shared_name(value)
         return shared
 
 
 def local_settings(kind: type[RunArguments]) -> list[str]:
     """The settings that say where a run read, wrote and reported, not what it was."""
     return [setting.name for setting in dataclasses.fields(kind) if setting.name in LOCAL_SETTINGS]
-
-
-def _shared_name(value: object) -> object:
-    """The last part of a path; a name that is no path here, as of something on the Hub, whole."""
-    if not isinstance(value, str):
-        return value
-    is_path = (
-        Path(value).is_absolute() or value.count("/") != 1 or any(c in value for c in "*?[") or Path(value).exists()
-    )
-    return Path(value).name if is_path else value
 
 
 @dataclass
