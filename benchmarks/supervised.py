@@ -28,8 +28,8 @@ from hf_meanmax.evaluation.markdown import markdown_table
 from hf_meanmax.files import replacing_file
 from hf_meanmax.reproduce.plan import folder_name
 from hf_meanmax.training.finetune import claim, finetune, read_sets
+from hf_meanmax.training.finetune_settings import FinetuneArguments
 from hf_meanmax.training.recipes import SettingsParser, arguments_from_settings, family_of, split_recipe
-from hf_meanmax.training.settings import FinetuneArguments
 
 HEADS: dict[str, dict[str, Any]] = {
     "30 heads, penalty": {"latent_heads": 30},

@@ -11,8 +11,9 @@ import pytest
 
 from hf_meanmax.commands.__main__ import VERBS
 from hf_meanmax.families import FAMILIES
+from hf_meanmax.training.finetune_settings import FinetuneArguments
 from hf_meanmax.training.recipes import model_fields
-from hf_meanmax.training.settings import FinetuneArguments, PretrainArguments
+from hf_meanmax.training.settings import PretrainArguments
 
 ROOT = Path(__file__).parents[1]
 # An experiment has the commands of its time.

@@ -23,8 +23,8 @@ from hf_meanmax.checkpoint.folder import check_checkpoint, load_checkpoint, save
 from hf_meanmax.commands.finetune import main
 from hf_meanmax.inference.encode import load_encoder
 from hf_meanmax.training.finetune import _early_stopping, build_classifier, finetune, read_sets
+from hf_meanmax.training.finetune_settings import FinetuneArguments
 from hf_meanmax.training.recipes import arguments_from_settings
-from hf_meanmax.training.settings import FinetuneArguments
 from tiny_model import WORDS, make_model, make_tokenizer
 
 TINY = {

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Sequence
 
 from hf_meanmax.training.finetune import finetune
+from hf_meanmax.training.finetune_settings import FinetuneArguments
 from hf_meanmax.training.recipes import SettingsParser, family_of, parse_command_line
-from hf_meanmax.training.settings import FinetuneArguments
 
 from .options import escape_unprintable
 

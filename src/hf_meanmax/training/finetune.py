@@ -27,8 +27,8 @@ from hf_meanmax.files import Json, replacing_file
 from hf_meanmax.hardware import attention_for, keep_freed_memory, peak_memory_bytes, use_all_cores, uses_bf16
 
 from .checkpoints import CHECKPOINTS, RESULTS_FILE, claim_folder
+from .finetune_settings import FinetuneArguments
 from .preparation import cache_folder, cached_store, digest, load_or_train_tokenizer, prepare_word_vectors, token_ids
-from .settings import FinetuneArguments
 
 if TYPE_CHECKING:
     from transformers import (

@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
-import transformers
 from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs, PartialState
 from accelerate.utils import DistributedType
 from tqdm.auto import tqdm
@@ -25,14 +23,12 @@ from hf_meanmax.data import CandidateSampler, Noise
 from hf_meanmax.files import Json
 from hf_meanmax.hardware import (
     PATIENCE,
-    attention_for,
     keep_freed_memory,
     measure_matrix_rate,
     synchronize,
     use_all_cores,
     uses_bf16,
 )
-from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.modeling.generation import LEAST_OF_EMBEDDING, decoding_bound
 from hf_meanmax.objectives import TrainingModel, Weights, build_objectives
@@ -42,6 +38,7 @@ from hf_meanmax.progress import progress_bar
 from .batches import make_batches, pick_sentences
 from .checkpoints import CHECKPOINTS, Checkpoints, claim_folder
 from .metrics_log import MetricsLog, StepLosses
+from .model import make_model
 from .optimizer import RowAdam, clip_gradients
 from .preparation import Prepared, prepare, prepare_word_vectors, token_ids
 from .schedule import Schedule
@@ -201,7 +198,13 @@ class Run:
         teacher_vectors = {} if teacher is None else self._teacher_vectors(teacher, teacher_size, config)
         # After the teacher, whose loading may draw numbers of its own.
         torch.manual_seed(args.seed)
-        self.model = self._make_model(config, vectors)
+        self.model = make_model(args, prepared, config, vectors, self.device, self.print)
+        trained = sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
+        self.print(
+            f"{type(self.model).__name__}: {sum(p.numel() for p in self.model.parameters()):,} parameters, "
+            f"{trained:,} trained; {self.world_size} process(es) on {self.device.type}, "
+            f"{'bf16' if self.use_bf16 else 'fp32'}"
+        )
         self.objectives = build_objectives(config, self._weights())
         # The loss is that of decoding, with what is added to it reported apart; of a mixture all terms are.
         compares = args.learns_from_teacher or args.contrastive != "none"
@@ -242,38 +245,6 @@ class Run:
             view=args.contrastive_weight if args.has_views else 0.0,
             temperature=args.temperature,
         )
-
-    def _make_model(
-        self, config: LatentConfig, vectors: npt.NDArray[np.float32] | None
-    ) -> LatentForConditionalDecoding:
-        args = self.args
-        attention = attention_for(args.attention, self.device)
-        auto_class = getattr(transformers, config.full_auto_class)
-        model: LatentForConditionalDecoding = auto_class.from_config(config, attn_implementation=attention)
-        if vectors is None and config.freeze_word_embeddings:
-            self.print("warning: the frozen word table is random; give --word_vectors, or do not freeze it")
-        if config.freeze_word_embeddings and config.tie_word_embeddings and not config.output_bias:
-            self.print(
-                "warning: the output layer is the frozen word table, which cannot learn how frequent words are; give "
-                "--tie_word_embeddings false --output_bias true"
-            )
-        if vectors is not None:
-            model.encoder.embeddings.start_from(torch.from_numpy(np.asarray(vectors)))
-        if model.encoder.word_pooler is not None:
-            model.encoder.word_pooler.start_from_frequencies(torch.from_numpy(self.prepared.train.token_counts))
-        if args.frequency_bias and config.output_bias and config.has_decoder:
-            model.start_from_frequencies(torch.from_numpy(self.prepared.output_store.token_counts))
-        if args.drop_unknown_words:
-            model.encoder.embeddings.start_unknown_as_mean()
-        if args.freeze_encoder:
-            model.encoder.requires_grad_(False)
-        model.train()
-        trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-        self.print(
-            f"{type(model).__name__}: {sum(p.numel() for p in model.parameters()):,} parameters, {trained:,} trained; "
-            f"{self.world_size} process(es) on {self.device.type}, {'bf16' if self.use_bf16 else 'fp32'}"
-        )
-        return model
 
     def _make_optimizer(self) -> None:
         args = self.args

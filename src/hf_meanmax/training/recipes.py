@@ -21,8 +21,9 @@ from hf_meanmax.families import FAMILIES
 from hf_meanmax.files import Json
 from hf_meanmax.modeling.configuration_base import LatentConfig
 
+from .finetune_settings import FinetuneArguments
 from .option_parser import OptionParser
-from .settings import Arguments, FinetuneArguments, PretrainArguments, RunArguments, takes_list
+from .settings import Arguments, PretrainArguments, RunArguments, takes_list
 
 DEFAULT_RECIPE = "docstrings"
 

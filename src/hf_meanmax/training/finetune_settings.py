@@ -1,0 +1,93 @@
+"""The settings of a fine-tuning run, checked together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from .settings import RunArguments
+
+
+@dataclass
+class FinetuneArguments(RunArguments):
+    """The settings of a fine-tuning run."""
+
+    family: str = field(default="structured_self_attention", metadata={"help": "the kind of model to train"})
+    checkpoint: str = field(
+        default="",
+        metadata={"help": "start from this checkpoint's encoder and tokenizer (a folder, or one on the Hub)"},
+    )
+    start: Literal["encoder", "word_embeddings", "nothing"] = field(
+        default="encoder",
+        metadata={"help": "what of the checkpoint's weights is kept; its architecture and tokenizer are in every case"},
+    )
+    train: str = field(
+        default="",
+        metadata={"help": "lines `text TAB label` or `text TAB text TAB label`, a table, or a data set"},
+    )
+    validation: str = field(default="", metadata={"help": "like train; by default a tenth of it is held out"})
+    test: str = field(default="", metadata={"help": "like train; scored once, at the end"})
+    pair_column: str = field(default="", metadata={"help": "column of the second texts, in a table or a data set"})
+    label_column: str = field(default="label", metadata={"help": "column of the labels, in a table or a data set"})
+    train_split: str = field(default="train", metadata={"help": "split of a data set"})
+    validation_split: str = field(default="validation", metadata={"help": "the same for validation"})
+    test_split: str = field(default="test", metadata={"help": "the same for test"})
+    problem: Literal["classification", "regression"] = field(
+        default="classification", metadata={"help": "whether labels are names or numbers"}
+    )
+    max_examples: int = field(default=0, metadata={"help": "train on so many examples, drawn by the seed (0: all)"})
+    max_tokens: int = field(default=256, metadata={"help": "longer texts are cut, and counted"})
+    epochs: float = field(default=5.0, metadata={"help": "passes over the examples"})
+    batch_size: int = field(default=32, metadata={"help": "examples of one forward pass of a process"})
+    learning_rate: float = field(default=1e-3, metadata={"help": "peak learning rate of AdamW"})
+    lr_schedule: Literal["constant", "linear", "cosine"] = field(
+        default="linear", metadata={"help": "decay after the warm-up"}
+    )
+    early_stopping_patience: int = field(
+        default=0, metadata={"help": "stop after so many epochs without a better validation score (0: never)"}
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_least(max_examples=0, max_tokens=1, batch_size=1, early_stopping_patience=0)
+        if not self.output_dir:
+            self.output_dir = str(Path("runs") / "finetune")
+        if self.epochs <= 0:
+            raise ValueError(f"`epochs` is {self.epochs}; give a positive number.")
+        if self.word_vectors == "teacher":
+            raise ValueError("`word_vectors` 'teacher' is of a pretraining. Give a file of `hf-meanmax vectors`.")
+        if not self.train:
+            raise ValueError("`train` is missing: name a file of labelled texts, or a data set.")
+        if self.start != "encoder" and not self.checkpoint:
+            raise ValueError(
+                f"`start` is {self.start!r}, which is of a checkpoint; give `checkpoint`, or leave it out."
+            )
+        if self.checkpoint:
+            given = [name for name in self.model if not _is_of_head(name)]
+            if given:
+                raise ValueError(
+                    f"`{given[0]}` is {self.model[given[0]]!r}, but it is the checkpoint's to say. With `checkpoint` "
+                    "only dropouts, `attention_penalty`, and what begins with `classifier_` or `pair_` can be set."
+                )
+            for name in ("tokenizer", "lowercase", "min_frequency"):
+                default = type(self).__dataclass_fields__[name].default
+                if getattr(self, name) != default:
+                    raise ValueError(
+                        f"`{name}` is {getattr(self, name)!r}, but a checkpoint has its tokenizer. Leave it out."
+                    )
+            place = Path(self.output_dir).resolve()
+            if Path(self.checkpoint).exists() and place in Path(self.checkpoint).resolve().parents:
+                raise ValueError(
+                    f"`checkpoint` {self.checkpoint!r} lies in `output_dir` {self.output_dir!r}, whose model would "
+                    "take its place. Give another `output_dir`."
+                )
+            if self.word_vectors:
+                raise ValueError("`word_vectors` and `checkpoint` exclude each other: the checkpoint has a word table.")
+        else:
+            self.build_config()
+
+
+def _is_of_head(name: str) -> bool:
+    """Whether a configuration field can be set anew for a checkpoint's encoder."""
+    return name.startswith(("classifier_", "pair_")) or name.endswith("_dropout") or name == "attention_penalty"

@@ -1,0 +1,60 @@
+"""The model of a run, before its first step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import transformers
+
+from hf_meanmax.hardware import attention_for
+from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
+from hf_meanmax.modeling.configuration_base import LatentConfig
+
+from .preparation import Prepared
+from .settings import PretrainArguments
+
+
+def make_model(
+    args: PretrainArguments,
+    prepared: Prepared,
+    config: LatentConfig,
+    word_vectors: npt.NDArray[np.float32] | None,
+    device: torch.device,
+    tell: Callable[[str], None],
+) -> LatentForConditionalDecoding:
+    """The model with its word vectors and with what it takes from the training texts, in training mode.
+
+    Args:
+        args: the run's settings.
+        prepared: the training texts.
+        config: of the model.
+        word_vectors: the start of its word table `(V, embedding_size)`, if one is given.
+        device: where it will be trained; it is made on the CPU.
+        tell: prints a warning.
+    """
+    attention = attention_for(args.attention, device)
+    auto_class = getattr(transformers, config.full_auto_class)
+    model: LatentForConditionalDecoding = auto_class.from_config(config, attn_implementation=attention)
+    if word_vectors is None and config.freeze_word_embeddings:
+        tell("warning: the frozen word table is random; give --word_vectors, or do not freeze it")
+    if config.freeze_word_embeddings and config.tie_word_embeddings and not config.output_bias:
+        tell(
+            "warning: the output layer is the frozen word table, which cannot learn how frequent words are; give "
+            "--tie_word_embeddings false --output_bias true"
+        )
+    if word_vectors is not None:
+        model.encoder.embeddings.start_from(torch.from_numpy(np.asarray(word_vectors)))
+    word_pooler = model.encoder.word_pooler if config.has_weighted_mean else None
+    if word_pooler is not None:
+        word_pooler.start_from_frequencies(torch.from_numpy(prepared.train.token_counts))
+    if args.frequency_bias and config.output_bias and config.has_decoder:
+        model.start_from_frequencies(torch.from_numpy(prepared.output_store.token_counts))
+    if args.drop_unknown_words:
+        model.encoder.embeddings.start_unknown_as_mean()
+    if args.freeze_encoder:
+        model.encoder.requires_grad_(False)
+    model.train()
+    return model
