@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling
 from transformers import AutoModel, AutoModelForSeq2SeqLM
 
 from hf_meanmax import EmbeddingDecoderForGeneration
@@ -60,6 +62,15 @@ def test_what_is_remembered(embedder):
     assert plain["prompt"] is None
     assert plain["weights"] == described["weights"]
     assert plain["pipeline"] != described["pipeline"]
+
+
+def test_the_pooling_of_stock_modules_is_remembered(embedder):
+    transformer = load_embedder(str(embedder), device="cpu")[0]
+    for mode, name in (("mean", "mean"), (("cls", "max"), "cls+max")):
+        stock = SentenceTransformer(modules=[transformer, Pooling(32, pooling_mode=mode)], device="cpu")
+        described = describe_embedder(stock, "some/embedder")
+        assert (described["pooling"], described["normalized"]) == (name, False)
+        assert described["name"] == "some/embedder"
 
 
 def test_a_prompt_is_put_before_each_text(embedder):

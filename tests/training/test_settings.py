@@ -235,7 +235,10 @@ def test_options_win_over_the_recipe(tmp_path):
         ),
         (["--decoder_type", "lstm_gates", "--pooling", "last"], "`pooling` is 'last', which leaves the gates"),
         (["--projection_activation", "gelu"], r"--projection-activation: invalid choice: 'gelu' \(choose from .*relu"),
-        (["--family", "bert"], "`family` is 'bert'; allowed: compound_attention, gated_mean_max_aae, mean_max_aae"),
+        (
+            ["--family", "bert"],
+            "`family` is 'bert'; allowed: compound_attention, embedding_decoder, gated",
+        ),
         (["docstrings", "two"], "unrecognized arguments: two"),
         (["--batch_tokens", "0"], "`batch_tokens` is 0; it must be 1 or more"),
         (["--seed", "-1"], "`seed` is -1; it must be 0 or more"),

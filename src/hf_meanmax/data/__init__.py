@@ -11,6 +11,7 @@ from .noise import Noise
 from .parallel import PairedSentences, ParallelCorpus
 from .stored_texts import StoredTexts, StoredWords
 from .token_store import Ragged, SentenceFilter, StoreReport, TokenStore, build_token_store
+from .vector_batches import VectorBatches
 
 __all__ = [
     "BatchPlan",
@@ -36,6 +37,7 @@ __all__ = [
     "StoredTexts",
     "StoredWords",
     "TokenStore",
+    "VectorBatches",
     "build_token_store",
     "cut_corpus",
     "harvest_docstrings",

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from hf_meanmax.progress import progress_bar
+
 from .embedding_files import MANIFEST, read_embeddings, read_manifest
 from .encode import weights_fingerprint
 
@@ -75,6 +77,34 @@ def decode_embeddings(
         longest = max(longest, tokens.shape[1] - 1)
     if cut:
         print(f"{cut:,} texts had not ended after {longest:,} tokens and were cut.", file=sys.stderr)
+
+
+def generate_ids(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    vectors: np.ndarray,
+    batch_size: int = 256,
+    show_progress: bool = False,
+    **generation: object,
+) -> list[list[int]]:
+    """Generated token ids of each vector, without special tokens, in order.
+
+    Args:
+        model: a model that decodes the vectors.
+        tokenizer: the tokenizer of what it says.
+        vectors: `(N, D)`.
+        batch_size: vectors decoded together.
+        show_progress: show a progress bar.
+        generation: arguments of `generate`, which by default is greedy.
+    """
+    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    generated: list[list[int]] = []
+    starts = range(0, len(vectors), batch_size)
+    for start in progress_bar(starts, desc="decode", disable=not show_progress, leave=False):
+        batch = torch.from_numpy(vectors[start : start + batch_size])
+        tokens = model.generate(sentence_embedding=batch, **generation).tolist()
+        generated += [[token for token in row if token not in special] for row in tokens]
+    return generated
 
 
 def has_unit_length(vectors: np.ndarray, tolerance: float = 0.02) -> bool:

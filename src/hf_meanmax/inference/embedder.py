@@ -45,14 +45,14 @@ def describe_embedder(embedder: SentenceTransformer, name: str) -> dict[str, str
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
     config = getattr(getattr(embedder[0], "auto_model", None), "config", None)
-    poolings = [module.get_pooling_mode_str() for module in embedder if isinstance(module, Pooling)]
+    modes = [module.pooling_mode for module in embedder if isinstance(module, Pooling)]
     prompt = embedder.prompts.get(embedder.default_prompt_name) if embedder.default_prompt_name else None
     return {
         "name": str(shared_name(str(Path(name)) if Path(name).exists() else name)),
         "revision": getattr(config, "_commit_hash", None),
         **model_fingerprints(embedder),
         "prompt": prompt or None,
-        "pooling": poolings[-1] if poolings else None,
+        "pooling": (modes[-1] if isinstance(modes[-1], str) else "+".join(modes[-1])) if modes else None,
         "normalized": any(isinstance(module, Normalize) for module in embedder),
         "dimension": int(embedder.get_embedding_dimension() or 0),
     }

@@ -13,6 +13,7 @@ from hf_meanmax.data import (
     Sentences,
     SentencesAndContext,
     TokenStore,
+    VectorBatches,
 )
 
 from .settings import PretrainArguments
@@ -45,6 +46,7 @@ def pick_sentences(
 def make_batches(
     args: PretrainArguments, sentences: Sentences, gradient_accumulation_steps: int, seed: int, **options: Any
 ) -> MicroBatches:
-    """Micro batches of sentences; `options` are those of [`~hf_meanmax.data.MicroBatches`]."""
+    """Micro batches of sentences; `options` are those of [`~hf_meanmax.data.MicroBatches`], or with `vectors`, which
+    are then the input, of [`~hf_meanmax.data.VectorBatches`]."""
     plan = BatchPlan(sentences.costs(), args.batch_tokens, gradient_accumulation_steps, seed)
-    return MicroBatches(sentences, plan, **options)
+    return (VectorBatches if "vectors" in options else MicroBatches)(sentences, plan, **options)

@@ -365,7 +365,7 @@ def _teachers_words(args: PretrainArguments, corpus: Corpus, cache: Path, show_p
     """The file of the teacher's vectors of the corpus's words, with the pieces of its vocabulary for the tokenizer
     `wordpiece`; made once and found again."""
     settings = VectorSettings(
-        teacher=args.teacher, pieces=args.tokenizer == WORDPIECE, min_count=args.min_frequency,
+        teacher=args.frozen_encoder, pieces=args.tokenizer == WORDPIECE, min_count=args.min_frequency,
         max_words=int(args.model.get("vocab_size", 20000)), keep_case=args.lowercase is False,
     )  # fmt: skip
     path = cache / "vectors" / f"{digest(__version__, corpus.identity(), asdict(settings))}.safetensors"

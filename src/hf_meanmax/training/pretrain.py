@@ -29,7 +29,9 @@ from hf_meanmax.hardware import (
     use_all_cores,
     uses_bf16,
 )
+from hf_meanmax.inference.embedder import describe_embedder
 from hf_meanmax.modeling.configuration_base import LatentConfig
+from hf_meanmax.modeling.configuration_embedding_decoder import EmbeddingDecoderConfig
 from hf_meanmax.modeling.generation import LEAST_OF_EMBEDDING, decoding_bound
 from hf_meanmax.objectives import TrainingModel, Weights, build_objectives
 from hf_meanmax.objectives.decoder_inputs import feed_decoder
@@ -46,7 +48,7 @@ from .settings import PretrainArguments
 from .showcase import show
 from .stopping import NO_BETTER, TERMINATED, agree_to_stop, termination_flag
 from .summary import count_flops_per_token, format_summary, summarize_run
-from .teacher import TeacherVectors, load_teacher, prepare_teacher, vector_size
+from .teacher import TeacherVectors, fit_standardization, load_teacher, prepare_teacher, vector_size
 from .validation import Validation
 
 if TYPE_CHECKING:
@@ -181,10 +183,15 @@ class Run:
         """Model, objectives, optimizer, batches."""
         args, prepared = self.args, self.prepared
         derived: Json = {}
-        teacher = load_teacher(args, self.device) if args.learns_from_teacher else None
+        teacher = load_teacher(args, self.device) if args.reads_vectors else None
         teacher_size = 0 if teacher is None else vector_size(teacher)
-        if teacher_size and args.teacher_weight and args.teacher_head:
+        if args.teacher and teacher_size and args.teacher_weight and args.teacher_head:
             derived["teacher_size"] = teacher_size
+        if teacher is not None and args.embedder:
+            embedder = describe_embedder(teacher, args.embedder)
+            derived |= {
+                "embedder": embedder, "embedding_dim": teacher_size, "normalize_embeddings": embedder["normalized"],
+            }  # fmt: skip
         if prepared.target_tokenizer is not None:
             derived |= {"separate_vocabularies": True, "input_vocab_size": len(prepared.tokenizer)}
         config = args.build_config(
@@ -199,6 +206,9 @@ class Run:
         # After the teacher, whose loading may draw numbers of its own.
         torch.manual_seed(args.seed)
         self.model = make_model(args, prepared, config, vectors, self.device, self.print)
+        if isinstance(config, EmbeddingDecoderConfig):
+            standardization: Any = self.model.encoder.standardization
+            fit_standardization(standardization, teacher_vectors["train"], config.normalize_embeddings)
         trained = sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
         self.print(
             f"{type(self.model).__name__}: {sum(p.numel() for p in self.model.parameters()):,} parameters, "
@@ -216,8 +226,14 @@ class Run:
     def _teacher_vectors(
         self, teacher: SentenceTransformer, size: int, config: LatentConfig
     ) -> dict[str, TeacherVectors]:
-        """The teacher's vectors of the training texts, and of the held-out ones where no decoder scores these."""
-        if self.args.teacher_weight and not self.args.teacher_head and config.sentence_embedding_size != size:
+        """The teacher's vectors of the training texts, and of the held-out ones where no decoder scores these or the
+        vectors are what it reads."""
+        if (
+            self.args.teacher
+            and self.args.teacher_weight
+            and not self.args.teacher_head
+            and config.sentence_embedding_size != size
+        ):
             raise ValueError(
                 f"The embedding has {config.sentence_embedding_size} numbers and the teacher's vectors {size}: without "
                 "a map (`teacher_head`) they are compared as they are. Make the embedding as wide, for instance by "
@@ -225,7 +241,7 @@ class Run:
             )
         state = PartialState() if self.world_size > 1 else None
         sources = dict(self.prepared.sources)
-        if self.args.objective != "none":
+        if self.args.teacher and self.args.objective != "none":
             sources.pop("validation", None)
         return {
             name: prepare_teacher(self.args, texts, teacher, state, show_progress=self.is_main)
@@ -279,7 +295,14 @@ class Run:
     def _make_batches(self, config: LatentConfig, teacher_vectors: dict[str, TeacherVectors]) -> None:
         args, prepared = self.args, self.prepared
         noise = Noise(args.word_drop, args.word_swap, args.span_drop)
-        compared = {"noise": noise, "makes_views": args.has_views}
+        compared: Json = {"noise": noise, "makes_views": args.has_views}
+        vectors: dict[str, Json] = {name: {"teacher_vectors": found} for name, found in teacher_vectors.items()}
+        if isinstance(config, EmbeddingDecoderConfig):
+            scale: Any = self.model.encoder.standardization
+            noise_scale = args.embedding_noise * scale.scale.numpy() if args.embedding_noise else None
+            vectors = {name: {"vectors": found} for name, found in teacher_vectors.items()}
+            vectors["train"]["noise_scale"] = noise_scale
+            compared = {}
         candidates = None
         if args.softmax == "sampled" and config.has_decoder:
             candidates = CandidateSampler(prepared.output_store.token_counts, args.num_negatives, args.seed)
@@ -289,19 +312,18 @@ class Run:
         self.batches = make_batches(
             args, pick_sentences(args, prepared.train, prepared.train_target, words, and_context),
             args.gradient_accumulation_steps, args.seed, candidates=candidates, counts_sentences=counts_sentences,
-            teacher_vectors=teacher_vectors.get("train"), **compared, **place,
+            **vectors.get("train", {}), **compared, **place,
         )  # fmt: skip
         # Held-out texts without a context are found now, not at the end of the run.
-        options = place
+        options: Json = {**place, **vectors.get("validation", {})}
         if not config.has_decoder:
-            options = {**place, **compared, "teacher_vectors": teacher_vectors.get("validation")}
-            options["counts_sentences"] = True
+            options |= {**compared, "counts_sentences": True}
         held_out = pick_sentences(
             args, prepared.validation, prepared.validation_target, words, and_context and not config.has_decoder
         )
         self.validation = Validation(
             self.accelerator, self.model, self.wrapped, self.is_sharded,
-            make_batches(args, held_out, 1, 0, **options), prepared, self.use_bf16,
+            make_batches(args, held_out, 1, 0, **options), prepared, self.use_bf16, options.get("vectors"),
         )  # fmt: skip
         self.steps_per_epoch = self.batches.plan.num_steps
         self.total_steps = args.max_steps or max(1, math.ceil(args.epochs * self.steps_per_epoch))

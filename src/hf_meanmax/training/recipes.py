@@ -20,6 +20,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from hf_meanmax.families import FAMILIES
 from hf_meanmax.files import Json
 from hf_meanmax.modeling.configuration_base import LatentConfig
+from hf_meanmax.modeling.configuration_embedding_decoder import EmbeddingDecoderConfig
 
 from .finetune_settings import FinetuneArguments
 from .option_parser import OptionParser
@@ -148,7 +149,10 @@ def arguments_from_settings(
     Raises:
         ValueError: if a key is unknown (with the nearest known name) or a value is of the wrong kind.
     """
-    given = SettingsParser(arguments, settings.get("family")).read_dict(settings)
+    family = settings.get("family") or family_of_objective(settings.get("objective"))
+    if family:
+        settings = {**settings, "family": family}
+    given = SettingsParser(arguments, family).read_dict(settings)
     run = {name: given.pop(name) for name in arguments.__dataclass_fields__ if name in given}
     return arguments(**run, model=given, recipe=recipe)
 
@@ -168,7 +172,7 @@ def parse_command_line(
     if not name and arguments is PretrainArguments and not any(word.startswith("--corpus") for word in words):
         name = DEFAULT_RECIPE
     settings = read_recipe(name) if name else {}
-    given = SettingsParser(arguments, family or settings.get("family")).read(words)
+    given = SettingsParser(arguments, family or settings.get("family") or _family_by_objective(words)).read(words)
     return arguments_from_settings({**settings, **given}, Path(name).stem, arguments)
 
 
@@ -180,19 +184,33 @@ def split_recipe(argv: Sequence[str]) -> tuple[str, list[str]]:
 
 def family_of(words: Sequence[str]) -> str | None:
     """The family that a command line names; which options there are depends on it."""
+    return _option_of("--family", words)
+
+
+def _family_by_objective(words: Sequence[str]) -> str | None:
+    return family_of_objective(_option_of("--objective", words))
+
+
+def family_of_objective(objective: object) -> str | None:
+    """The only family that has an objective, if there is one such."""
+    return EmbeddingDecoderConfig.model_type if objective == "embedding_inversion" else None
+
+
+def _option_of(name: str, words: Sequence[str]) -> str | None:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--family", nargs="?")
-    family: str | None = parser.parse_known_args(words)[0].family
-    return family
+    parser.add_argument(name, nargs="?", dest="value")
+    value: str | None = parser.parse_known_args(words)[0].value
+    return value
 
 
 def model_fields(config: type[LatentConfig]) -> Json:
     """Names and types of the configuration fields that a run may set; ids and input sizes follow from the tokenizer."""
     inherited = set(PreTrainedConfig.__dataclass_fields__)
     derived = {"input_vocab_size", "separate_vocabularies", "teacher_size", "is_encoder_decoder"}
-    derived.add("decoder_start_token_id")
+    derived |= {"decoder_start_token_id", "embedding_dim", "embedder", "normalize_embeddings", "latent_names"}
     ids = {"pad_token_id", "unk_token_id", "bos_token_id", "eos_token_id"}
-    return {f.name: f.type for f in dataclasses.fields(config) if f.name not in inherited | derived | ids}
+    left_out = inherited | derived | ids | set(config.fixed_fields)
+    return {f.name: f.type for f in dataclasses.fields(config) if f.name not in left_out}
 
 
 def _configuration_options(config: type[LatentConfig]) -> type:

@@ -183,12 +183,26 @@ class PretrainArguments(RunArguments):
     drop_unknown_words: bool = field(
         default=False, metadata={"help": "train without unknown words (the released form)"}
     )
-    objective: Literal["reconstruction", "next_words", "next_sentence", "neighbours", "translation", "none"] = field(
+    objective: Literal[
+        "reconstruction", "next_words", "next_sentence", "neighbours", "translation", "embedding_inversion", "none"
+    ] = field(
         default="reconstruction",
         metadata={
             "help": "what the decoder generates: the sentence itself, the next `num_context_words` words of its "
-            "document, the next sentence, the previous and the next one, or its translation; with `none` there is no "
-            "decoder, and the encoder learns from a teacher or by contrast alone"
+            "document, the next sentence, the previous and the next one, its translation, or the sentence from the "
+            "vector of an `embedder`; with `none` there is no decoder, and the encoder learns from a teacher or by "
+            "contrast alone"
+        },
+    )
+    embedder: str = field(
+        default="", metadata={"help": "embedding_inversion: a SentenceTransformer whose vectors are decoded"}
+    )
+    embedder_prompt: str = field(default="", metadata={"help": "text put before each sentence that the embedder reads"})
+    embedding_noise: float = field(
+        default=0.0,
+        metadata={
+            "help": "embedding_inversion: Gaussian noise on the vectors in training, as a share of each number's "
+            "standard deviation"
         },
     )
     decoding_weight: float = field(default=1.0, metadata={"help": "weight of the decoder's loss"})
@@ -289,7 +303,7 @@ class PretrainArguments(RunArguments):
             keep_checkpoints=1, max_steps=0, num_negatives=1, validation_sentences=1, early_stopping_patience=0,
             sample_sentences=0, max_target_tokens=1, source_vocab_size=0, teacher_weight=0, max_training_tokens=0,
             context_weight=0, max_minutes=0, adam_epsilon=0, decoding_weight=0, contrastive_weight=0,
-            similarity_weight=0, word_weight_rate=0,
+            similarity_weight=0, word_weight_rate=0, embedding_noise=0,
         )  # fmt: skip
         if self.max_tokens < self.min_tokens:
             raise ValueError(
@@ -307,7 +321,7 @@ class PretrainArguments(RunArguments):
                 f"`early_stopping_patience` is {self.early_stopping_patience}, but with `eval_steps` 0 nothing is "
                 "evaluated before the end. Give `eval_steps`."
             )
-        if self.word_vectors == "teacher" and not self.teacher:
+        if self.word_vectors == "teacher" and not self.frozen_encoder:
             raise ValueError("`word_vectors` is 'teacher' without a `teacher`. Give one, or other vectors.")
         for name in ("teacher_shuffled", "similarity_weight", "teacher_prompt"):
             if getattr(self, name) and not self.teacher:
@@ -345,6 +359,7 @@ class PretrainArguments(RunArguments):
                 f"`objective` is {self.objective!r} and `decoder_type` {config.decoder_type!r}: a model without a "
                 "decoder has the objective 'none', and no other has it. Leave `decoder_type` out."
             )
+        self._check_inversion(config)
         self._check_contrast(config)
         if not config.has_decoder:
             if not (self.learns_from_teacher or self.contrastive != "none"):
@@ -399,6 +414,35 @@ class PretrainArguments(RunArguments):
                 "`--showcase false`."
             )
 
+    def _check_inversion(self, config: LatentConfig) -> None:
+        """A decoder of an embedder's vectors has an embedder, and nothing that reads texts has one."""
+        if (self.objective == "embedding_inversion") == config.reads_text:
+            raise ValueError(
+                f"`objective` is {self.objective!r} and `family` {self.family!r}: 'embedding_inversion' is the "
+                "objective of the family 'embedding_decoder', and its only one. Leave `family` out."
+            )
+        if config.reads_text:
+            for name in ("embedder", "embedder_prompt", "embedding_noise"):
+                if getattr(self, name):
+                    raise ValueError(
+                        f"`{name}` is {getattr(self, name)!r}, but `objective` is {self.objective!r}. Use `--objective "
+                        "embedding_inversion`, or leave it out."
+                    )
+            return
+        if not self.embedder:
+            raise ValueError(
+                "`objective` 'embedding_inversion' needs an `embedder`, for instance "
+                "`--embedder sentence-transformers/all-MiniLM-L6-v2`."
+            )
+        for name in ("teacher", "word_drop", "word_swap", "span_drop"):
+            if getattr(self, name):
+                raise ValueError(
+                    f"`{name}` is {getattr(self, name)!r}, which is of a text encoder; with `objective` "
+                    "'embedding_inversion' there is none. Leave it out."
+                )
+        if self.normalize != "none":
+            raise ValueError(f"`normalize` is {self.normalize!r}, but nothing is encoded. Leave it out.")
+
     def _check_contrast(self, config: LatentConfig) -> None:
         """Embeddings are there to be compared, and two views differ."""
         if (self.teacher or self.contrastive != "none") and not config.has_latents:
@@ -441,6 +485,16 @@ class PretrainArguments(RunArguments):
     def learns_from_teacher(self) -> bool:
         """Whether the loss reads a teacher's vectors of the texts; without a weight its word vectors alone are read."""
         return bool(self.teacher) and (self.teacher_weight > 0 or self.similarity_weight > 0)
+
+    @property
+    def frozen_encoder(self) -> str:
+        """The encoder whose vectors are read and not trained: the teacher, or the embedder."""
+        return self.teacher or self.embedder
+
+    @property
+    def reads_vectors(self) -> bool:
+        """Whether training reads that encoder's vectors of the texts."""
+        return self.learns_from_teacher or bool(self.embedder)
 
     @property
     def has_neighbours(self) -> bool:

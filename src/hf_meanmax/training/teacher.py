@@ -1,4 +1,4 @@
-"""The vectors of a teacher: computed once for the texts of a token store, and read by the batches."""
+"""The vectors of a teacher, or of an embedder that is decoded: computed once for the texts of a token store."""
 
 from __future__ import annotations
 
@@ -8,22 +8,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from hf_meanmax.data import StoredTexts
 from hf_meanmax.files import replacing_file
+from hf_meanmax.inference.embedder import load_embedder
 from hf_meanmax.inference.embedding_files import embedding_files
-from hf_meanmax.inference.encode import EncodeSettings, encode_corpus, encode_texts, load_encoder, model_fingerprints
+from hf_meanmax.inference.encode import EncodeSettings, encode_corpus, encode_texts, model_fingerprints, unit_rows
+from hf_meanmax.modeling.layers import Standardization
 
 from .preparation import cache_folder, digest, one_at_a_time
 from .settings import PretrainArguments
 
 if TYPE_CHECKING:
-    import torch
     from accelerate import PartialState
     from sentence_transformers import SentenceTransformer
 
 _SETTINGS = EncodeSettings(dtype="float16", shard_size=8192)
 _MOST_OPEN = 256
+_MOST_FITTED = 200_000
 
 
 class TeacherVectors:
@@ -64,16 +67,12 @@ class TeacherVectors:
 
 
 def load_teacher(args: PretrainArguments, device: torch.device | str | None) -> SentenceTransformer:
-    """The teacher of a run, with its prompt.
+    """The teacher or the embedder of a run, with its prompt.
 
     Raises:
         FileNotFoundError, ValueError: no such encoder, or one without a fixed representation.
     """
-    teacher = load_encoder(args.teacher, device=device)
-    if args.teacher_prompt:
-        teacher.prompts = {**teacher.prompts, "teacher": args.teacher_prompt}
-        teacher.default_prompt_name = "teacher"
-    return teacher
+    return load_embedder(args.frozen_encoder, args.teacher_prompt or args.embedder_prompt, device)
 
 
 def vector_size(teacher: SentenceTransformer) -> int:
@@ -88,7 +87,7 @@ def prepare_teacher(
     state: PartialState | None = None,
     show_progress: bool = True,
 ) -> TeacherVectors:
-    """The teacher's vectors of the texts of a store, computed once and cached as float16.
+    """The teacher's, or the embedder's, vectors of the texts of a store, computed once and cached as float16.
 
     They belong to the texts and to the teacher with its prompt: other ones are computed anew. A killed run keeps the
     finished shards. With several processes each computes a part.
@@ -118,7 +117,7 @@ def prepare_teacher(
         lock.acquire()
     try:
         encode_corpus(
-            teacher, texts, folder, _SETTINGS, model_name=args.teacher, state=state, show_progress=show_progress
+            teacher, texts, folder, _SETTINGS, model_name=args.frozen_encoder, state=state, show_progress=show_progress
         )
     finally:
         if is_main:
@@ -127,3 +126,28 @@ def prepare_teacher(
     if args.teacher_shuffled:
         order = np.random.default_rng(args.seed).permutation(len(TeacherVectors(folder)))
     return TeacherVectors(folder, order)
+
+
+def fit_standardization(
+    standardization: Standardization, vectors: TeacherVectors | npt.NDArray[np.float32], normalize: bool
+) -> None:
+    """Sets mean and scale to those of vectors, number by number; a number that never varies keeps the scale 1.
+
+    Args:
+        standardization: of a model.
+        vectors: of the training texts, of which 200,000 drawn evenly are enough.
+        normalize: whether the model scales vectors to unit length first.
+    """
+    rows = np.unique(np.linspace(0, len(vectors) - 1, min(len(vectors), _MOST_FITTED)).astype(np.int64))
+    sums = np.zeros((2, vectors.shape[1]))
+    for part in np.array_split(rows, max(1, len(rows) // 8192)):
+        batch = vectors[part].astype(np.float64)
+        batch = unit_rows(batch) if normalize else batch
+        sums += batch.sum(axis=0), np.square(batch).sum(axis=0)
+    mean, squares = sums / len(rows)
+    deviation = np.sqrt(np.maximum(squares - np.square(mean), 0))
+    # What rounding leaves of a number that never varies is no scale.
+    deviation[deviation < 1e-6 * max(deviation.max(), 1e-12)] = 1.0
+    with torch.no_grad():
+        standardization.mean.copy_(torch.from_numpy(mean))
+        standardization.scale.copy_(torch.from_numpy(deviation))

@@ -6,16 +6,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 
 from hf_meanmax.data import MicroBatches
 from hf_meanmax.evaluation.reconstruction import score_reconstructions, teacher_forced_counts
 from hf_meanmax.evaluation.text_scores import score_texts
+from hf_meanmax.inference.decode import generate_ids
 from hf_meanmax.inference.reconstruct import reconstruct
 from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
+from hf_meanmax.modeling.generation import LEAST_OF_TEXT, decoding_bound
 
 from .preparation import Prepared
+from .teacher import TeacherVectors
 
 
 @dataclass
@@ -30,6 +34,7 @@ class Validation:
         batches: of the held-out texts.
         prepared: the texts, their references and the tokenizers.
         use_bf16: whether the model computes in bf16.
+        vectors: those of the texts, where the model decodes vectors and has no text encoder.
     """
 
     accelerator: Accelerator
@@ -39,6 +44,7 @@ class Validation:
     batches: MicroBatches
     prepared: Prepared
     use_bf16: bool
+    vectors: TeacherVectors | None = None
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
@@ -101,5 +107,13 @@ class Validation:
         return {"validation_bleu": found.bleu, "validation_exact_match": found.exact_match}
 
     def _generate(self, texts: list[str], show_progress: bool = False) -> list[list[int]]:
+        if self.vectors is not None:
+            rows, longest = np.arange(len(texts)), int(self.prepared.validation.lengths.max())
+            bound = max(LEAST_OF_TEXT, decoding_bound(longest))
+            with self._evaluating():
+                return generate_ids(
+                    self.model, self.prepared.tokenizer, self.vectors[rows], show_progress=show_progress,
+                    max_new_tokens=bound,
+                )  # fmt: skip
         with self._evaluating():
             return reconstruct(self.model, self.prepared.tokenizer, texts, show_progress=show_progress)
