@@ -19,9 +19,10 @@ from hf_meanmax.checkpoint.folder import check_checkpoint, load_checkpoint, save
 from hf_meanmax.commands.decode import main as decode
 from hf_meanmax.commands.encode import main as encode
 from hf_meanmax.data.corpus import Documents
-from hf_meanmax.inference.embedder import describe_embedder, load_embedder
+from hf_meanmax.inference.embedder import describe_embedder, fit_standardization, load_embedder
 from hf_meanmax.inference.encode import EncodeSettings, encode_corpus, load_encoder
 from hf_meanmax.inference.onnx_export import export_onnx
+from hf_meanmax.modeling.layers import Standardization
 from tiny_model import make_model, make_tokenizer, random_lines
 
 LINES = [line for line in random_lines(40) if line]
@@ -181,3 +182,13 @@ def test_the_embedder_is_saved_as_json(decoder):
     assert set(saved["embedder"]) == {
         "name", "revision", "weights", "pipeline", "prompt", "pooling", "normalized", "dimension",
     }  # fmt: skip
+
+
+def test_a_number_that_never_varies_keeps_its_scale():
+    rows = np.random.default_rng(0).normal(size=(100, 3)).astype(np.float32)
+    rows[:, 1] = 0.5
+    module = Standardization(3)
+    fit_standardization(module, rows, normalize=False)
+    np.testing.assert_allclose(module.mean.numpy(), rows.mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(module.scale.numpy(), [rows[:, 0].std(), 1, rows[:, 2].std()], atol=1e-5)
+    assert module(torch.from_numpy(rows)).isfinite().all()

@@ -15,11 +15,10 @@ from hf_meanmax.commands.pretrain import main as pretrain_command
 from hf_meanmax.data import BatchPlan, TokenStore, VectorBatches
 from hf_meanmax.inference import encode as encode_module
 from hf_meanmax.inference.encode import load_encoder
-from hf_meanmax.modeling.layers import Standardization
 from hf_meanmax.training.preparation import prepare
 from hf_meanmax.training.pretrain import pretrain
 from hf_meanmax.training.recipes import arguments_from_settings, parse_command_line
-from hf_meanmax.training.teacher import fit_standardization, load_teacher, prepare_teacher
+from hf_meanmax.training.teacher import load_teacher, prepare_teacher
 from tiny_model import make_model, make_tokenizer
 from training.test_pretrain import Killed, comparable, interrupt, kill, records, same, weights
 
@@ -77,16 +76,6 @@ def test_the_standardization_is_of_the_vectors(make_inversion, embedder, texts):
     found = model.encoder.standardization
     np.testing.assert_allclose(found.mean.numpy(), vectors.mean(axis=0), atol=2e-3)
     np.testing.assert_allclose(found.scale.numpy(), vectors.std(axis=0), atol=2e-3)
-
-
-def test_a_number_that_never_varies_keeps_its_scale():
-    rows = np.random.default_rng(0).normal(size=(100, 3)).astype(np.float32)
-    rows[:, 1] = 0.5
-    module = Standardization(3)
-    fit_standardization(module, rows, normalize=False)
-    np.testing.assert_allclose(module.mean.numpy(), rows.mean(axis=0), atol=1e-6)
-    np.testing.assert_allclose(module.scale.numpy(), [rows[:, 0].std(), 1, rows[:, 2].std()], atol=1e-5)
-    assert module(torch.from_numpy(rows)).isfinite().all()
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.2])

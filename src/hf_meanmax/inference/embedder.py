@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
 
 from hf_meanmax.files import shared_name
+from hf_meanmax.modeling.layers import Standardization
 
-from .encode import load_encoder, model_fingerprints
+from .encode import load_encoder, model_fingerprints, unit_rows
 
 if TYPE_CHECKING:
-    import torch
     from sentence_transformers import SentenceTransformer
 
 _PROMPT = "text"
+_MOST_FITTED = 200_000
+
+
+class Vectors(Protocol):
+    """Rows of numbers that are read by their indices: an array, or files of one."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.floating]: ...
 
 
 def load_embedder(
@@ -56,3 +72,26 @@ def describe_embedder(embedder: SentenceTransformer, name: str) -> dict[str, str
         "normalized": any(isinstance(module, Normalize) for module in embedder),
         "dimension": int(embedder.get_embedding_dimension() or 0),
     }
+
+
+def fit_standardization(standardization: Standardization, vectors: Vectors, normalize: bool) -> None:
+    """Sets mean and scale to those of vectors, number by number; a number that never varies keeps the scale 1.
+
+    Args:
+        standardization: of a model.
+        vectors: of the training texts, of which 200,000 drawn evenly are enough.
+        normalize: whether the model scales vectors to unit length first.
+    """
+    rows = np.unique(np.linspace(0, len(vectors) - 1, min(len(vectors), _MOST_FITTED)).astype(np.int64))
+    sums = np.zeros((2, vectors.shape[1]))
+    for part in np.array_split(rows, max(1, len(rows) // 8192)):
+        batch = np.asarray(vectors[part], dtype=np.float64)
+        batch = unit_rows(batch) if normalize else batch
+        sums += batch.sum(axis=0), np.square(batch).sum(axis=0)
+    mean, squares = sums / len(rows)
+    deviation = np.sqrt(np.maximum(squares - np.square(mean), 0))
+    # What rounding leaves of a number that never varies is no scale.
+    deviation[deviation < 1e-6 * max(deviation.max(), 1e-12)] = 1.0
+    with torch.no_grad():
+        standardization.mean.copy_(torch.from_numpy(mean))
+        standardization.scale.copy_(torch.from_numpy(deviation))

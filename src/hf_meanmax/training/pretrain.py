@@ -29,7 +29,7 @@ from hf_meanmax.hardware import (
     use_all_cores,
     uses_bf16,
 )
-from hf_meanmax.inference.embedder import describe_embedder
+from hf_meanmax.inference.embedder import describe_embedder, fit_standardization
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.modeling.configuration_embedding_decoder import EmbeddingDecoderConfig
 from hf_meanmax.modeling.generation import LEAST_OF_EMBEDDING, decoding_bound
@@ -48,7 +48,7 @@ from .settings import PretrainArguments
 from .showcase import show
 from .stopping import NO_BETTER, TERMINATED, agree_to_stop, termination_flag
 from .summary import count_flops_per_token, format_summary, summarize_run
-from .teacher import TeacherVectors, fit_standardization, load_teacher, prepare_teacher, vector_size
+from .teacher import TeacherVectors, load_teacher, prepare_teacher, vector_size
 from .validation import Validation
 
 if TYPE_CHECKING:

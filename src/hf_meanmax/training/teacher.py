@@ -8,25 +8,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from hf_meanmax.data import StoredTexts
 from hf_meanmax.files import replacing_file
 from hf_meanmax.inference.embedder import load_embedder
 from hf_meanmax.inference.embedding_files import embedding_files
-from hf_meanmax.inference.encode import EncodeSettings, encode_corpus, encode_texts, model_fingerprints, unit_rows
-from hf_meanmax.modeling.layers import Standardization
+from hf_meanmax.inference.encode import EncodeSettings, encode_corpus, encode_texts, model_fingerprints
 
 from .preparation import cache_folder, digest, one_at_a_time
 from .settings import PretrainArguments
 
 if TYPE_CHECKING:
+    import torch
     from accelerate import PartialState
     from sentence_transformers import SentenceTransformer
 
 _SETTINGS = EncodeSettings(dtype="float16", shard_size=8192)
 _MOST_OPEN = 256
-_MOST_FITTED = 200_000
 
 
 class TeacherVectors:
@@ -126,28 +124,3 @@ def prepare_teacher(
     if args.teacher_shuffled:
         order = np.random.default_rng(args.seed).permutation(len(TeacherVectors(folder)))
     return TeacherVectors(folder, order)
-
-
-def fit_standardization(
-    standardization: Standardization, vectors: TeacherVectors | npt.NDArray[np.float32], normalize: bool
-) -> None:
-    """Sets mean and scale to those of vectors, number by number; a number that never varies keeps the scale 1.
-
-    Args:
-        standardization: of a model.
-        vectors: of the training texts, of which 200,000 drawn evenly are enough.
-        normalize: whether the model scales vectors to unit length first.
-    """
-    rows = np.unique(np.linspace(0, len(vectors) - 1, min(len(vectors), _MOST_FITTED)).astype(np.int64))
-    sums = np.zeros((2, vectors.shape[1]))
-    for part in np.array_split(rows, max(1, len(rows) // 8192)):
-        batch = vectors[part].astype(np.float64)
-        batch = unit_rows(batch) if normalize else batch
-        sums += batch.sum(axis=0), np.square(batch).sum(axis=0)
-    mean, squares = sums / len(rows)
-    deviation = np.sqrt(np.maximum(squares - np.square(mean), 0))
-    # What rounding leaves of a number that never varies is no scale.
-    deviation[deviation < 1e-6 * max(deviation.max(), 1e-12)] = 1.0
-    with torch.no_grad():
-        standardization.mean.copy_(torch.from_numpy(mean))
-        standardization.scale.copy_(torch.from_numpy(deviation))

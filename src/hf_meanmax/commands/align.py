@@ -1,0 +1,62 @@
+"""Write a decoder of an embedder's vectors without training: a linear map to the Z of an autoencoder.
+
+hf-meanmax align my.txt --embedder sentence-transformers/all-MiniLM-L6-v2 --to runs/mine/model --output runs/aligned
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from itertools import islice
+
+from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer, save_checkpoint
+from hf_meanmax.data.corpus import open_corpus
+from hf_meanmax.evaluation.reconstruction import score_reconstructions
+from hf_meanmax.files import shared_name
+from hf_meanmax.inference.alignment import align, check_alignable
+from hf_meanmax.inference.decode import generate_ids
+from hf_meanmax.inference.embedder import load_embedder
+from hf_meanmax.inference.encode import process_state
+
+from .options import CorpusOptions, count, option, verb
+
+
+@dataclass
+class AlignOptions:
+    """The options of `hf-meanmax align`, beside those of the corpus."""
+
+    embedder: str = option("a SentenceTransformer whose vectors are to be decoded")
+    to: str = option("the checkpoint of an autoencoder, whose decoder reads what the map gives")
+    output: str = option("folder of the new checkpoint")
+    embedder_prompt: str = option("text put before each text that the embedder reads", "")
+    validation: str | None = option("held-out texts; by default every tenth of the corpus", None)
+    limit: int | None = count("most texts that are read; by default all", None)
+    score_texts: int = option("held-out texts that are decoded and scored (0: none)", 500, at_least=0)
+    batch_size: int = count("texts of one forward pass", 64)
+    trust_remote_code: bool = option("run code that comes with the embedder", False)
+
+
+@verb("align")
+def main(corpus_options: CorpusOptions, args: AlignOptions) -> None:
+    """Write a decoder of an embedder's vectors without training: a linear map to the Z of an autoencoder."""
+    device = process_state().device
+    model, tokenizer = load_checkpoint(args.to)
+    check_alignable(model)
+    target_tokenizer = load_target_tokenizer(args.to, model.config, tokenizer)
+    embedder = load_embedder(args.embedder, args.embedder_prompt, device, args.trust_remote_code)
+    texts = list(islice(filter(None, corpus_options.open()), args.limit))
+    validation = None
+    if args.validation is not None:
+        validation = list(filter(None, open_corpus(args.validation, corpus_options.encoding_errors)))
+    found = align(
+        embedder, args.embedder, model.to(device), tokenizer, texts, validation, args.batch_size, show_progress=True
+    )
+    report = found.report
+    scored = found.validation[: args.score_texts]
+    if scored:
+        tokens = generate_ids(found.model, target_tokenizer, found.vectors[: len(scored)], show_progress=True)
+        scores = score_reconstructions(target_tokenizer, scored, tokens)
+        report |= {"validation_bleu": scores.bleu, "validation_exact_match": scores.exact_match}
+    settings = {"objective": "embedding_inversion", "embedder": shared_name(args.embedder), "to": shared_name(args.to)}
+    save_checkpoint(found.model, target_tokenizer, args.output, training_args={**settings, "results": report})
+    print(json.dumps(report))

@@ -1,0 +1,238 @@
+"""An embedding decoder without training: a linear map from an embedder's vectors to the Z of an autoencoder.
+
+    hf-meanmax align --embedder sentence-transformers/all-MiniLM-L6-v2 --to runs/mine/model my.txt --output runs/aligned
+
+Both encode the same texts, and ridge regression gives the map; the autoencoder's decoder stays as it is (as ALGEN,
+Chen, Xu and Bjerva, ACL 2025, aligns an embedder with a decoder's own).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hf_meanmax.checkpoint.folder import require_text_encoder
+from hf_meanmax.extras import require
+from hf_meanmax.files import Json
+from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
+from hf_meanmax.modeling.configuration_embedding_decoder import EmbeddingDecoderConfig
+from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
+from hf_meanmax.modeling.generation import NO_DECODER
+from hf_meanmax.modeling.modeling_embedding_decoder import EmbeddingDecoderForGeneration
+from hf_meanmax.progress import progress_bar
+
+from .compression import check_finite
+from .embedder import describe_embedder, fit_standardization
+from .encode import encode_texts, unit_rows
+from .reconstruct import rows_by_length
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+    from transformers import PreTrainedTokenizerBase
+
+# Of the strength of the regularisation, per text: vectors are standardised.
+_STRENGTHS = tuple(10.0**power for power in range(-5, 2))
+_FEWEST = 10
+_BLOCK = 1024
+_BATCH_TOKENS = 8192
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """A decoder of the embedder's vectors, and how well its map fits.
+
+    Args:
+        model: the decoder.
+        validation: the held-out texts.
+        vectors: the embedder's vectors of these, `(N, D)`.
+        report: `pairs`, `held_out`, `strength` (of the regularisation, per text), and on the held-out texts
+            `explained_variance` of Z and the mean `cosine` with it.
+    """
+
+    model: EmbeddingDecoderForGeneration
+    validation: list[str]
+    vectors: np.ndarray
+    report: Json
+
+
+def align(
+    embedder: SentenceTransformer,
+    name: str,
+    model: LatentForConditionalDecoding,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    validation: Sequence[str] | None = None,
+    batch_size: int = 64,
+    show_progress: bool = False,
+) -> Alignment:
+    """A decoder of an embedder's vectors from an autoencoder and pairs of their vectors, by ridge regression.
+
+    The strength of the regularisation is what fits held-out texts best.
+
+    Args:
+        embedder: whose vectors are to be decoded.
+        name: what the decoder calls it.
+        model: an autoencoder; what its decoder reads of a vector of the embedder is what it would read of the text.
+        tokenizer: of the autoencoder.
+        texts: what both encode; some hundreds or more.
+        validation: held-out texts; by default every tenth of `texts`.
+        batch_size: texts of one forward pass.
+        show_progress: show progress bars.
+
+    Raises:
+        ValueError: too few texts, a model without latent rows or without an autoregressive decoder, or vectors that
+            are not finite.
+        ImportError: scikit-learn is not installed.
+    """
+    check_alignable(model)
+    ridge = require("sklearn.linear_model").Ridge
+    texts = list(texts)
+    held_out = list(texts[_FEWEST // 2 :: 10] if validation is None else validation)
+    kept = texts if validation is not None else [text for row, text in enumerate(texts) if row % 10 != _FEWEST // 2]
+    if len(texts) < _FEWEST or not held_out:
+        raise ValueError(f"{len(texts):,} texts and {len(held_out):,} held out are too few; give {_FEWEST} or more.")
+    described = describe_embedder(embedder, name)
+    pairs = []
+    for part, what in ((kept, "texts"), (held_out, "held-out texts")):
+        vectors = embed(embedder, part, batch_size, show_progress, what)
+        pairs.append((vectors, encode_rows(model, tokenizer, part, show_progress)))
+    (vectors, targets), (held_out_vectors, held_out_targets) = pairs
+    decoder = make_decoder(model, described, held_out_vectors.shape[1])
+    encoder: Any = decoder.encoder
+    fit_standardization(encoder.standardization, vectors, decoder.config.normalize_embeddings)
+    scaled = unit_rows(vectors) if decoder.config.normalize_embeddings else vectors
+    inputs = encoder.standardization(torch.from_numpy(scaled).to(decoder.device)).cpu().numpy()
+    best, fit, state = np.inf, {}, {}
+    for strength in progress_bar(_STRENGTHS, desc="fit", disable=not show_progress, leave=False):
+        fitted = ridge(alpha=strength * len(inputs)).fit(inputs, targets)
+        _set_map(decoder, fitted.coef_, fitted.intercept_)
+        found = _map_rows(decoder, held_out_vectors)
+        error = float(np.square(found - held_out_targets).sum())
+        if error < best:
+            spread = np.square(held_out_targets - targets.mean(axis=0)).sum()
+            cosines = (unit_rows(found) * unit_rows(held_out_targets)).sum(axis=1)
+            fit = {"strength": strength, "explained_variance": 1 - error / spread, "cosine": float(cosines.mean())}
+            best, state = error, {key: value.clone() for key, value in encoder.map.state_dict().items()}
+    encoder.map.load_state_dict(state)
+    report = {"pairs": len(kept), "held_out": len(held_out), **{key: float(value) for key, value in fit.items()}}
+    return Alignment(decoder, held_out, held_out_vectors, report)
+
+
+def check_alignable(model: LatentForConditionalDecoding) -> None:
+    """Checks that a model has latent rows of texts and a decoder that generates from them.
+
+    Raises:
+        ValueError: it has not.
+    """
+    require_text_encoder(model.config, "The model to align to")
+    if not model.config.has_latents:
+        raise ValueError(NO_REPRESENTATION)
+    if not model.config.has_decoder:
+        raise ValueError(NO_DECODER)
+    if not model.config.is_autoregressive:
+        raise ValueError(
+            f"decoder_type is {model.config.decoder_type!r}, which is not autoregressive; align to an autoencoder."
+        )
+
+
+def embed(
+    embedder: SentenceTransformer,
+    texts: Sequence[str],
+    batch_size: int = 64,
+    show_progress: bool = False,
+    what: str = "",
+) -> np.ndarray:
+    """An embedder's vectors `(N, D)` of texts, float32.
+
+    Raises:
+        ValueError: a vector is not finite.
+    """
+    parts = [np.zeros((0, int(embedder.get_embedding_dimension() or 0)), np.float32)]
+    with progress_bar(
+        total=len(texts), desc=f"embed {what}".strip(), unit="text", disable=not show_progress, leave=False
+    ) as bar:
+        for start in range(0, len(texts), _BLOCK):
+            block = list(texts[start : start + _BLOCK])
+            parts.append(np.asarray(encode_texts(embedder, block, batch_size), dtype=np.float32))
+            bar.update(len(block))
+    vectors = np.concatenate(parts)
+    check_finite(vectors)
+    return vectors
+
+
+@torch.inference_mode()
+def encode_rows(
+    model: LatentForConditionalDecoding,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    show_progress: bool = False,
+) -> np.ndarray:
+    """Z of texts as a model's decoder reads it, flat: `(N, L * latent_width)` float32."""
+    encoded = tokenizer(list(texts))["input_ids"]
+    rows = np.zeros((len(texts), model.config.sentence_embedding_size), np.float32)
+    batches = rows_by_length(encoded, _BATCH_TOKENS)
+    for batch_rows in progress_bar(batches, desc="encode", disable=not show_progress, leave=False):
+        ids = [encoded[row] for row in batch_rows]
+        batch = tokenizer.pad({"input_ids": ids}, return_tensors="pt").to(model.device)
+        found = model.encode_latents(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
+        rows[batch_rows] = found.flatten(1).float().cpu().numpy()
+    check_finite(rows)
+    return rows
+
+
+def make_decoder(
+    model: LatentForConditionalDecoding, embedder: dict[str, str | int | bool | None], dimension: int
+) -> EmbeddingDecoderForGeneration:
+    """An embedding decoder that has the decoder of an autoencoder, with a map that is not fitted yet.
+
+    Args:
+        model: the autoencoder.
+        embedder: as [`~hf_meanmax.inference.embedder.describe_embedder`] gives it.
+        dimension: numbers of its vectors.
+    """
+    old = model.config
+    left_out = {*EmbeddingDecoderConfig.fixed_fields, "input_vocab_size"}
+    shared = {item.name for item in dataclasses.fields(EmbeddingDecoderConfig)} - left_out
+    own = {"architectures", "dtype", "transformers_version", "id2label", "label2id"}
+    settings = {item.name: getattr(old, item.name) for item in dataclasses.fields(old) if item.name in shared - own}
+    config = EmbeddingDecoderConfig(
+        **settings, embedding_dim=dimension, latent_length=old.num_latents, latent_names=list(old.pooling_rows),
+        map_layer_norm=False, normalize_embeddings=bool(embedder["normalized"]), embedder=embedder,
+    )  # fmt: skip
+    decoder = EmbeddingDecoderForGeneration(config)
+    words = "encoder.embeddings." if model.decoder_embeddings is None else "decoder_embeddings."
+    weights = decoder.state_dict()
+    with torch.no_grad():
+        for key, weight in model.state_dict().items():
+            name = f"encoder.embeddings.{key.removeprefix(words)}" if key.startswith(words) else key
+            if name in weights:
+                # Words that were added later can be read and not said.
+                weights[name].copy_(weight[: len(weights[name])])
+    decoder.generation_config.max_new_tokens = model.generation_config.max_new_tokens
+    decoder.to(model.device)
+    decoder.eval()
+    return decoder
+
+
+@torch.no_grad()
+def _set_map(decoder: EmbeddingDecoderForGeneration, weight: np.ndarray, bias: np.ndarray) -> None:
+    linear = decoder.encoder.map
+    assert isinstance(linear, nn.Linear)
+    linear.weight.copy_(torch.from_numpy(np.atleast_2d(weight)))
+    linear.bias.copy_(torch.from_numpy(np.atleast_1d(bias)))
+
+
+@torch.inference_mode()
+def _map_rows(decoder: EmbeddingDecoderForGeneration, vectors: np.ndarray) -> np.ndarray:
+    parts = [
+        decoder.encode_latents(sentence_embedding=torch.from_numpy(vectors[start : start + _BLOCK]).to(decoder.device))
+        for start in range(0, len(vectors), _BLOCK)
+    ]
+    rows: np.ndarray = torch.cat(parts).flatten(1).cpu().numpy()
+    return rows
