@@ -20,6 +20,7 @@ import torch
 
 from hf_meanmax.progress import progress_bar
 
+from .correction import Corrector
 from .embedding_files import MANIFEST, read_embeddings, read_manifest
 from .encode import weights_fingerprint
 
@@ -34,6 +35,7 @@ def decode_embeddings(
     *,
     batch_size: int = 64,
     name: str | None = None,
+    corrector: Corrector | None = None,
     **generation: object,
 ) -> Iterator[str]:
     """The text of each embedding, in order and in constant memory. A line break in a text becomes a space.
@@ -47,6 +49,7 @@ def decode_embeddings(
         sources: files, or folders of `encode` (see [`read_embeddings`]).
         batch_size: embeddings decoded at a time.
         name: the tensor or column that holds the embeddings.
+        corrector: what chooses among candidates; by default the likeliest text is taken.
         generation: arguments of `generate`, for instance `num_beams` and `max_new_tokens`.
 
     Raises:
@@ -67,16 +70,32 @@ def decode_embeddings(
             print("Vectors that are not of unit length, as the embedder's are, are scaled to it.", file=sys.stderr)
             expects_unit_length = False
         try:
-            tokens = model.generate(sentence_embedding=torch.from_numpy(batch), **generation)
+            texts, lengths, ended = _decode_batch(model, tokenizer, batch, corrector, generation)
         except ValueError as error:
             raise ValueError(f"Rows {row + 1:,}-{row + len(batch):,}: {error}") from error
-        for text in tokenizer.batch_decode(tokens, skip_special_tokens=True):
-            yield " ".join(text.splitlines())
+        yield from texts
         row += len(batch)
-        cut += int((tokens != tokenizer.eos_token_id).all(dim=1).sum())
-        longest = max(longest, tokens.shape[1] - 1)
+        cut += ended.count(False)
+        longest = max(longest, *lengths)
     if cut:
         print(f"{cut:,} texts had not ended after {longest:,} tokens and were cut.", file=sys.stderr)
+
+
+def _decode_batch(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    batch: np.ndarray,
+    corrector: Corrector | None,
+    generation: dict[str, object],
+) -> tuple[list[str], list[int], list[bool]]:
+    """Texts, lengths and whether they had ended."""
+    if corrector is not None:
+        found = corrector.decode(batch, **generation)
+        return [one.text for one in found], [one.length for one in found], [one.ended for one in found]
+    tokens = model.generate(sentence_embedding=torch.from_numpy(batch), **generation)
+    texts = [" ".join(text.splitlines()) for text in tokenizer.batch_decode(tokens, skip_special_tokens=True)]
+    ended: list[bool] = (tokens == tokenizer.eos_token_id).any(dim=1).tolist()
+    return texts, len(texts) * [tokens.shape[1] - 1], ended
 
 
 def generate_ids(

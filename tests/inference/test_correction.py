@@ -1,0 +1,152 @@
+"""Candidates are embedded again, and the nearest one is kept."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from hf_meanmax.checkpoint.folder import load_checkpoint, save_checkpoint
+from hf_meanmax.commands.decode import main
+from hf_meanmax.inference.correction import Corrector, embedder_of
+from hf_meanmax.inference.encode import load_encoder
+from inference.test_embedder import LINES, decoder, embedder  # noqa: F401
+from tiny_model import make_model, make_tokenizer
+
+BOUND = {"max_new_tokens": 6}
+
+
+@pytest.fixture
+def vectors(embedder):  # noqa: F811
+    return load_encoder(str(embedder), device="cpu").encode(LINES[:9])
+
+
+@pytest.fixture
+def make(embedder, decoder):  # noqa: F811
+    model, tokenizer = load_checkpoint(decoder)
+
+    def make(**settings):
+        own = embedder_of(model, decoder, str(embedder), "cpu")
+        return Corrector(model, tokenizer, own, **settings)
+
+    return make
+
+
+def cosine(embedder, text, vector):  # noqa: F811
+    found = embedder.encode([text])[0]
+    return float(found @ vector / np.linalg.norm(found) / np.linalg.norm(vector))
+
+
+def test_the_nearest_candidate_is_chosen(make, vectors):
+    """Against every beam, embedded one by one."""
+    corrector = make(num_candidates=4)
+    found = corrector.decode(vectors, **BOUND)
+    tokens = corrector.model.generate(
+        sentence_embedding=torch.from_numpy(vectors), num_beams=4, num_return_sequences=4, **BOUND
+    )
+    texts = corrector.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+    changed = 0
+    for row, one in enumerate(found):
+        candidates = texts[4 * row : 4 * row + 4]
+        cosines = [cosine(corrector.embedder, text, vectors[row]) for text in candidates]
+        assert one.cosine == pytest.approx(max(cosines), abs=1e-5)
+        assert one.first_cosine == pytest.approx(cosines[0], abs=1e-5)
+        assert cosine(corrector.embedder, one.text, vectors[row]) == pytest.approx(max(cosines), abs=1e-5)
+        changed += one.text != candidates[0]
+    assert changed > 0
+
+
+def test_a_single_candidate_is_the_greedy_text(make, vectors):
+    corrector = make(num_candidates=1)
+    tokens = corrector.model.generate(sentence_embedding=torch.from_numpy(vectors), **BOUND)
+    expected = corrector.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+    assert [one.text for one in corrector.decode(vectors, **BOUND)] == expected
+
+
+def test_corrections_never_lose(make, vectors):
+    found = []
+    for rounds in (0, 4):
+        torch.manual_seed(0)
+        corrector = make(num_candidates=3, num_corrections=rounds, do_sample=True)
+        found.append(corrector.decode(vectors, **BOUND))
+    once, often = found
+    gains = [later.cosine - earlier.cosine for earlier, later in zip(once, often, strict=True)]
+    assert min(gains) >= 0
+    assert max(gains) > 0.001
+    assert [one.first_cosine for one in once] == [one.first_cosine for one in often]
+    for one, vector in zip(often, vectors, strict=True):
+        assert cosine(corrector.embedder, one.text, vector) == pytest.approx(one.cosine, abs=1e-5)
+
+
+def test_a_round_decodes_the_vector_moved_by_what_is_missed(make, vectors, monkeypatch):
+    corrector = make(num_candidates=1, num_corrections=1)
+    given, generate = [], corrector.model.generate
+
+    def record(sentence_embedding, **options):
+        given.append(sentence_embedding.numpy())
+        return generate(sentence_embedding=sentence_embedding, **options)
+
+    monkeypatch.setattr(corrector.model, "generate", record)
+    first = make(num_candidates=1).decode(3 * vectors, **BOUND)
+    given.clear()
+    corrector.decode(3 * vectors, **BOUND)
+    own = corrector.embedder.encode([one.text for one in first])
+    np.testing.assert_allclose(given[0], 3 * vectors)
+    np.testing.assert_allclose(given[1], 3 * (2 * vectors - own), atol=1e-4)
+
+
+def test_many_vectors_are_decoded_in_batches(make, vectors):
+    corrector = make(num_candidates=2, num_corrections=1)
+    together = corrector.decode(vectors, **BOUND)
+    batches = corrector.decode_all(vectors, batch_size=4, show_progress=True, **BOUND)
+    assert [one.text for one in batches] == [one.text for one in together]
+    assert corrector.decode_all(vectors[:0]) == []
+
+
+def test_samples(make, vectors):
+    torch.manual_seed(0)
+    found = make(num_candidates=6, do_sample=True).decode(vectors, top_k=5, **BOUND)
+    assert all(one.cosine >= one.first_cosine for one in found)
+    assert any(one.cosine > one.first_cosine for one in found)
+
+
+def test_settings_that_are_too_small(make):
+    for name, value in (("num_candidates", 0), ("num_corrections", -1), ("batch_size", 0)):
+        with pytest.raises(ValueError, match=f"{name} is {value}"):
+            make(**{name: value})
+
+
+def test_the_command(embedder, decoder, vectors, make, tmp_path, capsys):  # noqa: F811
+    np.save(tmp_path / "vectors.npy", vectors)
+    options = [str(decoder), str(tmp_path / "vectors.npy"), "--max_length", "6"]
+    main([*options, "--rerank", "3", "--num_corrections", "2", "--embedder", str(embedder)])
+    captured = capsys.readouterr()
+    expected = make(num_candidates=3, num_corrections=2).decode(vectors, **BOUND)
+    assert captured.out.splitlines() == [one.text for one in expected]
+    cut = sum(not one.ended for one in expected)
+    assert f"{cut} texts had not ended after 6 tokens and were cut." in captured.err
+    for words, reason in (
+        (["--num_corrections", "2"], "are of `rerank`"),
+        (["--rerank", "3"], "calls its embedder 'embedder', which could not be loaded"),
+        (["--rerank", "3", "--embedder", "./none"], "No checkpoint folder 'none'"),
+    ):
+        with pytest.raises(SystemExit, match=f"hf-meanmax decode: .*({reason})"):
+            main([*options, *words])
+
+
+def test_another_embedder_is_refused(decoder, tmp_path):  # noqa: F811
+    other = save_checkpoint(make_model(seed=1), make_tokenizer(), tmp_path / "other", normalize="embedding")
+    with pytest.raises(ValueError, match="other has other weights than 'embedder'"):
+        embedder_of(load_checkpoint(decoder)[0], decoder, str(other), "cpu")
+
+
+def test_an_autoencoder_is_its_own_embedder(tmp_path, capsys):
+    folder = save_checkpoint(make_model(), make_tokenizer(), tmp_path / "model")
+    vectors = load_encoder(str(folder), device="cpu").encode(LINES[:5])
+    np.save(tmp_path / "vectors.npy", vectors)
+    main([str(folder), str(tmp_path / "vectors.npy"), "--rerank", "3", "--max_length", "6"])
+    model, tokenizer = load_checkpoint(folder)
+    found = Corrector(model, tokenizer, embedder_of(model, folder, device="cpu"), 3).decode(vectors, **BOUND)
+    assert capsys.readouterr().out.splitlines() == [one.text for one in found]
+    with pytest.raises(ValueError, match="decodes its own vectors"):
+        embedder_of(model, folder, "some/embedder")
