@@ -24,6 +24,7 @@ from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecodin
 from hf_meanmax.modeling.configuration_embedding_decoder import EmbeddingDecoderConfig
 from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
 from hf_meanmax.modeling.generation import NO_DECODER
+from hf_meanmax.modeling.layers import scale_rows
 from hf_meanmax.modeling.modeling_embedding_decoder import EmbeddingDecoderForGeneration
 from hf_meanmax.progress import progress_bar
 
@@ -52,7 +53,8 @@ class Alignment:
         validation: the held-out texts.
         vectors: the embedder's vectors of these, `(N, D)`.
         report: `pairs`, `held_out`, `strength` (of the regularisation, per text), and on the held-out texts
-            `explained_variance` of Z and the mean `cosine` with it.
+            `explained_variance` (of the squared distance of Z from its mean, as the decoder reads both) and the mean
+            `cosine` with Z.
     """
 
     model: EmbeddingDecoderForGeneration
@@ -115,7 +117,11 @@ def align(
         found = _map_rows(decoder, held_out_vectors)
         error = float(np.square(found - held_out_targets).sum())
         if error < best:
-            spread = np.square(held_out_targets - targets.mean(axis=0)).sum()
+            # What the mean of all texts would give, read as the decoder reads it.
+            mean = torch.from_numpy(targets.mean(axis=0)).view(1, decoder.config.num_latents, -1)
+            with torch.inference_mode():
+                mean_rows = scale_rows(mean.to(decoder.device), decoder.config, encoder.latent_scales)
+            spread = np.square(held_out_targets - mean_rows.flatten(1).cpu().numpy()).sum()
             cosines = (unit_rows(found) * unit_rows(held_out_targets)).sum(axis=1)
             fit = {"strength": strength, "explained_variance": 1 - error / spread, "cosine": float(cosines.mean())}
             best, state = error, {key: value.clone() for key, value in encoder.map.state_dict().items()}
