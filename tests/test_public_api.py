@@ -32,7 +32,7 @@ PUBLIC_NAMES = {
     "StructuredSelfAttentionForReconstruction",
     "StructuredSelfAttentionForSequenceClassification",
     "StructuredSelfAttentionModel",
-    "__version__",
+    "__version__", "pretrained",
 }  # fmt: skip
 
 EVALUATION_NAMES = {

@@ -25,6 +25,7 @@ from .families import (
     StructuredSelfAttentionForSequenceClassification,
     StructuredSelfAttentionModel,
 )
+from .pretrained import pretrained
 
 __all__ = [
     "CompoundAttentionConfig",
@@ -50,4 +51,5 @@ __all__ = [
     "StructuredSelfAttentionForSequenceClassification",
     "StructuredSelfAttentionModel",
     "__version__",
+    "pretrained",
 ]

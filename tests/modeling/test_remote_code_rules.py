@@ -13,7 +13,7 @@ import hf_meanmax.modeling
 FOLDER = Path(hf_meanmax.modeling.__file__).parent
 FILES = sorted(FOLDER.glob("*.py"))
 # transformers checks the imports of remote code against what is installed, and these every user has.
-ALLOWED = {"torch", "transformers", "huggingface_hub", *sys.stdlib_module_names}
+ALLOWED = {"torch", "transformers", "huggingface_hub", "safetensors", *sys.stdlib_module_names}
 
 
 def test_the_folder_is_flat():

@@ -132,9 +132,9 @@ def test_an_index_of_the_teacher_answers_its_student(make_arguments, teacher, tm
     plain = make_model(teacher_size=5)
     scaled = str(save_checkpoint(plain, make_tokenizer(), tmp_path / "scaled", normalize="embedding"))
     with pytest.raises(SystemExit, match="reads the raw vector"):
-        export([scaled, "--output", str(tmp_path / "other")])
+        export([scaled, "--space", "teacher", "--output", str(tmp_path / "other")])
     with pytest.raises(SystemExit, match="has no map to a teacher's space"):
-        export([teacher, "--output", str(tmp_path / "other")])
+        export([teacher, "--space", "teacher", "--output", str(tmp_path / "other")])
 
 
 def test_without_a_map_the_embedding_is_the_teachers(make_arguments, teacher):

@@ -17,6 +17,7 @@ from hf_meanmax.files import Json, replacing_file
 from hf_meanmax.metrics import SENTEVAL, format_score, gain_text, kind_name
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.modeling.configuration_compound_attention import CompoundAttentionConfig
+from hf_meanmax.modeling.storage import stored_names
 
 from .folder import check_checkpoint, full_auto_class, is_own_checkpoint, saved_normalization, saved_training_args
 
@@ -348,6 +349,6 @@ def _count_parameters(folder: Path) -> int:
     count = 0
     for path in folder.glob("model*.safetensors"):
         with safe_open(path, framework="pt") as weights:
-            names = weights.keys()
-            count += sum(math.prod(weights.get_slice(name).get_shape()) for name in names)
+            names = stored_names(list(weights.keys())).values()
+            count += sum(math.prod(weights.get_slice(parts[0]).get_shape()) for parts in names)
     return count

@@ -18,6 +18,7 @@ from hf_meanmax.files import Json, is_owned, replacing_folder
 from hf_meanmax.modeling.classifier_model import LatentForSequenceClassification
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.modeling.configuration_embedding_decoder import EmbeddingDecoderConfig
+from hf_meanmax.modeling.storage import stored_names
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -100,7 +101,7 @@ def save_checkpoint(
     if normalize is not None:
         require_text_encoder(model.config, f"normalize is {normalize!r}, but this model")
     args_text = None if training_args is None else json.dumps(training_args, indent=2, ensure_ascii=False) + "\n"
-    folder = _check_free(Path(folder))
+    folder = check_free(Path(folder))
     try:
         with replacing_folder(folder, CHECKPOINT_FILES) as partial:
             with _remote_code(model, remote_code):
@@ -125,7 +126,7 @@ def _write_sentence_transformer(
         (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def _check_free(folder: Path) -> Path:
+def check_free(folder: Path) -> Path:
     """The folder; checks that what a checkpoint would replace in it is an older one."""
     if not folder.is_dir() or is_own_checkpoint(folder):
         return folder
@@ -410,8 +411,10 @@ def _check_weights(folder: Path, config: LatentConfig, model_class: type[PreTrai
             raise FileNotFoundError(f"{path} is missing; expected the weights of {type(config).__name__}.")
         try:
             with safe_open(path, framework="pt") as weights:
-                names = weights.keys()
-                found |= {name: (path, tuple(weights.get_slice(name).get_shape())) for name in names}
+                stored = stored_names(list(weights.keys()))
+                found |= {
+                    name: (path, tuple(weights.get_slice(parts[0]).get_shape())) for name, parts in stored.items()
+                }
         except SafetensorError as error:
             raise ValueError(f"{path} is damaged or cut short: expected whole safetensors weights ({error}).") from None
     with torch.device("meta"):

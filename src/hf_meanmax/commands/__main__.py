@@ -23,7 +23,7 @@ VERBS = {
     "expand": "add words to a trained model's vocabulary",
     "prepare": "cut long texts and segment Chinese, one text a line",
     "whiten": "write a model whose vectors are whitened",
-    "export": "write a student's encoder with its vectors in the space of its teacher",
+    "export": "write a smaller copy of a checkpoint, or a student in the space of its teacher",
     "export-onnx": "write a checkpoint's encoder as ONNX",
     "reproduce": "train and evaluate a list of systems, and put them into one table",
     "push": "push a checkpoint with its model card to the Hub",

@@ -1,15 +1,18 @@
-"""Write a student's encoder with its vectors in the space of its teacher, for indexes that the teacher has filled.
+"""Write a smaller copy of a checkpoint, or a student's encoder in the space of its teacher.
 
+hf-meanmax export runs/mine/model --dtype int8 --output runs/mine/small
 hf-meanmax export runs/student/model --space teacher --output runs/student/in-teacher-space
 """
 
 from __future__ import annotations
 
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from hf_meanmax.checkpoint.compact import compact_checkpoint
 from hf_meanmax.inference.teacher_space import in_teacher_space
 
 from .options import option, positional, verb
@@ -19,18 +22,38 @@ from .options import option, positional, verb
 class ExportOptions:
     """The options of `hf-meanmax export`."""
 
-    model: str = positional("a checkpoint folder that had a teacher")
+    model: str = positional("a checkpoint folder")
     output: str = option("the new folder, a SentenceTransformer")
-    space: Literal["teacher"] = option("whose space the vectors are in", "teacher")
+    space: Literal["own", "teacher"] = option("whose space the vectors are in; a teacher's cannot be decoded", "own")
+    dtype: Literal["float32", "float16", "int8"] = option(
+        "of the matrices in the file; they load as float32", "float32"
+    )
+    remote_code: bool = option("keep the model's code in the folder, for trust_remote_code", True)
     trust_remote_code: bool = option("run code that comes with the model", False)
 
 
 @verb("export")
 def main(args: ExportOptions) -> None:
-    """Write a student's encoder with its vectors in the space of its teacher."""
+    """Write a smaller copy of a checkpoint, or a student's encoder with its vectors in the space of its teacher."""
     output = Path(args.output)
     if output.exists() and (not output.is_dir() or os.listdir(output)):
         raise FileExistsError(f"{output} is there already; name a new folder.")
+    if args.space == "own":
+        if args.dtype == "float32":
+            raise ValueError("Nothing would change: give --dtype int8 or float16, --space teacher, or both.")
+        compact_checkpoint(args.model, output, args.dtype, args.remote_code)
+    else:
+        _write_in_teacher_space(args, output)
+    size = sum(path.stat().st_size for path in output.rglob("*.safetensors"))
+    print(f"weights of {size / 1e6:.1f} MB, vectors in the {args.space} space: {output}")
+
+
+def _write_in_teacher_space(args: ExportOptions, output: Path) -> None:
     encoder = in_teacher_space(args.model, args.trust_remote_code)
-    encoder.save_pretrained(str(output))
-    print(f"vectors of {encoder.get_embedding_dimension()} numbers, in the teacher's space: {output}")
+    if args.dtype == "float32":
+        encoder.save_pretrained(str(output))
+        return
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output.parent) as folder:
+        encoder.save_pretrained(folder)
+        compact_checkpoint(folder, output, args.dtype, args.remote_code)

@@ -17,6 +17,7 @@ from .decoders import ConditionalGRULayer
 from .embeddings import TextEmbeddings
 from .layers import Standardization, WordSpaceProjection
 from .pooling import WeightedMeanPooling
+from .storage import restored_state_dict
 
 
 class LatentPreTrainedModel(PreTrainedModel):
@@ -93,6 +94,19 @@ class LatentPreTrainedModel(PreTrainedModel):
             if isinstance(module, TextEmbeddings | WeightedMeanPooling):
                 module.freeze_as_configured()
         return loaded
+
+    @staticmethod
+    def _load_pretrained_model(
+        model: PreTrainedModel,
+        state_dict: dict[str, torch.Tensor] | None,
+        checkpoint_files: list[str] | None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """As transformers does once it has found the files; matrices in int8 become float first."""
+        if state_dict is None and checkpoint_files is not None:
+            state_dict = restored_state_dict(checkpoint_files)
+        return PreTrainedModel._load_pretrained_model(model, state_dict, checkpoint_files, *args, **kwargs)
 
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True

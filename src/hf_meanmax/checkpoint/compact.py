@@ -1,0 +1,64 @@
+"""Smaller copies of a checkpoint folder, for sending and for keeping: what loads the checkpoint loads them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+
+from hf_meanmax.files import is_owned, replacing_folder
+from hf_meanmax.modeling.storage import STORED_DTYPES, store_tensors
+
+from .folder import CHECKPOINT_FILES, check_checkpoint, check_free, checkpoint_folder
+
+
+def compact_checkpoint(
+    folder: str | os.PathLike[str], output: str | os.PathLike[str], dtype: str, remote_code: bool = True
+) -> Path:
+    """Copies a checkpoint folder, its card too, with the matrices of its weights in fewer bytes. Loading makes them
+    float again, so the copy also trains; saving it anew writes float weights.
+
+    Args:
+        folder: a checkpoint folder or a repository on the Hub; an encoder alone will do.
+        output: the new folder, whole or not at all.
+        dtype: "int8" with a float16 scale a row, where it is near enough (see
+            [`~hf_meanmax.modeling.storage.store_tensors`]), or "float16".
+        remote_code: whether the copy has the model's code, if the folder has.
+
+    Returns:
+        The new folder.
+
+    Raises:
+        FileNotFoundError, ValueError: no whole checkpoint, or another `dtype`.
+        FileExistsError: `output` is `folder`, or holds somebody else's files.
+    """
+    if dtype not in STORED_DTYPES:
+        raise ValueError(f"dtype is {dtype!r}; choose one of {', '.join(map(repr, STORED_DTYPES))}.")
+    source, target = checkpoint_folder(folder), check_free(Path(output))
+    check_checkpoint(source, encoder_alone=True)
+    if target.resolve() == source.resolve():
+        raise FileExistsError(f"{output} is the checkpoint itself, whose weights would lose precision; name another.")
+    modules = json.loads((source / "modules.json").read_text(encoding="utf-8"))
+    wanted = [*CHECKPOINT_FILES, "README.md", *filter(None, (module["path"] for module in modules))]
+    with replacing_folder(target, CHECKPOINT_FILES) as partial:
+        for entry in source.iterdir():
+            if not is_owned(entry.name, wanted) or (not remote_code and entry.suffix == ".py"):
+                continue
+            if entry.is_dir():
+                shutil.copytree(entry, partial / entry.name)
+            elif entry.suffix != ".safetensors":
+                shutil.copyfile(entry, partial / entry.name)
+        for path in source.glob("model*.safetensors"):
+            save_file(store_tensors(load_file(path), dtype), partial / path.name, metadata={"format": "pt"})
+        if not remote_code:
+            _drop_auto_map(partial / "config.json")
+    return target
+
+
+def _drop_auto_map(path: Path) -> None:
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config.pop("auto_map", None)
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
