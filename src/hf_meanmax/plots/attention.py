@@ -116,10 +116,10 @@ def attention_page(title: str, texts: Sequence[ReadText]) -> str:
             shown, names = _with_mean(text.tokens, weights)
             said = text.said.get(name, "")
             parts.append(f"<article><h3>{html.escape(name)}{': ' if name and said else ''}{html.escape(said)}</h3>")
-            parts.append(f"<p>{_shaded(text.tokens, shown[-1])}</p>")
+            parts.append(f"<p>{shaded_words(text.tokens, shown[-1])}</p>")
             if len(shown) > 1:
                 heads = (
-                    f"<p><b>{head}</b> {_shaded(text.tokens, row)}</p>"
+                    f"<p><b>{head}</b> {shaded_words(text.tokens, row)}</p>"
                     for head, row in zip(names[:-1], shown[:-1], strict=True)
                 )
                 parts.append(f"<details><summary>{len(shown) - 1} heads</summary>{''.join(heads)}</details>")
@@ -139,8 +139,9 @@ span {{ padding: 1px 2px; border-radius: 2px; }}
 </style></head><body><h1>{title}</h1>"""
 
 
-def _shaded(tokens: Sequence[str], weights: np.ndarray) -> str:
-    shades = (200 * weights / max(weights.max(), 1e-12)).round().astype(int)
+def shaded_words(tokens: Sequence[str], weights: np.ndarray, top: float | None = None) -> str:
+    """HTML of the N tokens, each shaded by its weight; `top`, by default the largest of them, is the darkest."""
+    shades = (200 * weights / max(weights.max() if top is None else top, 1e-12)).round().astype(int)
     return " ".join(
         f'<span style="background:#{_RED}{shade:02x}" title="{weight:.3f}">{html.escape(token)}</span>'
         for token, weight, shade in zip(tokens, weights.tolist(), shades.tolist(), strict=True)
