@@ -22,7 +22,7 @@ ORDER = [
     ["inference"],
     ["evaluation"],
     ["inspection"],
-    ["training"],
+    ["training", "demo"],
     ["reproduce"],
     ["commands"],
     ["__init__"],

@@ -1,0 +1,46 @@
+"""Serve a page that shows what a model does: similarity, decoding, paths between texts, search, attention.
+
+hf-meanmax demo --model runs/docstrings/model
+hf-meanmax demo --model runs/docstrings/model --space spaces/docstrings
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hf_meanmax.demo.page import launch
+from hf_meanmax.demo.space import write_space
+from hf_meanmax.pretrained import pretrained
+
+from .options import option, verb
+
+
+@dataclass
+class DemoOptions:
+    """The options of `hf-meanmax demo`."""
+
+    model: str | None = option(
+        "a checkpoint folder, or any SentenceTransformer (a folder, or a name on the Hub); by default the first model "
+        "of the package",
+        None,
+    )
+    host: str = option("address to listen at; 0.0.0.0 lets other machines in", "127.0.0.1")
+    port: int | None = option("by default the first free one from 7860", None)
+    space: str | None = option("write the page as a folder for a Space on the Hub, and serve nothing", None)
+    trust_remote_code: bool = option("run code that comes with the model", False)
+
+
+@verb("demo")
+def main(args: DemoOptions) -> None:
+    """Serve a page that shows what a model does."""
+    model = args.model
+    if model is None:
+        models = pretrained()
+        if not models:
+            raise ValueError("No model comes with this package: name one with --model.")
+        model = models[0].folder
+    if args.space is not None:
+        folder = write_space(model, args.space)
+        print(f"written: {folder}; push it with `hf upload USER/NAME {folder} . --repo-type space`")
+        return
+    launch(model, args.host, args.port, args.trust_remote_code)

@@ -1,0 +1,82 @@
+"""The page as a folder for a Space on the Hub: app.py, requirements.txt, README.md and the model."""
+
+from __future__ import annotations
+
+import json
+import os
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from huggingface_hub import RepoCard
+
+from hf_meanmax import __version__
+from hf_meanmax.checkpoint.compact import compact_checkpoint
+from hf_meanmax.files import replacing_folder
+
+APP, REQUIREMENTS, CARD, MODEL = "app.py", "requirements.txt", "README.md", "model"
+
+_APP = '''"""The demo of hf_meanmax for one model."""
+
+from hf_meanmax.demo.page import launch
+
+launch({model}, host="0.0.0.0", port=7860)
+'''
+_CARD = """---
+{front}
+---
+# {title}
+
+Similarity, decoding, paths between texts, search and attention of a model of hf_meanmax. Nothing that is typed is kept.
+The same page on your own machine: `hf-meanmax demo --model MODEL`.
+"""
+
+
+def write_space(model: str, folder: str | os.PathLike[str], title: str = "hf_meanmax") -> Path:
+    """Writes the page of a model as a folder for a Space, whole or not at all.
+
+    Args:
+        model: a checkpoint folder, which goes along with its matrices in float16; or a name on the Hub, which the Space
+            loads from there.
+        folder: where to write.
+        title: of the Space.
+
+    Returns:
+        The folder.
+
+    Raises:
+        FileNotFoundError, ValueError: a folder that is no whole checkpoint.
+        FileExistsError: `folder` holds something else.
+    """
+    target = Path(folder)
+    app = target / APP
+    is_own = app.is_file() and "hf_meanmax.demo" in app.read_text(encoding="utf-8", errors="replace")
+    if target.exists() and not is_own and (not target.is_dir() or any(target.iterdir())):
+        raise FileExistsError(f"{target} is there already; name a new folder.")
+    is_folder = Path(model).exists()
+    front = {
+        "title": title,
+        "sdk": "gradio",
+        **_sdk_version(),
+        "python_version": "3.11",
+        "app_file": APP,
+        "license": "apache-2.0",
+        **({} if is_folder else {"models": [model]}),
+    }
+    with replacing_folder(target, (APP, REQUIREMENTS, CARD, MODEL)) as partial:
+        if is_folder:
+            compact_checkpoint(model, partial / MODEL, "float16", remote_code=False)
+        named = MODEL if is_folder else model
+        (partial / APP).write_text(_APP.format(model=json.dumps(named)), encoding="utf-8")
+        (partial / REQUIREMENTS).write_text(f"hf_meanmax[demo]=={__version__}\n", encoding="utf-8")
+        lines = "\n".join(f"{name}: {json.dumps(value)}" for name, value in front.items())
+        card = RepoCard(_CARD.format(front=lines, title=title))
+        card.save(partial / CARD)
+    return target
+
+
+def _sdk_version() -> dict[str, str]:
+    """The gradio that is installed here; the Hub takes its newest where none is."""
+    try:
+        return {"sdk_version": version("gradio")}
+    except PackageNotFoundError:
+        return {}

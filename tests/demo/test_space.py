@@ -1,0 +1,114 @@
+"""The command of the demo, and the page as a folder for a Space."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+import yaml
+from transformers import AutoModelForSeq2SeqLM
+
+import hf_meanmax
+from hf_meanmax.checkpoint.folder import save_checkpoint
+from hf_meanmax.commands import demo as command
+from hf_meanmax.demo import page
+from hf_meanmax.demo.space import write_space
+from tiny_model import make_model, make_tokenizer, run_python
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(save_checkpoint(make_model(), make_tokenizer(), tmp_path_factory.mktemp("demo") / "model"))
+
+
+def front_matter(folder: Path) -> dict[str, object]:
+    return yaml.safe_load((folder / "README.md").read_text(encoding="utf-8").split("---\n")[1])
+
+
+def test_a_space_has_the_page_and_the_model(model, tmp_path, capsys):
+    folder = tmp_path / "space"
+    command.main(["--model", model, "--space", str(folder)])
+    assert f"hf upload USER/NAME {folder} . --repo-type space" in capsys.readouterr().out
+    assert {path.name for path in folder.iterdir()} == {"app.py", "requirements.txt", "README.md", "model"}
+    front = front_matter(folder)
+    assert (front["sdk"], front["app_file"], front["license"]) == ("gradio", "app.py", "apache-2.0")
+    assert (folder / "requirements.txt").read_text() == f"hf_meanmax[demo]=={hf_meanmax.__version__}\n"
+    ast.parse((folder / "app.py").read_text())
+    assert "launch('model'" in (folder / "app.py").read_text().replace('"', "'")
+    AutoModelForSeq2SeqLM.from_pretrained(folder / "model")
+    assert list((folder / "model").glob("*.py")) == []
+
+
+def test_a_model_on_the_hub_is_named(tmp_path):
+    folder = write_space("someone/some-model", tmp_path / "space")
+    assert front_matter(folder)["models"] == ["someone/some-model"]
+    assert 'launch("someone/some-model"' in (folder / "app.py").read_text()
+    assert not (folder / "model").exists()
+
+
+def test_an_older_space_is_replaced_and_nothing_else(model, tmp_path):
+    folder = write_space("someone/some-model", tmp_path / "space")
+    (folder / ".git").mkdir()
+    write_space(model, folder)
+    assert (folder / "model").is_dir()
+    assert (folder / ".git").is_dir()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "app.py").write_text("mine")
+    with pytest.raises(FileExistsError, match="name a new folder"):
+        write_space(model, other)
+
+
+def test_the_app_of_a_space_starts_the_page(model, tmp_path):
+    write_space(model, tmp_path / "space")
+    code = (tmp_path / "space" / "app.py").read_text()
+    called = []
+    exec(code.replace("from hf_meanmax.demo.page import launch", ""), {"launch": lambda *a, **k: called.append((a, k))})
+    assert called == [(("model",), {"host": "0.0.0.0", "port": 7860})]
+
+
+def test_the_command_listens_at_this_machine_alone(model, monkeypatch):
+    called = []
+    monkeypatch.setattr(command, "launch", lambda *args: called.append(args))
+    command.main(["--model", model])
+    command.main(["--model", model, "--host", "0.0.0.0", "--port", "7999"])
+    assert called == [(model, "127.0.0.1", None, False), (model, "0.0.0.0", 7999, False)]
+
+
+def test_without_a_model_it_takes_that_of_the_package(monkeypatch):
+    monkeypatch.setattr(command, "pretrained", list)
+    with pytest.raises(SystemExit, match="name one with --model"):
+        command.main([])
+
+
+def test_bad_models_are_told_on_one_line(tmp_path):
+    pytest.importorskip("gradio", reason="the demo needs gradio")
+    with pytest.raises(SystemExit, match="No checkpoint folder"):
+        command.main(["--model", str(tmp_path / "none")])
+
+
+def test_without_gradio_it_says_what_to_install(model):
+    code = f"""
+import sys
+sys.modules["gradio"] = None
+from hf_meanmax.commands.demo import main
+main(["--model", {model!r}])
+"""
+    result = run_python("-c", code)
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1
+    assert 'The demo needs gradio: pip install "hf_meanmax[demo]"' in result.stderr
+
+
+def test_the_page_sends_nothing_home(monkeypatch):
+    pytest.importorskip("gradio", reason="the demo needs gradio")
+    monkeypatch.delenv("GRADIO_ANALYTICS_ENABLED", raising=False)
+    import os
+
+    page.load_gradio()
+    assert os.environ["GRADIO_ANALYTICS_ENABLED"] == "False"
+    settings = page.launch_settings()
+    assert settings["share"] is False
+    assert settings["theme"]._stylesheets == []
+    assert settings["max_file_size"] == "5mb"
