@@ -45,7 +45,8 @@ def main(args: ExportOptions) -> None:
     else:
         _write_in_teacher_space(args, output)
     size = sum(path.stat().st_size for path in output.rglob("*.safetensors"))
-    print(f"weights of {size / 1e6:.1f} MB, vectors in the {args.space} space: {output}")
+    whose = "their own" if args.space == "own" else "the teacher's"
+    print(f"weights of {size / 1e6:.1f} MB, vectors in {whose} space: {output}")
 
 
 def _write_in_teacher_space(args: ExportOptions, output: Path) -> None:
