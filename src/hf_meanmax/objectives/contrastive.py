@@ -77,7 +77,8 @@ def encode_by_length(
     All processes have the same number of groups, as sharded models need.
     """
     if attention_mask is None:
-        return model.encoder(input_ids=input_ids).latents
+        whole: torch.Tensor = model.encoder(input_ids=input_ids).latents
+        return whole
     order = attention_mask.sum(dim=1).argsort()
     latents = []
     for group in order.tensor_split(groups):
