@@ -1,0 +1,121 @@
+"""Vectors of several models beside each other: quality by plain cosines, speed in the same run, size, reconstruction.
+
+    HF_MEANMAX_DATA=... python benchmarks/vectors.py all-MiniLM-L6-v2 runs/static-en/model runs/student-small/model \\
+        --texts held-out.txt --output vectors.json
+
+The first model is what the others' speed is a multiple of. Any SentenceTransformer will do, and a folder that model2vec
+has saved, where that package is installed. Speed is that of `encode`, of one model after the other in every round, each
+with the best of the batch sizes. `--speed_only` and `--no_speed` leave a half away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from encoding_speed import best_batch_size, seconds_of
+
+from hf_meanmax.checkpoint.folder import check_checkpoint, is_own_checkpoint
+from hf_meanmax.data import open_corpus
+from hf_meanmax.evaluation.reconstruction import ReconstructionSettings, score_checkpoint
+from hf_meanmax.evaluation.senteval import load_senteval_task
+from hf_meanmax.evaluation.suite import data_folder
+from hf_meanmax.inference.encode import load_encoder
+
+STS = ("STS12", "STS13", "STS14", "STS15", "STS16")
+EIGHT = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC", "SICK-E")
+
+
+def load(name: str) -> Any:
+    """A SentenceTransformer, or a model of model2vec."""
+    config = Path(name) / "config.json"
+    if config.is_file() and json.loads(config.read_text()).get("model_type") == "model2vec":
+        from model2vec import StaticModel
+
+        return StaticModel.from_pretrained(name)
+    return load_encoder(name, device="cpu")
+
+
+def quality(encode: Any, all_eight: bool) -> dict[str, float]:
+    """Pearson correlations of cosines and of SICK-R's head; with `all_eight` the accuracies too."""
+    scores = {}
+    for name in (*STS, "STSB", "SICK-R", *(EIGHT if all_eight else ())):
+        metrics = load_senteval_task(name, data_folder() / "senteval").evaluate(encode).metrics
+        scores[name] = float(metrics.get("pearson", metrics.get("accuracy")))
+    scores["STS12-16"] = statistics.mean(scores[name] for name in STS)
+    if all_eight:
+        scores["eight tasks"] = statistics.mean(scores[name] for name in EIGHT)
+    return scores
+
+
+def speeds(encoders: dict[str, Any], texts: list[str], batch_sizes: list[int], rounds: int) -> dict[str, Any]:
+    """Sentences/s of each, and the multiple of the first: median, least and most over the rounds."""
+    sizes = {name: best_batch_size(encoder, texts, batch_sizes) for name, encoder in encoders.items()}
+    rates: dict[str, list[float]] = {name: [] for name in encoders}
+    for _ in range(rounds):
+        for name, encoder in encoders.items():
+            rates[name].append(len(texts) / seconds_of(encoder, texts, sizes[name]))
+    first = rates[next(iter(rates))]
+    results = {}
+    for name, values in rates.items():
+        multiples = [own / other for own, other in zip(values, first, strict=True)]
+        results[name] = {
+            "sentences_per_second": statistics.median(values),
+            "multiple": [statistics.median(multiples), min(multiples), max(multiples)],
+            "batch_size": sizes[name],
+        }
+    return results
+
+
+def has_decoder(name: str) -> bool:
+    """Whether a folder is a checkpoint of this package that can decode."""
+    folder = Path(name)
+    return folder.is_dir() and is_own_checkpoint(folder) and check_checkpoint(folder, encoder_alone=True).has_decoder
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="+")
+    parser.add_argument("--texts", nargs="+", required=True, help="held-out sentences, for speed and reconstruction")
+    parser.add_argument("--sentences", type=int, default=2000)
+    parser.add_argument("--batch_sizes", type=int, nargs="+", default=[32, 64, 128])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--eight", action="store_true", help="the eight tasks of SentEval as well")
+    parser.add_argument("--speed_only", action="store_true")
+    parser.add_argument("--no_speed", action="store_true")
+    parser.add_argument("--output", help="a json file")
+    args = parser.parse_args()
+
+    encoders = {name: load(name) for name in args.models}
+    lines = [line for line in open_corpus(args.texts) if 4 <= len(line.split()) <= 32]
+    texts = [lines[row] for row in np.random.default_rng(0).permutation(len(lines))[: args.sentences]]
+    rows: dict[str, dict[str, Any]] = {name: {} for name in args.models}
+    if not args.no_speed:
+        for name, speed in speeds(encoders, texts, args.batch_sizes, args.rounds).items():
+            rows[name] |= speed
+            rate, multiple = speed["sentences_per_second"], speed["multiple"][0]
+            print(f"{name}: {rate:,.0f} sentences/s, {multiple:.1f} times", flush=True)
+    for name, encoder in encoders.items():
+        files = [path for path in Path(name).rglob("*.safetensors") if path.is_file()]
+        rows[name]["megabytes"] = sum(path.stat().st_size for path in files) / 1e6
+        rows[name]["numbers"] = int(np.asarray(encoder.encode(["a text"])).shape[1])
+        if args.speed_only:
+            continue
+        rows[name] |= quality(partial(encoder.encode, batch_size=64), args.eight)
+        if has_decoder(name):
+            settings = ReconstructionSettings(limit=args.sentences)
+            rows[name]["BLEU"] = score_checkpoint(name, args.texts, settings)["bleu"]
+        print(name, json.dumps({key: np.round(value, 4).tolist() for key, value in rows[name].items()}), flush=True)
+    if args.output:
+        content = {"threads": torch.get_num_threads(), "sentences": len(texts), "rows": rows}
+        Path(args.output).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
