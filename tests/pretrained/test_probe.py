@@ -1,0 +1,37 @@
+"""What the models of the package give for sentences of our own: their vectors' numbers, and how their cosines agree with
+marks from 0 (unrelated) to 5 (the same)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import pearsonr
+from sentence_transformers import SentenceTransformer
+
+import hf_meanmax
+
+HERE = Path(__file__).parent
+EXPECTED = json.loads((HERE / "probe.json").read_text(encoding="utf-8"))
+
+
+def measured(name: str) -> dict:
+    """The correlation with the marks, and the first numbers of some vectors."""
+    rows = [line.split("\t") for line in (HERE / "probe.tsv").read_text(encoding="utf-8").splitlines()]
+    model = SentenceTransformer(hf_meanmax.pretrained(name), device="cpu")
+    left, right = (model.encode([row[side] for row in rows], normalize_embeddings=True) for side in (1, 2))
+    correlation = pearsonr([float(row[0]) for row in rows], (left * right).sum(axis=1)).statistic
+    return {"pearson": round(float(correlation), 4), "vectors": np.round(left[:3, :8].astype(float), 5).tolist()}
+
+
+def test_every_model_has_its_figures():
+    assert sorted(EXPECTED) == [model.name for model in hf_meanmax.pretrained()]
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_it_gives_what_it_gave(name):
+    found = measured(name)
+    assert found["pearson"] == pytest.approx(EXPECTED[name]["pearson"], abs=0.002)
+    np.testing.assert_allclose(found["vectors"], EXPECTED[name]["vectors"], atol=1e-4)
