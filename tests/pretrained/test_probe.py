@@ -1,5 +1,5 @@
-"""What the models of the package give for sentences of our own: their vectors' numbers, and how their cosines agree with
-marks from 0 (unrelated) to 5 (the same)."""
+"""What the models of the package give for sentences of our own: their vectors' numbers, and how far their cosines agree
+with marks from 0 (unrelated) to 5 (the same)."""
 
 from __future__ import annotations
 
