@@ -98,6 +98,35 @@ def _decode_batch(
     return texts, len(texts) * [tokens.shape[1] - 1], ended
 
 
+def decode_vectors(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    vectors: np.ndarray,
+    batch_size: int = 64,
+    corrector: Corrector | None = None,
+    progress: str | None = None,
+    **generation: object,
+) -> list[str]:
+    """The text of each vector `(N, D)`, on one line, in order.
+
+    Args:
+        model, tokenizer, corrector, generation: as [`decode_embeddings`] takes them.
+        vectors: raw vectors of its embedder.
+        batch_size: vectors decoded together.
+        progress: what a progress bar says; without it there is none.
+
+    Raises:
+        ValueError: the model cannot decode the vectors.
+    """
+    texts: list[str] = []
+    with progress_bar(total=len(vectors), desc=progress, unit="row", disable=progress is None, leave=False) as bar:
+        for start in range(0, len(vectors), batch_size):
+            found, _, _ = _decode_batch(model, tokenizer, vectors[start : start + batch_size], corrector, generation)
+            texts += found
+            bar.update(len(found))
+    return texts
+
+
 def generate_ids(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,

@@ -128,6 +128,29 @@ def count_rows(sources: Sequence[str | os.PathLike[str]], name: str | None = Non
     return rows, dimensions.pop()
 
 
+def rows_of_lines(
+    lines: Sequence[str], sources: Sequence[str | os.PathLike[str]], name: str | None = None
+) -> list[int]:
+    """The row of each line that is not blank, where vectors were made of all lines or of these alone.
+
+    Args:
+        lines: of the text.
+        sources, name: as [`read_embeddings`] takes them.
+
+    Raises:
+        ValueError: the vectors are neither as many as the lines nor as many as those that are not blank.
+        FileNotFoundError: as [`count_rows`].
+    """
+    rows, _ = count_rows(sources, name)
+    filled = [number for number, line in enumerate(lines) if line]
+    if rows not in (len(lines), len(filled)):
+        raise ValueError(
+            f"{', '.join(map(str, sources))}: {rows:,} vectors for {len(lines):,} lines, of which "
+            f"{len(filled):,} are not blank. Give a vector for each line."
+        )
+    return filled if rows == len(lines) else list(range(rows))
+
+
 def _int8_ranges(source: Path, dequantize: bool) -> np.ndarray | None:
     """The ranges of a folder of int8 shards."""
     if not source.is_dir() or read_manifest(source)["settings"]["dtype"] != "int8":

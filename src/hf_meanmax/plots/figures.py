@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -52,3 +54,10 @@ def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 150) ->
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing_file(path, "wb") as file:
         figure.savefig(file, format=path.suffix.lstrip(".") or "png", dpi=dpi)
+
+
+def figure_data_uri(figure: Figure, dpi: int = 120) -> str:
+    """A figure as a `data:` address of a PNG, for pages that load nothing from elsewhere."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=dpi)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -1,0 +1,147 @@
+"""What an owner of vectors can do to them before they are stored: noise, fewer dimensions, fewer bits.
+
+Each defence says what is stored, of which similarities are computed, and what somebody who has the stored vectors and
+knows the defence can feed to a decoder of whole ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hf_meanmax.inference.compression import PCA, calibrate_int8, dequantize_int8, quantize_int8
+
+NOISE_LEVELS = (0.1, 0.25, 0.5, 1.0)
+KEPT_SHARES = (0.5, 0.25, 0.125)
+
+
+@dataclass(frozen=True)
+class Defence:
+    """A change of vectors.
+
+    Args:
+        kind: `"none"`, `"noise"`, `"pca"`, `"leading"`, `"int8"` or `"binary"`.
+        name: what tables call it.
+        num_bytes: size of a stored vector.
+        store: from whole vectors `(N, D)` to the stored ones as numbers, `(N, K)` float32.
+        restore: from the stored ones to what a decoder is fed, `(N, D)` float32.
+    """
+
+    kind: str
+    name: str
+    num_bytes: int
+    store: Callable[[np.ndarray], np.ndarray]
+    restore: Callable[[np.ndarray], np.ndarray]
+
+
+def make_defences(
+    fitted_on: np.ndarray,
+    noise_levels: Sequence[float] = NOISE_LEVELS,
+    kept_shares: Sequence[float] = KEPT_SHARES,
+    seed: int = 0,
+) -> list[Defence]:
+    """The defences of vectors of one embedder, none first.
+
+    Args:
+        fitted_on: vectors `(N, D)` from which means, ranges and principal components are taken.
+        noise_levels: the length of Gaussian noise, as a share of the mean length of a vector.
+        kept_shares: the shares of the dimensions that are kept, by principal components and from the front. Components
+            that `fitted_on` has too few rows for are left out.
+        seed: of the noise.
+
+    Raises:
+        ValueError: a level is not positive, or a share not between 0 and 1.
+        ImportError: scikit-learn is not installed.
+    """
+    check_levels(noise_levels, kept_shares)
+    rows = fitted_on.astype(np.float32, copy=False)
+    dimension = rows.shape[1]
+    sizes = sorted({max(1, round(share * dimension)) for share in kept_shares} - {dimension}, reverse=True)
+    length = float(np.linalg.norm(rows, axis=1).mean())
+    return [
+        Defence("none", "none", 4 * dimension, _same, _same),
+        *(
+            Defence("noise", f"noise {level:g}", 4 * dimension, _noise(level * length, seed), _same)
+            for level in noise_levels
+        ),
+        *(_components(rows, size) for size in sizes if size <= len(rows)),
+        *(_leading(rows, size) for size in sizes),
+        _int8(rows),
+        _binary(rows),
+    ]
+
+
+def check_levels(noise_levels: Sequence[float], kept_shares: Sequence[float]) -> None:
+    """Checks the arguments of [`make_defences`].
+
+    Raises:
+        ValueError: as there.
+    """
+    for level in noise_levels:
+        if not 0 < level < np.inf:
+            raise ValueError(f"A noise level is {level}; it must be greater than 0.")
+    for share in kept_shares:
+        if not 0 < share < 1:
+            raise ValueError(f"A share of dimensions is {share}; it must be between 0 and 1.")
+
+
+def _same(vectors: np.ndarray) -> np.ndarray:
+    return vectors.astype(np.float32, copy=False)
+
+
+def _noise(length: float, seed: int) -> Callable[[np.ndarray], np.ndarray]:
+    # One stream for all calls: equal texts get unequal noise.
+    draws = np.random.default_rng(seed)
+
+    def add(vectors: np.ndarray) -> np.ndarray:
+        scale = length / np.sqrt(vectors.shape[1])
+        noise: np.ndarray = vectors + draws.normal(scale=scale, size=vectors.shape)
+        return noise.astype(np.float32)
+
+    return add
+
+
+def _components(rows: np.ndarray, size: int) -> Defence:
+    pca = PCA.fit(rows, size)
+
+    def restore(stored: np.ndarray) -> np.ndarray:
+        whole: np.ndarray = stored @ pca.components + pca.mean
+        return whole
+
+    return Defence("pca", f"PCA {size}", 4 * size, pca.apply, restore)
+
+
+def _leading(rows: np.ndarray, size: int) -> Defence:
+    rest = rows[:, size:].mean(axis=0)
+
+    def restore(stored: np.ndarray) -> np.ndarray:
+        return np.hstack([stored, np.tile(rest, (len(stored), 1))])
+
+    return Defence("leading", f"first {size}", 4 * size, lambda vectors: _same(vectors[:, :size]), restore)
+
+
+def _int8(rows: np.ndarray) -> Defence:
+    ranges = calibrate_int8(rows)
+
+    def store(vectors: np.ndarray) -> np.ndarray:
+        return dequantize_int8(quantize_int8(vectors, ranges), ranges)
+
+    return Defence("int8", "int8", rows.shape[1], store, _same)
+
+
+def _binary(rows: np.ndarray) -> Defence:
+    """The sign of each number; restored, it is the mean of the fitted numbers of that sign."""
+    positive = rows > 0
+    counts = np.stack([(~positive).sum(axis=0), positive.sum(axis=0)])
+    sums = np.stack([np.where(positive, 0, rows).sum(axis=0), np.where(positive, rows, 0).sum(axis=0)])
+    means = (sums / np.maximum(counts, 1)).astype(np.float32)
+
+    def store(vectors: np.ndarray) -> np.ndarray:
+        return np.where(vectors > 0, 1, -1).astype(np.float32)
+
+    def restore(stored: np.ndarray) -> np.ndarray:
+        return np.where(stored > 0, means[1], means[0])
+
+    return Defence("binary", "binary", -(-rows.shape[1] // 8), store, restore)

@@ -1,0 +1,205 @@
+"""How much of texts comes back from their vectors: BLEU and exact matches, token F1, numbers, names and rare words."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hf_meanmax.data.sentences import is_unsegmented, split_sentences
+from hf_meanmax.files import Json
+from hf_meanmax.tokenization import split_words_batch
+
+from .text_scores import length_edges, score_texts
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+# Cuts texts into the words that are compared.
+Cut = Callable[[Sequence[str]], list[list[str]]]
+KINDS = ("numbers", "names", "rare_words")
+# A word is rare that makes up no more than one in so many words.
+RARE_ONE_IN = 100_000
+
+_WORD = re.compile(r"[^\W\d_](?:[\w'\u2019-]*\w)?")
+_QUOTES = "\"'(\u2018\u201c\u00ab"
+_I = re.compile(r"I(['\u2019]\w+)?")
+
+
+def word_cutter(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> Cut:
+    """A function that cuts texts into words as a tokenizer normalises and cuts them.
+
+    Args:
+        tokenizer: of the decoder; of one of pieces, the words before they are cut into pieces.
+        texts: what is to be compared. Chinese and Japanese under a tokenizer of pieces are cut by character, as
+            sacrebleu does.
+    """
+    if not is_unsegmented(texts) or type(tokenizer.backend_tokenizer.model).__name__ == "WordLevel":
+        return lambda texts: list(split_words_batch(tokenizer, texts))
+    from sacrebleu.metrics import BLEU
+
+    cut, normalizer = BLEU(tokenize="zh").tokenizer, tokenizer.backend_tokenizer.normalizer
+    return lambda texts: [cut(text if normalizer is None else normalizer.normalize_str(text)).split() for text in texts]
+
+
+def ignores_case(cut: Cut) -> bool:
+    """Whether words that differ in their case alone are the same."""
+    upper, lower = cut(["A", "a"])
+    return upper == lower
+
+
+@dataclass(frozen=True)
+class References:
+    """Texts that should come back, in words.
+
+    Args:
+        words: of each text.
+        special: by kind (of [`KINDS`]) the words of each text that are of it.
+        rare_count: how often a rare word occurs at most where words were counted.
+        counted_words: how many words were counted.
+    """
+
+    words: list[list[str]]
+    special: dict[str, list[list[str]]]
+    rare_count: int
+    counted_words: int
+
+    @classmethod
+    def of(cls, texts: Sequence[str], cut: Cut, counted: Iterable[str] | None = None) -> References:
+        """The words of texts.
+
+        Args:
+            texts: the texts as they were written, in capitals and small letters.
+            cut: cuts texts into words.
+            counted: the texts whose words tell which are rare; by default `texts`.
+        """
+        words = cut(texts)
+        counts = Counter(word for row in (words if counted is None else cut(list(counted))) for word in row)
+        rare = max(1, counts.total() // RARE_ONE_IN)
+        special = {
+            "numbers": [[word for word in row if has_digit(word)] for row in words],
+            "names": [
+                [word for part in cut(list(names_of(text))) for word in part if has_letter(word)] for text in texts
+            ],
+            "rare_words": [
+                [word for word in row if counts[word] <= rare and has_letter(word) and not has_digit(word)]
+                for row in words
+            ],
+        }
+        return cls(words, special, rare, counts.total())
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def select(self, rows: Sequence[int]) -> References:
+        """Those of some texts; which words are rare stays as it was."""
+        special = {kind: [found[row] for row in rows] for kind, found in self.special.items()}
+        return References([self.words[row] for row in rows], special, self.rare_count, self.counted_words)
+
+
+def names_of(text: str) -> Iterator[str]:
+    """Words with a capital that do not begin a sentence or a quotation; neither `I` nor anything in a text of capitals.
+
+    A sign of names in English and like languages, no proof of one.
+    """
+    if text.isupper():
+        return
+    for sentence in split_sentences(text):
+        for number, match in enumerate(_WORD.finditer(sentence)):
+            word, before = match[0], sentence[: match.start()][-1:]
+            if number and word[0].isupper() and before not in _QUOTES and not _I.fullmatch(word):
+                yield word
+
+
+def has_digit(word: str) -> bool:
+    """Whether a word has a digit in it."""
+    return any(character.isdigit() for character in word)
+
+
+def has_letter(word: str) -> bool:
+    """Whether a word has a letter in it."""
+    return any(character.isalpha() for character in word)
+
+
+def token_f1(said: Sequence[str], true: Sequence[str]) -> float:
+    """Harmonic mean of precision and recall of words, each as often as it occurs; 1 where both have none."""
+    if not said and not true:
+        return 1.0
+    return 2 * (Counter(said) & Counter(true)).total() / (len(said) + len(true))
+
+
+def score_recovery(said: Sequence[Sequence[str]], references: References) -> Json:
+    """Scores of what was decoded.
+
+    Args:
+        said: the words of each text that was decoded.
+        references: what should have come back.
+
+    Returns:
+        `texts`; `bleu` (0-100, by sacrebleu over these words); `exact_match` and mean `token_f1` (0-1); and for each
+        kind the share of its words that came back (`numbers_recall`, ...; None where there are none) and their number
+        (`numbers`, ...).
+
+    Raises:
+        ValueError: there is no text, or not one for each reference.
+    """
+    joined = [" ".join(words) for words in said]
+    scores = score_texts(joined, [" ".join(words) for words in references.words], rouge=False)
+    result: Json = {"texts": scores.sentences, "bleu": scores.bleu, "exact_match": scores.exact_match}
+    result["token_f1"] = fmean(token_f1(a, b) for a, b in zip(said, references.words, strict=True))
+    for kind, special in references.special.items():
+        total = sum(map(len, special))
+        found = sum((Counter(a) & Counter(b)).total() for a, b in zip(said, special, strict=True))
+        result |= {f"{kind}_recall": found / total if total else None, kind: total}
+    return result
+
+
+def recovery_by_length(said: Sequence[Sequence[str]], references: References) -> list[Json]:
+    """[`score_recovery`] in bins of the references' numbers of words, with `from`, `to` (None: no end) and `count`.
+
+    BLEU is None where no reference has the four words that it needs.
+    """
+    lengths = [len(words) for words in references.words]
+    edges = length_edges(lengths)
+    bins = np.searchsorted(edges, lengths)
+    rows = []
+    for number in np.unique(bins).tolist():
+        inside = np.flatnonzero(bins == number).tolist()
+        found = [lengths[row] for row in inside]
+        scores = score_recovery([said[row] for row in inside], references.select(inside))
+        if max(found) < 4:
+            scores["bleu"] = None
+        first = edges[number - 1] + 1 if number else min(1, *found)
+        to = edges[number] if number < len(edges) else None
+        rows.append({"from": first, "to": to, "count": scores.pop("texts"), **scores})
+    return rows
+
+
+def pick_examples(
+    texts: Sequence[str], decoded: Sequence[str], scores: Sequence[float], number: int
+) -> dict[str, list[Mapping[str, str | float]]]:
+    """The best, the middle and the worst texts by a score, without overlap; of equally good ones the longest first.
+
+    Args:
+        texts: as they were.
+        decoded: what came back of each.
+        scores: of each.
+        number: most texts of each group.
+    """
+    order = sorted(range(len(texts)), key=lambda row: (-scores[row], -len(texts[row])))
+    number = min(number, -(-len(order) // 3))
+    middle = max(number, (len(order) - number) // 2)
+    groups = {
+        "best": order[:number],
+        "median": order[middle : middle + number],
+        "worst": order[max(middle + number, len(order) - number) :][::-1],
+    }
+    return {
+        name: [{"text": texts[row], "decoded": decoded[row], "token_f1": scores[row]} for row in rows]
+        for name, rows in groups.items()
+    }
