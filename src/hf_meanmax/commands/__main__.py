@@ -14,6 +14,7 @@ VERBS = {
     "encode": "encode text to sharded embeddings",
     "decode": "decode embeddings back to text",
     "align": "write a decoder of another embedder's vectors, from an autoencoder and some texts",
+    "audit": "show on one page what an embedder's vectors say about their texts",
     "translate": "translate text, and score it against references",
     "search": "index the sentences of a corpus, and find the nearest ones of a query",
     "evaluate": "score any sentence encoder beside its controls",

@@ -1,0 +1,33 @@
+"""Show on one page what an embedder's vectors say about their texts.
+
+hf-meanmax audit --embedder sentence-transformers/all-MiniLM-L6-v2 --decoder runs/embedding-decoder/model \
+    --texts my.txt --corpus other.txt --output audit
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from hf_meanmax.evaluation.audit import AuditSettings
+from hf_meanmax.evaluation.audit_page import PAGE_FILE
+from hf_meanmax.evaluation.audit_run import Attack, AuditSource, audit_checkpoint
+from hf_meanmax.inference.encode import process_state
+
+from .options import option, verb
+
+
+@dataclass
+class AuditOptions:
+    """What `hf-meanmax audit` writes."""
+
+    output: str = option("folder of audit.html and results.json")
+
+
+@verb("audit")
+def main(source: AuditSource, args: AuditOptions, attack: Attack, settings: AuditSettings) -> None:
+    """Show on one page what an embedder's vectors say about their texts."""
+    result = audit_checkpoint(source, args.output, attack, settings, process_state().device)
+    scores = {name: value for name, value in result["decoder"].items() if name != "by_length"}
+    print(json.dumps({**scores, "page": str(Path(args.output) / PAGE_FILE)}))

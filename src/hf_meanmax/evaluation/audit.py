@@ -1,0 +1,241 @@
+"""What an embedder's vectors say about their texts: recovery by a decoder beside controls and defences."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hf_meanmax.files import Json
+from hf_meanmax.inference.encode import unit_rows
+
+from .defences import KEPT_SHARES, NOISE_LEVELS, Defence, check_levels, make_defences
+from .neighbors import nearest
+from .recovery import Cut, References, ignores_case, pick_examples, recovery_by_length, score_recovery, token_f1
+from .relatedness import correlations
+from .senteval import load_senteval_task
+from .suite import data_folder
+
+# Vectors (N, D) to N texts, and texts to vectors; the second argument is what a progress bar says.
+Decode = Callable[[np.ndarray, str], list[str]]
+Embed = Callable[[Sequence[str], str], np.ndarray]
+
+# What the figures do not show, in the page and in the file.
+LIMITS = (
+    "These scores are a lower bound of what the vectors reveal. They are of one decoder; a larger one, one trained on "
+    "more texts or on texts like these, with beams or with corrections, recovers more.",
+    "An exact match of 0 is no proof of safety. Names, numbers, topics or single words may come back where no "
+    "sentence does, and what a text is about can be read from a vector without any decoder, by a classifier or by "
+    "search.",
+    "The defences were not attacked adaptively. The decoder has learnt from whole vectors; one that was trained on "
+    "noisy, shortened or quantised vectors recovers more from those, so the fall in recovery overstates what a defence "
+    "takes away.",
+    "The texts are a sample. Others, longer ones or ones nearer to what the decoder was trained on, may come back "
+    "better or worse, and a mean says nothing about the single text that matters.",
+    "Numbers, names and rare words are found by simple rules (a digit, a capital inside a sentence, a count). A word "
+    "that came back may be a guess from the others; the controls show how often guesses succeed.",
+)
+
+
+@dataclass
+class AuditSettings:
+    """What an audit computes.
+
+    Raises:
+        ValueError: a number is too small.
+    """
+
+    defence_texts: int = field(
+        default=500, metadata={"help": "texts, drawn at random, on which defences are tried (0: none)"}
+    )
+    noise_levels: list[float] = field(
+        default_factory=lambda: list(NOISE_LEVELS),
+        metadata={"help": "lengths of Gaussian noise, as shares of the mean length of a vector"},
+    )
+    kept_shares: list[float] = field(
+        default_factory=lambda: list(KEPT_SHARES),
+        metadata={"help": "shares of the dimensions that are kept, by PCA and from the front"},
+    )
+    examples: int = field(default=5, metadata={"help": "most examples of each group"})
+    seed: int = field(default=0, metadata={"help": "seed of everything that is drawn"})
+
+    def __post_init__(self) -> None:
+        for name, least in (("defence_texts", 0), ("examples", 1), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"`{name}` is {getattr(self, name)}; it must be {least} or more.")
+        check_levels(self.noise_levels, self.kept_shares)
+
+
+@dataclass(frozen=True)
+class ScoredPairs:
+    """Pairs of texts with gold scores of their similarity.
+
+    Args:
+        name: what the page calls them.
+        first, second: the texts.
+        scores: `(N,)`.
+    """
+
+    name: str
+    first: Sequence[str]
+    second: Sequence[str]
+    scores: np.ndarray
+
+
+def stsb_pairs(data: str | None = None) -> ScoredPairs:
+    """The test set of the STS benchmark.
+
+    Args:
+        data: the folder with `senteval/`; by default HF_MEANMAX_DATA.
+
+    Raises:
+        FileNotFoundError: the folder is not named, or lacks the files.
+        ValueError: a file is damaged.
+    """
+    test = load_senteval_task("STSB", data_folder(data) / "senteval").sets["test"]
+    first, second = test.texts
+    return ScoredPairs("STS benchmark, test", first, second, test.labels)
+
+
+def audit(
+    decode: Decode,
+    texts: Sequence[str],
+    vectors: np.ndarray,
+    cut: Cut,
+    *,
+    embed: Embed | None = None,
+    corpus: Sequence[str] = (),
+    pairs: ScoredPairs | None = None,
+    settings: AuditSettings | None = None,
+) -> Json:
+    """How much of texts a decoder recovers from their vectors.
+
+    Args:
+        decode: the decoder, the attacker's.
+        texts: what was embedded.
+        vectors: of the texts, `(N, D)`.
+        cut: cuts texts into the words that are compared (see [`~hf_meanmax.evaluation.recovery.word_cutter`]).
+        embed: the embedder; without one there is no nearest text, no shuffled words and no similarity.
+        corpus: what the attacker has: the nearest of these texts is a control, their words tell which words are rare,
+            and defences are fitted to their vectors.
+        pairs: for the similarity that defences leave.
+        settings: by default as the class says.
+
+    Returns:
+        `texts`, `words_per_text`, `case` (`"ignored"` or `"kept"`), `rare_count`, `counted_words`; `decoder`: the
+        scores of [`~hf_meanmax.evaluation.recovery.score_recovery`] and `by_length`; the same by name in `controls`;
+        `texts_in_corpus`; `defences`: a list of `kind`, `name`, `num_bytes`, scores and, with pairs, `spearman`;
+        `defences_fitted_on`, `pairs`; `examples` and `limits`.
+
+    Raises:
+        ValueError: there is no text, or not one for each vector; a vector is not finite; or the decoder refuses them.
+        ImportError: scikit-learn, or for pairs scipy, is not installed.
+    """
+    settings = settings or AuditSettings()
+    _check(texts, vectors, embed, corpus, pairs)
+    corpus_words = corpus if len(corpus) else None
+    references = References.of(texts, cut, corpus_words)
+    decoded = decode(vectors, "decode")
+    said = cut(decoded)
+    result: Json = {
+        "texts": len(texts),
+        "words_per_text": float(np.mean([len(words) for words in references.words])),
+        "case": "ignored" if ignores_case(cut) else "kept",
+        "rare_count": references.rare_count,
+        "counted_words": references.counted_words,
+        "decoder": _scores(said, references),
+    }
+    pool = None if embed is None or not len(corpus) else embed(corpus, "corpus")
+    hypotheses = _controls(decode, texts, decoded, (embed, corpus, pool), vectors, settings.seed)
+    result["controls"] = {name: _scores(cut(found), references) for name, found in hypotheses.items()}
+    known = set(corpus)
+    result["texts_in_corpus"] = sum(text in known for text in texts) if known else None
+    result["defences"], result["pairs"] = (
+        [],
+        None if pairs is None else {"name": pairs.name, "number": len(pairs.first)},
+    )
+    if settings.defence_texts:
+        result["defences_fitted_on"] = "texts" if pool is None else "corpus"
+        defences = make_defences(
+            vectors if pool is None else pool, settings.noise_levels, settings.kept_shares, settings.seed
+        )
+        rows = np.sort(np.random.default_rng(settings.seed).permutation(len(texts))[: settings.defence_texts])
+        kept = references.select(rows.tolist())
+        embedded = None if embed is None or pairs is None else _embed_pairs(embed, pairs)
+        for defence in defences:
+            row = _try_defence(defence, decode, vectors[rows], cut, kept)
+            if embedded is not None and pairs is not None:
+                row["spearman"] = _similarity(defence, embedded, pairs.scores)
+            result["defences"].append(row)
+    f1 = [token_f1(a, b) for a, b in zip(said, references.words, strict=True)]
+    result["examples"] = pick_examples(texts, decoded, f1, settings.examples)
+    result["limits"] = list(LIMITS)
+    return result
+
+
+def _check(
+    texts: Sequence[str], vectors: np.ndarray, embed: Embed | None, corpus: Sequence[str], pairs: ScoredPairs | None
+) -> None:
+    if not len(texts):
+        raise ValueError("There is no text to audit.")
+    if vectors.ndim != 2 or len(vectors) != len(texts):
+        raise ValueError(f"There are {len(texts):,} texts and vectors of shape {vectors.shape}; give one for each.")
+    bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+    if len(bad):
+        raise ValueError(f"Vector {bad[0] + 1:,} is not finite (NaN or infinite); {len(bad):,} in all. Leave them out.")
+    if pairs is not None and embed is None:
+        raise ValueError("Pairs with scores need the embedder; name it, or leave them out.")
+    if len(corpus) and embed is None:
+        raise ValueError("The nearest text of a corpus needs the embedder; name it, or leave the corpus out.")
+
+
+def _scores(said: list[list[str]], references: References) -> Json:
+    return {**score_recovery(said, references), "by_length": recovery_by_length(said, references)}
+
+
+def _controls(
+    decode: Decode,
+    texts: Sequence[str],
+    decoded: Sequence[str],
+    known: tuple[Embed | None, Sequence[str], np.ndarray | None],
+    vectors: np.ndarray,
+    seed: int,
+) -> dict[str, list[str]]:
+    """What comes back by other means than the decoder and the text's own vector."""
+    embed, corpus, pool = known
+    found: dict[str, list[str]] = {}
+    if pool is not None:
+        found["nearest text"] = [corpus[row] for row in nearest(vectors, pool, "cosine").tolist()]
+    if embed is not None:
+        draws = random.Random(seed)
+        shuffled = [" ".join(draws.sample(words, len(words))) for words in map(str.split, texts)]
+        found["shuffled words"] = decode(embed(shuffled, "shuffled words"), "decode shuffled words")
+    if len(texts) > 1:
+        # In a cycle, so that no text keeps its own. What the decoder says of each vector is known.
+        order = np.random.default_rng(seed).permutation(len(texts))
+        other = np.empty_like(order)
+        other[order] = np.roll(order, 1)
+        found["another text's vector"] = [decoded[row] for row in other.tolist()]
+    return found
+
+
+def _try_defence(defence: Defence, decode: Decode, vectors: np.ndarray, cut: Cut, references: References) -> Json:
+    restored = defence.restore(defence.store(vectors))
+    scores = score_recovery(cut(decode(restored, f"decode {defence.name}")), references)
+    return {"kind": defence.kind, "name": defence.name, "num_bytes": defence.num_bytes, **scores}
+
+
+def _embed_pairs(embed: Embed, pairs: ScoredPairs) -> tuple[np.ndarray, np.ndarray]:
+    """The vectors of both sides; each text is embedded once."""
+    unique = list(dict.fromkeys([*pairs.first, *pairs.second]))
+    vectors, rows = embed(unique, pairs.name), {text: row for row, text in enumerate(unique)}
+    return vectors[[rows[text] for text in pairs.first]], vectors[[rows[text] for text in pairs.second]]
+
+
+def _similarity(defence: Defence, embedded: tuple[np.ndarray, np.ndarray], gold: np.ndarray) -> float | None:
+    """Spearman's rho of the cosines of what is stored with gold scores; None where it is not defined."""
+    first, second = (unit_rows(defence.store(side)).astype(np.float64) for side in embedded)
+    rho = correlations((first * second).sum(axis=1), gold)[1]
+    return rho if np.isfinite(rho) else None

@@ -1,0 +1,266 @@
+"""An audit from files and checkpoints: which texts, whose vectors, what decodes them, and the folder of the page."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+
+from hf_meanmax._version import __version__
+from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
+from hf_meanmax.data.corpus import CorpusLines, open_corpus
+from hf_meanmax.extras import require
+from hf_meanmax.files import Json, shared_name
+from hf_meanmax.inference.alignment import embed
+from hf_meanmax.inference.correction import Corrector, embedder_of
+from hf_meanmax.inference.decode import check_decodable, decode_vectors
+from hf_meanmax.inference.embedding_files import read_rows, rows_of_lines
+from hf_meanmax.inference.encode import unit_rows
+from hf_meanmax.plots.figures import new_figure
+
+from .audit import AuditSettings, Decode, ScoredPairs, audit, stsb_pairs
+from .audit_page import write_audit
+from .recovery import word_cutter
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+# On so many texts, vectors from files are compared with those of the embedder.
+_COMPARED = 64
+_LEAST_COSINE = 0.99
+
+
+@dataclass
+class AuditSource:
+    """The texts and models of an audit."""
+
+    decoder: str = field(metadata={"help": "a decoder of the embedder's vectors (a checkpoint)"})
+    texts: list[str] = field(metadata={"help": "the audited texts: files or globs, one text a line"})
+    embedder: str | None = field(
+        default=None, metadata={"help": "where the embedder is; by default as the decoder's checkpoint calls it"}
+    )
+    embeddings: list[str] = field(
+        default_factory=list,
+        metadata={
+            "help": "vectors of the texts, a row a line: folders of `encode`, .npy, .safetensors or .parquet files; by "
+            "default the embedder makes them"
+        },
+    )
+    name: str | None = field(default=None, metadata={"help": "tensor or column that holds the embeddings"})
+    corpus: list[str] = field(
+        default_factory=list,
+        metadata={"help": "texts that an attacker may have (files or globs); the nearest one is a control"},
+    )
+    limit: int = field(default=1000, metadata={"help": "most texts, drawn at random", "at_least": 1})
+    corpus_limit: int = field(default=100_000, metadata={"help": "most texts of the corpus, its first", "at_least": 1})
+    sts: bool = field(default=False, metadata={"help": "score on the STS benchmark what defences leave of similarity"})
+    data: str | None = field(
+        default=None, metadata={"help": "folder with senteval/, for --sts; by default HF_MEANMAX_DATA"}
+    )
+    encoding_errors: Literal["strict", "replace", "ignore"] = field(
+        default="strict", metadata={"help": "what to do with bytes that are not UTF-8"}
+    )
+    trust_remote_code: bool = field(default=False, metadata={"help": "run code that comes with the embedder"})
+
+
+@dataclass
+class Attack:
+    """How the decoder is used.
+
+    Raises:
+        ValueError: corrections without candidates, or beams and candidates at once.
+    """
+
+    num_beams: int = field(default=1, metadata={"help": "beams of the search; 1 is greedy", "at_least": 1})
+    rerank: int | None = field(
+        default=None,
+        metadata={
+            "help": "candidates of each vector (beams), of which the one is taken whose own embedding is nearest",
+            "at_least": 1,
+        },
+    )
+    num_corrections: int = field(
+        default=0,
+        metadata={"help": "rounds of --rerank on the vector moved by what the best text misses", "at_least": 0},
+    )
+    max_length: int | None = field(
+        default=None, metadata={"help": "most tokens of a text; by default the model's bound", "at_least": 1}
+    )
+    batch_size: int = field(default=64, metadata={"help": "texts or vectors of one forward pass", "at_least": 1})
+
+    def __post_init__(self) -> None:
+        if self.rerank is None and self.num_corrections:
+            raise ValueError("`num_corrections` is of `rerank`; give it, for instance 8.")
+        if self.rerank is not None and self.num_beams > 1:
+            raise ValueError("`rerank` has beams of its own; leave `num_beams` out.")
+
+
+def audit_checkpoint(
+    source: AuditSource,
+    output: str | os.PathLike[str],
+    attack: Attack | None = None,
+    settings: AuditSettings | None = None,
+    device: torch.device | str | None = None,
+    show_progress: bool = True,
+) -> Json:
+    """Audits an embedder by a decoder of its vectors, and writes `audit.html` and `results.json`.
+
+    Args:
+        source: the texts and models.
+        output: the folder; what is in it stays until the work is done.
+        attack, settings: by default as the classes say.
+        device: where the models run.
+        show_progress: show progress bars.
+
+    Returns:
+        What [`~hf_meanmax.evaluation.audit.audit`] returns.
+
+    Raises:
+        FileNotFoundError: a model or a file is missing.
+        FileExistsError: `output` is a file.
+        ValueError: texts and vectors do not fit together; the decoder is of another embedder; there is no text.
+        ImportError: matplotlib, scikit-learn or, for STS, scipy is not installed.
+    """
+    attack, settings = attack or Attack(), settings or AuditSettings()
+    pairs = _prepare(source, output, settings)
+    model, tokenizer = load_checkpoint(source.decoder)
+    tokenizer = load_target_tokenizer(source.decoder, model.config, tokenizer)
+    model.to(device or "cpu")
+    embedder = _load_embedder(source, attack, model)
+    texts, rows = _draw_texts(source, settings.seed)
+    corpus = list(islice(filter(None, _lines(source, source.corpus)), source.corpus_limit)) if source.corpus else []
+
+    def make_vectors(texts: Sequence[str], what: str) -> np.ndarray:
+        if embedder is None:
+            raise ValueError("The vectors need the embedder; name it.")
+        return embed(embedder, texts, attack.batch_size, show_progress, what)
+
+    vectors = _read_vectors(source, rows, model) if source.embeddings else make_vectors(texts, "texts")
+    cosine = None
+    if source.embeddings and embedder is not None:
+        cosine = _compare(vectors[:_COMPARED], make_vectors(texts[:_COMPARED], "some texts"))
+    result = audit(
+        _decoder(model, tokenizer, embedder, attack, show_progress),
+        texts,
+        vectors,
+        word_cutter(tokenizer, texts),
+        embed=None if embedder is None else make_vectors,
+        corpus=corpus,
+        pairs=pairs,
+        settings=settings,
+    )
+    write_audit(result, _record(source, attack, settings, model, len(corpus), cosine), output)
+    return result
+
+
+def _prepare(source: AuditSource, output: str | os.PathLike[str], settings: AuditSettings) -> ScoredPairs | None:
+    """Finds out before the long work what would end it; returns the pairs of STS."""
+    if Path(output).exists() and not Path(output).is_dir():
+        raise FileExistsError(f"{output} is a file; name a folder.")
+    new_figure()
+    if settings.defence_texts:
+        require("sklearn.decomposition")
+    if not source.sts:
+        return None
+    if not settings.defence_texts:
+        raise ValueError("`sts` scores the defences; let `defence_texts` be greater than 0.")
+    require("scipy.stats")
+    return stsb_pairs(source.data)
+
+
+def _load_embedder(source: AuditSource, attack: Attack, model: PreTrainedModel) -> SentenceTransformer | None:
+    """The embedder, where something needs it or its name was given."""
+    needed = not source.embeddings or source.corpus or source.sts or attack.rerank is not None
+    if not (needed or source.embedder):
+        return None
+    return embedder_of(model, source.decoder, source.embedder, model.device, source.trust_remote_code)
+
+
+def _lines(source: AuditSource, files: list[str]) -> Iterator[str]:
+    return iter(CorpusLines(open_corpus(files, source.encoding_errors)))
+
+
+def _draw_texts(source: AuditSource, seed: int) -> tuple[list[str], np.ndarray]:
+    """Texts that are not blank, and their rows of the vectors."""
+    lines = list(_lines(source, source.texts))
+    filled = [line for line in lines if line]
+    if not filled:
+        raise ValueError(f"{', '.join(source.texts)}: there is no text; every line is blank.")
+    rows = rows_of_lines(lines, source.embeddings, source.name) if source.embeddings else list(range(len(filled)))
+    drawn = np.sort(np.random.default_rng(seed).permutation(len(filled))[: source.limit])
+    return [filled[place] for place in drawn.tolist()], np.asarray(rows)[drawn]
+
+
+def _read_vectors(source: AuditSource, rows: np.ndarray, model: PreTrainedModel) -> np.ndarray:
+    for folder in filter(Path.is_dir, map(Path, source.embeddings)):
+        check_decodable(folder, model)
+    return read_rows(source.embeddings, rows, source.name)
+
+
+def _compare(vectors: np.ndarray, embedded: np.ndarray) -> float:
+    """The mean cosine of vectors from files with those of the embedder; says so where they are not the same."""
+    if vectors.shape != embedded.shape:
+        raise ValueError(
+            f"The vectors have {vectors.shape[1]:,} numbers and those of the embedder {embedded.shape[1]:,}; name the "
+            "embedder that made them."
+        )
+    cosine = float((unit_rows(vectors) * unit_rows(embedded)).sum(axis=1).mean())
+    if not cosine >= _LEAST_COSINE:
+        print(
+            f"The vectors are not those that the embedder makes of the texts (mean cosine {cosine:.3f}): they were "
+            "changed, or texts and vectors are not in the same order.",
+            file=sys.stderr,
+        )
+    return cosine
+
+
+def _decoder(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    embedder: SentenceTransformer | None,
+    attack: Attack,
+    show_progress: bool,
+) -> Decode:
+    corrector = None
+    generation: dict[str, object] = {"max_new_tokens": attack.max_length}
+    if attack.rerank is None or embedder is None:
+        generation["num_beams"] = attack.num_beams
+    else:
+        corrector = Corrector(
+            model, tokenizer, embedder, attack.rerank, attack.num_corrections, batch_size=attack.batch_size
+        )
+
+    def decode(vectors: np.ndarray, what: str) -> list[str]:
+        progress = what if show_progress else None
+        return decode_vectors(model, tokenizer, vectors, attack.batch_size, corrector, progress, **generation)
+
+    return decode
+
+
+def _record(
+    source: AuditSource,
+    attack: Attack,
+    settings: AuditSettings,
+    model: PreTrainedModel,
+    corpus: int,
+    cosine: float | None,
+) -> Json:
+    """How an audit was made; of paths the last part alone."""
+    named = {
+        "decoder": shared_name(source.decoder),
+        "embedder": shared_name(source.embedder) or (getattr(model.config, "embedder", None) or {}).get("name"),
+        **{
+            name: [shared_name(part) for part in getattr(source, name)] or None
+            for name in ("texts", "embeddings", "corpus")
+        },
+    }
+    rest = {"corpus_texts": corpus, "cosine_with_embedder": cosine, "hf_meanmax": __version__}
+    return {**named, "limit": source.limit, "sts": source.sts, **asdict(attack), **asdict(settings), **rest}
