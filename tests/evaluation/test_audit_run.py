@@ -17,7 +17,7 @@ from hf_meanmax.evaluation.recovery import References, score_recovery, word_cutt
 from hf_meanmax.inference.correction import Corrector, embedder_of
 from hf_meanmax.inference.decode import decode_vectors
 from hf_meanmax.inference.encode import load_encoder
-from inference.test_embedder import LINES, decoder, embedder, encoded  # noqa: F401
+from inference.test_embedder import LINES, decoder, embedder  # noqa: F401
 from tiny_model import make_model, make_tokenizer
 
 BOUND = ["--max_length", "6"]
@@ -107,7 +107,7 @@ def test_vectors_of_a_folder_of_encode(files, options, embedder):  # noqa: F811
     main([*options, "--embeddings", str(files / "vectors"), "--defence_texts", "0", "--limit", "7"])
     assert results(files)["texts"] == 7
     assert results(files)["settings"]["cosine_with_embedder"] == pytest.approx(1)
-    encoded(embedder, files / "short", truncate_dim=8)
+    encode([str(embedder), str(files / "texts.txt"), "--output", str(files / "short"), "--truncate_dim", "8"])
     with pytest.raises(SystemExit, match=r"hf-meanmax audit: .*--truncate-dim"):
         main([*options, "--embeddings", str(files / "short")])
 
