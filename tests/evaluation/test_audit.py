@@ -117,6 +117,20 @@ def test_the_same_seed_gives_the_same_audit(whole):
     assert again == whole[0]
 
 
+def test_a_weak_decoder_is_told(whole):
+    assert whole[0]["warnings"] == []
+
+    def same(vectors, what):
+        return ["the w1 w2"] * len(vectors)
+
+    weak = audit(same, TEXTS, embed(TEXTS), cut, settings=AuditSettings(defence_texts=0))
+    assert len(weak["warnings"]) == 1
+    assert "hardly more with the right vector" in render_page(weak, SETTINGS)
+    settings = AuditSettings(defence_texts=0)
+    beaten = audit(Memory(CORPUS), TEXTS, embed(TEXTS), cut, embed=embed, corpus=TEXTS, settings=settings)
+    assert "search reveals more" in beaten["warnings"][-1]
+
+
 def test_without_the_embedder():
     result = audit(Memory(CORPUS), TEXTS, embed(TEXTS), cut, settings=AuditSettings(defence_texts=0))
     assert list(result["controls"]) == ["another text's vector"]

@@ -37,6 +37,8 @@ LIMITS = (
     "Numbers, names and rare words are found by simple rules (a digit, a capital inside a sentence, a count). A word "
     "that came back may be a guess from the others; the controls show how often guesses succeed.",
 )
+# Token F1 that a decoder must gain by the right vector, or it does not read vectors well enough to tell anything.
+_LEAST_GAIN = 0.02
 
 
 @dataclass
@@ -127,7 +129,8 @@ def audit(
         `texts`, `words_per_text`, `case` (`"ignored"` or `"kept"`), `rare_count`, `counted_words`; `decoder`: the
         scores of [`~hf_meanmax.evaluation.recovery.score_recovery`] and `by_length`; the same by name in `controls`;
         `texts_in_corpus`; `defences`: a list of `kind`, `name`, `num_bytes`, scores and, with pairs, `spearman`;
-        `defences_fitted_on`, `pairs`; `examples` and `limits`.
+        `defences_fitted_on`, `pairs`; `examples`; `warnings` where the decoder is too weak for conclusions; and
+        `limits`.
 
     Raises:
         ValueError: there is no text, or not one for each vector; a vector is not finite; or the decoder refuses them.
@@ -171,6 +174,7 @@ def audit(
             result["defences"].append(row)
     f1 = [token_f1(a, b) for a, b in zip(said, references.words, strict=True)]
     result["examples"] = pick_examples(texts, decoded, f1, settings.examples)
+    result["warnings"] = _warnings(result["decoder"], result["controls"])
     result["limits"] = list(LIMITS)
     return result
 
@@ -218,6 +222,25 @@ def _controls(
         other = np.empty_like(order)
         other[order] = np.roll(order, 1)
         found["another text's vector"] = [decoded[row] for row in other.tolist()]
+    return found
+
+
+def _warnings(decoder: Json, controls: dict[str, Json]) -> list[str]:
+    """What the controls say against conclusions from this decoder."""
+    found = []
+    floor = controls.get("another text's vector")
+    if floor and decoder["token_f1"] < floor["token_f1"] + _LEAST_GAIN:
+        found.append(
+            "This decoder scores hardly more with the right vector than with another text's: it reads next to nothing "
+            "from the vectors. Nothing follows from these figures about what they reveal; use a decoder that was "
+            "trained longer or on texts like these."
+        )
+    near = controls.get("nearest text")
+    if near and near["token_f1"] > decoder["token_f1"]:
+        found.append(
+            "The nearest text of the corpus has more of the words than what was decoded: search reveals more than "
+            "this decoder does."
+        )
     return found
 
 
