@@ -25,7 +25,7 @@ def test_a_row_for_each_defence():
     assert [bar.get_width() for bar in left.patches] == [0.5, 0.1, 0.3]
     assert [bar.get_width() for bar in right.patches][:2] == [0.8, -0.2]
     assert right.get_xlim()[0] <= -0.2
-    assert left.get_legend().get_texts()[0].get_text() == "another text's vector"
+    assert figure.legends[0].get_texts()[0].get_text() == "another text's vector"
 
 
 def test_without_similarity_there_is_one_panel():

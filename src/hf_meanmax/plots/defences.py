@@ -45,7 +45,7 @@ def plot_defences(defences: Sequence[Json], floor: float | None = None) -> Figur
         axis.set_axisbelow(True)
     if floor is not None:
         axes[0].axvline(floor, color="black", linestyle="--", linewidth=0.9, label="another text's vector")
-        axes[0].legend(fontsize="small", loc="lower right")
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", fontsize="small")
     axes[0].set_yticks(range(len(defences)), [row["name"] for row in defences])
     axes[0].set_ylim(len(defences) - 0.4, -0.6)
     return figure
