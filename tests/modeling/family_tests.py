@@ -104,7 +104,7 @@ def make_batch(sentences: list[list[int]] = SENTENCES, side: str = "right", extr
 def text_of(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """What the encoder reads: token ids with their mask, or vectors."""
     names = ("sentence_embedding",) if "sentence_embedding" in batch else ("input_ids", "attention_mask")
-    return {name: batch[name] for name in names}
+    return {name: batch[name] for name in names if name in batch}
 
 
 def read_of(output) -> torch.Tensor:
