@@ -948,7 +948,7 @@ def test_command_line(make_arguments, texts, tmp_path, capsys):
     assert main(["--help"]) == 0
     output = capsys.readouterr().out
     assert "accelerate launch scripts/pretrain.py" in output
-    assert "packaged recipes: contrastive-small, docstrings, mean-max-aae" in output
+    assert "packaged recipes: contrastive-small, docstrings, embedding-decoder, mean-max-aae" in output
     assert "--learning_rate" in output
     for words, said in (
         (["--seeed", "1"], "unknown option --seeed; did you mean --seed?"),
