@@ -58,6 +58,9 @@ def test_an_older_space_is_replaced_and_nothing_else(model, tmp_path):
     (other / "app.py").write_text("mine")
     with pytest.raises(FileExistsError, match="name a new folder"):
         write_space(model, other)
+    with pytest.raises(FileNotFoundError, match="No checkpoint folder"):
+        write_space(str(tmp_path / "none"), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
 
 
 def test_the_app_of_a_space_starts_the_page(model, tmp_path):

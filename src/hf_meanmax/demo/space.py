@@ -11,6 +11,7 @@ from huggingface_hub import RepoCard
 
 from hf_meanmax import __version__
 from hf_meanmax.checkpoint.compact import compact_checkpoint
+from hf_meanmax.checkpoint.folder import is_missing_folder
 from hf_meanmax.files import replacing_folder
 
 APP, REQUIREMENTS, CARD, MODEL = "app.py", "requirements.txt", "README.md", "model"
@@ -44,7 +45,7 @@ def write_space(model: str, folder: str | os.PathLike[str], title: str = "hf_mea
         The folder.
 
     Raises:
-        FileNotFoundError, ValueError: a folder that is no whole checkpoint.
+        FileNotFoundError, ValueError: a folder that is missing or no whole checkpoint.
         FileExistsError: `folder` holds something else.
     """
     target = Path(folder)
@@ -52,7 +53,7 @@ def write_space(model: str, folder: str | os.PathLike[str], title: str = "hf_mea
     is_own = app.is_file() and "hf_meanmax.demo" in app.read_text(encoding="utf-8", errors="replace")
     if target.exists() and not is_own and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"{target} is there already; name a new folder.")
-    is_folder = Path(model).exists()
+    is_folder = Path(model).exists() or is_missing_folder(model)
     front = {
         "title": title,
         "sdk": "gradio",
