@@ -14,7 +14,12 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
 
-from hf_meanmax import MeanMaxAAEForReconstruction, MeanMaxAAEModel, RNNCNNForContextPrediction
+from hf_meanmax import (
+    EmbeddingDecoderForGeneration,
+    MeanMaxAAEForReconstruction,
+    MeanMaxAAEModel,
+    RNNCNNForContextPrediction,
+)
 from hf_meanmax.checkpoint.card import write_model_card
 from hf_meanmax.checkpoint.compact import compact_checkpoint
 from hf_meanmax.checkpoint.folder import check_checkpoint, load_checkpoint, save_checkpoint
@@ -187,6 +192,18 @@ def test_the_copy_is_whole(tmp_path):
     assert list(bare.glob("*.py")) == []
     assert "auto_map" not in json.loads((bare / "config.json").read_text())
     assert type(AutoModel.from_pretrained(bare)) is MeanMaxAAEModel
+
+
+def test_a_decoder_of_vectors_has_a_copy_too(tmp_path):
+    settings = {**SIZES, "embedding_dim": 48, "latent_length": 3}
+    model = make_model(full_class=EmbeddingDecoderForGeneration, **settings)
+    source = save_checkpoint(model, make_tokenizer(), tmp_path / "model")
+    small = load_checkpoint(compact_checkpoint(source, tmp_path / "small", "int8"))[0]
+    vectors = torch.randn(5, 48)
+    with torch.no_grad():
+        before, after = (one.encode_latents(sentence_embedding=vectors) for one in (model.eval(), small))
+    assert torch.nn.functional.cosine_similarity(before.flatten(1), after.flatten(1)).min() > 0.99
+    assert not torch.equal(before, after)
 
 
 def test_a_lost_scale_is_a_missing_tensor(tmp_path):

@@ -41,8 +41,10 @@ def compact_checkpoint(
     check_checkpoint(source, encoder_alone=True)
     if target.resolve() == source.resolve():
         raise FileExistsError(f"{output} is the checkpoint itself, whose weights would lose precision; name another.")
-    modules = json.loads((source / "modules.json").read_text(encoding="utf-8"))
-    wanted = [*CHECKPOINT_FILES, "README.md", *filter(None, (module["path"] for module in modules))]
+    wanted = [*CHECKPOINT_FILES, "README.md"]
+    modules = source / "modules.json"
+    if modules.is_file():  # A decoder of another embedder's vectors has none.
+        wanted += [entry["path"] for entry in json.loads(modules.read_text(encoding="utf-8")) if entry["path"]]
     with replacing_folder(target, CHECKPOINT_FILES) as partial:
         for entry in source.iterdir():
             if not is_owned(entry.name, wanted) or (not remote_code and entry.suffix == ".py"):
