@@ -126,7 +126,8 @@ def test_the_command(embedder, decoder, vectors, make, tmp_path, capsys):  # noq
     cut = sum(not one.ended for one in expected)
     assert f"{cut} texts had not ended after 6 tokens and were cut." in captured.err
     for words, reason in (
-        (["--num_corrections", "2"], "are of `rerank`"),
+        (["--num_corrections", "2"], "go with `rerank`"),
+        (["--rerank", "3", "--num_beams", "4"], "`num_beams` is 4 and `rerank` 3"),
         (["--rerank", "3"], "calls its embedder 'embedder', which could not be loaded"),
         (["--rerank", "3", "--embedder", "./none"], "No checkpoint folder 'none'"),
     ):
@@ -150,3 +151,8 @@ def test_an_autoencoder_is_its_own_embedder(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines() == [one.text for one in found]
     with pytest.raises(ValueError, match="decodes its own vectors"):
         embedder_of(model, folder, "some/embedder")
+    # Rows of unit length, which the decoder does not read.
+    scaled = save_checkpoint(make_model(), make_tokenizer(), tmp_path / "scaled", normalize="rows")
+    with pytest.raises(ValueError, match="saved with `normalize` 'rows'"):
+        embedder_of(model, scaled, device="cpu")
+    embedder_of(make_model(latent_normalization="rows"), scaled, device="cpu")

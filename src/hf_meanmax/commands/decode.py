@@ -50,12 +50,17 @@ def main(args: DecodeOptions) -> None:
     target_tokenizer = load_target_tokenizer(args.model, model.config, tokenizer)
     corrector = None
     if args.rerank is not None:
+        if args.num_beams != 1:
+            raise ValueError(
+                f"`num_beams` is {args.num_beams} and `rerank` {args.rerank}, which says how many beams there are. "
+                "Leave `num_beams` out."
+            )
         embedder = embedder_of(model, args.model, args.embedder, model.device, args.trust_remote_code)
         corrector = Corrector(
             model, target_tokenizer, embedder, args.rerank, args.num_corrections, args.do_sample, args.batch_size
         )
     elif args.num_corrections or args.do_sample or args.embedder:
-        raise ValueError("`num_corrections`, `do_sample` and `embedder` are of `rerank`; give it, for instance 8.")
+        raise ValueError("`num_corrections`, `do_sample` and `embedder` go with `rerank`. Give it, for instance 8.")
     texts = decode_embeddings(
         model,
         target_tokenizer,

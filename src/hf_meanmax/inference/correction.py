@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from hf_meanmax.checkpoint.folder import checkpoint_folder, saved_normalization
 from hf_meanmax.progress import progress_bar
 
 from .embedder import describe_embedder, load_embedder
@@ -120,8 +121,7 @@ class Corrector:
             sentence_embedding=torch.from_numpy(np.ascontiguousarray(inputs, dtype=np.float32)),
             **{**search, **generation, "num_return_sequences": count},
         )
-        texts = [" ".join(text.splitlines()) for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
-        ended = (tokens == self.tokenizer.eos_token_id).any(dim=1).tolist()
+        texts, ended = read_tokens(self.tokenizer, tokens)
         # Many candidates are the same text.
         unique, places = np.unique(texts, return_inverse=True)
         vectors = unit_rows(np.asarray(encode_texts(self.embedder, unique.tolist(), self.batch_size), np.float32))
@@ -134,6 +134,12 @@ class Corrector:
             for number, row in enumerate(rows)
         ]
         return best, vectors[places[rows]]
+
+
+def read_tokens(tokenizer: PreTrainedTokenizerBase, tokens: torch.Tensor) -> tuple[list[str], list[bool]]:
+    """The texts of generated ids `(B, T)`, each on one line, and whether each had ended."""
+    texts = [" ".join(text.splitlines()) for text in tokenizer.batch_decode(tokens, skip_special_tokens=True)]
+    return texts, (tokens == tokenizer.eos_token_id).any(dim=1).tolist()
 
 
 def embedder_of(
@@ -153,11 +159,18 @@ def embedder_of(
         trust_remote_code: run code that comes with it.
 
     Raises:
-        FileNotFoundError, ValueError: no such embedder, or another one than the checkpoint remembers.
+        FileNotFoundError, ValueError: no such embedder, another one than the checkpoint remembers, or an autoencoder
+            whose folder scales each row, so that its vectors have another direction than those that it decodes.
     """
     if model.config.reads_text:
         if name is not None:
             raise ValueError(f"{folder} decodes its own vectors; leave the embedder ({name!r}) out.")
+        path = checkpoint_folder(folder)
+        if saved_normalization(path) == "rows" and not model.config.ignores_length:
+            raise ValueError(
+                f"{folder} was saved with `normalize` 'rows': its SentenceTransformer gives other vectors than it "
+                "decodes, and candidates cannot be compared with these."
+            )
         return load_encoder(os.fspath(folder), trust_remote_code, device)
     known = model.config.embedder or {}
     prompt = str(known.get("prompt") or "")

@@ -20,7 +20,7 @@ import torch
 
 from hf_meanmax.progress import progress_bar
 
-from .correction import Corrector
+from .correction import Corrector, read_tokens
 from .embedding_files import MANIFEST, read_embeddings, read_manifest
 from .encode import weights_fingerprint
 
@@ -93,8 +93,7 @@ def _decode_batch(
         found = corrector.decode(batch, **generation)
         return [one.text for one in found], [one.length for one in found], [one.ended for one in found]
     tokens = model.generate(sentence_embedding=torch.from_numpy(batch), **generation)
-    texts = [" ".join(text.splitlines()) for text in tokenizer.batch_decode(tokens, skip_special_tokens=True)]
-    ended: list[bool] = (tokens == tokenizer.eos_token_id).any(dim=1).tolist()
+    texts, ended = read_tokens(tokenizer, tokens)
     return texts, len(texts) * [tokens.shape[1] - 1], ended
 
 
