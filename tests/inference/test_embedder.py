@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Pooling
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
 from transformers import AutoModel, AutoModelForSeq2SeqLM
 
 from hf_meanmax import EmbeddingDecoderForGeneration
@@ -72,6 +72,10 @@ def test_the_pooling_of_stock_modules_is_remembered(embedder):
         described = describe_embedder(stock, "some/embedder")
         assert (described["pooling"], described["normalized"]) == (name, False)
         assert described["name"] == "some/embedder"
+    # Of modules after a Normalize the length is another.
+    for modules, normalized in (([Normalize()], True), ([Normalize(), Dense(32, 16)], False)):
+        stock = SentenceTransformer(modules=[transformer, Pooling(32), *modules], device="cpu")
+        assert describe_embedder(stock, "some/embedder")["normalized"] is normalized
 
 
 def test_a_prompt_is_put_before_each_text(embedder):

@@ -69,8 +69,9 @@ def describe_embedder(embedder: SentenceTransformer, name: str) -> dict[str, str
         **model_fingerprints(embedder),
         "prompt": prompt or None,
         "pooling": (modes[-1] if isinstance(modes[-1], str) else "+".join(modes[-1])) if modes else None,
-        "normalized": any(isinstance(module, Normalize) for module in embedder),
-        "dimension": int(embedder.get_embedding_dimension() or 0),
+        # What follows a Normalize changes the length again.
+        "normalized": isinstance(embedder[-1], Normalize),
+        "dimension": embedder.get_embedding_dimension(),
     }
 
 
