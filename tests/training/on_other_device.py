@@ -137,6 +137,20 @@ def test_a_run_and_its_resumption(make_arguments, changes, use):
         )
 
 
+def test_a_decoder_of_vectors(make_arguments, use, tmp_path):
+    embedder = save_checkpoint(make_model(), make_tokenizer(), tmp_path / "embedder", normalize="embedding")
+    curves = []
+    for device in ("cpu", str(DEVICE)):
+        use(device)
+        args = make_arguments(
+            device.replace(":", " "), objective="embedding_inversion", embedder=str(embedder), embedding_noise=0.1,
+            latent_length=2, max_steps=3, attention="eager", **NO_DROPOUT,
+        )  # fmt: skip
+        pretrain(args)
+        curves.append(losses(args.output_dir))
+    assert curves[1] == pytest.approx(curves[0], rel=1e-4)
+
+
 @pytest.mark.parametrize("name", [name for name in RUNS if name not in PADDED])
 def test_a_step_makes_the_host_wait_for_nothing(make_arguments, name, use, monkeypatch):
     use(DEVICE)

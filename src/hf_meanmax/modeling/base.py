@@ -100,9 +100,9 @@ class LatentPreTrainedModel(PreTrainedModel):
         model: PreTrainedModel,
         state_dict: dict[str, torch.Tensor] | None,
         checkpoint_files: list[str] | None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
+        *args: object,
+        **kwargs: object,
+    ) -> object:
         """As transformers does once it has found the files; matrices in int8 become float first."""
         if state_dict is None and checkpoint_files is not None:
             state_dict = restored_state_dict(checkpoint_files)

@@ -3,8 +3,6 @@
 The input of vec2text (Morris et al., EMNLP 2023) is such a map before a T5; here any autoregressive decoder follows.
 """
 
-from typing import Any
-
 import torch
 from torch import nn
 from transformers.configuration_utils import PreTrainedConfig
@@ -92,12 +90,13 @@ class EmbeddingDecoderForGeneration(LatentForConditionalDecoding):
     """
 
     config: EmbeddingDecoderConfig
+    encoder: EmbeddingMap
     main_input_name = "sentence_embedding"
     encoder_class = EmbeddingMap
     encoder_inputs = ("sentence_embedding",)
 
     def encode_latents(
-        self, *args: torch.Tensor | None, sentence_embedding: torch.Tensor | None = None, **kwargs: Any
+        self, *args: torch.Tensor | None, sentence_embedding: torch.Tensor | None = None, **kwargs: object
     ) -> torch.Tensor:
         """Z `(B, L, latent_width)` of vectors `(B, embedding_dim)`."""
         return self.read_by_decoder(self.encoder(sentence_embedding))

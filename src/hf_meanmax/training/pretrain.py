@@ -31,8 +31,8 @@ from hf_meanmax.hardware import (
 )
 from hf_meanmax.inference.embedder import describe_embedder, fit_standardization
 from hf_meanmax.modeling.configuration_base import LatentConfig
-from hf_meanmax.modeling.configuration_embedding_decoder import EmbeddingDecoderConfig
 from hf_meanmax.modeling.generation import LEAST_OF_EMBEDDING, decoding_bound
+from hf_meanmax.modeling.modeling_embedding_decoder import EmbeddingDecoderForGeneration
 from hf_meanmax.objectives import TrainingModel, Weights, build_objectives
 from hf_meanmax.objectives.decoder_inputs import feed_decoder
 from hf_meanmax.progress import progress_bar
@@ -206,9 +206,10 @@ class Run:
         # After the teacher, whose loading may draw numbers of its own.
         torch.manual_seed(args.seed)
         self.model = make_model(args, prepared, config, vectors, self.device, self.print)
-        if isinstance(config, EmbeddingDecoderConfig):
-            standardization: Any = self.model.encoder.standardization
-            fit_standardization(standardization, teacher_vectors["train"], config.normalize_embeddings)
+        if isinstance(self.model, EmbeddingDecoderForGeneration):
+            fit_standardization(
+                self.model.encoder.standardization, teacher_vectors["train"], self.model.config.normalize_embeddings
+            )
         trained = sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
         self.print(
             f"{type(self.model).__name__}: {sum(p.numel() for p in self.model.parameters()):,} parameters, "
@@ -297,9 +298,9 @@ class Run:
         noise = Noise(args.word_drop, args.word_swap, args.span_drop)
         compared: Json = {"noise": noise, "makes_views": args.has_views}
         vectors: dict[str, Json] = {name: {"teacher_vectors": found} for name, found in teacher_vectors.items()}
-        if isinstance(config, EmbeddingDecoderConfig):
-            scale: Any = self.model.encoder.standardization
-            noise_scale = args.embedding_noise * scale.scale.numpy() if args.embedding_noise else None
+        if isinstance(self.model, EmbeddingDecoderForGeneration):
+            scale = self.model.encoder.standardization.scale.cpu().numpy()
+            noise_scale = args.embedding_noise * scale if args.embedding_noise else None
             vectors = {name: {"vectors": found} for name, found in teacher_vectors.items()}
             vectors["train"]["noise_scale"] = noise_scale
             compared = {}
