@@ -172,6 +172,11 @@ def test_what_cannot_be_aligned(checkpoint, tmp_path):
             main([str(tmp_path / text), *options, "--to", str(checkpoint)])
     with pytest.raises(SystemExit, match="hf-meanmax align: No checkpoint folder"):
         main([str(tmp_path / "text.txt"), *options, "--to", "./none"])
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text("{}")
+    with pytest.raises(SystemExit, match=r"hf-meanmax align: .*name another folder"):
+        # Before the model, which is not there, is looked for.
+        main([str(tmp_path / "text.txt"), *options[:2], "--to", "./none", "--output", str(tmp_path / "mine")])
     for model, reason in (
         (make_model(full_class=CompoundAttentionForTranslation, architecture="attn"), "no fixed representation"),
         (make_model(decoder_type="none"), "gives vectors alone"),

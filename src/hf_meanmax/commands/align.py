@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 
-from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer, save_checkpoint
+from hf_meanmax.checkpoint.folder import check_free, load_checkpoint, load_target_tokenizer, save_checkpoint
 from hf_meanmax.data.corpus import open_corpus
 from hf_meanmax.evaluation.reconstruction import score_reconstructions
 from hf_meanmax.files import shared_name
@@ -39,6 +40,7 @@ class AlignOptions:
 @verb("align")
 def main(corpus_options: CorpusOptions, args: AlignOptions) -> None:
     """Write a decoder of an embedder's vectors without training: a linear map to the Z of an autoencoder."""
+    output = check_free(Path(args.output))
     device = process_state().device
     model, tokenizer = load_checkpoint(args.to)
     check_alignable(model)
@@ -58,5 +60,5 @@ def main(corpus_options: CorpusOptions, args: AlignOptions) -> None:
         scores = score_reconstructions(target_tokenizer, scored, tokens)
         report |= {"validation_bleu": scores.bleu, "validation_exact_match": scores.exact_match}
     settings = {"objective": "embedding_inversion", "embedder": shared_name(args.embedder), "to": shared_name(args.to)}
-    save_checkpoint(found.model, target_tokenizer, args.output, training_args={**settings, "results": report})
+    save_checkpoint(found.model, target_tokenizer, output, training_args={**settings, "results": report})
     print(json.dumps(report))

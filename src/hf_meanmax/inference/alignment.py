@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -93,7 +93,7 @@ def align(
         ImportError: scikit-learn is not installed.
     """
     check_alignable(model)
-    ridge = require("sklearn.linear_model").Ridge
+    require("sklearn.linear_model")
     texts = list(texts)
     held_out = list(texts[_FEWEST // 2 :: 10] if validation is None else validation)
     kept = texts if validation is not None else [text for row, text in enumerate(texts) if row % 10 != _FEWEST // 2]
@@ -104,29 +104,10 @@ def align(
     for part, what in ((kept, "texts"), (held_out, "held-out texts")):
         vectors = embed(embedder, part, batch_size, show_progress, what)
         pairs.append((vectors, encode_rows(model, tokenizer, part, show_progress)))
-    (vectors, targets), (held_out_vectors, held_out_targets) = pairs
+    held_out_vectors = pairs[1][0]
     decoder = make_decoder(model, described, held_out_vectors.shape[1])
-    encoder: Any = decoder.encoder
-    fit_standardization(encoder.standardization, vectors, decoder.config.normalize_embeddings)
-    scaled = unit_rows(vectors) if decoder.config.normalize_embeddings else vectors
-    inputs = encoder.standardization(torch.from_numpy(scaled).to(decoder.device)).cpu().numpy()
-    best, fit, state = np.inf, {}, {}
-    for strength in progress_bar(_STRENGTHS, desc="fit", disable=not show_progress, leave=False):
-        fitted = ridge(alpha=strength * len(inputs)).fit(inputs, targets)
-        _set_map(decoder, fitted.coef_, fitted.intercept_)
-        found = _map_rows(decoder, held_out_vectors)
-        error = float(np.square(found - held_out_targets).sum())
-        if error < best:
-            # What the mean of all texts would give, read as the decoder reads it.
-            mean = torch.from_numpy(targets.mean(axis=0)).view(1, decoder.config.num_latents, -1)
-            with torch.inference_mode():
-                mean_rows = scale_rows(mean.to(decoder.device), decoder.config, encoder.latent_scales)
-            spread = np.square(held_out_targets - mean_rows.flatten(1).cpu().numpy()).sum()
-            cosines = (unit_rows(found) * unit_rows(held_out_targets)).sum(axis=1)
-            fit = {"strength": strength, "explained_variance": 1 - error / spread, "cosine": float(cosines.mean())}
-            best, state = error, {key: value.clone() for key, value in encoder.map.state_dict().items()}
-    encoder.map.load_state_dict(state)
-    report = {"pairs": len(kept), "held_out": len(held_out), **{key: float(value) for key, value in fit.items()}}
+    fit = _fit_map(decoder, pairs[0], pairs[1], show_progress)
+    report = {"pairs": len(kept), "held_out": len(held_out), **fit}
     return Alignment(decoder, held_out, held_out_vectors, report)
 
 
@@ -154,12 +135,12 @@ def embed(
     show_progress: bool = False,
     what: str = "",
 ) -> np.ndarray:
-    """An embedder's vectors `(N, D)` of texts, float32.
+    """An embedder's vectors `(N, D)` of texts, of which there is one or more, float32.
 
     Raises:
         ValueError: a vector is not finite.
     """
-    parts = [np.zeros((0, int(embedder.get_embedding_dimension() or 0)), np.float32)]
+    parts = []
     with progress_bar(
         total=len(texts), desc=f"embed {what}".strip(), unit="text", disable=not show_progress, leave=False
     ) as bar:
@@ -224,6 +205,39 @@ def make_decoder(
     decoder.to(model.device)
     decoder.eval()
     return decoder
+
+
+def _fit_map(
+    decoder: EmbeddingDecoderForGeneration,
+    pairs: tuple[np.ndarray, np.ndarray],
+    held_out: tuple[np.ndarray, np.ndarray],
+    show_progress: bool,
+) -> dict[str, float]:
+    """Fits the decoder's map to pairs of vectors and of Z, with the strength that fits the held-out ones best; returns
+    the strength and how well it fits these."""
+    ridge = require("sklearn.linear_model").Ridge
+    vectors, targets = pairs
+    held_out_vectors, held_out_targets = held_out
+    encoder = decoder.encoder
+    fit_standardization(encoder.standardization, vectors, decoder.config.normalize_embeddings)
+    scaled = unit_rows(vectors) if decoder.config.normalize_embeddings else vectors
+    inputs = encoder.standardization(torch.from_numpy(scaled).to(decoder.device)).cpu().numpy()
+    best, strength, state = np.inf, 0.0, {}
+    for tried in progress_bar(_STRENGTHS, desc="fit", disable=not show_progress, leave=False):
+        fitted = ridge(alpha=tried * len(inputs)).fit(inputs, targets)
+        _set_map(decoder, fitted.coef_, fitted.intercept_)
+        error = float(np.square(_map_rows(decoder, held_out_vectors) - held_out_targets).sum())
+        if error < best:
+            best, strength = error, tried
+            state = {key: value.clone() for key, value in encoder.map.state_dict().items()}
+    encoder.map.load_state_dict(state)
+    # What the mean of all texts would give, read as the decoder reads it.
+    mean = torch.from_numpy(targets.mean(axis=0)).view(1, decoder.config.num_latents, -1)
+    with torch.inference_mode():
+        mean_rows = scale_rows(mean.to(decoder.device), decoder.config, encoder.latent_scales)
+    spread = float(np.square(held_out_targets - mean_rows.flatten(1).cpu().numpy()).sum())
+    cosines = (unit_rows(_map_rows(decoder, held_out_vectors)) * unit_rows(held_out_targets)).sum(axis=1)
+    return {"strength": strength, "explained_variance": 1 - best / spread, "cosine": float(cosines.mean())}
 
 
 @torch.no_grad()
