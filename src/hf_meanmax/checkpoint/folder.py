@@ -95,11 +95,8 @@ def save_checkpoint(
         FileExistsError: `folder` holds files with the names of a checkpoint's, and is no checkpoint of this package.
         OSError: no permission or no space left.
     """
-    if normalize not in NORMALIZATIONS:
-        raise ValueError(f'normalize is {normalize!r}; choose None (raw), "rows" or "embedding".')
     _check_model(model, tokenizer, target_tokenizer)
-    if normalize is not None:
-        require_text_encoder(model.config, f"normalize is {normalize!r}, but this model")
+    _check_normalization(normalize, model.config)
     args_text = None if training_args is None else json.dumps(training_args, indent=2, ensure_ascii=False) + "\n"
     folder = check_free(Path(folder))
     try:
@@ -109,8 +106,7 @@ def save_checkpoint(
             tokenizer.save_pretrained(partial)
             if target_tokenizer is not None:
                 target_tokenizer.save_pretrained(partial / TARGET_TOKENIZER)
-            if model.config.reads_text:
-                _write_sentence_transformer(partial, model.config, tokenizer, normalize)
+            _write_sentence_transformer(partial, model.config, tokenizer, normalize)
             if args_text is not None:
                 (partial / "training_args.json").write_text(args_text, encoding="utf-8")
     except SafetensorError as error:
@@ -121,9 +117,18 @@ def save_checkpoint(
 def _write_sentence_transformer(
     folder: Path, config: LatentConfig, tokenizer: PreTrainedTokenizerBase, normalize: str | None
 ) -> None:
+    if not config.reads_text:
+        return
     for name, content in sentence_transformer_files(config, tokenizer, normalize).items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _check_normalization(normalize: str | None, config: LatentConfig) -> None:
+    if normalize not in NORMALIZATIONS:
+        raise ValueError(f'normalize is {normalize!r}; choose None (raw), "rows" or "embedding".')
+    if normalize is not None:
+        require_text_encoder(config, f"normalize is {normalize!r}, but this model")
 
 
 def check_free(folder: Path) -> Path:

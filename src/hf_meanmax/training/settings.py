@@ -393,6 +393,15 @@ class PretrainArguments(RunArguments):
                 "are two. Use 'words'."
             )
         self._check_translation(config)
+        self._check_context(config)
+        if self.showcase and self.objective != "reconstruction":
+            raise ValueError(
+                f"`showcase` prints reconstructions, and a model with `objective` {self.objective!r} makes none. Use "
+                "`--showcase false`."
+            )
+
+    def _check_context(self, config: LatentConfig) -> None:
+        """A second decoder has a weight and stands beside reconstruction, and the order of sentences is whole."""
         if (self.context_weight > 0) != (config.context_channels is not None):
             raise ValueError(
                 f"`context_weight` is {self.context_weight} and `context_channels` {config.context_channels}: the "
@@ -407,11 +416,6 @@ class PretrainArguments(RunArguments):
             raise ValueError(
                 f"`long_lines` is {self.long_lines!r} and `max_unknown_rate` {self.max_unknown_rate}; with `objective` "
                 f"{self.objective!r} every line is kept, as context. Leave them out."
-            )
-        if self.showcase and self.objective != "reconstruction":
-            raise ValueError(
-                f"`showcase` prints reconstructions, and a model with `objective` {self.objective!r} makes none. Use "
-                "`--showcase false`."
             )
 
     def _check_inversion(self, config: LatentConfig) -> None:
