@@ -7,13 +7,20 @@ import sys
 import traceback
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hf_meanmax.files import Json
 
 from . import panels
 from .model import MOST_MEGABYTES, MOST_TEXTS, NO_DECODER, NO_ROWS, Corpus, DemoModel
 
 if TYPE_CHECKING:
     from gradio import Blocks
+    from gradio.components import Component
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+# A corpus and the file that it was read from.
+_Known = tuple[str | None, Corpus]
 
 _SENTENCES = (
     "The old man sat by the fire.",
@@ -80,7 +87,7 @@ def launch(model: str, host: str = "127.0.0.1", port: int | None = None, trust_r
     page.queue(max_size=20).launch(**launch_settings(), server_name=host, server_port=port)
 
 
-def launch_settings() -> dict[str, Any]:
+def launch_settings() -> Json:
     """Arguments of `launch`: fonts of the reader's own machine, a limit on uploads, no tracebacks in the page."""
     from starlette.middleware import Middleware
 
@@ -101,11 +108,11 @@ def launch_settings() -> dict[str, Any]:
 class _OwnMachineAlone:
     """Has the browser load everything from this server."""
 
-    def __init__(self, app: Callable[..., Any]) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
-    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        async def send_with_policy(message: dict[str, Any]) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_policy(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], (b"content-security-policy", _POLICY.encode())]
             await send(message)
@@ -121,7 +128,7 @@ def _name_of(model: DemoModel) -> str:
 def shown(run: Callable[..., str]) -> Callable[..., str]:
     """A handler of the page: what goes wrong becomes a message in its place."""
 
-    def handler(*args: Any) -> str:
+    def handler(*args: object) -> str:
         try:
             return run(*args)
         except (ValueError, OSError, ImportError) as error:
@@ -133,7 +140,9 @@ def shown(run: Callable[..., str]) -> Callable[..., str]:
     return handler
 
 
-def _output(gr: ModuleType, run: Callable[..., str], inputs: list[Any], label: str, also: Any = None) -> None:
+def _output(
+    gr: ModuleType, run: Callable[..., str], inputs: list[Component], label: str, also: Component | None = None
+) -> None:
     """A button and what it shows, which the text fields' Enter key asks for as well."""
     button = gr.Button(label, variant="primary")
     output = gr.HTML()
@@ -197,19 +206,14 @@ def _search_tab(gr: ModuleType, model: DemoModel) -> None:
     # The last file's vectors, of each visitor apart.
     kept = gr.State(None)
 
-    def run(query: str, path: str | None, count: float, known: tuple[str | None, Corpus] | None) -> tuple[str, Any]:
-        if known is None or known[0] != path:
-            known = path, model.read_corpus(path)
-        return panels.search_panel(known[1], model.search(known[1], query, int(count))), known
-
-    def handler(query: str, path: str | None, count: float, known: Any) -> tuple[str, Any]:
-        found: list[Any] = [known]
-
+    def handler(query: str, path: str | None, count: float, known: _Known | None) -> tuple[str, _Known | None]:
         def searched() -> str:
-            content, found[0] = run(query, path, count, known)
-            return content
+            nonlocal known
+            if known is None or known[0] != path:
+                known = path, model.read_corpus(path)
+            return panels.search_panel(known[1], model.search(known[1], query, int(count)))
 
-        return shown(searched)(), found[0]
+        return shown(searched)(), known
 
     button = gr.Button("Search", variant="primary")
     output = gr.HTML()
