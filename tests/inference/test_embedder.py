@@ -35,8 +35,8 @@ def embedder(tmp_path_factory) -> Path:
     return save_checkpoint(model, make_tokenizer(), tmp_path_factory.mktemp("e") / "embedder", normalize="embedding")
 
 
-def make_decoder(embedder: Path, folder: Path, **changes: object) -> Path:
-    described = describe_embedder(load_embedder(str(embedder), device="cpu"), str(embedder))
+def make_decoder(embedder: Path, folder: Path, prompt: str = "", **changes: object) -> Path:
+    described = describe_embedder(load_embedder(str(embedder), prompt, "cpu"), str(embedder))
     settings = {"embedding_dim": described["dimension"], "embedder": described, "normalize_embeddings": True, **changes}
     model = make_model(full_class=EmbeddingDecoderForGeneration, latent_length=3, **settings)
     return save_checkpoint(model, make_tokenizer(), folder)
@@ -113,6 +113,14 @@ def test_the_card_names_the_embedder(decoder, tmp_path):
     assert 'SentenceTransformer("embedder")' in card
     assert "AutoModel.from_pretrained" not in card
     assert "Privacy" in card
+    assert "prompt=" not in card
+
+
+def test_the_card_gives_the_prompt(embedder, tmp_path):
+    folder = make_decoder(embedder, tmp_path / "decoder", 'a "query": ')
+    card = write_model_card(folder, "me/decoder", path=tmp_path / "README.md").read_text()
+    line = next(line for line in card.splitlines() if line.startswith("vectors = embedder.encode("))
+    assert eval(line.split("prompt=")[1].removesuffix(")")) == 'a "query": '
 
 
 def test_vectors_of_files_and_folders_are_decoded(embedder, decoder, tmp_path, capsys):

@@ -147,6 +147,7 @@ def _use_of(config: LatentConfig, args: Json) -> Json:
         "whole": "autoencoder" if reconstructs else "translator" if translates else "predictor",
         "output_tokenizer": "target_tokenizer" if config.separate_vocabularies else "tokenizer",
         "embedder": None if config.reads_text else getattr(config, "embedder_name", ""),
+        "prompt": None if config.reads_text else (getattr(config, "embedder", None) or {}).get("prompt"),
         "reads_pairs": config.pair_combination is not None,
         "labels": ", ".join(f"`{label}`" for _, label in sorted(config.id2label.items())),
         "remote_code": remote_code,
