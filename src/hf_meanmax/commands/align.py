@@ -31,7 +31,7 @@ class AlignOptions:
     output: str = option("folder of the new checkpoint")
     embedder_prompt: str = option("text put before each text that the embedder reads", "")
     validation: str | None = option("held-out texts; by default every tenth of the corpus", None)
-    limit: int | None = count("most texts that are read; by default all", None)
+    limit: int = count("most texts that are read", 50_000)
     score_texts: int = option("held-out texts that are decoded and scored (0: none)", 500, at_least=0)
     batch_size: int = count("texts of one forward pass", 64)
     trust_remote_code: bool = option("run code that comes with the embedder", False)
