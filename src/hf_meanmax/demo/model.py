@@ -103,7 +103,6 @@ class DemoModel:
         if not is_own_checkpoint(path):
             return
         config = check_checkpoint(path, encoder_alone=True)
-        self.encoder, self.tokenizer = self._load_encoder(path)
         is_classifier = full_auto_class(config) == "AutoModelForSequenceClassification"
         is_alone = config.auto_class_names.get((config.architectures or [""])[0]) == "AutoModel"
         if config.has_decoder and not is_classifier and not is_alone:
@@ -111,6 +110,8 @@ class DemoModel:
             self.model = model.to(self.embedder.device)
             self.encoder = self.model.encoder
             self.target_tokenizer = load_target_tokenizer(path, config, self.tokenizer)
+        else:
+            self.encoder, self.tokenizer = self._load_encoder(path)
 
     def _load_encoder(self, path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         from transformers import AutoModel, AutoTokenizer
