@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -155,23 +156,18 @@ def audit(
     result["controls"] = {name: _scores(cut(found), references) for name, found in hypotheses.items()}
     known = set(corpus)
     result["texts_in_corpus"] = sum(text in known for text in texts) if known else None
-    result["defences"], result["pairs"] = (
-        [],
-        None if pairs is None else {"name": pairs.name, "number": len(pairs.first)},
-    )
+    result["pairs"] = None if pairs is None else {"name": pairs.name, "number": len(pairs.first)}
+    result["defences"] = []
     if settings.defence_texts:
         result["defences_fitted_on"] = "texts" if pool is None else "corpus"
         defences = make_defences(
             vectors if pool is None else pool, settings.noise_levels, settings.kept_shares, settings.seed
         )
         rows = np.sort(np.random.default_rng(settings.seed).permutation(len(texts))[: settings.defence_texts])
-        kept = references.select(rows.tolist())
-        embedded = None if embed is None or pairs is None else _embed_pairs(embed, pairs)
-        for defence in defences:
-            row = _try_defence(defence, decode, vectors[rows], cut, kept)
-            if embedded is not None and pairs is not None:
-                row["spearman"] = _similarity(defence, embedded, pairs.scores)
-            result["defences"].append(row)
+        attack = partial(
+            _try_defence, decode=decode, vectors=vectors[rows], cut=cut, references=references.select(rows.tolist())
+        )
+        result["defences"] = _score_defences(defences, attack, embed, pairs)
     f1 = [token_f1(a, b) for a, b in zip(said, references.words, strict=True)]
     result["examples"] = pick_examples(texts, decoded, f1, settings.examples)
     result["warnings"] = _warnings(result["decoder"], result["controls"])
@@ -242,6 +238,16 @@ def _warnings(decoder: Json, controls: dict[str, Json]) -> list[str]:
             "this decoder does."
         )
     return found
+
+
+def _score_defences(
+    defences: Sequence[Defence], attack: Callable[[Defence], Json], embed: Embed | None, pairs: ScoredPairs | None
+) -> list[Json]:
+    """What is recovered behind each defence and, with pairs, what it leaves of similarity."""
+    if embed is None or pairs is None:
+        return [attack(defence) for defence in defences]
+    embedded = _embed_pairs(embed, pairs)
+    return [{**attack(defence), "spearman": _similarity(defence, embedded, pairs.scores)} for defence in defences]
 
 
 def _try_defence(defence: Defence, decode: Decode, vectors: np.ndarray, cut: Cut, references: References) -> Json:

@@ -1,4 +1,4 @@
-"""The models that come with the package. Each is a checkpoint folder beside this file; what is told of it is read from
+"""The models that come with the package. Each is a checkpoint folder beside this file; its description is read from
 its card. Nothing here imports torch."""
 
 from __future__ import annotations
