@@ -20,7 +20,12 @@ from hf_meanmax.training.pretrain import pretrain
 from hf_meanmax.training.recipes import arguments_from_settings, parse_command_line
 from hf_meanmax.training.teacher import load_teacher, prepare_teacher
 from tiny_model import make_model, make_tokenizer
-from training.test_pretrain import Killed, comparable, interrupt, kill, records, same, weights
+from training.test_pretrain import (
+    check_that_a_kill_changes_nothing,
+    records,
+    same,
+    weights,
+)
 
 LATENTS = {"latent_length": 2, "max_steps": 12}
 
@@ -85,14 +90,7 @@ def test_a_killed_run_goes_on_to_the_last_bit(make_inversion, monkeypatch, noise
         "embedding_noise": noise,
     }  # fmt: skip
     whole, killed = make_inversion("whole", **options), make_inversion("killed", **options)
-    pretrain(whole)
-    with monkeypatch.context() as patch:
-        interrupt(patch, 3, kill)
-        with pytest.raises(Killed):
-            pretrain(killed)
-    pretrain(killed)
-    assert comparable(killed.output_dir) == comparable(whole.output_dir)
-    assert same(weights(killed.output_dir), weights(whole.output_dir))
+    check_that_a_kill_changes_nothing(whole, killed, monkeypatch)
 
 
 def test_noise_changes_the_run(make_inversion):

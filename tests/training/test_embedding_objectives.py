@@ -17,7 +17,11 @@ from hf_meanmax.training.preparation import prepare
 from hf_meanmax.training.pretrain import pretrain
 from hf_meanmax.training.teacher import TeacherVectors, load_teacher, prepare_teacher
 from tiny_model import make_model, make_tokenizer
-from training.test_pretrain import Killed, comparable, interrupt, kill, records, same, weights
+from training.test_pretrain import (
+    Killed,
+    check_that_a_kill_changes_nothing,
+    records,
+)
 
 ROWS = {"weighted_mean_row": True, "latent_normalization": "rows", "latent_scales": True}
 STATIC = {"encoder_type": "none", "pooling": "weighted_mean", "latent_size": 8}
@@ -73,14 +77,7 @@ def test_a_killed_run_goes_on_to_the_last_bit(make_arguments, teacher, monkeypat
         "checkpoint_steps": 2, "log_steps": 3, "gradient_accumulation_steps": 2,
     }  # fmt: skip
     whole, killed = make_arguments("whole", **options), make_arguments("killed", **options)
-    pretrain(whole)
-    with monkeypatch.context() as patch:
-        interrupt(patch, 3, kill)
-        with pytest.raises(Killed):
-            pretrain(killed)
-    pretrain(killed)
-    assert comparable(killed.output_dir) == comparable(whole.output_dir)
-    assert same(weights(killed.output_dir), weights(whole.output_dir))
+    check_that_a_kill_changes_nothing(whole, killed, monkeypatch)
 
 
 def test_killed_teacher_vectors_are_continued_and_belong_to_their_texts(make_arguments, teacher, monkeypatch, tmp_path):

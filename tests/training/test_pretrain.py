@@ -776,6 +776,18 @@ def comparable(folder: str | Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in record.items() if key not in speed} for record in records(folder)]
 
 
+def check_that_a_kill_changes_nothing(whole: Any, killed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trains twice, the second time with a kill at step 3 and the same command again: logs and weights are equal."""
+    pretrain(whole)
+    with monkeypatch.context() as patch:
+        interrupt(patch, 3, kill)
+        with pytest.raises(Killed):
+            pretrain(killed)
+    pretrain(killed)
+    assert comparable(killed.output_dir) == comparable(whole.output_dir)
+    assert same(weights(killed.output_dir), weights(whole.output_dir))
+
+
 def test_the_clocks_of_all_starts_are_added(make_arguments):
     run = built(make_arguments(**HARD))
     run.state.update(seconds=100.0, cpu_seconds=70.0)
@@ -808,14 +820,7 @@ def test_a_killed_run_goes_on_to_the_last_bit(make_arguments, monkeypatch, unint
 def test_a_killed_recurrent_run_goes_on_to_the_last_bit(make_arguments, monkeypatch):
     options = {**HARD, **GATED_RAE, "max_steps": 5, "checkpoint_steps": 2, "log_steps": 1}
     whole, killed = make_arguments("whole", **options), make_arguments("killed", **options)
-    pretrain(whole)
-    with monkeypatch.context() as patch:
-        interrupt(patch, 3, kill)
-        with pytest.raises(Killed):
-            pretrain(killed)
-    pretrain(killed)
-    assert comparable(killed.output_dir) == comparable(whole.output_dir)
-    assert same(weights(killed.output_dir), weights(whole.output_dir))
+    check_that_a_kill_changes_nothing(whole, killed, monkeypatch)
 
 
 def test_sigterm_saves_and_the_same_command_goes_on(make_arguments, monkeypatch, uninterrupted, capsys):
