@@ -16,7 +16,7 @@ from .model import MOST_MEGABYTES, MOST_TEXTS, NO_DECODER, NO_ROWS, Corpus, Demo
 
 if TYPE_CHECKING:
     from gradio import Blocks
-    from gradio.components import Component
+    from gradio.components import Component, Textbox
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 # A corpus and the file that it was read from.
@@ -141,7 +141,7 @@ def shown(run: Callable[..., str]) -> Callable[..., str]:
 
 
 def _output(
-    gr: ModuleType, run: Callable[..., str], inputs: list[Component], label: str, also: Component | None = None
+    gr: ModuleType, run: Callable[..., str], inputs: list[Component], label: str, also: Textbox | None = None
 ) -> None:
     """A button and what it shows, which the text fields' Enter key asks for as well."""
     button = gr.Button(label, variant="primary")
