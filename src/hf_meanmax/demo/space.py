@@ -87,15 +87,15 @@ def push_space(
     """Pushes the page of a model to the Hub as a Space, in one commit.
 
     Args:
-        model: as in [`write_space`], or a folder that it has written, whose page is sent as it is.
+        model: as in `write_space`, or a folder that it has written, whose page is sent as it is.
         repo_id: `USER/NAME` of the Space, which is made if need be.
-        private, token, revision, exist_ok: as in [`~hf_meanmax.checkpoint.hub.push`].
+        private, token, revision, exist_ok: as in [`push`][hf_meanmax.checkpoint.hub.push].
 
     Returns:
         The address of the commit.
 
     Raises:
-        FileNotFoundError, ValueError, HubError: as in [`~hf_meanmax.checkpoint.hub.push`].
+        FileNotFoundError, ValueError, HubError: as in [`push`][hf_meanmax.checkpoint.hub.push].
     """
     is_space = _is_space(Path(model))
     if not is_space and (Path(model).exists() or is_missing_folder(model)):
