@@ -46,7 +46,7 @@ def decode_embeddings(
     Args:
         model: an autoencoder, or a decoder of another embedder's vectors.
         tokenizer: the tokenizer of what it says.
-        sources: files, or folders of `encode` (see [`read_embeddings`]).
+        sources: files, or folders of `encode` (see `read_embeddings`).
         batch_size: embeddings decoded at a time.
         name: the tensor or column that holds the embeddings.
         corrector: what chooses among candidates; by default the likeliest text is taken.

@@ -35,7 +35,7 @@ def read_embeddings(
     """Streams embeddings back, `(rows <= batch_size, dimension)` float arrays, in order.
 
     Args:
-        sources: .npy, .safetensors or .parquet files, or folders that [`encode_corpus`] has written.
+        sources: .npy, .safetensors or .parquet files, or folders that `encode_corpus` has written.
         batch_size: most rows given at a time; arrays do not cross files.
         name: the tensor or column that holds the embeddings; by default `embeddings`, or the only one there is.
         dequantize: turn an int8 encoding back to float32, half a step of its ranges off at most. Without it, it is an

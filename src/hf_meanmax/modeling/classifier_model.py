@@ -17,7 +17,7 @@ from .outputs import LatentClassifierOutput
 class LatentForSequenceClassification(LatentPreTrainedModel):
     """An encoder with a supervised head, over one text or, with `config.pair_combination`, over two.
 
-    The labels are those of [`~transformers.AutoModelForSequenceClassification`]: classes, several of them at once, or
+    The labels are those of `AutoModelForSequenceClassification`: classes, several of them at once, or
     numbers, as `config.problem_type` says or `num_labels` and the labels' type tell. With `config.attention_penalty`
     the loss has the penalty on the weights of `inner_attention`, which is also reported apart.
 

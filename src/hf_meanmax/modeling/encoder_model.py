@@ -51,7 +51,7 @@ class LatentEncoderModel(LatentPreTrainedModel):
         so at its first text.
 
         Training, loading weights, `to()` and a forward pass with gradients drop them. Call it again, or
-        [`drop_word_projections`], after changing a weight in another way. An encoder without self-attention, or with a
+        [`drop_word_projections`][], after changing a weight otherwise. An encoder without self-attention, or with a
         table of more than 256 MiB, has none.
         """
         self.drop_word_projections()
@@ -61,7 +61,7 @@ class LatentEncoderModel(LatentPreTrainedModel):
                 self.word_projections.fill(self.embeddings, attention)
 
     def drop_word_projections(self) -> None:
-        """Forgets what [`cache_word_projections`] has computed."""
+        """Forgets what [`cache_word_projections`][] has computed."""
         if self.word_projections is not None and self.word_projections.table is not None:
             self.word_projections = WordProjections()
 

@@ -169,7 +169,7 @@ class LatentGenerationMixin(GenerationMixin):
         sentence_embedding: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> GenerateOutput | torch.Tensor:
-        """[`~transformers.GenerationMixin.generate`], from text or from sentence embeddings alone.
+        """The `generate` of transformers, from text or from sentence embeddings alone.
 
         A bound of the caller's wins: `max_new_tokens` or `max_length`, as an argument or in a `generation_config`.
         Without one, a text is decoded to at most 1.5 times its own tokens (Zhang, Wu, Li and Zhang, section 5.2; at
@@ -183,7 +183,7 @@ class LatentGenerationMixin(GenerationMixin):
 
         Raises:
             ValueError: if both text and embeddings are given, if a vector cannot be decoded
-                ([`latents_from_embedding`]), or if the decoder is not autoregressive.
+                ([`latents_from_embedding`][]), or if the decoder is not autoregressive.
         """
         if not self.config.has_decoder:
             raise ValueError(NO_DECODER)
@@ -272,8 +272,8 @@ class LatentGenerationMixin(GenerationMixin):
 
         Raises:
             ValueError: if not exactly one of text and embeddings is given, if a vector cannot be decoded
-                ([`latents_from_embedding`]), if `top_k` is not between 1 and the vocabulary size, or if the decoder is
-                autoregressive.
+                ([`latents_from_embedding`][]), if `top_k` is not between 1 and the vocabulary size, or if the decoder
+                is autoregressive.
         """
         if not self.config.has_decoder:
             raise ValueError(NO_DECODER)

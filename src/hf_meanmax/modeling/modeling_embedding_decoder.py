@@ -124,9 +124,9 @@ class EmbeddingDecoderForGeneration(LatentForConditionalDecoding):
         Args:
             sentence_embedding: `(B, embedding_dim)`, or give `encoder_outputs`.
             labels: `(B, T)` target ids, -100 where there is none.
-            encoder_outputs: as [`LatentForConditionalDecoding.forward`] takes it.
+            encoder_outputs: as `LatentForConditionalDecoding.forward` takes it.
             kwargs: `attention_mask` `(B, T)` of the labels, 0 for padding on either side, and what
-                [`LatentForConditionalDecoding.forward`] takes.
+                `LatentForConditionalDecoding.forward` takes.
 
         Raises:
             ValueError: there is nothing to decode.
