@@ -256,8 +256,10 @@ def _open_npy(path: Path, kind: str) -> np.ndarray:
 
 def _read_npy(path: Path, batch_size: int, name: str | None, kind: str) -> Iterator[np.ndarray]:
     array = _open_npy(path, kind)
+    # Bytes in the order of this machine, row after row, whatever those of the file are.
+    dtype = array.dtype.newbyteorder("=")
     for start in range(0, len(array), batch_size):
-        yield np.array(array[start : start + batch_size])
+        yield np.array(array[start : start + batch_size], dtype=dtype, order="C")
 
 
 def _read_safetensors(path: Path, batch_size: int, name: str | None, kind: str) -> Iterator[np.ndarray]:

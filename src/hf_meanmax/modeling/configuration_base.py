@@ -4,12 +4,14 @@ import copy
 import dataclasses
 import difflib
 import math
-from typing import ClassVar, Literal
+from collections.abc import Iterable
+from typing import Any, ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
 from transformers import GenerationConfig
 from transformers.configuration_utils import PreTrainedConfig
+from transformers.utils import logging
 
 from .configuration_checks import (
     DECODERS_WITH_CHANNELS,
@@ -20,6 +22,8 @@ from .configuration_checks import (
     check_parts,
     check_weighted_mean,
 )
+
+logger = logging.get_logger(__name__)
 
 # Of the length of a text: no text is this long.
 NO_LIMIT = 2**31 - 1
@@ -36,6 +40,8 @@ _TRANSFORMERS_KEYWORDS = {
     "name_or_path",
     "num_labels",
     "output_attentions",
+    "quantization_config",
+    "tokenizer_class",
     "torch_dtype",
     "trust_remote_code",
 }
@@ -290,14 +296,39 @@ class LatentConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     def _refuse_unknown_keywords(self, kwargs: dict[str, object]) -> None:
-        fields = {field.name for field in dataclasses.fields(self)}
+        for name in self._unknown_names(kwargs):
+            fields = sorted(field.name for field in dataclasses.fields(self))
+            raise TypeError(f"{self._no_setting(name)} Known: {fields}.")
+
+    @classmethod
+    def _unknown_names(cls, names: Iterable[str]) -> list[str]:
+        """Which names are neither fields nor what transformers itself passes."""
+        fields = {field.name for field in dataclasses.fields(cls)}
         allowed = fields | _TRANSFORMERS_KEYWORDS | set(GenerationConfig._get_default_generation_params())
-        for name in kwargs:
-            if name in allowed or name.startswith("_"):
-                continue
-            nearest = difflib.get_close_matches(name, fields, n=1)
-            hint = f" Did you mean `{nearest[0]}`?" if nearest else ""
-            raise TypeError(f"{type(self).__name__} has no setting named `{name}`.{hint} Known: {sorted(fields)}.")
+        return [name for name in names if name not in allowed and not name.startswith("_")]
+
+    @classmethod
+    def _no_setting(cls, name: str) -> str:
+        nearest = difflib.get_close_matches(name, [field.name for field in dataclasses.fields(cls)], n=1)
+        hint = f" Did you mean `{nearest[0]}`?" if nearest else ""
+        return f"{cls.__name__} has no setting named `{name}`.{hint}"
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """[`~transformers.PreTrainedConfig.from_dict`]; what a saved configuration holds beside the fields (a note, a
+        setting of another version) is kept as an attribute, with a warning."""
+        unknown = cls._unknown_names(config_dict)
+        loaded = super().from_dict({name: config_dict[name] for name in config_dict if name not in unknown}, **kwargs)
+        config = loaded[0] if isinstance(loaded, tuple) else loaded
+        for name in unknown:
+            # A property is computed of the fields.
+            if not hasattr(config, name):
+                setattr(config, name, config_dict[name])
+        if unknown:
+            logger.warning(
+                f"{' '.join(map(cls._no_setting, unknown))} What was saved under it is kept; nothing reads it."
+            )
+        return loaded
 
     @property
     def auto_class_names(self) -> dict[str, str]:
