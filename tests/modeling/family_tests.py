@@ -947,17 +947,17 @@ class FamilyTests:
         text = text_of(self.make_batch(side="left"))
         embedding = model.encoder(**text).pooler_output
         rows = (model.config.num_latents, model.config.latent_width)
+        sources = (
+            text,
+            {"sentence_embedding": embedding},
+            {"inputs": text["input_ids"], "attention_mask": text["attention_mask"]},
+        )
+        # Each is the vector by the time that a strategy begins.
+        forms = (embedding.view(-1, *rows), embedding.numpy(force=True), list(embedding), embedding.double())
+        of_forms = tuple({"sentence_embedding": form} for form in forms)
         for strategy in ({}, {"num_beams": 2, "num_return_sequences": 2}, {"do_sample": True, "top_k": 5}):
             said = []
-            for source in (
-                text,
-                {"sentence_embedding": embedding},
-                {"sentence_embedding": embedding.view(-1, *rows)},
-                {"sentence_embedding": embedding.numpy(force=True)},
-                {"sentence_embedding": list(embedding)},
-                {"sentence_embedding": embedding.double()},
-                {"inputs": text["input_ids"], "attention_mask": text["attention_mask"]},
-            ):
+            for source in sources if strategy else sources + of_forms:
                 torch.manual_seed(3)
                 said.append(model.generate(**source, **strategy, max_new_tokens=6))
             assert all(torch.equal(said[0], other) for other in said[1:]), strategy
@@ -1014,16 +1014,14 @@ class FamilyTests:
         assert model.generate(**empty).shape == (1, 17)
 
     @pytest.mark.parametrize("ends", [True, False], ids=["ends", "endless"])
-    @pytest.mark.parametrize("side", ["left", "right"])
-    def test_a_text_is_decoded_as_alone(self, side, ends):
+    def test_a_text_is_decoded_as_alone(self, ends):
         """Whatever longer texts share its batch, each ends by itself or at its own bound, and padding follows."""
         model = self.saying(dtype=torch.float64)
         with torch.no_grad():
             model.lm_head.bias[END] += self.family.end_bias if ends else -1e4
             model.lm_head.bias[PAD] = -1e4
         sentences = [[4 + (number * i) % 30 for i in range(length - 1)] + [END] for number, length in LENGTHS.items()]
-        text = text_of(self.make_batch(sentences, side=side))
-        lengths = set()
+        lengths = {"left": set(), "right": set()}
         for strategy in (
             {},
             {"num_beams": 3},
@@ -1031,21 +1029,26 @@ class FamilyTests:
             {"num_beams": 2, "early_stopping": "never", "use_cache": False},
             {"do_sample": True, "num_return_sequences": 3},
         ):
-            rows = strategy.get("num_return_sequences", 1)
-            said = model.generate(**text, **strategy, return_dict_in_generate=True).sequences
-            for number, sentence in enumerate(sentences):
-                own = said[number * rows : (number + 1) * rows]
-                bound = max(16, math.ceil(1.5 * len(sentence)))
-                for row in own[:, 1:].tolist():
-                    length = row.index(END) + 1 if END in row else bound
-                    assert length <= bound
-                    assert PAD not in row[:length]
-                    assert set(row[length:]) <= {PAD}, strategy
-                    lengths.add(length)
-                if "do_sample" not in strategy:
-                    alone = model.generate(input_ids=torch.tensor([sentence]), **strategy)
-                    assert torch.equal(own[:, : alone.shape[1]], alone), strategy
-        assert lengths == {16, 18, 23, 36} if not ends else len(lengths) > 4
+            alone = []
+            if "do_sample" not in strategy:
+                alone = [model.generate(input_ids=torch.tensor([sentence]), **strategy) for sentence in sentences]
+            for side in ("left", "right"):
+                text = text_of(self.make_batch(sentences, side=side))
+                said = model.generate(**text, **strategy, return_dict_in_generate=True).sequences
+                rows = strategy.get("num_return_sequences", 1)
+                for number, sentence in enumerate(sentences):
+                    own = said[number * rows : (number + 1) * rows]
+                    bound = max(16, math.ceil(1.5 * len(sentence)))
+                    for row in own[:, 1:].tolist():
+                        length = row.index(END) + 1 if END in row else bound
+                        assert length <= bound
+                        assert PAD not in row[:length]
+                        assert set(row[length:]) <= {PAD}, strategy
+                        lengths[side].add(length)
+                    if alone:
+                        assert torch.equal(own[:, : alone[number].shape[1]], alone[number]), (strategy, side)
+        for found in lengths.values():
+            assert found == {16, 18, 23, 36} if not ends else len(found) > 4
 
     def generation(self, **settings):
         from transformers import GenerationConfig
