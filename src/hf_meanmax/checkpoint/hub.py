@@ -57,15 +57,11 @@ def push(
         HubError: no token, no permission, the Hub cannot be reached, or the repository holds files already or is public
             against `private`.
     """
-    from huggingface_hub import HfApi, get_token
+    from huggingface_hub import HfApi
 
     folder = Path(folder)
-    check_checkpoint(folder)
-    if "/" not in repo_id:
-        raise ValueError(f"The repository is {repo_id!r}; give its owner too, USER/{repo_id}.")
+    check_push(folder, repo_id, token)
     _put_card(folder, repo_id, card)
-    if token is None and get_token() is None:
-        raise HubError("There is no token for the Hub: run `hf auth login`, or set HF_TOKEN.")
     names = [entry for entry in folder.iterdir() if is_owned(entry.name, CHECKPOINT_FILES)]
     patterns = ["README.md", *(f"{entry.name}/*" if entry.is_dir() else entry.name for entry in names)]
 
@@ -83,6 +79,21 @@ def push(
             commit_message="Push a checkpoint of hf_meanmax",
         )
     return commit.commit_url
+
+
+def check_push(folder: str | os.PathLike[str], repo_id: str, token: str | None = None) -> None:
+    """Checks what can be known without the Hub, before anything is written: the folder, the name and the token.
+
+    Raises:
+        FileNotFoundError, ValueError, HubError: as [`push`].
+    """
+    from huggingface_hub import get_token
+
+    check_checkpoint(folder)
+    if "/" not in repo_id:
+        raise ValueError(f"The repository is {repo_id!r}; give its owner too, USER/{repo_id}.")
+    if token is None and get_token() is None:
+        raise HubError("There is no token for the Hub: run `hf auth login`, or set HF_TOKEN.")
 
 
 def _make_repository(api: HfApi, repo_id: str, private: bool | None, revision: str | None, exist_ok: bool) -> None:

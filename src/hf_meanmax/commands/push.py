@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hf_meanmax.checkpoint.card import CardDescription, write_model_card
-from hf_meanmax.checkpoint.hub import keep_former_card, push
+from hf_meanmax.checkpoint.hub import check_push, keep_former_card, push
 
-from .options import OptionParser, one_line_errors, option, positional
+from .options import OptionParser, one_line_errors, option, positional, written
 
 
 @dataclass
@@ -24,7 +24,7 @@ class PushOptions:
 
     folder: str = positional("a checkpoint folder")
     repo_id: str = positional("USER/NAME on the Hub")
-    card_only: str | None = option("write the model card to this file and push nothing", None)
+    card_only: str | None = written("write the model card to this file and push nothing", None)
     card: str | None = option("a card to push instead of a generated one", None)
     results: str | None = option("scores for the card: a results.json, or any JSON", None)
     data: str | None = option("what the model was trained on, in words, for the card", None)
@@ -49,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if args.card_only is not None:
             print(write_model_card(args.folder, args.repo_id, description, path=args.card_only, results=results))
             return
+        check_push(args.folder, args.repo_id)
         readme = Path(args.folder) / "README.md"
         if args.card is None and readme.is_file() and not (results or args.data):
             print(f"{readme} is pushed as it is; remove it to have a card written.", file=sys.stderr)
