@@ -43,7 +43,7 @@ _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 # Regular expressions of tokenizers give up on a word of some million letters; no word has so many.
 _LONGEST_WORD = 100_000
-_LONG_WORD = re.compile(rf"(\S{{{_LONGEST_WORD}}})(?=\S)")
+_WORD = re.compile(r"\S+")
 
 
 def readable(text: str) -> str:
@@ -55,7 +55,12 @@ def readable(text: str) -> str:
         except UnicodeEncodeError:
             warnings.warn("Lone surrogates in a text are read as U+FFFD.", stacklevel=3)
             text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return _LONG_WORD.sub(r"\1 ", text) if len(text) > _LONGEST_WORD else text
+    return _WORD.sub(_torn, text) if len(text) > _LONGEST_WORD else text
+
+
+def _torn(word: re.Match[str]) -> str:
+    found = word.group()
+    return " ".join(found[start : start + _LONGEST_WORD] for start in range(0, len(found), _LONGEST_WORD))
 
 
 class Corpus:

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -50,7 +50,7 @@ from .embedding_files import (
     write_manifest,
     write_shard,
 )
-from .long_texts import encode_in_parts, has_long
+from .long_texts import encode_in_parts, has_long, latent_config
 
 if TYPE_CHECKING:
     from accelerate import PartialState
@@ -339,7 +339,8 @@ def _with_long_texts(
     model: SentenceTransformer, texts: list[str], in_parts: np.ndarray, batch_size: int, truncate_dim: int | None
 ) -> np.ndarray:
     """[`encode_texts`] of texts of which some are too long to be read at once."""
-    size = int(model[0].auto_model.config.sentence_embedding_size)
+    config = latent_config(model)
+    size = 0 if config is None else config.sentence_embedding_size
     encode = partial(model.encode, batch_size=1, show_progress_bar=False, convert_to_numpy=True, truncate_dim=size)
     kept = truncate_dim or model.truncate_dim or size
     vectors = np.empty((len(texts), min(kept, size)), dtype=np.float32)
@@ -484,7 +485,7 @@ def _prepare(output: Path, plan: Json) -> None:
 
 def _report_unknown(model: SentenceTransformer, corpus: Corpus) -> None:
     """Says on stderr how many words of the first lines a model does not know, if they are most."""
-    tokenizer = getattr(model, "tokenizer", None)
+    tokenizer: Any = getattr(model, "tokenizer", None)
     if getattr(tokenizer, "backend_tokenizer", None) is None or tokenizer.unk_token_id is None:
         return
     lines = [line for line in islice(CorpusLines(corpus), _LOOKED_AT) if 0 < len(line) <= _LONG_LINE]

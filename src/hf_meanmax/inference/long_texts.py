@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +28,12 @@ def latent_config(model: SentenceTransformer) -> LatentConfig | None:
     """The configuration of a SentenceTransformer of this package; None of another."""
     config = getattr(getattr(model[0], "auto_model", None), "config", None)
     return config if isinstance(config, LatentConfig) else None
+
+
+def scales_rows(model: SentenceTransformer) -> bool:
+    """Whether a SentenceTransformer of this package was exported with `normalize` "rows"."""
+    transformer: Any = model[0]
+    return bool(transformer.modality_config["text"]["method"] == "normalized_rows")
 
 
 def has_long(model: SentenceTransformer, lengths: np.ndarray) -> np.ndarray:
@@ -54,13 +60,17 @@ def encode_in_parts(model: SentenceTransformer, text: str, encode: Callable[[lis
 
     config = latent_config(model)
     rows = () if config is None else config.pooling_rows
-    if config is None or not set(rows) <= {"max", *_MEANS} or any(not isinstance(m, Normalize) for m in model[1:]):
+    if (
+        config is None
+        or not set(rows) <= {"max", *_MEANS}
+        or any(not isinstance(m, Normalize) for m in list(model)[1:])
+    ):
         raise ValueError(too_long(text, f"its pooling ({', '.join(rows)}) and modules make no vector of parts"))
-    parts, counts = split_tokens(model.tokenizer, text, model.max_seq_length or NO_LIMIT)
+    parts, counts = split_tokens(model.tokenizer, text, (model.max_seq_length or NO_LIMIT) - 1)
     vectors = encode(parts).reshape(len(parts), len(rows), -1)
     means = np.average(vectors, axis=0, weights=counts)
     combined = np.stack([means[i] if name in _MEANS else vectors[:, i].max(axis=0) for i, name in enumerate(rows)])
-    if config.latent_normalization is not None or model[0].modality_config["text"]["method"] == "normalized_rows":
+    if config.latent_normalization is not None or scales_rows(model):
         combined /= np.maximum(np.linalg.norm(combined, axis=1, keepdims=True), 1e-12)
     vector = combined.reshape(-1)
     scaled: np.ndarray = vector / max(float(np.linalg.norm(vector)), 1e-12) if len(model) > 1 else vector
@@ -68,7 +78,7 @@ def encode_in_parts(model: SentenceTransformer, text: str, encode: Callable[[lis
 
 
 def split_tokens(tokenizer: PreTrainedTokenizerBase, text: str, most: int) -> tuple[list[str], list[int]]:
-    """The first `most` tokens of a text in parts of 4,096 and less, and their numbers."""
+    """The first `most` tokens of a text, its end token left out, in parts of less than 4,096, and their numbers."""
     encoded = tokenizer(text, return_offsets_mapping=True, add_special_tokens=False, verbose=False)
     starts = [start for start, _ in encoded["offset_mapping"]]
     end = starts[most] if most < len(starts) else len(text)
@@ -78,6 +88,16 @@ def split_tokens(tokenizer: PreTrainedTokenizerBase, text: str, most: int) -> tu
     parts = [text[begin:stop] for begin, stop in pairwise(places)]
     whole, rest = divmod(min(most, len(starts)), size)
     return parts, [size] * whole + [rest] * (rest > 0)
+
+
+def check_generation(text: str, length: int) -> None:
+    """Checks that a text of so many tokens may be generated again, or translated.
+
+    Raises:
+        ValueError: it is too long.
+    """
+    if length > MOST_TOKENS:
+        raise ValueError(too_long(text, "what is generated of it is as long"))
 
 
 def too_long(text: str, why: str) -> str:

@@ -11,7 +11,7 @@ from hf_meanmax.data import BatchPlan
 from hf_meanmax.data.corpus import readable
 from hf_meanmax.progress import progress_bar
 
-from .long_texts import MOST_TOKENS, too_long
+from .long_texts import check_generation
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -41,8 +41,7 @@ def reconstruct(
     special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
     encoded = tokenizer(list(map(readable, texts)))["input_ids"] if texts else []
     for text, ids in zip(texts, encoded, strict=True):
-        if len(ids) > MOST_TOKENS:
-            raise ValueError(too_long(text, "is generated word by word"))
+        check_generation(text, len(ids))
     generated: list[list[int]] = [[] for _ in texts]
     device = next(model.parameters()).device
     batches = rows_by_length(encoded, batch_size * _LONG_TEXT, least=_LONG_TEXT)
