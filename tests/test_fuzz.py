@@ -52,7 +52,11 @@ def hash_of(name: str) -> int:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Path:
     """A checkpoint, vectors, an index, a run and a token store, whole."""
-    folder = tmp_path_factory.mktemp("whole")
+    return make_whole(tmp_path_factory.mktemp("whole"))
+
+
+def make_whole(folder: Path) -> Path:
+    """The same in a folder that is there."""
     save_checkpoint(make_model(), make_tokenizer(), folder / "model", training_args={"seed": 0})
     lines = Documents([random_lines(40)])
     model = SentenceTransformer(str(folder / "model"), device="cpu")
@@ -142,6 +146,16 @@ def damages(whole: Path, seed: int, count: int) -> Iterator[tuple[str, Path, byt
         yield kind, path.relative_to(whole), damaged(path.read_bytes(), path.suffix == ".json", draw)
 
 
+def copy_damaged(whole: Path, place: Path, kind: str, path: Path, content: bytes) -> None:
+    """Makes `place` a copy of one of the folders of `whole` in which a file holds something else."""
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    shutil.copytree(whole / kind, place / kind)
+    if kind == "run":
+        shutil.copyfile(whole / "corpus.txt", place / "corpus.txt")
+    (place / path).write_bytes(content)
+
+
 def what_is_said(read: Callable[[Path], None], place: Path) -> str:
     """The message of an error that a command shows on one line; empty where there is none."""
     try:
@@ -152,16 +166,10 @@ def what_is_said(read: Callable[[Path], None], place: Path) -> str:
 
 
 def test_damaged_files_are_told_in_one_line(whole, tmp_path):
-    told = 0
+    told, place = 0, tmp_path / "place"
     for number, (kind, path, content) in enumerate(damages(whole, seed=0, count=FILES)):
-        place = tmp_path / "place"
-        for name in {kind, "corpus.txt"} if kind == "run" else {kind}:
-            copy = shutil.copytree if (whole / name).is_dir() else shutil.copyfile
-            place.mkdir(exist_ok=True)
-            copy(whole / name, place / name)
-        (place / path).write_bytes(content)
+        copy_damaged(whole, place, kind, path, content)
         said = what_is_said(READERS[kind], place)
         told += bool(said)
         assert len(said) < 2000, f"{number}: {path} of {content[:300]!r}"
-        shutil.rmtree(place)
     assert told > FILES / 4
