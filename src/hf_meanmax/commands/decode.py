@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
 from hf_meanmax.files import replacing_file
 from hf_meanmax.inference.correction import Corrector, embedder_of
-from hf_meanmax.inference.decode import decode_embeddings
+from hf_meanmax.inference.decode import MOST_BEAMS, decode_embeddings
 from hf_meanmax.progress import progress_bar
 
-from .options import count, option, positional, verb
+from .options import count, option, positional, verb, written
 
 
 @dataclass
@@ -24,12 +24,14 @@ class DecodeOptions:
 
     model: str = positional("the checkpoint that made the embeddings (a folder, or a name on the Hub)")
     input: list[str] = positional("folders of `encode`, or .npy, .safetensors and .parquet files")
-    output: str | None = option("text file; by default the text goes to standard output", None)
+    output: str | None = written("text file; by default the text goes to standard output", None)
     name: str | None = option("tensor or column that holds the embeddings", None)
     batch_size: int = count("embeddings decoded together", 64)
-    num_beams: int = count("beams of the search; 1 is greedy", 1)
+    num_beams: int = count("beams of the search; 1 is greedy", 1, at_most=MOST_BEAMS)
     rerank: int | None = count(
-        "candidates of each vector (beams, or samples), of which the one is taken whose own embedding is nearest", None
+        "candidates of each vector (beams, or samples), of which the one is taken whose own embedding is nearest",
+        None,
+        at_most=MOST_BEAMS,
     )
     num_corrections: int = option(
         "rounds of --rerank on the vector moved by what the best text so far misses of it", 0, at_least=0

@@ -27,6 +27,9 @@ from .encode import weights_fingerprint
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+# Of more, each of which holds a text, none would be better, and the memory would not do.
+MOST_BEAMS = 1000
+
 
 def decode_embeddings(
     model: PreTrainedModel,
