@@ -54,7 +54,9 @@ def plot_head_maps(
         maps = {name: _with_mean(tokens, given) for name, given in named.items()}
     else:
         axes_of_rows = {"rows": len(row_names), "N": len(tokens)}
-        maps = {name: (checked_shares("weights", given, axes_of_rows), list(row_names)) for name, given in named.items()}
+        maps = {
+            name: (checked_shares("weights", given, axes_of_rows), list(row_names)) for name, given in named.items()
+        }
     figure, axis = new_figure(), TokenAxis(tokens)
     rows = max(len(shown) for shown, _ in maps.values())
     figure.set_size_inches((axis.width + 1.9) * len(maps), 0.2 * rows + axis.height + 0.5 + 0.2 * (len(maps) > 1))
