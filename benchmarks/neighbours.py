@@ -55,7 +55,7 @@ def main() -> None:
     for number, query in enumerate(queries[:10]):
         print(f"- **{query}**")
         for score, row in zip(scores[number, :SHOWN], rows[number, :SHOWN], strict=True):
-            print(f"  - {score:.2f} {texts[row]}")
+            print(f"    - {score:.2f} {texts[row]}")
     if args.reference is None:
         return
     reference = load_encoder(args.reference, device="cpu")

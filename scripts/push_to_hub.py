@@ -1,4 +1,4 @@
-"""Push a checkpoint folder with its model card to the Hub.
+"""Push a checkpoint folder with its model card to the Hub, or its demo as a Space.
 
 python scripts/push_to_hub.py runs/docstrings/model USER/NAME --private
 python scripts/push_to_hub.py runs/docstrings/model USER/NAME --card_only model_cards/NAME.md

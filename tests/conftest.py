@@ -7,8 +7,10 @@ import random
 import shutil
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 HF_HOME = tempfile.mkdtemp(prefix="hf_meanmax_tests_")
 
@@ -25,6 +27,7 @@ os.environ["no_proxy"] = os.environ["NO_PROXY"] = "127.0.0.1,localhost,::1"
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from huggingface_hub.utils import _http  # noqa: E402
 
 pytest.register_assert_rewrite("modeling.family_tests")
 
@@ -67,6 +70,14 @@ def no_network() -> Iterator[None]:
         patch.setattr(socket.socket, "connect", guarded_connect)
         patch.setattr(socket.socket, "connect_ex", guarded_connect_ex)
         patch.setattr(socket, "getaddrinfo", guarded_getaddrinfo)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_hub() -> Iterator[None]:
+    """Between its attempts at a hub that is out of reach, huggingface_hub would sleep for half a minute."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_http, "time", SimpleNamespace(**{**vars(time), "sleep": lambda seconds: None}))
         yield
 
 

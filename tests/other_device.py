@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import safetensors.torch
 import torch
-from torch.utils import _pytree as pytree
 from torch.utils._mode_utils import no_dispatch
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
@@ -42,6 +42,7 @@ class OtherTensor(torch.Tensor):
     """A tensor on the device; `raw` has its numbers."""
 
     raw: torch.Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl  # every operation comes to `__torch_dispatch__` anyway
     is_cuda = property(lambda self: True)  # type: ignore[assignment]
 
     @staticmethod
@@ -82,10 +83,26 @@ class OtherTensor(torch.Tensor):
         return self.raw.data_ptr()
 
 
+def _map(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """What `change` makes of each tensor of an operation's arguments or results; pytree takes ten times as long."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, list | tuple):
+        return type(value)([_map(item, change) for item in value])
+    return value
+
+
 def _run(func: Any, args: Any, kwargs: Any) -> Any:
     """One operation, on the CPU's numbers."""
     name = func._schema.name
-    tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    tensors: list[torch.Tensor] = []
+
+    def raw(tensor: torch.Tensor) -> torch.Tensor:
+        tensors.append(tensor)
+        return _raw(tensor)
+
+    raw_args = _map(args, raw)
+    raw_kwargs = {key: _map(value, raw) for key, value in kwargs.items()}
     own = [tensor for tensor in tensors if isinstance(tensor, OtherTensor)]
     foreign = [tensor for tensor in tensors if not isinstance(tensor, OtherTensor) and tensor.dim()]
     if own and foreign and name not in MAY_MIX:
@@ -98,8 +115,7 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
     stays = bool(own)
     if kwargs.get("device") is not None:
         stays = torch.device(kwargs["device"]).type == DEVICE.type
-        kwargs = {**kwargs, "device": torch.device("cpu")}
-    raw_args, raw_kwargs = pytree.tree_map_only(OtherTensor, _raw, (args, kwargs))
+        raw_kwargs["device"] = torch.device("cpu")
     result = CELLS.get(name, func)(*raw_args, **raw_kwargs)
     if torch.Tag.inplace_view in func.tags:
         with no_dispatch():
@@ -111,9 +127,7 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
     if not stays:
         return result
     known = {id(tensor.raw): tensor for tensor in own}
-    return pytree.tree_map_only(
-        torch.Tensor, lambda raw: known[id(raw)] if id(raw) in known else OtherTensor(raw), result
-    )
+    return _map(result, lambda raw: known[id(raw)] if id(raw) in known else OtherTensor(raw))
 
 
 def _count_wait(name: str) -> None:

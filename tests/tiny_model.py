@@ -51,8 +51,9 @@ def make_model(
     with torch.no_grad():
         if model.config.has_decoder and model.lm_head.bias is not None:
             model.lm_head.bias[3] = -1.0  # or many a random decoder would end before its first word
-    # What is decoded from vectors ends early, which keeps tests short.
-    model.generation_config.max_new_tokens = 8
+    if model.can_generate():
+        # What is decoded from vectors ends early, which keeps tests short.
+        model.generation_config.max_new_tokens = 8
     return model.eval()
 
 

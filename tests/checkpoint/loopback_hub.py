@@ -7,15 +7,21 @@ import hashlib
 import json
 import re
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import huggingface_hub
+import pytest
+
 
 @dataclass
 class Repository:
     private: bool = False
+    sdk: str | None = None
     # branch -> {path: content}; every commit is a new dictionary, kept by its id
     branches: dict[str, dict[str, bytes]] = field(default_factory=lambda: {"main": {".gitattributes": b""}})
     commits: dict[str, dict[str, bytes]] = field(default_factory=dict)
@@ -37,6 +43,8 @@ class Repository:
 class LoopbackHub:
     """`with LoopbackHub() as hub:` serves at `hub.endpoint`; `hub.failures[CALL] = [status, ...]` fails the next calls.
 
+    A Space stands among the repositories as `spaces/USER/NAME`.
+
     CALL is one of create, preupload, lfs, commit, resolve.
     """
 
@@ -57,6 +65,16 @@ class LoopbackHub:
     def __exit__(self, *exc: object) -> None:
         self.server.shutdown()
         self.server.server_close()
+
+
+@contextmanager
+def hub_and_token(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
+    """A Hub that huggingface_hub speaks to, with a token that it accepts."""
+    with LoopbackHub() as running:
+        # The environment is read at import, long before this port was known.
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", running.endpoint)
+        monkeypatch.setenv("HF_TOKEN", "hf_dummy")
+        yield running
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -121,8 +139,9 @@ class Handler(BaseHTTPRequestHandler):
             self.create(json.loads(data))
         elif match := re.fullmatch(r"/(.+?)\.git/info/lfs/objects/batch", path):
             self.lfs_batch(json.loads(data))
-        elif match := re.fullmatch(r"/api/models/(.+?/.+?)/(preupload|commit|branch)/(.+)", path):
-            repo_id, call, revision = match.groups()
+        elif match := re.fullmatch(r"/api/(models|spaces)/(.+?/.+?)/(preupload|commit|branch)/(.+)", path):
+            kind, repo_id, call, revision = match.groups()
+            repo_id = self.key(kind, repo_id)
             repository = self.hub.repositories.get(repo_id)
             if repository is None:
                 self.refuse(404, f"no repository {repo_id}", "RepoNotFound")
@@ -131,16 +150,23 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self.refuse(404, f"no such call: {path}")
 
+    @staticmethod
+    def key(kind: str, repo_id: str) -> str:
+        return repo_id if kind == "models" else f"{kind}/{repo_id}"
+
     def create(self, request: dict[str, Any]) -> None:
         if self.fails("create"):
             return
         name = "/".join(filter(None, (request.get("organization"), request["name"])))
+        name = self.key(f"{request.get('type', 'model')}s", name)
         url = {"url": f"{self.hub.endpoint}/{name}"}
         if name in self.hub.repositories:
             self.reply(409, {"error": "exists", **url})
             return
         private = request.get("private") or request.get("visibility") == "private"
-        self.hub.repositories[name] = Repository(private=bool(private))
+        self.hub.repositories[name] = repository = Repository(bool(private), request.get("sdk"))
+        if repository.sdk is not None:
+            repository.branches["main"]["README.md"] = b"---\nsdk: gradio\n---\n"
         self.reply(200, url)
 
     def lfs_batch(self, request: dict[str, Any]) -> None:
@@ -195,12 +221,16 @@ class Handler(BaseHTTPRequestHandler):
             else:
                 self.refuse(401, "unknown token")
             return
-        match = re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(?:revision|tree)/([^/]+))?(/.*)?", path)
+        match = re.fullmatch(r"/api/(models|spaces)/([^/]+/[^/]+)(?:/(?:revision|tree)/([^/]+))?(?:/.*)?", path)
         resolved = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
         if not match and not resolved:
             self.refuse(404, f"no such call: {path}")
             return
-        repo_id, revision, name = (match or resolved).groups()
+        if match:
+            kind, repo_id, revision = match.groups()
+            repo_id = self.key(kind, repo_id)
+        else:
+            repo_id, revision, name = resolved.groups()
         repository = self.hub.repositories.get(repo_id)
         if repository is None or (repository.private and self.token not in self.hub.tokens | self.hub.readers):
             self.refuse(404, f"no repository {repo_id}", "RepoNotFound")

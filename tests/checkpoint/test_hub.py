@@ -10,7 +10,7 @@ import huggingface_hub
 import numpy as np
 import pytest
 
-from checkpoint.loopback_hub import LoopbackHub, Repository
+from checkpoint.loopback_hub import Repository, hub_and_token
 from hf_meanmax import RNNCNNForContextPrediction
 from hf_meanmax.checkpoint import card as card_module
 from hf_meanmax.checkpoint.card import CardDescription, write_model_card
@@ -29,10 +29,7 @@ def folder(tmp_path) -> Path:
 
 @pytest.fixture
 def server(monkeypatch):
-    with LoopbackHub() as running:
-        # The environment is read at import, long before this port was known.
-        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", running.endpoint)
-        monkeypatch.setenv("HF_TOKEN", "hf_dummy")
+    with hub_and_token(monkeypatch) as running:
         yield running
 
 

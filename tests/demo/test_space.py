@@ -10,16 +10,26 @@ import yaml
 from transformers import AutoModelForSeq2SeqLM
 
 import hf_meanmax
+from checkpoint.loopback_hub import hub_and_token
 from hf_meanmax.checkpoint.folder import save_checkpoint
+from hf_meanmax.checkpoint.hub import HubError
 from hf_meanmax.commands import demo as command
+from hf_meanmax.commands.push import main as push_main
 from hf_meanmax.demo import page
-from hf_meanmax.demo.space import write_space
+from hf_meanmax.demo import space as space_module
+from hf_meanmax.demo.space import push_space, write_space
 from tiny_model import make_model, make_tokenizer, run_python
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(save_checkpoint(make_model(), make_tokenizer(), tmp_path_factory.mktemp("demo") / "model"))
+
+
+@pytest.fixture
+def server(monkeypatch):
+    with hub_and_token(monkeypatch) as running:
+        yield running
 
 
 def front_matter(folder: Path) -> dict[str, object]:
@@ -29,7 +39,7 @@ def front_matter(folder: Path) -> dict[str, object]:
 def test_a_space_has_the_page_and_the_model(model, tmp_path, capsys):
     folder = tmp_path / "space"
     command.main(["--model", model, "--space", str(folder)])
-    assert f"hf upload USER/NAME {folder} . --repo-type space" in capsys.readouterr().out
+    assert f"hf-meanmax push {folder} USER/NAME --space" in capsys.readouterr().out
     assert {path.name for path in folder.iterdir()} == {"app.py", "requirements.txt", "README.md", "model"}
     front = front_matter(folder)
     assert (front["sdk"], front["app_file"], front["license"]) == ("gradio", "app.py", "apache-2.0")
@@ -61,6 +71,65 @@ def test_an_older_space_is_replaced_and_nothing_else(model, tmp_path):
     with pytest.raises(FileNotFoundError, match="No checkpoint folder"):
         write_space(str(tmp_path / "none"), tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+def test_a_space_is_pushed(server, model, tmp_path, capsys):
+    push_main([model, "user/page", "--space", "--private"])
+    url = capsys.readouterr().err.split()[-1]
+    assert url.startswith(f"{server.endpoint}/spaces/user/page/commit/")
+    assert set(server.repositories) == {"spaces/user/page"}
+    repository = server.repositories["spaces/user/page"]
+    assert (repository.private, repository.sdk) == (True, "gradio")
+    pushed = repository.branches["main"]
+    written = write_space(model, tmp_path / "space", "page")
+    files = {path.relative_to(written).as_posix(): path.read_bytes() for path in written.rglob("*") if path.is_file()}
+    assert {name: pushed[name] for name in pushed if name != ".gitattributes"} == files
+
+    with pytest.raises(SystemExit, match=r"exists and holds .* \(--exist-ok\)"):
+        push_main([model, "user/page", "--space"])
+    # A model that the Hub has takes the place of the copy; what others keep there stays.
+    pushed["notes.md"] = b"mine"
+    push_main(["someone/some-model", "user/page", "--space", "--exist-ok"])
+    pushed = repository.branches["main"]
+    assert set(pushed) == {".gitattributes", "README.md", "app.py", "requirements.txt", "notes.md"}
+
+
+def test_a_written_space_is_pushed_as_it_is(server, tmp_path):
+    folder = write_space("someone/some-model", tmp_path / "space")
+    (folder / "README.md").write_text("---\nsdk: gradio\n---\nby hand")
+    (folder / "notes.txt").write_text("mine")
+    push_space(str(folder), "user/page")
+    pushed = server.repositories["spaces/user/page"].branches["main"]
+    assert pushed["README.md"].endswith(b"by hand")
+    assert "notes.txt" not in pushed
+
+
+def test_a_space_that_cannot_be_pushed_is_not_written(server, model, tmp_path, monkeypatch):
+    monkeypatch.setattr(space_module, "write_space", lambda *_: pytest.fail("written before the token was looked at"))
+    with pytest.raises(HubError, match="does not accept the token"):
+        push_space(model, "user/page", token="hf_wrong")
+    with pytest.raises(ValueError, match="give its owner too"):
+        push_space(model, "page")
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(HubError, match="no token"):
+        push_space(model, "user/page")
+    with pytest.raises(FileNotFoundError, match="No checkpoint folder"):
+        push_space(str(tmp_path / "none"), "user/page")
+    assert server.repositories == {}
+
+
+def test_a_space_can_be_pushed_again_after_an_error(server, model):
+    server.failures["commit"] = [400]
+    with pytest.raises(HubError, match="the Hub answered 400; try again"):
+        push_space(model, "user/page")
+    push_space(model, "user/page")
+    assert "app.py" in server.repositories["spaces/user/page"].branches["main"]
+
+
+def test_a_space_takes_no_card_of_a_model(model, capsys):
+    with pytest.raises(SystemExit):
+        push_main([model, "user/page", "--space", "--data", "Letters."])
+    assert "--data: for the card of a model, not for --space" in capsys.readouterr().err
 
 
 def test_the_app_of_a_space_starts_the_page(model, tmp_path):

@@ -63,6 +63,8 @@ def test_the_text_of_each_row(encoded, said):
 def test_every_kind_of_file(encoded, said, tmp_path):
     rows = vectors(encoded)
     np.save(tmp_path / "a.npy", rows)
+    np.save(tmp_path / "big-endian.npy", rows.astype(">f4"))
+    np.save(tmp_path / "columns.npy", np.asfortranarray(rows))
     save_file(
         {"vectors": torch.from_numpy(rows).bfloat16(), "embeddings": torch.from_numpy(rows)}, tmp_path / "b.safetensors"
     )
@@ -71,9 +73,16 @@ def test_every_kind_of_file(encoded, said, tmp_path):
     variable = pa.array(rows.tolist(), type=pa.list_(pa.float64()))
     pa.parquet.write_table(pa.table({"id": list(range(37)), "z": fixed}), tmp_path / "d.parquet")
     pa.parquet.write_table(pa.table({"embeddings": variable, "z": fixed}), tmp_path / "e.parquet", row_group_size=5)
-    for name in "a.npy", "b.safetensors", "c.safetensors", "d.parquet", "e.parquet":
+    for name in (
+        "a.npy", "big-endian.npy", "columns.npy", "b.safetensors", "c.safetensors", "d.parquet", "e.parquet",
+    ):  # fmt: skip
         assert decoded(tmp_path / name, batch_size=8) == said, name
     assert decoded(tmp_path / "a.npy", tmp_path / "e.parquet", name=None) == said + said
+    for name in "big-endian.npy", "columns.npy":
+        (batch,) = read_embeddings([tmp_path / name])
+        assert batch.dtype == np.float32
+        assert batch.dtype.isnative
+        assert batch.flags.c_contiguous
     near = next(iter(read_embeddings([tmp_path / "b.safetensors"], name="vectors")))
     assert near.dtype == np.float32
 

@@ -423,10 +423,10 @@ def test_errors_are_one_line(checkpoint, tmp_path):
 
 def test_resumes_after_a_kill(checkpoint, tmp_path):
     """SIGKILL while shards are being written; the same command then keeps what is there and makes the rest."""
-    lines = random_lines(20_000, seed=1)
+    lines = random_lines(10_000, seed=1)
     (tmp_path / "text.txt").write_text("\n".join(lines))
     output = tmp_path / "out"
-    arguments = [str(checkpoint), str(tmp_path / "text.txt"), "--output", str(output), "--shard-size", "100"]
+    arguments = [str(checkpoint), str(tmp_path / "text.txt"), "--output", str(output), "--shard-size", "50"]
     arguments += ["--compute-dtype", "float32"]
     code = f"import sys, hf_meanmax.commands.encode as e; assert 'datasets' not in sys.modules; e.main({arguments!r})"
     command = [sys.executable, "-c", code]
@@ -442,7 +442,7 @@ def test_resumes_after_a_kill(checkpoint, tmp_path):
 
     main(arguments)
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
-    assert read_manifest(output)["shards"] == [100] * 200
+    assert read_manifest(output)["shards"] == [50] * 200
     model = load_encoder(str(checkpoint), device="cpu")
     assert np.allclose(read(output), model.encode(lines, batch_size=256), atol=1e-5)
 

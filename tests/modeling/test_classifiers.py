@@ -210,7 +210,7 @@ def test_misused_pairs_are_refused(family):
     batch = batch_for(pair.config)
     with pytest.raises(ValueError, match=r"reads two texts, and `token_type_ids` must tell them apart: tokenizer\("):
         pair(**text_of(batch))
-    with pytest.raises(ValueError, match="`pair_combination` is None and the model reads one"):
+    with pytest.raises(ValueError, match=r"`token_type_ids` tell of a second text, and this \w+ reads one"):
         single(**batch)
     assert single(**text_of(batch), token_type_ids=torch.zeros_like(batch["token_type_ids"])).logits.shape == (4, 3)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -16,6 +17,7 @@ from filelock import FileLock
 
 from evaluation.senteval_folder import write_senteval_folder
 from hf_meanmax.checkpoint.folder import save_checkpoint
+from hf_meanmax.commands import __main__ as commands
 from hf_meanmax.commands.reproduce import main
 from hf_meanmax.reproduce import run as module
 from hf_meanmax.reproduce.plan import folder_name, read_plan
@@ -38,6 +40,27 @@ def data(tmp_path):
     return tmp_path / "data"
 
 
+@pytest.fixture
+def in_process(monkeypatch):
+    """The package's own commands run in this process, which has imported what they need.
+
+    `test_one_failure_does_not_stop_the_others` has a process of its own for each."""
+    run = module._run
+
+    def run_here(command):
+        if tuple(command[:3]) != module.COMMAND:
+            return run(command)
+        print("$ " + shlex.join(command))
+        try:
+            code = commands.main(command[3:])
+        except SystemExit as error:
+            code = error.code
+        if code:
+            raise ChildProcessError(f"{shlex.join(command)} ended with exit code {code}.")
+
+    monkeypatch.setattr(module, "_run", run_here)
+
+
 def write_plan(path, **changes):
     (path.parent / "tiny.yaml").write_text(yaml.safe_dump(TINY))
     plan = {
@@ -56,6 +79,7 @@ def write_plan(path, **changes):
     return str(path)
 
 
+@pytest.mark.usefixtures("in_process")
 def test_systems_become_a_table(data, tmp_path, capsys, monkeypatch):
     plan, output = write_plan(tmp_path / "plan.yaml"), tmp_path / "results"
     main([plan, "--data", str(data), "--output", str(output)])
@@ -131,6 +155,7 @@ def test_systems_become_a_table(data, tmp_path, capsys, monkeypatch):
     assert commands[0][1:4] == ["-m", "hf_meanmax.commands", "evaluate"]
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_changed_system_is_not_taken_for_the_one_that_was_trained(data, tmp_path):
     """Neither in silence, nor is the model thrown away."""
     plain = {"tasks": "TREC", "controls": "none", "any_size": True}
@@ -150,6 +175,7 @@ def test_a_changed_system_is_not_taken_for_the_one_that_was_trained(data, tmp_pa
     }
 
 
+@pytest.mark.usefixtures("in_process")
 def test_the_systems_own_folder_in_what_is_common(data, tmp_path):
     """Each has its own."""
     common = {"corpus": "{output}/corpus.txt", "cache_dir": "{run}/cache", "max_steps": 2}
@@ -223,6 +249,7 @@ def test_what_would_end_an_evaluation_is_told_before_the_training(changes, reaso
     assert [command[0] for command in commands] in ([], ["cp"])
 
 
+@pytest.mark.usefixtures("in_process")
 def test_what_was_prepared_otherwise_is_not_taken(data, tmp_path):
     """Neither a file that another command made, nor a model, or half of one, that was trained on another file."""
     systems = {"a": {"recipe": str(tmp_path / "tiny.yaml"), "max_steps": 2}}
@@ -260,6 +287,7 @@ def test_what_was_prepared_otherwise_is_not_taken(data, tmp_path):
     assert again["prepared"] == row["prepared"]
 
 
+@pytest.mark.usefixtures("in_process")
 def test_too_little_memory_for_one_does_not_stop_the_others(data, tmp_path, monkeypatch):
     systems = {"a": {"model": "{data}/other"}, "b": {"model": "{data}/other"}}
     plain = {"tasks": "TREC", "controls": "none", "any_size": True}
@@ -281,6 +309,7 @@ def test_too_little_memory_for_one_does_not_stop_the_others(data, tmp_path, monk
         main([plan, "--data", str(data), "--output", str(tmp_path / "results")])
 
 
+@pytest.mark.usefixtures("in_process")
 def test_what_another_process_is_at_is_left_out(data, tmp_path, capsys):
     systems = {"a": {"model": "{data}/other"}, "b": {"model": "{data}/other"}}
     plain = {"tasks": "TREC", "controls": "none", "any_size": True}
@@ -303,6 +332,7 @@ def test_what_another_process_is_at_is_left_out(data, tmp_path, capsys):
     assert "| a " not in (output / "table.md").read_text()
 
 
+@pytest.mark.usefixtures("in_process")
 def test_models_with_frozen_words_are_given_all_words_first(data, tmp_path):
     vectors = tmp_path / "vectors.safetensors"
     words = [*WORDS, "zebra", "gnu"]
@@ -396,6 +426,7 @@ def test_a_stop_while_a_command_starts_stops_it(tmp_path):
     assert result.stderr.strip().endswith("stopped; the same command goes on from here")
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_row_of_other_settings_is_told(data, tmp_path, capsys):
     plain = {"tasks": "TREC", "controls": "none", "any_size": True}
     output = tmp_path / "results"

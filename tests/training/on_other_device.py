@@ -124,7 +124,8 @@ def test_a_run_and_its_resumption(make_arguments, changes, use):
     folders = []
     for device in ("cpu", str(DEVICE)):
         use(device)
-        for steps in (3, 5):
+        # On the CPU without the interruption, which changes nothing there.
+        for steps in (5,) if device == "cpu" else (3, 5):
             args = make_arguments(device.replace(":", " "), max_steps=steps, attention="eager", **NO_DROPOUT, **changes)
             pretrain(args)
         folders.append(args.output_dir)

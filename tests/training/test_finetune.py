@@ -92,6 +92,8 @@ def test_from_random_weights(sets, tmp_path):
     texts = [text for text, _ in reviews(40, seed=2)]
     said = [answer["label"] for answer in classify(texts)]
     assert set(said) == {"old", "red"}
+    with pytest.raises(ValueError, match=r"`token_type_ids` tell of a second text, and this \w+ reads one"):
+        classify({"text": texts[0], "text_pair": texts[1]})
     model = AutoModelForSequenceClassification.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     batch = tokenizer(texts, padding=True, return_tensors="pt")

@@ -11,11 +11,18 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
-from hf_meanmax.checkpoint.folder import save_checkpoint
+from hf_meanmax.checkpoint.folder import load_checkpoint, save_checkpoint
 from hf_meanmax.commands.vectors import main
-from hf_meanmax.inference.teacher_words import teacher_words, wordpieces
-from hf_meanmax.tokenization import WordVectors, train_tokenizer, unknown_word_rate, wordpiece_tokenizer
+from hf_meanmax.inference.teacher_words import static_words, teacher_words, wordpieces
+from hf_meanmax.tokenization import (
+    WordVectors,
+    load_word_vectors,
+    train_tokenizer,
+    unknown_word_rate,
+    wordpiece_tokenizer,
+)
 from hf_meanmax.training.pretrain import pretrain
+from hf_meanmax.training.recipes import parse_command_line
 from tiny_model import make_model, make_tokenizer
 
 PIECES = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "the", "cat", "##s", "dog", "a", "##t", *"bcdefgh", "##e"]
@@ -147,3 +154,61 @@ def test_a_file_that_holds_special_tokens_gives_them_their_ids():
     assert tokenizer.convert_tokens_to_ids(["<pad>", "<unk>", "<s>", "</s>", "the"]) == [0, 1, 2, 3, 4]
     assert tokenizer("the cats bark").input_ids == [4, 5, 6, 1, 3]
     assert len(tokenizer) == 7
+
+
+STATIC = {"encoder_type": "none", "pooling": "weighted_mean", "position_embedding_type": "none"}
+
+
+def test_words_of_a_static_model_keep_its_cosines(tmp_path):
+    model = make_model(**STATIC, decoder_type="none", embedding_size=6, latent_size=10)
+    folder, tokenizer = save_checkpoint(model, make_tokenizer(), tmp_path / "static"), make_tokenizer()
+    names = [
+        word
+        for word in tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+        if word not in tokenizer.all_special_tokens
+    ]
+    encoded = SentenceTransformer(str(folder), device="cpu").encode(names, normalize_embeddings=True)
+    for size in (10, 6):  # The map is of rank 6, so nothing is lost.
+        words = static_words(folder, size)
+        assert words.words == names
+        assert words.size == size
+        unit = words.vectors / np.linalg.norm(words.vectors, axis=1, keepdims=True)
+        np.testing.assert_allclose(unit @ unit.T, encoded @ encoded.T, atol=1e-5)
+    assert static_words(folder, 4).size == 4
+    with pytest.raises(ValueError, match=r"have 10 numbers, 12 are asked for. Set `--embedding_size 10`"):
+        static_words(folder, 12)
+
+
+def test_a_run_starts_from_the_words_of_a_static_model(corpus, tmp_path):
+    static = save_checkpoint(
+        make_model(**STATIC, decoder_type="none", latent_size=8), make_tokenizer(), tmp_path / "static"
+    )
+    options = [
+        f"--corpus={corpus}",
+        f"--validation={corpus}",
+        f"--word_vectors={static}",
+        "--vocab_size=20",
+        "--embedding_size=6",
+        "--hidden_size=8",
+        "--intermediate_size=8",
+        "--num_attention_heads=2",
+        "--freeze_word_embeddings=true",
+        "--min_tokens=1",
+        "--word_vector_scale=0",
+        "--max_steps=1",
+        f"--output_dir={tmp_path / 'run'}",
+        f"--cache_dir={tmp_path / 'cache'}",
+    ]
+    pretrain(parse_command_line(options))
+    model, tokenizer = load_checkpoint(tmp_path / "run" / "model")
+    words = static_words(static, 6)
+    found = model.encoder.embeddings.word_embeddings.weight[tokenizer.convert_tokens_to_ids("the")]
+    np.testing.assert_array_equal(found.detach().numpy(), words.vectors[words.index["the"]])
+
+
+def test_another_models_words_are_refused(corpus, tmp_path):
+    folder = save_checkpoint(make_model(), make_tokenizer(), tmp_path / "model")
+    with pytest.raises(ValueError, match="is no static model: its pooling is 'mean_max'"):
+        static_words(folder, 4)
+    with pytest.raises(IsADirectoryError, match=r"is a folder. Give a file of word vectors"):
+        load_word_vectors(folder)

@@ -25,7 +25,7 @@ def compact_checkpoint(
         folder: a checkpoint folder or a repository on the Hub; an encoder alone will do.
         output: the new folder, whole or not at all.
         dtype: "int8" with a float16 scale a row, where it is near enough (see
-            [`~hf_meanmax.modeling.storage.store_tensors`]), or "float16".
+            `store_tensors`), or "float16".
         remote_code: whether the copy has the model's code, if the folder has.
 
     Returns:

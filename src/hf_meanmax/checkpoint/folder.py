@@ -191,7 +191,7 @@ def load_checkpoint(
         kwargs: passed to the model's `from_pretrained`, for instance `dtype`.
 
     Raises:
-        FileNotFoundError, ValueError: as [`check_checkpoint`], and if the checkpoint is a classifier.
+        FileNotFoundError, ValueError: as `check_checkpoint`, and if the checkpoint is a classifier.
     """
     path = checkpoint_folder(folder)
     config = check_checkpoint(path)

@@ -1,4 +1,4 @@
-"""Pushing a checkpoint folder to the Hub."""
+"""Pushing a checkpoint folder to the Hub, and what else is pushed there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,47 +57,102 @@ def push(
         HubError: no token, no permission, the Hub cannot be reached, or the repository holds files already or is public
             against `private`.
     """
-    from huggingface_hub import HfApi, get_token
-
     folder = Path(folder)
     check_checkpoint(folder)
+    api = sign_in(repo_id, token)
+    _put_card(folder, repo_id, card)
+    names = [entry for entry in folder.iterdir() if is_owned(entry.name, CHECKPOINT_FILES)]
+    return upload(
+        api,
+        folder,
+        repo_id,
+        ["README.md", *(f"{entry.name}/*" if entry.is_dir() else entry.name for entry in names)],
+        # An older export may have had other files.
+        [*CHECKPOINT_FILES, "[12]_Pooling/*", "[12]_Normalize/*", f"{TARGET_TOKENIZER}/*"],
+        private=private,
+        revision=revision,
+        exist_ok=exist_ok,
+    )
+
+
+def sign_in(repo_id: str, token: str | None = None) -> HfApi:
+    """The Hub, once it is known to be within reach and to accept the token.
+
+    Raises:
+        ValueError: `repo_id` lacks its owner.
+        HubError: no token, one that the Hub does not accept, or no connection.
+    """
+    from huggingface_hub import HfApi, get_token
+
     if "/" not in repo_id:
         raise ValueError(f"The repository is {repo_id!r}; give its owner too, USER/{repo_id}.")
-    _put_card(folder, repo_id, card)
     if token is None and get_token() is None:
         raise HubError("There is no token for the Hub: run `hf auth login`, or set HF_TOKEN.")
-    names = [entry for entry in folder.iterdir() if is_owned(entry.name, CHECKPOINT_FILES)]
-    patterns = ["README.md", *(f"{entry.name}/*" if entry.is_dir() else entry.name for entry in names)]
-
     api = HfApi(token=token)
     with _hub_errors(api.endpoint, repo_id):
         api.whoami()  # a bad token, or no connection, shows here at once; later calls try for long
-        _make_repository(api, repo_id, private, revision, exist_ok)
+    return api
+
+
+def upload(
+    api: HfApi,
+    folder: Path,
+    repo_id: str,
+    patterns: Sequence[str],
+    former: Sequence[str],
+    *,
+    space: bool = False,
+    private: bool | None = None,
+    revision: str | None = None,
+    exist_ok: bool = False,
+) -> str:
+    """Uploads a folder to a model's repository or a Space, which is made if need be, in one commit.
+
+    Args:
+        api: of [`sign_in`].
+        folder: what to upload.
+        repo_id: `USER/NAME`.
+        patterns: of the files that are sent.
+        former: patterns of the files of an older upload, which go if the folder has them no longer.
+        space: whether it is a Space of gradio.
+        private, revision, exist_ok: as in [`push`].
+
+    Returns:
+        The address of the commit.
+
+    Raises:
+        ValueError: `repo_id` is no valid name.
+        HubError: as in [`push`].
+    """
+    repo_type = "space" if space else "model"
+    with _hub_errors(api.endpoint, repo_id):
+        # What the Hub itself puts into a new repository.
+        made = {".gitattributes", "README.md"} if space else {".gitattributes"}
+        present = _files_on_hub(api, repo_id, repo_type, revision) - made
+        if present and not exist_ok:
+            raise HubError(
+                f"{repo_id} exists and holds {len(present)} files; give exist_ok (--exist-ok) to replace them, or push "
+                "to another name."
+            )
+        api.create_repo(
+            repo_id, repo_type=repo_type, private=private, exist_ok=True, space_sdk="gradio" if space else None
+        )
+        if private and api.repo_info(repo_id, repo_type=repo_type).private is False:
+            raise HubError(
+                f"{repo_id} was there already and is public; make it private on the Hub, or take another name."
+            )
+        if revision is not None:
+            api.create_branch(repo_id, branch=revision, repo_type=repo_type, exist_ok=True)
         commit = api.upload_folder(
             repo_id=repo_id,
+            repo_type=repo_type,
             folder_path=folder,
-            allow_patterns=patterns,
-            # An older export may have had other files.
-            delete_patterns=[*CHECKPOINT_FILES, "[12]_Pooling/*", "[12]_Normalize/*", f"{TARGET_TOKENIZER}/*"],
+            allow_patterns=list(patterns),
+            delete_patterns=list(former),
             revision=revision,
-            commit_message="Push a checkpoint of hf_meanmax",
+            commit_message=f"Push a {'demo' if space else 'checkpoint'} of hf_meanmax",
         )
     return commit.commit_url
-
-
-def _make_repository(api: HfApi, repo_id: str, private: bool | None, revision: str | None, exist_ok: bool) -> None:
-    """Makes the repository and its branch, if need be, and checks that it may be pushed to."""
-    present = _files_on_hub(api, repo_id, revision) - {".gitattributes"}
-    if present and not exist_ok:
-        raise HubError(
-            f"{repo_id} exists and holds {len(present)} files; give exist_ok (--exist-ok) to replace them, or push to "
-            "another name."
-        )
-    api.create_repo(repo_id, private=private, exist_ok=True)
-    if private and api.model_info(repo_id).private is False:
-        raise HubError(f"{repo_id} was there already and is public; make it private on the Hub, or take another name.")
-    if revision is not None:
-        api.create_branch(repo_id, branch=revision, exist_ok=True)
 
 
 def _put_card(folder: Path, repo_id: str, card: str | os.PathLike[str] | None) -> None:
@@ -118,11 +173,11 @@ def keep_former_card(folder: Path) -> None:
     print(f"the former card is kept as {former}.", file=sys.stderr)
 
 
-def _files_on_hub(api: HfApi, repo_id: str, revision: str | None) -> set[str]:
+def _files_on_hub(api: HfApi, repo_id: str, repo_type: str, revision: str | None) -> set[str]:
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
     try:
-        return set(api.list_repo_files(repo_id, revision=revision))
+        return set(api.list_repo_files(repo_id, repo_type=repo_type, revision=revision))
     except (RepositoryNotFoundError, RevisionNotFoundError):
         return set()
 

@@ -27,7 +27,7 @@ VERBS = {
     "export": "write a smaller copy of a checkpoint, or a student in the space of its teacher",
     "export-onnx": "write a checkpoint's encoder as ONNX",
     "reproduce": "train and evaluate a list of systems, and put them into one table",
-    "push": "push a checkpoint with its model card to the Hub",
+    "push": "push a checkpoint with its model card, or its demo as a Space, to the Hub",
     "demo": "serve a page that shows what a model does",
     "plot": "draw what training runs logged",
 }

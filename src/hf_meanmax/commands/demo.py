@@ -41,6 +41,6 @@ def main(args: DemoOptions) -> None:
         model = models[0].folder
     if args.space is not None:
         folder = write_space(model, args.space)
-        print(f"written: {folder}; push it with `hf upload USER/NAME {folder} . --repo-type space`")
+        print(f"written: {folder}; push it with `hf-meanmax push {folder} USER/NAME --space`")
         return
     launch(model, args.host, args.port, args.trust_remote_code)

@@ -1,7 +1,8 @@
-"""Push a checkpoint folder with its model card to the Hub.
+"""Push a checkpoint folder with its model card to the Hub, or its demo as a Space.
 
 hf-meanmax push runs/docstrings/model USER/NAME --private
 hf-meanmax push runs/docstrings/model USER/NAME --card_only model_cards/NAME.md
+hf-meanmax push runs/docstrings/model USER/NAME --space
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from hf_meanmax.checkpoint.card import CardDescription, write_model_card
 from hf_meanmax.checkpoint.hub import keep_former_card, push
+from hf_meanmax.demo.space import push_space
 
 from .options import OptionParser, one_line_errors, option, positional
 
@@ -22,7 +24,9 @@ from .options import OptionParser, one_line_errors, option, positional
 class PushOptions:
     """The options of `hf-meanmax push`."""
 
-    folder: str = positional("a checkpoint folder")
+    folder: str = positional(
+        "a checkpoint folder; with --space also a name on the Hub, or a folder of `hf-meanmax demo --space`"
+    )
     repo_id: str = positional("USER/NAME on the Hub")
     card_only: str | None = option("write the model card to this file and push nothing", None)
     card: str | None = option("a card to push instead of a generated one", None)
@@ -31,36 +35,52 @@ class PushOptions:
     language: str = option("language code, for the card", "en")
     license: str = option("licence, for the card", "apache-2.0")
     private: bool = option("make a new repository private", False)
+    space: bool = option("push the page of `hf-meanmax demo` with this model as a Space, and no model", False)
     revision: str | None = option("branch to push to", None)
     exist_ok: bool = option("replace what the repository holds", False)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the command; `argv` is the command line by default."""
-    parser = OptionParser("push", "Push a checkpoint folder with its model card to the Hub.", PushOptions)
+    parser = OptionParser("push", "Push a checkpoint folder with its model card, or its demo, to the Hub.", PushOptions)
     with one_line_errors("push"):
         (args,) = parser.parse(argv)
-        written = {"--results": args.results, "--data": args.data}
-        if args.card is not None and any(written.values()):
-            given = " and ".join(filter(written.get, written))
-            parser.error(f"{given}: for a generated card, not for --card")
-        results = None if args.results is None else json.loads(Path(args.results).read_text(encoding="utf-8"))
-        description = CardDescription(data=args.data, language=args.language, license=args.license)
+        _refuse_contradictions(parser, args)
         if args.card_only is not None:
-            print(write_model_card(args.folder, args.repo_id, description, path=args.card_only, results=results))
+            print(_write_card(args, path=args.card_only))
             return
-        readme = Path(args.folder) / "README.md"
-        if args.card is None and readme.is_file() and not (results or args.data):
-            print(f"{readme} is pushed as it is; remove it to have a card written.", file=sys.stderr)
-        elif args.card is None:
-            keep_former_card(Path(args.folder))
-            write_model_card(args.folder, args.repo_id, description, results=results)
-        url = push(
-            args.folder,
-            args.repo_id,
-            private=args.private or None,
-            revision=args.revision,
-            exist_ok=args.exist_ok,
-            card=args.card,
-        )
+        target = {"private": args.private or None, "revision": args.revision, "exist_ok": args.exist_ok}
+        if args.space:
+            url = push_space(args.folder, args.repo_id, **target)
+        else:
+            _prepare_card(args)
+            url = push(args.folder, args.repo_id, card=args.card, **target)
         print(f"pushed: {url}", file=sys.stderr)
+
+
+def _refuse_contradictions(parser: OptionParser, args: PushOptions) -> None:
+    of_generated = {"--results": args.results, "--data": args.data}
+    of_card = {"--card": args.card, "--card_only": args.card_only, **of_generated}
+    for is_given, options, reason in (
+        (args.card is not None, of_generated, "for a generated card, not for --card"),
+        (args.space, of_card, "for the card of a model, not for --space"),
+    ):
+        given = " and ".join(filter(options.get, options))
+        if is_given and given:
+            parser.error(f"{given}: {reason}")
+
+
+def _prepare_card(args: PushOptions) -> None:
+    """Writes a card into the folder, unless one is given or there already."""
+    readme = Path(args.folder) / "README.md"
+    if args.card is None and readme.is_file() and not (args.results or args.data):
+        print(f"{readme} is pushed as it is; remove it to have a card written.", file=sys.stderr)
+    elif args.card is None:
+        keep_former_card(Path(args.folder))
+        _write_card(args)
+
+
+def _write_card(args: PushOptions, path: str | None = None) -> Path:
+    results = None if args.results is None else json.loads(Path(args.results).read_text(encoding="utf-8"))
+    description = CardDescription(data=args.data, language=args.language, license=args.license)
+    return write_model_card(args.folder, args.repo_id, description, path=path, results=results)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from huggingface_hub import RepoCard
 
 from hf_meanmax import __version__
 from hf_meanmax.checkpoint.compact import compact_checkpoint
-from hf_meanmax.checkpoint.folder import is_missing_folder
+from hf_meanmax.checkpoint.folder import check_checkpoint, is_missing_folder
+from hf_meanmax.checkpoint.hub import sign_in, upload
 from hf_meanmax.files import replacing_folder
 
 APP, REQUIREMENTS, CARD, MODEL = "app.py", "requirements.txt", "README.md", "model"
@@ -49,9 +51,7 @@ def write_space(model: str, folder: str | os.PathLike[str], title: str = "hf_mea
         FileExistsError: `folder` holds something else.
     """
     target = Path(folder)
-    app = target / APP
-    is_own = app.is_file() and "hf_meanmax.demo" in app.read_text(encoding="utf-8", errors="replace")
-    if target.exists() and not is_own and (not target.is_dir() or any(target.iterdir())):
+    if target.exists() and not _is_space(target) and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"{target} is there already; name a new folder.")
     is_folder = Path(model).exists() or is_missing_folder(model)
     front = {
@@ -73,6 +73,53 @@ def write_space(model: str, folder: str | os.PathLike[str], title: str = "hf_mea
         card = RepoCard(_CARD.format(front=lines, title=title))
         card.save(partial / CARD)
     return target
+
+
+def push_space(
+    model: str,
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    token: str | None = None,
+    revision: str | None = None,
+    exist_ok: bool = False,
+) -> str:
+    """Pushes the page of a model to the Hub as a Space, in one commit.
+
+    Args:
+        model: as in `write_space`, or a folder that it has written, whose page is sent as it is.
+        repo_id: `USER/NAME` of the Space, which is made if need be.
+        private, token, revision, exist_ok: as in [`push`][hf_meanmax.checkpoint.hub.push].
+
+    Returns:
+        The address of the commit.
+
+    Raises:
+        FileNotFoundError, ValueError, HubError: as in [`push`][hf_meanmax.checkpoint.hub.push].
+    """
+    is_space = _is_space(Path(model))
+    if not is_space and (Path(model).exists() or is_missing_folder(model)):
+        check_checkpoint(model, encoder_alone=True)
+    api = sign_in(repo_id, token)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(model) if is_space else write_space(model, Path(scratch) / "space", repo_id.rpartition("/")[2])
+        return upload(
+            api,
+            folder,
+            repo_id,
+            [APP, REQUIREMENTS, CARD, f"{MODEL}/*"],
+            [f"{MODEL}/*"],
+            space=True,
+            private=private,
+            revision=revision,
+            exist_ok=exist_ok,
+        )
+
+
+def _is_space(folder: Path) -> bool:
+    """Whether [`write_space`] has written a folder."""
+    app = folder / APP
+    return app.is_file() and "hf_meanmax.demo" in app.read_text(encoding="utf-8", errors="replace")
 
 
 def _sdk_version() -> dict[str, str]:

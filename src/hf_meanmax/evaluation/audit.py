@@ -119,7 +119,7 @@ def audit(
         decode: the decoder, the attacker's.
         texts: what was embedded.
         vectors: of the texts, `(N, D)`.
-        cut: cuts texts into the words that are compared (see [`~hf_meanmax.evaluation.recovery.word_cutter`]).
+        cut: cuts texts into the words that are compared (see `word_cutter`).
         embed: the embedder; without one there is no nearest text, no shuffled words and no similarity.
         corpus: what the attacker has: the nearest of these texts is a control, their words tell which words are rare,
             and defences are fitted to their vectors.
@@ -128,7 +128,7 @@ def audit(
 
     Returns:
         `texts`, `words_per_text`, `case` (`"ignored"` or `"kept"`), `rare_count`, `counted_words`; `decoder`: the
-        scores of [`~hf_meanmax.evaluation.recovery.score_recovery`] and `by_length`; the same by name in `controls`;
+        scores of `score_recovery` and `by_length`; the same by name in `controls`;
         `texts_in_corpus`; `defences`: a list of `kind`, `name`, `num_bytes`, scores and, with pairs, `spearman`;
         `defences_fitted_on`, `pairs`; `examples`; `warnings` where the decoder is too weak for conclusions; and
         `limits`.

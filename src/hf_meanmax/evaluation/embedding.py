@@ -40,11 +40,11 @@ class Embedder:
     """Calls a sentence encoder for distinct texts only, checks what it gives, and remembers it for a while.
 
     Args:
-        encoder: an object with `encode(list[str])` (a SentenceTransformer, for instance, or an [`EmbeddingFile`]), or a
+        encoder: an object with `encode(list[str])` (a SentenceTransformer, for instance, an [`EmbeddingFile`][]), or a
             callable that takes a list of texts. It gives `(n, D)` numbers: an array, a torch tensor on any device and
             of any precision, or a list of n vectors.
         name: what tables and errors call it.
-        key: identifies the encoder's function, so that results can be kept; by default [`encoder_key`], which knows
+        key: identifies the encoder's function, so that results can be kept; by default `encoder_key`, which knows
             SentenceTransformers and objects with a `key`. None: nothing is kept between runs.
         batch_size: texts of one forward pass: given to an `encode` that takes a `batch_size`, and otherwise how many
             texts the encoder gets at a time.
@@ -229,7 +229,7 @@ class EmbeddingFile:
 
     Args:
         source: a .npy, .safetensors or .parquet file, or a folder of `encode`.
-        sentences: the file that [`write_sentences`] wrote, and that the embeddings were made from.
+        sentences: the file that `write_sentences` wrote, and that the embeddings were made from.
         name: what tables and errors call it; by default the file's name.
 
     Attributes:
@@ -237,7 +237,7 @@ class EmbeddingFile:
 
     Raises:
         FileNotFoundError: a file is missing.
-        ValueError: the sentences are not as [`write_sentences`] wrote them, or there are not as many rows as lines.
+        ValueError: the sentences are not as `write_sentences` wrote them, or there are not as many rows as lines.
     """
 
     def __init__(

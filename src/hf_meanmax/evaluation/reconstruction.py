@@ -85,11 +85,11 @@ def score_reconstructions(
     """Scores of token ids against the texts' own words, before any vocabulary was applied to them.
 
     Args:
-        tokenizer, texts, said, tokenize: as [`reconstruction_pairs`] takes them.
-        rouge: as [`~hf_meanmax.evaluation.text_scores.score_texts`] takes it.
+        tokenizer, texts, said, tokenize: as `reconstruction_pairs` takes them.
+        rouge: as [`score_texts`][hf_meanmax.evaluation.text_scores.score_texts] takes it.
 
     Raises:
-        ValueError, ImportError: as [`~hf_meanmax.evaluation.text_scores.score_texts`].
+        ValueError, ImportError: as [`score_texts`][hf_meanmax.evaluation.text_scores.score_texts].
     """
     hypotheses, references, tokenize = reconstruction_pairs(tokenizer, texts, said, tokenize)
     return score_texts(hypotheses, references, tokenize, rouge=rouge)

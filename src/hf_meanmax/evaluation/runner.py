@@ -135,7 +135,7 @@ def evaluate(
     """Scores encoders on tasks.
 
     Args:
-        encoders: [`Embedder`]s, or what an `Embedder` takes. Attributes `kind` and `seed` of an encoder are kept.
+        encoders: [`Embedder`][]s, or what an `Embedder` takes. Attributes `kind` and `seed` of an encoder are kept.
         tasks: the tasks, of different names.
         cache_dir: a folder that keeps every finished task under the encoder's key and the task's fingerprint; the same
             pair is never computed again, by this call or another. None, or an encoder without a key: nothing is kept.
@@ -201,18 +201,18 @@ def evaluate_with_controls(
     batch_size: int = 64,
     show_progress: bool = True,
 ) -> Evaluation:
-    """Scores a model and its controls, which have its word vectors and its dimension (see [`make_controls`]).
+    """Scores a model and its controls, which have its word vectors and its dimension (see `make_controls`).
 
     Args:
-        model: an [`Embedder`], or what one takes; controls are made from its encoder, and scaled as its vectors are.
+        model: an [`Embedder`][], or what one takes; controls are made from its encoder, and scaled as its vectors are.
         tasks: the tasks.
         seeds: of the controls that draw at random.
         kinds: the kinds of controls, by default all that there are for this encoder; none if empty.
         name: what tables call the model.
-        cache_dir, device, batch_size, show_progress: as for [`evaluate`].
+        cache_dir, device, batch_size, show_progress: as for [`evaluate`][].
 
     Raises:
-        TaskError, ValueError: as [`evaluate`] and `make_controls`.
+        TaskError, ValueError: as [`evaluate`][] and `make_controls`.
     """
     embedder = model if isinstance(model, Embedder) else Embedder(model, name, None, batch_size, show_progress)
     encoders = [embedder]

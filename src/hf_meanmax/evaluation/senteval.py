@@ -323,7 +323,7 @@ def load_senteval_task(
     """Reads the files of one task.
 
     Args:
-        name: one of [`SENTEVAL_TASKS`].
+        name: one of `SENTEVAL_TASKS`.
         folder: the folder that holds `downstream`, or `downstream` itself.
         check_counts: refuse sets that are not of the published sizes.
         folds: of the tasks that cross-validate; published scores have 10.

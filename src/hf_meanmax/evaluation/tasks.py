@@ -61,14 +61,14 @@ class Task(ABC):
 
     @abstractmethod
     def sentences(self) -> list[str]:
-        """Every text that [`evaluate`] will ask to embed, in a fixed order; texts may repeat."""
+        """Every text that [`evaluate`][] will ask to embed, in a fixed order; texts may repeat."""
 
     @abstractmethod
     def evaluate(self, embed: Embed, device: torch.device | str | None = None) -> TaskResult:
         """Scores an encoder.
 
         Args:
-            embed: n texts -> `(n, D)` float32, finite; each text of [`sentences`] is known to it.
+            embed: n texts -> `(n, D)` float32, finite; each text of [`sentences`][] is known to it.
             device: a torch device for the work after embedding, by default the CPU.
         """
 
@@ -86,7 +86,7 @@ class Task(ABC):
         return digest.hexdigest()
 
     def data(self) -> Sequence[object]:
-        """Texts and labels in order, as [`fingerprint`] reads them; a task with labels adds them to the texts."""
+        """Texts and labels in order, as [`fingerprint`][] reads them; a task with labels adds them to the texts."""
         return self.sentences()
 
 

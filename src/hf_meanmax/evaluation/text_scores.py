@@ -131,9 +131,9 @@ def scores_by_length(
     """Scores of the texts in bins of the references' lengths in BLEU's tokens (Zhang, Wu, Li and Zhang, figure 2).
 
     Args:
-        hypotheses, references, tokenize: as [`score_texts`] takes them.
+        hypotheses, references, tokenize: as [`score_texts`][] takes them.
         edges: the greatest length of each bin, ascending: `(5, 10)` gives 1-5, 6-10 and, where longer texts are, 11
-            or more. By default see [`length_edges`].
+            or more. By default see `length_edges`.
 
     Returns:
         A dict for each bin that holds a text: `from`, `to` (None if the bin has no end), `count` of texts, `bleu`
@@ -141,7 +141,7 @@ def scores_by_length(
         text of length 0 belongs to the first bin, which then begins at 0.
 
     Raises:
-        ValueError: as [`score_texts`]; edges that do not rise from 1.
+        ValueError: as [`score_texts`][]; edges that do not rise from 1.
     """
     _check_texts(hypotheses, references, tokenize)
     lengths = [len(tokens) for tokens in _tokens(references, tokenize)]

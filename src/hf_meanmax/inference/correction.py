@@ -50,7 +50,7 @@ class Corrector:
     Args:
         model: what decodes.
         tokenizer: of what it says.
-        embedder: whose vectors are decoded (see [`embedder_of`]).
+        embedder: whose vectors are decoded (see [`embedder_of`][]).
         num_candidates: candidates of each vector in each round: beams, or samples.
         num_corrections: rounds after the first.
         do_sample: draw candidates instead of searching beams.
@@ -74,7 +74,7 @@ class Corrector:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be {least} or more.")
 
     def decode(self, vectors: np.ndarray, **generation: object) -> list[Decoded]:
-        """The text of each vector `(N, D)`, all together; see [`decode_all`] for many.
+        """The text of each vector `(N, D)`, all together; see [`decode_all`][] for many.
 
         Args:
             vectors: raw vectors of the embedder.
@@ -103,7 +103,7 @@ class Corrector:
     def decode_all(
         self, vectors: np.ndarray, batch_size: int = 64, show_progress: bool = False, **generation: object
     ) -> list[Decoded]:
-        """As [`decode`], `batch_size` vectors at a time, with a progress bar over the vectors."""
+        """As [`decode`][], `batch_size` vectors at a time, with a progress bar over the vectors."""
         decoded: list[Decoded] = []
         with progress_bar(total=len(vectors), desc="decode", unit="row", disable=not show_progress) as bar:
             for start in range(0, len(vectors), batch_size):

@@ -59,7 +59,7 @@ def decode_embeddings(
     Args:
         model: an autoencoder, or a decoder of another embedder's vectors.
         tokenizer: the tokenizer of what it says.
-        sources: files, folders of `encode`, faiss indexes or tables (see [`~hf_meanmax.inference.sources`]).
+        sources: files, folders of `encode`, faiss indexes or tables (see `hf_meanmax.inference.sources`).
         batch_size: embeddings decoded at a time.
         name: the tensor or column that holds the embeddings.
         corrector: what chooses among candidates; by default the likeliest text is taken.

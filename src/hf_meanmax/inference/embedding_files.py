@@ -35,7 +35,7 @@ def read_embeddings(
     """Streams embeddings back, `(rows <= batch_size, dimension)` float arrays, in order.
 
     Args:
-        sources: .npy, .safetensors or .parquet files, or folders that [`encode_corpus`] has written.
+        sources: .npy, .safetensors or .parquet files, or folders that `encode_corpus` has written.
         batch_size: most rows given at a time; arrays do not cross files.
         name: the tensor or column that holds the embeddings; by default `embeddings`, or the only one there is.
         dequantize: turn an int8 encoding back to float32, half a step of its ranges off at most. Without it, it is an
@@ -241,8 +241,10 @@ def _open_npy(path: Path, kind: str) -> np.ndarray:
 
 def _read_npy(path: Path, batch_size: int, name: str | None, kind: str) -> Iterator[np.ndarray]:
     array = _open_npy(path, kind)
+    # Bytes in the order of this machine, row after row, whatever those of the file are.
+    dtype = array.dtype.newbyteorder("=")
     for start in range(0, len(array), batch_size):
-        yield np.array(array[start : start + batch_size])
+        yield np.array(array[start : start + batch_size], dtype=dtype, order="C")
 
 
 def _read_safetensors(path: Path, batch_size: int, name: str | None, kind: str) -> Iterator[np.ndarray]:

@@ -145,12 +145,12 @@ def encode_corpus(
 
     Args:
         model: a SentenceTransformer; it is left with the length limit and the precision of the settings.
-        corpus: the text (see [`open_corpus`]).
+        corpus: the text (see [`open_corpus`][hf_meanmax.data.open_corpus]).
         output: the folder for the shards and `manifest.json`.
-        settings: see [`EncodeSettings`].
+        settings: see [`EncodeSettings`][].
         pca: a PCA of `settings.pca` components that was fitted before, instead of one fitted here.
         model_name: what the manifest calls the model.
-        batch_size: texts of one forward pass; of long ones fewer (see [`encode_texts`]).
+        batch_size: texts of one forward pass; of long ones fewer (see `encode_texts`).
         state: accelerate's `PartialState`; with several processes each encodes every n-th shard.
         show_progress: show a progress bar.
 
@@ -499,7 +499,7 @@ def load_encoder(
     """A SentenceTransformer from a folder or from the Hub; a folder of this package is checked first.
 
     Raises:
-        FileNotFoundError, ValueError: no such model, a damaged folder (see [`check_checkpoint`]), or a model without a
+        FileNotFoundError, ValueError: no such model, a damaged folder (see `check_checkpoint`), or a model without a
             fixed representation.
     """
     from sentence_transformers import SentenceTransformer

@@ -160,7 +160,7 @@ def build_index(
     Args:
         sources: one folder of `encode`, or .npy, .safetensors and .parquet files.
         output: the folder of the index; an older index there is replaced.
-        settings: see [`IndexSettings`].
+        settings: see [`IndexSettings`][].
         lines: the sentences, one a row; without them rows are found, no sentences.
         recall_queries: rows that are drawn to measure the recall of an index that is not exact.
         show_progress: show progress bars.

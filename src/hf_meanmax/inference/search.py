@@ -44,7 +44,7 @@ class Neighbor:
 
 
 class SentenceIndex:
-    """An index in a folder of [`build_index`]; the vectors are mapped, so that only what is searched is read.
+    """An index in a folder of `build_index`; the vectors are mapped, so that only what is searched is read.
 
     Args:
         folder: the folder.
@@ -52,10 +52,10 @@ class SentenceIndex:
             more, and takes longer.
 
     Attributes:
-        manifest: what [`build_index`] gave.
+        manifest: what `build_index` gave.
         encoding: how its vectors were encoded.
         texts: the sentences, or None.
-        dimension: numbers of a vector that [`search`] takes.
+        dimension: numbers of a vector that [`search`][] takes.
 
     Raises:
         FileNotFoundError: no such folder.
@@ -123,7 +123,7 @@ class SentenceIndex:
             )
 
     def embed(self, model: SentenceTransformer, texts: Sequence[str], batch_size: int = 64) -> Vectors:
-        """Vectors of texts for [`search`], `(N, dimension)` float32, by a model that [`check_model`] has passed."""
+        """Vectors of texts for [`search`][], `(N, dimension)` float32, by a model that [`check_model`][] has passed."""
         return embed_texts(model, list(texts), self.encoding, self._pca, batch_size)
 
     def search(self, vectors: Vectors, k: int = 5) -> tuple[Vectors, Rows]:
@@ -164,7 +164,7 @@ class SentenceIndex:
         """The nearest sentences of each query.
 
         Args:
-            vectors: `(N, dimension)`, of [`embed`].
+            vectors: `(N, dimension)`, of [`embed`][].
             k: sentences of a query.
             queries: their texts; needed for the next two.
             skip_identical: leave out sentences that are the query itself or that are listed already (1,000 copies are

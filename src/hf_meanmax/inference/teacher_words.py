@@ -1,7 +1,9 @@
-"""The vectors that a SentenceTransformer gives single words, and the pieces of its own vocabulary."""
+"""Word vectors from trained models: those that a SentenceTransformer gives single words and the pieces of its own
+vocabulary, and those of a static model."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -9,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from hf_meanmax.checkpoint.folder import load_checkpoint
 from hf_meanmax.progress import progress_bar
 from hf_meanmax.tokenization import WordVectors
 
@@ -61,6 +64,38 @@ def teacher_words(
         vectors = PCA.fit(vectors[: len(words)], components).apply(vectors)
     vectors /= np.sqrt(np.mean(np.square(vectors)))
     return WordVectors(names, vectors.astype(np.float32), counts)
+
+
+def static_words(folder: str | os.PathLike[str], size: int) -> WordVectors:
+    """The words of a trained static model, each where the model's map puts it, in the order of its vocabulary.
+
+    Args:
+        folder: a checkpoint folder whose embedding is a weighted mean of word vectors (`pooling="weighted_mean"`).
+        size: numbers of a vector; where the model's have more, their leading singular directions are kept.
+
+    Raises:
+        FileNotFoundError, ValueError: no whole checkpoint, a model that is not static, or one whose vectors have fewer
+            numbers than `size`.
+    """
+    model, tokenizer = load_checkpoint(folder)
+    if model.config.pooling != "weighted_mean":
+        raise ValueError(
+            f"{folder} is no static model: its pooling is {model.config.pooling!r}. Give one that was trained with "
+            "`encoder_type` 'none' and `pooling` 'weighted_mean', or a file of word vectors."
+        )
+    special = set(tokenizer.all_special_ids)
+    ids = [number for number in range(model.config.input_vocab_size) if number not in special]
+    with torch.inference_mode():
+        vectors = model.encoder.word_pooler.map(model.encoder.embeddings.word_embeddings.weight[ids]).float()
+        if vectors.shape[1] < size:
+            raise ValueError(
+                f"The words of {folder} have {vectors.shape[1]} numbers, {size} are asked for. Set `--embedding_size "
+                f"{vectors.shape[1]}` or less."
+            )
+        if vectors.shape[1] > size:
+            vectors = vectors @ torch.linalg.svd(vectors, full_matrices=False).Vh[:size].T
+        vectors /= vectors.square().mean().sqrt()
+    return WordVectors(tokenizer.convert_ids_to_tokens(ids), vectors.numpy())
 
 
 def wordpieces(teacher: SentenceTransformer, known: set[str]) -> dict[str, int]:

@@ -98,7 +98,9 @@ def record_decoding(
     batch = tokenizer([text], return_tensors="pt").to(model.device)
     with _written_out_attention(model):
         said = model.generate(**batch, do_sample=False, num_beams=1)
-        output = model(**batch, decoder_input_ids=said[:, :-1], output_attentions=True, output_latent_gates=True)
+        output = model(
+            **batch, decoder_input_ids=said[:, :-1], use_cache=False, output_attentions=True, output_latent_gates=True
+        )
         has_weights = model.config.pooling == "inner_attention"
         word_weights = model.encoder(**batch).pooling_attentions if has_weights else None
     says = tokenizer if target_tokenizer is None else target_tokenizer

@@ -126,13 +126,13 @@ class MultiHeadAttention(nn.Module):
             key, value = past_key_values.update(key, value, self.layer_idx)
         implementation = self.config._attn_implementation
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
-        is_short = key.shape[2] <= _SHORT
+        # The length is looked at last: where a graph is exported, that would bound it.
         if (
             implementation == "sdpa"
             and not self.is_causal
-            and is_short
             and query.is_cpu
             and query.dtype == torch.bfloat16
+            and key.shape[2] <= _SHORT
         ):
             # Over sentences, torch's own kernel takes more than half as long again.
             attend = _unweighted_eager_attention

@@ -1,6 +1,9 @@
 """Initialisation, saving and loading rules that all models share."""
 
+import difflib
+import inspect
 import os
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -18,6 +21,12 @@ from .embeddings import TextEmbeddings
 from .layers import Standardization, WordSpaceProjection
 from .pooling import WeightedMeanPooling
 from .storage import restored_state_dict
+
+# What every forward takes beside the arguments that it names: the library passes it, or the layers read it.
+_COMMON_ARGUMENTS = {
+    "num_items_in_batch", "output_attentions", "output_cross_attentions", "output_hidden_states",
+    "output_latent_gates", "return_dict", "use_cache",
+}  # fmt: skip
 
 
 class LatentPreTrainedModel(PreTrainedModel):
@@ -47,6 +56,31 @@ class LatentPreTrainedModel(PreTrainedModel):
         # Fields may have been set one by one, as `from_pretrained(folder, field=...)` does.
         config.check()
         super().__init__(config, *args, **kwargs)
+
+    def refuse_unknown(self, names: Iterable[str]) -> None:
+        """Checks the further arguments of a forward pass, most of which would change nothing.
+
+        Raises:
+            TypeError: nothing reads one of them.
+        """
+        for name in names:
+            if name not in _COMMON_ARGUMENTS:
+                known = [*inspect.signature(self.forward).parameters, *_COMMON_ARGUMENTS]
+                nearest = difflib.get_close_matches(name, known, n=1)
+                hint = f" Did you mean `{nearest[0]}`?" if nearest else ""
+                raise TypeError(f"{type(self).__name__} got an unexpected argument `{name}`.{hint}")
+
+    def refuse_second_text(self, token_type_ids: torch.Tensor | None) -> None:
+        """Checks that `token_type_ids` `(B, N)`, as some tokenizers give them, tell of one text alone.
+
+        Raises:
+            ValueError: they tell of two.
+        """
+        if token_type_ids is not None and bool(token_type_ids.any()):
+            raise ValueError(
+                f"`token_type_ids` tell of a second text, and this {type(self).__name__} reads one. Give each text "
+                "alone; a classifier of pairs has `pair_combination` 'concatenation' or 'multiplicative'."
+            )
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

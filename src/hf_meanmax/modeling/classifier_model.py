@@ -17,7 +17,7 @@ from .outputs import LatentClassifierOutput
 class LatentForSequenceClassification(LatentPreTrainedModel):
     """An encoder with a supervised head, over one text or, with `config.pair_combination`, over two.
 
-    The labels are those of [`~transformers.AutoModelForSequenceClassification`]: classes, several of them at once, or
+    The labels are those of `AutoModelForSequenceClassification`: classes, several of them at once, or
     numbers, as `config.problem_type` says or `num_labels` and the labels' type tell. With `config.attention_penalty`
     the loss has the penalty on the weights of `inner_attention`, which is also reported apart.
 
@@ -78,7 +78,9 @@ class LatentForSequenceClassification(LatentPreTrainedModel):
 
         Raises:
             ValueError: if a pair has no `token_type_ids`, or a single text has a second one.
+            TypeError: for an argument that nothing reads.
         """
+        self.refuse_unknown(kwargs)
         if self.config.pair_combination is not None:
             if token_type_ids is None:
                 raise ValueError(
@@ -89,11 +91,8 @@ class LatentForSequenceClassification(LatentPreTrainedModel):
                 input_ids, attention_mask = split_pairs(input_ids, attention_mask, token_type_ids)
             elif inputs_embeds is not None:
                 inputs_embeds, attention_mask = split_pairs(inputs_embeds, attention_mask, token_type_ids)
-        elif token_type_ids is not None and bool(token_type_ids.any()):
-            raise ValueError(
-                "`token_type_ids` tell of a second text, but `pair_combination` is None and the model reads one. Use "
-                "`pair_combination='concatenation'` or 'multiplicative'."
-            )
+        else:
+            self.refuse_second_text(token_type_ids)
         encoded = self.encoder(
             input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
         )

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_outputs import ModelOutput
 from transformers.processing_utils import Unpack
@@ -17,7 +17,7 @@ from .decoder_model import LatentDecoderModel, shift_right, token_positions
 from .decoders import NonAutoregressiveLayer
 from .embeddings import TextEmbeddings
 from .encoder_model import LatentEncoderModel
-from .generation import LEAST_OF_EMBEDDING, NO_DECODER, LatentGenerationMixin
+from .generation import LEAST_OF_EMBEDDING, NO_DECODER, CanGenerate, LatentGenerationMixin
 from .layers import WordSpaceProjection
 from .losses import IGNORE_INDEX, full_cross_entropy, penalty_of_sentences
 from .outputs import DecoderOutput, LatentModelOutput, LatentSeq2SeqOutput
@@ -33,6 +33,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
     encoder_class: type[LatentEncoderModel] = LatentEncoderModel
     # The fields of a batch that the encoder reads.
     encoder_inputs: tuple[str, ...] = ("input_ids", "attention_mask")
+    can_generate = CanGenerate()
     has_sparse_gradients = False
     _tied_weights_keys = {"lm_head.weight": "encoder.embeddings.word_embeddings.weight"}
 
@@ -62,9 +63,10 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         self.contrastive_head = None
         if config.contrastive_size is not None:
             self.contrastive_head = nn.Linear(config.sentence_embedding_size, config.contrastive_size, bias=False)
-        # The sentence's end, not a length, stops a decoding; this bounds a decoder that never ends, where there is no
-        # text whose length would do so.
-        self.generation_config.max_new_tokens = self.generation_config.max_new_tokens or LEAST_OF_EMBEDDING
+        if self.can_generate():
+            # The sentence's end, not a length, stops a decoding; this bounds a decoder that never ends, where there is
+            # no text whose length would do so.
+            self.generation_config.max_new_tokens = self.generation_config.max_new_tokens or LEAST_OF_EMBEDDING
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Embedding:
@@ -138,6 +140,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         encoder_outputs: ModelOutput | tuple[torch.Tensor, ...] | None = None,
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
@@ -153,30 +156,45 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
             encoder_outputs: what `get_encoder()` gave, or a `BaseModelOutput` whose `last_hidden_state` is Z
                 `(B, L, latent_width)`, or the hidden states (with their `attention_mask`) where there are no rows,
                 instead of an input text.
+            past_key_values: what an earlier call with `use_cache` gave, to go on behind the words that it has read.
+            decoder_inputs_embeds: `(B, T, embedding_size)` in place of `decoder_input_ids`.
             labels: `(B, T)` target ids, -100 where there is none. The loss is their cross entropy, and the penalty of
                 `config.attention_penalty`.
-            kwargs: `num_items_in_batch`, what the summed loss is divided by (default: the targets of this batch), and
-                what the layers take, for instance `output_attentions=True`.
+            use_cache: whether the output has `past_key_values`; by default as `config.use_cache` says where the decoder
+                gets an input of its own and there are no labels, outside training.
+            kwargs: `num_items_in_batch`, what the summed loss is divided by (default: the targets of this batch),
+                `token_type_ids`, all 0, and what the layers take, for instance `output_attentions=True`.
 
         Raises:
             ValueError: if the model has no decoder; if there is nothing to decode, or more than the decoder can; if
-                arguments do not fit the decoder.
+                arguments do not fit the decoder or each other.
+            TypeError: for an argument that nothing reads.
         """
         if self.decoder is None or self.lm_head is None:
             raise ValueError(NO_DECODER)
         num_items = kwargs.pop("num_items_in_batch", None)
-        latents, weights = self._read_input(encoder_outputs, input_ids, attention_mask, inputs_embeds, **kwargs)
+        self.refuse_second_text(kwargs.pop("token_type_ids", None))
+        self.refuse_unknown(kwargs)
+        read = self._read_input(
+            encoder_outputs, input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
+        )
+        latents: Any = read.latents
+        has_inputs = decoder_input_ids is not None or decoder_inputs_embeds is not None
         targets = labels
-        if labels is None and decoder_input_ids is None and self.config.is_autoregressive:
+        if labels is None and not has_inputs and self.config.is_autoregressive:
             targets = self._own_words(input_ids, attention_mask)
-        use_cache = use_cache if use_cache is not None else self.config.use_cache and labels is None
+        if use_cache is None:
+            use_cache = self.config.use_cache and has_inputs and labels is None and not self.training
         outputs = self.decode(
             latents, targets, attention_mask, decoder_input_ids, decoder_attention_mask,
-            past_key_values=past_key_values if use_cache else None, **kwargs,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            past_key_values=self._cache(past_key_values) if use_cache else None, **kwargs,
         )  # fmt: skip
         states: Any = outputs.last_hidden_state
         logits = self.lm_head(self.output_states(states))
-        loss, penalty = (None, None) if labels is None else self._losses(logits, labels, weights, num_items)
+        loss, penalty = (
+            (None, None) if labels is None else self._losses(logits, labels, read.pooling_attentions, num_items)
+        )
         return LatentSeq2SeqOutput(
             loss=loss,
             logits=logits,
@@ -186,6 +204,8 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
             cross_attentions=outputs.cross_attentions,
             latent_gates=outputs.latent_gates,
             encoder_last_hidden_state=latents,
+            encoder_hidden_states=read.hidden_states,
+            encoder_attentions=read.attentions,
             latents=latents if self.config.has_latents else None,
             attention_penalty=penalty,
         )
@@ -193,18 +213,31 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
     def _read_input(
         self,
         encoder_outputs: ModelOutput | tuple[torch.Tensor, ...] | None,
-        input_ids: torch.Tensor | None,
-        attention_mask: torch.Tensor | None,
-        inputs_embeds: torch.Tensor | None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """What the decoder reads, and the pooling's attention weights where a text is encoded with them."""
-        if encoder_outputs is not None:
-            return self._given_latents(encoder_outputs), None
-        encoded = self.encoder(
-            input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
+        **text: Any,
+    ) -> LatentModelOutput:
+        """What the decoder reads, as `latents`, with what the encoder has recorded on request; the pooling's attention
+        weights where a text is encoded with them."""
+        if encoder_outputs is None:
+            encoded = self.encoder(**text)
+            return LatentModelOutput(
+                latents=self.read_by_decoder(encoded),
+                hidden_states=encoded.hidden_states,
+                attentions=encoded.attentions,
+                pooling_attentions=encoded.pooling_attentions,
+            )
+        return LatentModelOutput(
+            latents=self._given_latents(encoder_outputs),
+            hidden_states=getattr(encoder_outputs, "hidden_states", None),
+            attentions=getattr(encoder_outputs, "attentions", None),
         )
-        return self.read_by_decoder(encoded), encoded.pooling_attentions
+
+    def _cache(self, past_key_values: Cache | None) -> Cache | None:
+        """The cache that the decoder goes on with, or a new one."""
+        if past_key_values is None and self.config.is_autoregressive:
+            # Of the second, that of keys and values of the encoder's output, nothing is used.
+            caches = (DynamicCache(config=self.config) for _ in range(2))
+            past_key_values = EncoderDecoderCache(*caches)
+        return past_key_values
 
     def _losses(
         self, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None, num_items: torch.Tensor | None
@@ -224,6 +257,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         attention_mask: torch.Tensor | None = None,
         decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> DecoderOutput:
         """The decoder's states `(B, T, d)` under teacher forcing.
@@ -234,24 +268,28 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
             attention_mask: `(B, N)` of the input text; None means no padding, in the targets either.
             decoder_input_ids: `(B, T)`; made from `targets` when left out.
             decoder_attention_mask: `(B, T)`, 0 for padding in the decoder's input.
+            decoder_inputs_embeds: `(B, T, embedding_size)` in place of `decoder_input_ids`.
             kwargs: `past_key_values`, and what the layers take.
         """
+        given = [words for words in (decoder_input_ids, decoder_inputs_embeds) if words is not None]
         if not self.config.has_latents and attention_mask is not None:
             kwargs["latent_mask"] = attention_mask
         if not self.config.is_autoregressive:
             kwargs.pop("past_key_values", None)
-            return self._predict(latents, decoder_input_ids, targets, **kwargs)
-        is_padded = attention_mask is not None and targets is not None
-        if decoder_input_ids is None:
+            return self._predict(latents, bool(given), targets, **kwargs)
+        if len(given) > 1:
+            raise ValueError("Give one of `decoder_input_ids` and `decoder_inputs_embeds`.")
+        if not given:
             if targets is None:
                 raise ValueError("Give `targets` or `decoder_input_ids`: there is nothing to decode.")
-            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(targets)
+            given = [self.prepare_decoder_input_ids_from_labels(targets)]
+        if decoder_attention_mask is None and attention_mask is not None and targets is not None:
             # Without any padding the causal mask is enough; with it, padding on the left must be hidden.
-            if decoder_attention_mask is None and is_padded:
+            if decoder_input_ids is None:
                 decoder_attention_mask = (targets != IGNORE_INDEX).long()
-        elif is_padded and decoder_attention_mask is None:
-            decoder_attention_mask = self._from_first_word(decoder_input_ids)
-        return self._run_decoder(self.decoder, decoder_input_ids, latents, decoder_attention_mask, **kwargs)
+            else:
+                decoder_attention_mask = self._from_first_word(decoder_input_ids)
+        return self._run_decoder(self.decoder, given[0], latents, decoder_attention_mask, **kwargs)
 
     def decode_previous(
         self, latents: torch.Tensor, targets: torch.Tensor, attention_mask: torch.Tensor | None
@@ -290,14 +328,14 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
     def _run_decoder(
         self,
         decoder: Any,
-        decoder_input_ids: torch.Tensor,
+        words: torch.Tensor,
         latents: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> DecoderOutput:
-        """An autoregressive decoder over the words `(B, T)` that precede the targets."""
-        steps = decoder_input_ids.shape[1]
+        """An autoregressive decoder over the words that precede the targets, ids `(B, T)` or vectors `(B, T, e)`."""
+        steps = words.shape[1]
         position_ids, length = None, steps
         if attention_mask is not None and attention_mask.dim() == 2:
             length = attention_mask.shape[1]
@@ -305,23 +343,23 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         elif past_key_values is not None:
             past_length = past_key_values.get_seq_length()
             length = int(past_length) + steps
-            position_ids = (torch.arange(steps, device=decoder_input_ids.device) + past_length)[None]
+            position_ids = (torch.arange(steps, device=words.device) + past_length)[None]
         embeddings = self.encoder.embeddings if self.decoder_embeddings is None else self.decoder_embeddings
-        inputs = embeddings(decoder_input_ids, None, position_ids, length)
+        inputs = embeddings(*((words, None) if words.dim() == 2 else (None, words)), position_ids, length)
         return decoder(inputs, latents, attention_mask=attention_mask, past_key_values=past_key_values, **kwargs)
 
     def _predict(
         self,
         latents: torch.Tensor,
-        decoder_input_ids: torch.Tensor | None,
+        has_inputs: bool,
         labels: torch.Tensor | None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> DecoderOutput:
         """A non-autoregressive decoder, over as many places as there are labels."""
-        if decoder_input_ids is not None:
+        if has_inputs:
             raise ValueError(
                 f"decoder_type is {self.config.decoder_type!r}, which is not autoregressive: it takes no "
-                "`decoder_input_ids`."
+                "`decoder_input_ids` or `decoder_inputs_embeds`."
             )
         predict: Any = self.decoder
         outputs = predict(None, latents, **kwargs)

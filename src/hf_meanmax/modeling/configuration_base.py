@@ -4,12 +4,14 @@ import copy
 import dataclasses
 import difflib
 import math
-from typing import ClassVar, Literal
+from collections.abc import Iterable
+from typing import Any, ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
 from transformers import GenerationConfig
 from transformers.configuration_utils import PreTrainedConfig
+from transformers.utils import logging
 
 from .configuration_checks import (
     DECODERS_WITH_CHANNELS,
@@ -20,6 +22,8 @@ from .configuration_checks import (
     check_parts,
     check_weighted_mean,
 )
+
+logger = logging.get_logger(__name__)
 
 # Of the length of a text: no text is this long.
 NO_LIMIT = 2**31 - 1
@@ -36,6 +40,8 @@ _TRANSFORMERS_KEYWORDS = {
     "name_or_path",
     "num_labels",
     "output_attentions",
+    "quantization_config",
+    "tokenizer_class",
     "torch_dtype",
     "trust_remote_code",
 }
@@ -66,72 +72,72 @@ class LatentConfig(PreTrainedConfig):
     The defaults here are neutral; each family states its parts, its sizes and its own fields.
 
     Args:
-        vocab_size (`int`, defaults to 30000):
+        vocab_size (int, defaults to 30000):
             Number of tokens that the decoder can generate.
-        input_vocab_size (`int`, *optional*, defaults to `vocab_size`):
+        input_vocab_size (int, optional, defaults to vocab_size):
             Rows of the encoder's word table. Larger than `vocab_size` after a vocabulary expansion; ids below
             `vocab_size` mean the same token on both sides.
-        separate_vocabularies (`bool`, defaults to `False`):
+        separate_vocabularies (bool, defaults to False):
             Give the decoder a word table of its own: its ids are those of another tokenizer, and `input_vocab_size` may
             be any size. The special tokens have the same ids on both sides.
-        embedding_size (`int`, defaults to 300):
+        embedding_size (int, defaults to 300):
             Width of the word vectors.
-        hidden_size (`int`, defaults to 512):
+        hidden_size (int, defaults to 512):
             Width of the hidden states and of each latent row.
-        num_hidden_layers (`int`, defaults to 1):
+        num_hidden_layers (int, defaults to 1):
             Layers of the encoder, and of the decoder.
-        intermediate_size (`int`, defaults to 2048):
+        intermediate_size (int, defaults to 2048):
             Inner width of the feed-forward layers.
-        num_attention_heads (`int`, defaults to 8):
+        num_attention_heads (int, defaults to 8):
             Heads of every attention; must divide `hidden_size`.
-        attention_bias (`bool`, defaults to `False`):
+        attention_bias (bool, defaults to False):
             Whether the query, key and value projections have biases.
-        projection_activation (`"relu"` or `None`, *optional*):
+        projection_activation ("relu" or None, optional):
             Activation on the query, key and value projections.
-        attention_dropout (`float`, defaults to 0.0):
+        attention_dropout (float, defaults to 0.0):
             Dropout on the attention weights.
-        encoder_type (`"self_attention"`, `"bilstm"`, `"lstm"`, `"bigru"`, `"gru"`, `"cnn"`, `"hierarchical_cnn"` or \
-            `"none"`, defaults to `"self_attention"`):
+        encoder_type ("self_attention", "bilstm", "lstm", "bigru", "gru", "cnn", "hierarchical_cnn" or \
+            "none", defaults to "self_attention"):
             How the tokens become hidden states; with `"none"` these are the word vectors themselves, which only
             `pooling="weighted_mean"` reads: a static model. A `bilstm` or `bigru` has `hidden_size / 2` units a
             direction; a `cnn` shares `hidden_size` among filters of 3, 4 and 5 words; a `hierarchical_cnn` shares it
             among its layers, whose outputs stand side by side.
-        encoder_residual (`bool`, defaults to `False`):
+        encoder_residual (bool, defaults to False):
             In the first layer of a `self_attention` encoder, add each token's own value to what it attends to. The
             mean-max papers' has no residual there, which leaves a word to be found by attention alone.
-        pooling (`"mean_max"`, `"mean"`, `"max"`, `"last"`, `"mean_max_last"`, `"inner_attention"`, `"weighted_mean"` \
-            or `"none"`, defaults to `"mean"`):
+        pooling ("mean_max", "mean", "max", "last", "mean_max_last", "inner_attention", "weighted_mean" \
+            or "none", defaults to "mean"):
             The latent rows: the maximum and the mean over the tokens, and the last state (of a `bilstm` the last state
             of each direction); weighted means, whose weights a small network gives each token (`inner_attention`); the
             mean of the word vectors under one weight a word (`weighted_mean`, see `weighted_mean_row`); or no rows, so
             that the decoder attends over the hidden states themselves and there is no embedding (`none`).
-        weighted_mean_row (`bool`, defaults to `False`):
+        weighted_mean_row (bool, defaults to False):
             Add a last row to those of `pooling`: the mean of the word vectors, without positions, under one weight a
             word. The weights start from word frequencies p as a / (a + p), the smooth inverse frequency of Arora, Liang
             and Ma (ICLR 2017), and are trained. A linear map follows, which starts from the identity where the word
             vectors are no wider than a row. Special tokens have no weight.
-        weighted_mean_map (`bool`, defaults to `True`):
+        weighted_mean_map (bool, defaults to True):
             Whether there is that linear map. Without it the word vectors must be as wide as a row.
-        frequency_smoothing (`float`, defaults to 1e-3):
+        frequency_smoothing (float, defaults to 1e-3):
             The a of these weights.
-        freeze_word_weights (`bool`, defaults to `False`):
+        freeze_word_weights (bool, defaults to False):
             Keep these weights as they start.
-        latent_normalization (`"rows"`, *optional*):
+        latent_normalization ("rows", optional):
             Scale each latent row to unit length inside the model, so that one vector serves cosines and the decoder: a
             vector that was scaled by a positive number decodes as if it had not been.
-        latent_scales (`bool`, defaults to `False`):
+        latent_scales (bool, defaults to False):
             With `latent_normalization="rows"`, multiply each row by a trained number, its share in a cosine.
-        latent_heads (`int`, defaults to 1):
+        latent_heads (int, defaults to 1):
             Rows of `inner_attention`.
-        latent_size (`int`, *optional*, defaults to `hidden_size`):
+        latent_size (int, optional, defaults to hidden_size):
             Width of a latent row: the hidden states are projected to it before they are combined.
-        pooling_hidden_size (`int`, *optional*, defaults to `hidden_size`):
+        pooling_hidden_size (int, optional, defaults to hidden_size):
             Inner width of the network that weighs the tokens for `inner_attention`.
-        mean_first (`bool`, defaults to `False`):
+        mean_first (bool, defaults to False):
             Put the mean row before the max row. The decoder's attention does not depend on the order, the flat
             embedding does.
-        decoder_type (`"attention"`, `"gates"`, `"lstm"`, `"lstm_attention"`, `"lstm_gates"`, `"gru"`, \
-            `"conditional_gru"`, `"causal_cnn"`, `"words_cnn"`, `"words_rnn"` or `"none"`, defaults to `"attention"`):
+        decoder_type ("attention", "gates", "lstm", "lstm_attention", "lstm_gates", "gru", \
+            "conditional_gru", "causal_cnn", "words_cnn", "words_rnn" or "none", defaults to "attention"):
             How the decoder reads the latent rows. Self-attention over the preceding tokens, then attention over the
             rows or element-wise gates on them; an LSTM that starts from all rows (`lstm`), starts from zeros and
             attends over the rows (`lstm_attention`), or starts from the last-state row, if there is one, and has
@@ -139,72 +145,72 @@ class LatentConfig(PreTrainedConfig):
             beside each word (`gru`, `causal_cnn`); two GRU blocks a step, the second of which reads what
             `decoder_context` says (`conditional_gru`); or a non-autoregressive network over the rows
             (`words_cnn`, `words_rnn`). With `"none"` there is no decoder: the model gives vectors alone.
-        decoder_context (`"attention"`, `"constant"` or `"none"`, defaults to `"attention"`):
+        decoder_context ("attention", "constant" or "none", defaults to "attention"):
             What a `conditional_gru` reads at each step: the rows that it attends to, all of Z, or nothing (it then has
             one block).
-        decoder_initial_state (`bool`, defaults to `False`):
+        decoder_initial_state (bool, defaults to False):
             Start a `conditional_gru` from Z; otherwise it starts from a trained vector.
-        decoder_channels (`list[int]`, *optional*):
+        decoder_channels (list[int], optional):
             Widths of a `causal_cnn`, `words_cnn` or `words_rnn` from Z to what the output layer scores.
-        num_context_words (`int`, defaults to 30):
+        num_context_words (int, defaults to 30):
             Words that a `words_cnn` or `words_rnn` predicts.
-        context_channels (`list[int]`, *optional*):
+        context_channels (list[int], optional):
             Have a second decoder beside an autoregressive one: a `words_cnn` of these widths,
             from Z to what the output layer scores, that predicts the words around the text (`context_targets`).
-        predict_previous (`bool`, defaults to `False`):
+        predict_previous (bool, defaults to False):
             Have a second decoder of the same kind, for the previous sentence (skip-thought).
-        attention_penalty (`float`, defaults to 0.0):
+        attention_penalty (float, defaults to 0.0):
             Weight of ||A A' - I||^2, by which the training loss keeps the heads of `inner_attention` from reading the
             same words (structured self-attentive embedding, eq. 8), in the mean over the sentences.
-        teacher_size (`int`, *optional*):
+        teacher_size (int, optional):
             Width of the vectors of another encoder that a linear map of the embedding is trained to give as well
             (compound attention, section 4.4), the `teacher_head`.
-        contrastive_size (`int`, *optional*):
+        contrastive_size (int, optional):
             Width of a linear map that embeddings pass before they are compared in contrastive training; nothing else
             reads it. By default the embeddings themselves are compared.
-        pair_combination (`"concatenation"` or `"multiplicative"`, *optional*):
+        pair_combination ("concatenation" or "multiplicative", optional):
             A classifier reads two texts instead of one: their embeddings u and v as [u; v; |u - v|; u * v], or the
             products of their latent rows, each row of each text through a map of its own (structured self-attentive
             embedding, appendix B).
-        pair_size (`int`, *optional*, defaults to the width of a latent row):
+        pair_size (int, optional, defaults to the width of a latent row):
             Width of the products of a `multiplicative` combination.
-        classifier_type (`"mlp"` or `"pruned"`, defaults to `"mlp"`):
+        classifier_type ("mlp" or "pruned", defaults to "mlp"):
             What a classifier does with the embedding: a layer over all of it, or hidden units that each see one latent
             row or one column of the rows (structured self-attentive embedding, appendix A).
-        classifier_hidden_size (`int`, *optional*):
+        classifier_hidden_size (int, optional):
             Width of the hidden layer (ReLU) of an `mlp` classifier; with None it is a linear map.
-        classifier_row_size (`int`, defaults to 150):
+        classifier_row_size (int, defaults to 150):
             Hidden units of each row in a `pruned` classifier; the rows share their weights.
-        classifier_column_size (`int`, defaults to 10):
+        classifier_column_size (int, defaults to 10):
             Hidden units of each column in a `pruned` classifier; the columns share their weights.
-        classifier_dropout (`float`, defaults to 0.1):
+        classifier_dropout (float, defaults to 0.1):
             Dropout on the input and on the hidden layer of a classifier.
-        position_embedding_type (`"sinusoidal"`, `"learned"` or `"none"`, defaults to `"none"`):
+        position_embedding_type ("sinusoidal", "learned" or "none", defaults to "none"):
             Codes added to the word vectors; positions count from 0 in encoder and decoder alike.
-        max_position_embeddings (`int`, defaults to 512):
+        max_position_embeddings (int, defaults to 512):
             Rows of a learned position table; positions beyond it get a zero code. Without such a table there is no
             limit, and this becomes 2**31 - 1: sentence-transformers cuts texts at it.
-        embedding_dropout (`float`, defaults to 0.0):
+        embedding_dropout (float, defaults to 0.0):
             Dropout on the sum of word vector and position code.
-        hidden_dropout (`float`, defaults to 0.0):
+        hidden_dropout (float, defaults to 0.0):
             Dropout on what is added to a residual.
-        layer_norm_eps (`float`, defaults to 1e-5):
+        layer_norm_eps (float, defaults to 1e-5):
             Epsilon of the layer normalisations.
-        label_smoothing (`float`, defaults to 0.0):
+        label_smoothing (float, defaults to 0.0):
             Probability spread over the vocabulary by the training loss.
-        freeze_word_embeddings (`bool`, defaults to `False`):
+        freeze_word_embeddings (bool, defaults to False):
             Keep the word table as it is; the rows of the special tokens are trained all the same.
-        num_special_tokens (`int`, defaults to 4):
+        num_special_tokens (int, defaults to 4):
             Ids below it are special tokens.
-        initializer_range (`float`, defaults to 0.02):
+        initializer_range (float, defaults to 0.02):
             Standard deviation of new word vectors and learned position codes. Sinusoidal codes have a root mean square
             of 0.7; word vectors that are much smaller are drowned by them, and learning to copy starts far later.
-        tie_word_embeddings (`bool`, defaults to `False`):
+        tie_word_embeddings (bool, defaults to False):
             Let the output layer score words by the word table itself, behind a projection to its width (a decoder with
             `decoder_channels` ends in that width without one).
-        output_bias (`bool`, defaults to `True`):
+        output_bias (bool, defaults to True):
             Whether the output layer has a bias.
-        use_cache (`bool`, defaults to `True`):
+        use_cache (bool, defaults to True):
             Whether generation keeps the decoder's past keys and values.
     """
 
@@ -290,14 +296,39 @@ class LatentConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     def _refuse_unknown_keywords(self, kwargs: dict[str, object]) -> None:
-        fields = {field.name for field in dataclasses.fields(self)}
+        for name in self._unknown_names(kwargs):
+            fields = sorted(field.name for field in dataclasses.fields(self))
+            raise TypeError(f"{self._no_setting(name)} Known: {fields}.")
+
+    @classmethod
+    def _unknown_names(cls, names: Iterable[str]) -> list[str]:
+        """Which names are neither fields nor what transformers itself passes."""
+        fields = {field.name for field in dataclasses.fields(cls)}
         allowed = fields | _TRANSFORMERS_KEYWORDS | set(GenerationConfig._get_default_generation_params())
-        for name in kwargs:
-            if name in allowed or name.startswith("_"):
-                continue
-            nearest = difflib.get_close_matches(name, fields, n=1)
-            hint = f" Did you mean `{nearest[0]}`?" if nearest else ""
-            raise TypeError(f"{type(self).__name__} has no setting named `{name}`.{hint} Known: {sorted(fields)}.")
+        return [name for name in names if name not in allowed and not name.startswith("_")]
+
+    @classmethod
+    def _no_setting(cls, name: str) -> str:
+        nearest = difflib.get_close_matches(name, [field.name for field in dataclasses.fields(cls)], n=1)
+        hint = f" Did you mean `{nearest[0]}`?" if nearest else ""
+        return f"{cls.__name__} has no setting named `{name}`.{hint}"
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """[`~transformers.PreTrainedConfig.from_dict`]; what a saved configuration holds beside the fields (a note, a
+        setting of another version) is kept as an attribute, with a warning."""
+        unknown = cls._unknown_names(config_dict)
+        loaded = super().from_dict({name: config_dict[name] for name in config_dict if name not in unknown}, **kwargs)
+        config = loaded[0] if isinstance(loaded, tuple) else loaded
+        for name in unknown:
+            # A property is computed of the fields.
+            if not hasattr(config, name):
+                setattr(config, name, config_dict[name])
+        if unknown:
+            logger.warning(
+                f"{' '.join(map(cls._no_setting, unknown))} What was saved under it is kept; nothing reads it."
+            )
+        return loaded
 
     @property
     def auto_class_names(self) -> dict[str, str]:

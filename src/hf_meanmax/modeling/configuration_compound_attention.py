@@ -43,19 +43,19 @@ class CompoundAttentionConfig(LatentConfig):
     default is ATTN-ATTN with 12 heads and 600-dimensional vectors.
 
     Args:
-        architecture (`str`, *optional*, defaults to `"attn-attn"`):
+        architecture (str, optional, defaults to "attn-attn"):
             One of the eleven of the thesis (table 4.1 and section 4.3): `"attn"`, `"final"`, `"final-ctx"`,
             `"avgpool"`, `"maxpool"`, `"avgpool-ctx"`, `"maxpool-ctx"`, `"attn-ctx"`, `"attn-attn"`, `"trf"`,
             `"trf-attn-attn"`. It sets `encoder_type`, `pooling`, `decoder_type`, `decoder_context`,
             `decoder_initial_state` and `position_embedding_type`, and refuses other values of these. With `None` they
             can be set one by one; those left out are as in `"attn-attn"`.
-        latent_heads (`int`, *optional*, defaults to 12 for `pooling="inner_attention"` and 1 for the others):
+        latent_heads (int, optional, defaults to 12 for pooling="inner_attention" and 1 for the others):
             Rows of the representation.
-        latent_size (`int`, *optional*, defaults to 600 divided by `latent_heads`):
+        latent_size (int, optional, defaults to 600 divided by latent_heads):
             Width of a row; the size of the representation is that of all rows together. `"attn"` and `"trf"` have
             none.
 
-    The other fields are described at [`LatentConfig`].
+    The other fields are described at [`LatentConfig`][].
     """
 
     model_type = "compound_attention"

@@ -11,24 +11,24 @@ from .configuration_base import DecoderType, EncoderType, LatentConfig, Pooling,
 class EmbeddingDecoderConfig(LatentConfig):
     r"""A decoder of another embedder's vectors: a map from the vector to latent rows, and any autoregressive decoder.
 
-    The fields are described at [`LatentConfig`]; those of an encoder, a pooling and a classifier are none of this
+    The fields are described at [`LatentConfig`][]; those of an encoder, a pooling and a classifier are none of this
     family.
 
     Args:
-        embedding_dim (`int`, defaults to 384):
+        embedding_dim (int, defaults to 384):
             Numbers of the embedder's vector.
-        latent_length (`int`, defaults to 8):
+        latent_length (int, defaults to 8):
             Latent rows that a vector is mapped to.
-        latent_names (`list[str]`, *optional*):
+        latent_names (list[str], optional):
             Names of these rows, where the decoder is one of an autoencoder that has names for them.
-        map_hidden_size (`int`, *optional*):
+        map_hidden_size (int, optional):
             Width of the hidden layer (GELU) of the map; with None it is linear.
-        map_layer_norm (`bool`, defaults to `True`):
+        map_layer_norm (bool, defaults to True):
             Whether each latent row passes a layer normalisation.
-        normalize_embeddings (`bool`, defaults to `False`):
+        normalize_embeddings (bool, defaults to False):
             Scale each vector to unit length first, for an embedder whose vectors have it: a vector that was multiplied
             by a positive number decodes as if it had not been.
-        embedder (`dict`, *optional*):
+        embedder (dict, optional):
             Whose vectors these are: `name`, `revision`, `weights` and `pipeline` (hashes), `prompt`, `pooling`,
             `normalized` and `dimension`, as far as they are known.
     """

@@ -19,7 +19,7 @@ class GatedMeanMaxAAEConfig(LatentConfig):
     (`encoder_type="bilstm", pooling="mean_max_last", decoder_type="lstm_gates"`) and the plain RAE
     (`encoder_type="bilstm", pooling="last", decoder_type="lstm"`), both with `position_embedding_type="none"`.
 
-    The fields are described at [`LatentConfig`].
+    The fields are described at [`LatentConfig`][].
     """
 
     model_type = "gated_mean_max_aae"

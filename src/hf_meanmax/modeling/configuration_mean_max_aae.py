@@ -21,7 +21,7 @@ class MeanMaxAAEConfig(LatentConfig):
     pooling="last", decoder_type="lstm"`, trained with noise) and the CNN-LSTM autoencoder (`encoder_type="cnn",
     pooling="max", decoder_type="lstm"`), all with `position_embedding_type="none"`.
 
-    The fields are described at [`LatentConfig`].
+    The fields are described at [`LatentConfig`][].
     """
 
     model_type = "mean_max_aae"

@@ -19,7 +19,7 @@ class RNNCNNConfig(LatentConfig):
     or 50; `decoder_channels=[600, 1200, 2400, 300]` or `[1200, 2400, 300]`. Skip-thought itself (Kiros et al. 2015) is
     `encoder_type="gru", pooling="last", decoder_type="gru", predict_previous=True, tie_word_embeddings=False`.
 
-    `decoder_channels` defaults to 600, 1200 and the embedding size. The fields are described at [`LatentConfig`].
+    `decoder_channels` defaults to 600, 1200 and the embedding size. The fields are described at [`LatentConfig`][].
     """
 
     model_type = "rnn_cnn"

@@ -19,12 +19,12 @@ class StructuredSelfAttentionConfig(LatentConfig):
     attends over the rows says the text again.
 
     Args:
-        attention_penalty (`float`, *optional*, defaults to 1.0 for `pooling="inner_attention"` and 0 for the others):
+        attention_penalty (float, optional, defaults to 1.0 for pooling="inner_attention" and 0 for the others):
             Weight of the penalty.
-        latent_heads (`int`, *optional*, defaults to 30 for `pooling="inner_attention"` and 1 for the others):
+        latent_heads (int, optional, defaults to 30 for pooling="inner_attention" and 1 for the others):
             Rows of the embedding.
 
-    The other fields are described at [`LatentConfig`].
+    The other fields are described at [`LatentConfig`][].
     """
 
     model_type = "structured_self_attention"

@@ -45,11 +45,15 @@ class LatentDecoderModel(LatentPreTrainedModel):
         latents: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
+        latent_mask: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> ModelOutput:
         """`(B, T, embedding_size)`, or None for a non-autoregressive decoder, and Z `(B, L, d)` ->
-        `last_hidden_state` `(B, T, d)`."""
-        hidden_states = self.sequence_decoder(inputs_embeds, latents, attention_mask, past_key_values, **kwargs)
+        `last_hidden_state` `(B, T, d)`. `latent_mask` `(B, L)` hides padding of hidden states in place of rows."""
+        self.refuse_unknown(kwargs)
+        hidden_states = self.sequence_decoder(
+            inputs_embeds, latents, attention_mask, past_key_values, latent_mask, **kwargs
+        )
         return DecoderOutput(last_hidden_state=hidden_states, past_key_values=past_key_values)
 
 
@@ -65,8 +69,7 @@ def shift_right(labels: torch.Tensor, start_id: int, pad_id: int) -> torch.Tenso
     side.
     """
     is_target = labels != IGNORE_INDEX
-    shifted = torch.full_like(labels, pad_id)
-    shifted[:, 1:] = labels[:, :-1]
+    shifted = labels.roll(1, dims=1).masked_fill(torch.arange(labels.shape[1], device=labels.device) == 0, pad_id)
     is_first = is_target & (is_target.long().cumsum(dim=-1) == 1)
     shifted = shifted.masked_fill(shifted == IGNORE_INDEX, pad_id)
     return shifted.masked_fill(is_first, start_id)

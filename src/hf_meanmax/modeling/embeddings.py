@@ -89,9 +89,10 @@ class TextEmbeddings(nn.Module):
         """Codes of `position_ids` `(B, N)`, or of 0..length-1 for all rows alike when it is None."""
         if self.position_embeddings is not None:
             limit = self.config.max_position_embeddings
-            if position_ids is None and length <= limit:
-                return self.position_embeddings.weight[:length]
             ids = position_ids if position_ids is not None else torch.arange(length, device=device)
+            # A graph of one branch would have a bounded length.
+            if position_ids is None and not torch.compiler.is_compiling() and length <= limit:
+                return self.position_embeddings(ids)
             return self.position_embeddings(ids.clamp(max=limit - 1)) * (ids < limit).unsqueeze(-1)
         if position_ids is None:
             return sinusoidal_positions(length, self.config.embedding_size, device)
@@ -99,9 +100,9 @@ class TextEmbeddings(nn.Module):
 
     def _warn_about_length(self, rows: int, length: int, position_ids: torch.Tensor | None) -> None:
         limit = self.config.max_position_embeddings
-        if self.position_embeddings is None or length <= limit:
+        if self.position_embeddings is None or self._warned_about_length or torch.compiler.is_compiling():
             return
-        if self._warned_about_length or torch.compiler.is_compiling():
+        if length <= limit:
             return
         if position_ids is None:
             beyond = rows * (length - limit)

@@ -25,6 +25,11 @@ NO_REPRESENTATION = (
 )
 
 
+def _before_loading(model: "LatentEncoderModel", *args: object) -> None:
+    # A function of the module: it is pickled with the model, and a copy calls it for itself.
+    model.drop_word_projections()
+
+
 class LatentEncoderModel(LatentPreTrainedModel):
     """Token sequence -> hidden states -> latent rows Z -> sentence embedding."""
 
@@ -44,14 +49,14 @@ class LatentEncoderModel(LatentPreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
-        self.register_load_state_dict_pre_hook(lambda *_: self.drop_word_projections())
+        self.register_load_state_dict_pre_hook(_before_loading)
 
     def cache_word_projections(self) -> None:
         """Computes query, key and value of every word now; encoding in `torch.inference_mode()` on a CPU otherwise does
         so at its first text.
 
         Training, loading weights, `to()` and a forward pass with gradients drop them. Call it again, or
-        [`drop_word_projections`], after changing a weight in another way. An encoder without self-attention, or with a
+        [`drop_word_projections`][], after changing a weight otherwise. An encoder without self-attention, or with a
         table of more than 256 MiB, has none.
         """
         self.drop_word_projections()
@@ -61,7 +66,7 @@ class LatentEncoderModel(LatentPreTrainedModel):
                 self.word_projections.fill(self.embeddings, attention)
 
     def drop_word_projections(self) -> None:
-        """Forgets what [`cache_word_projections`] has computed."""
+        """Forgets what [`cache_word_projections`][] has computed."""
         if self.word_projections is not None and self.word_projections.table is not None:
             self.word_projections = WordProjections()
 
@@ -88,6 +93,7 @@ class LatentEncoderModel(LatentPreTrainedModel):
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> LatentModelOutput:
         """Encodes sentences.
@@ -95,10 +101,14 @@ class LatentEncoderModel(LatentPreTrainedModel):
         Args:
             input_ids: `(B, N)` token ids, or give `inputs_embeds` `(B, N, embedding_size)` instead.
             attention_mask: `(B, N)`, 1 for tokens and 0 for padding on either side; None means no padding at all.
+            token_type_ids: `(B, N)`, all 0, from a tokenizer that gives them.
 
         Raises:
-            ValueError: if not exactly one of `input_ids` and `inputs_embeds` is given.
+            ValueError: if not exactly one of `input_ids` and `inputs_embeds` is given, or if there is a second text.
+            TypeError: for an argument that nothing reads.
         """
+        self.refuse_unknown(kwargs)
+        self.refuse_second_text(token_type_ids)
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of `input_ids` and `inputs_embeds`.")
         if torch.is_grad_enabled():
@@ -138,7 +148,16 @@ class LatentEncoderModel(LatentPreTrainedModel):
         return row if latents is None else torch.cat((latents, row.to(latents.dtype)), dim=1)
 
     def scale_rows(self, latents: torch.Tensor) -> torch.Tensor:
-        """Z `(B, L, d)` as the configuration has it, see [`~hf_meanmax.modeling.layers.scale_rows`]."""
+        """Z `(B, L, d)` as the configuration has it, see [`~hf_meanmax.modeling.layers.scale_rows`].
+
+        Raises:
+            ValueError: the scales are not in memory.
+        """
+        if self.latent_scales is not None and self.latent_scales.is_meta and not latents.is_meta:
+            raise ValueError(
+                "The encoder's `latent_scales` are on the disk, where `device_map` puts them. To decode vectors, keep "
+                "the encoder in memory."
+            )
         return scale_rows(latents, self.config, self.latent_scales)
 
     def normalized_rows(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:

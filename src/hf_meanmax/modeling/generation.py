@@ -1,13 +1,20 @@
 """Generation from text or from an embedding alone; each text has a length bound of its own."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers import (
+    GenerationConfig,
+    GenerationMixin,
+    LogitsProcessorList,
+    PreTrainedModel,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 from transformers.configuration_utils import PreTrainedConfig
-from transformers.generation.utils import GenerateOutput
+from transformers.generation.utils import GenerateEncoderDecoderOutput, GenerateOutput
 from transformers.modeling_outputs import BaseModelOutput
 
 from .encoder_model import NO_REPRESENTATION, LatentEncoderModel
@@ -44,17 +51,15 @@ class TextLengthCriteria(StoppingCriteria):
 
     Args:
         bounds: `(B,)`, each 1 or more. The beams or samples of a text are rows that follow each other.
+        prompt: tokens that generation begins with.
     """
 
-    def __init__(self, bounds: torch.Tensor) -> None:
+    def __init__(self, bounds: torch.Tensor, prompt: int = 1) -> None:
         self.bounds = bounds
-        self.prompt: int | None = None
+        self.prompt = prompt
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: object) -> torch.Tensor:
         rows, length = input_ids.shape
-        if self.prompt is None:
-            # Whether to end is asked for the first time when the first token has been generated.
-            self.prompt = length - 1
         return self.reached(rows, length - self.prompt)
 
     def reached(self, rows: int, length: int | torch.Tensor) -> torch.Tensor:
@@ -81,7 +86,7 @@ def pad_ended(sequences: torch.Tensor, criteria: TextLengthCriteria | None, *set
     behind = is_end.cumsum(dim=1) > is_end
     if criteria is not None:
         columns = torch.arange(sequences.shape[1], device=sequences.device)
-        behind |= criteria.reached(len(sequences), columns - (criteria.prompt or 0))
+        behind |= criteria.reached(len(sequences), columns - criteria.prompt)
     sequences.masked_fill_(behind, pad_id)
 
 
@@ -90,10 +95,19 @@ def _setting(name: str, sources: Iterable[object]) -> Any:
     return next((value for value in found if value is not None), None)
 
 
+def _mark_read_words(kwargs: dict[str, Any]) -> None:
+    """Gives words that go on from a cache a mask: by its length transformers sees that the cache has the first ones."""
+    cache, words = kwargs.get("past_key_values"), kwargs.get("decoder_input_ids")
+    if cache is None or words is None or kwargs.get("decoder_attention_mask") is not None:
+        return
+    if words.shape[1] > int(cache.get_seq_length()):
+        kwargs["decoder_attention_mask"] = torch.ones_like(words)
+
+
 def checked_vectors(
-    vectors: torch.Tensor, size: int, matrix: tuple[int, int] | None, expected: str, like: torch.Tensor
+    vectors: Any, size: int, matrix: tuple[int, int] | None, expected: str, model: PreTrainedModel
 ) -> torch.Tensor:
-    """Sentence embeddings with the type and on the device of `like`.
+    """Sentence embeddings with the type and on the device of a model.
 
     Args:
         vectors: `(B, size)` or `(size,)`, or of the shape `matrix` each; a tensor, an array or a list of them.
@@ -104,6 +118,9 @@ def checked_vectors(
     """
     if isinstance(vectors, (list, tuple)) and any(map(torch.is_tensor, vectors)):
         vectors = torch.stack(list(vectors))
+    if not torch.is_tensor(vectors) and hasattr(vectors, "astype"):
+        # torch takes no array whose rows run backwards, or whose bytes do.
+        vectors = vectors.astype(vectors.dtype.newbyteorder("="), order="C")
     vectors = torch.as_tensor(vectors)
     if vectors.dim() == 3:
         fits = matrix is not None and vectors.shape[1:] == matrix
@@ -119,10 +136,19 @@ def checked_vectors(
             f"Sentence embeddings of type {str(vectors.dtype).removeprefix('torch.')} are quantised; this model "
             f"decodes {expected}."
         )
-    vectors = vectors.to(device=like.device).to(like.dtype)
+    # Weights that wait on a disk are on no device.
+    device = vectors.device if model.device.type == "meta" else model.device
+    vectors = vectors.to(device).to(model.dtype)
     if not bool(torch.isfinite(vectors).all()):
         raise ValueError(f"A sentence embedding holds NaN or infinite values; this model decodes {expected}.")
     return vectors
+
+
+class CanGenerate:
+    """`can_generate()` of a class, and of a model with its own decoder: some predict a fixed number of words."""
+
+    def __get__(self, model: PreTrainedModel | None, owner: type) -> Callable[[], bool]:
+        return lambda: model is None or model.config.is_autoregressive
 
 
 class LatentGenerationMixin(GenerationMixin):
@@ -155,7 +181,7 @@ class LatentGenerationMixin(GenerationMixin):
             raise ValueError(NO_REPRESENTATION)
         rows, width = self.config.num_latents, self.config.latent_width
         expected = f"a raw vector of {rows * width} numbers ({rows} rows of {width})"
-        vectors = checked_vectors(sentence_embedding, rows * width, (rows, width), expected, self.lm_head.weight)
+        vectors = checked_vectors(sentence_embedding, rows * width, (rows, width), expected, self)
         return self.encoder.scale_rows(vectors.reshape(-1, rows, width))
 
     @torch.no_grad()
@@ -169,7 +195,7 @@ class LatentGenerationMixin(GenerationMixin):
         sentence_embedding: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> GenerateOutput | torch.Tensor:
-        """[`~transformers.GenerationMixin.generate`], from text or from sentence embeddings alone.
+        """The `generate` of transformers, from text or from sentence embeddings alone.
 
         A bound of the caller's wins: `max_new_tokens` or `max_length`, as an argument or in a `generation_config`.
         Without one, a text is decoded to at most 1.5 times its own tokens (Zhang, Wu, Li and Zhang, section 5.2; at
@@ -183,7 +209,7 @@ class LatentGenerationMixin(GenerationMixin):
 
         Raises:
             ValueError: if both text and embeddings are given, if a vector cannot be decoded
-                ([`latents_from_embedding`]), or if the decoder is not autoregressive.
+                ([`latents_from_embedding`][]), or if the decoder is not autoregressive.
         """
         if not self.config.has_decoder:
             raise ValueError(NO_DECODER)
@@ -200,24 +226,79 @@ class LatentGenerationMixin(GenerationMixin):
                 f"generate() got {sources} inputs; give exactly one of a text (`input_ids` or `inputs_embeds`), "
                 "`sentence_embedding` and `encoder_outputs`."
             )
-        # A decoder that reads only Z has no use for the mask of the text.
-        attention_mask = kwargs.pop("attention_mask", None)
-        if not self.config.has_latents and attention_mask is not None:
-            kwargs["attention_mask"] = attention_mask
-        if kwargs.get("encoder_outputs") is None:
-            if sentence_embedding is not None:
-                latents = self.latents_from_embedding(sentence_embedding)
-            else:
-                latents = self.encode_latents(attention_mask=attention_mask, **text)
-        else:
-            latents = self._given_latents(kwargs["encoder_outputs"])
-        kwargs["encoder_outputs"] = BaseModelOutput(last_hidden_state=latents)
-        criteria = self._bound_length(kwargs, generation_config, text, attention_mask)
+        settings = (kwargs, generation_config, self.generation_config)
+        ids = self._readable_ids(text.get("input_ids"), kwargs.get("assistant_model"), settings)
+        if any(len(texts) == 0 for texts in text.values()):
+            return self._nothing(kwargs.get("decoder_input_ids"), settings)
+        encoded = self._encode_input(text, sentence_embedding, kwargs, settings)
+        kwargs["encoder_outputs"] = encoded
+        rows = encoded.last_hidden_state
+        if len(rows) == 0:
+            return self._nothing(kwargs.get("decoder_input_ids"), settings)
+        if ids is None:
+            # As transformers makes them, which means no text; it would put them where the weights are.
+            ids = torch.full(rows.shape[:2], -100, device=rows.device)
+        _mark_read_words(kwargs)
+        criteria = self._bound_length(kwargs, generation_config, text, kwargs.get("attention_mask"))
         if criteria is not None:
             stopping_criteria = StoppingCriteriaList([*(stopping_criteria or []), criteria])
-        output = super().generate(None, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
-        pad_ended(getattr(output, "sequences", output), criteria, kwargs, generation_config, self.generation_config)
+        output = super().generate(ids, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
+        pad_ended(getattr(output, "sequences", output), criteria, *settings)
         return output
+
+    def _encode_input(
+        self,
+        text: dict[str, torch.Tensor],
+        sentence_embedding: torch.Tensor | None,
+        kwargs: dict[str, Any],
+        settings: Iterable[object],
+    ) -> BaseModelOutput:
+        """What the decoder reads of the input, as `last_hidden_state`, and what the encoder records on request."""
+        token_type_ids = kwargs.pop("token_type_ids", None)
+        if sentence_embedding is not None:
+            return BaseModelOutput(last_hidden_state=self.latents_from_embedding(sentence_embedding))
+        given: dict[str, Any] = dict(text)
+        if text:
+            given |= {name: _setting(name, settings) for name in ("output_hidden_states", "output_attentions")}
+            given["attention_mask"] = kwargs.get("attention_mask")
+        if token_type_ids is not None:
+            given["token_type_ids"] = token_type_ids
+        read = self._read_input(kwargs.get("encoder_outputs"), **given)
+        return BaseModelOutput(
+            last_hidden_state=read.latents, hidden_states=read.hidden_states, attentions=read.attentions
+        )
+
+    def _readable_ids(
+        self, input_ids: torch.Tensor | None, assistant_model: object, settings: Iterable[object]
+    ) -> torch.Tensor | None:
+        """The text as an assistant encodes it, and as the settings that look at its words see it.
+
+        Raises:
+            ValueError: these ask for what there is not.
+        """
+        neutral = {"encoder_no_repeat_ngram_size": (None, 0), "encoder_repetition_penalty": (None, 1.0)}
+        asked = [name for name, values in neutral.items() if _setting(name, settings) not in values]
+        if asked and self.config.separate_vocabularies:
+            raise ValueError(
+                f"`{asked[0]}` compares the words of the output with those of the input, and this model has two "
+                "vocabularies (`separate_vocabularies`). Leave it out."
+            )
+        if assistant_model is not None and input_ids is None:
+            raise ValueError("`assistant_model` encodes the text itself: give `input_ids`, or leave it out.")
+        if input_ids is None or not asked:
+            return input_ids
+        # Words of an expanded vocabulary cannot be generated, and have no score to change.
+        return input_ids.masked_fill(input_ids >= self.config.vocab_size, self.config.unk_token_id)
+
+    def _nothing(
+        self, decoder_input_ids: torch.Tensor | None, settings: Iterable[object]
+    ) -> GenerateOutput | torch.Tensor:
+        """What is generated of no input at all: no rows."""
+        length = self._begun_length(decoder_input_ids)
+        sequences = torch.empty((0, length), dtype=torch.long, device=self.device)
+        if not _setting("return_dict_in_generate", settings):
+            return sequences
+        return GenerateEncoderDecoderOutput(sequences=sequences)
 
     def _bound_length(
         self,
@@ -240,7 +321,8 @@ class LatentGenerationMixin(GenerationMixin):
             return None
         if not text or has_own_bound:
             return None
-        criteria = TextLengthCriteria(text_bounds(next(iter(text.values())), attention_mask))
+        bounds = text_bounds(next(iter(text.values())), attention_mask)
+        criteria = TextLengthCriteria(bounds, self._begun_length(kwargs.get("decoder_input_ids")))
         kwargs["max_new_tokens"] = int(criteria.bounds.max())
         return criteria
 
@@ -272,8 +354,8 @@ class LatentGenerationMixin(GenerationMixin):
 
         Raises:
             ValueError: if not exactly one of text and embeddings is given, if a vector cannot be decoded
-                ([`latents_from_embedding`]), if `top_k` is not between 1 and the vocabulary size, or if the decoder is
-                autoregressive.
+                ([`latents_from_embedding`][]), if `top_k` is not between 1 and the vocabulary size, or if the decoder
+                is autoregressive.
         """
         if not self.config.has_decoder:
             raise ValueError(NO_DECODER)

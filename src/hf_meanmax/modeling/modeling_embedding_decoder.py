@@ -9,6 +9,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_outputs import ModelOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
+from transformers.utils.generic import can_return_tuple
 
 from .base import LatentPreTrainedModel
 from .conditional_decoding import LatentForConditionalDecoding
@@ -46,6 +47,7 @@ class EmbeddingMap(LatentPreTrainedModel):
     def set_input_embeddings(self, value: nn.Embedding) -> None:
         self.embeddings.word_embeddings = value
 
+    @can_return_tuple
     def forward(
         self,
         sentence_embedding: torch.Tensor | None = None,
@@ -56,12 +58,14 @@ class EmbeddingMap(LatentPreTrainedModel):
 
         Raises:
             ValueError: there is no vector; a text is no input.
+            TypeError: for an argument that nothing reads.
         """
         if sentence_embedding is None:
             raise ValueError(
                 "This model decodes vectors and has no text encoder: give `sentence_embedding`, the vectors of "
                 f"{self.config.embedder_name}."
             )
+        self.refuse_unknown(kwargs)
         vectors = sentence_embedding.to(self.standardization.mean.dtype)
         if self.config.normalize_embeddings:
             vectors = nn.functional.normalize(vectors, dim=-1)
@@ -109,7 +113,7 @@ class EmbeddingDecoderForGeneration(LatentForConditionalDecoding):
         """
         size = self.config.embedding_dim
         expected = f"vectors of {self.config.embedder_name}, of {size} numbers"
-        vectors = checked_vectors(sentence_embedding, size, None, expected, self.lm_head.weight)
+        vectors = checked_vectors(sentence_embedding, size, None, expected, self)
         return self.encode_latents(sentence_embedding=vectors.reshape(-1, size))
 
     def forward(
@@ -124,9 +128,9 @@ class EmbeddingDecoderForGeneration(LatentForConditionalDecoding):
         Args:
             sentence_embedding: `(B, embedding_dim)`, or give `encoder_outputs`.
             labels: `(B, T)` target ids, -100 where there is none.
-            encoder_outputs: as [`LatentForConditionalDecoding.forward`] takes it.
+            encoder_outputs: as `LatentForConditionalDecoding.forward` takes it.
             kwargs: `attention_mask` `(B, T)` of the labels, 0 for padding on either side, and what
-                [`LatentForConditionalDecoding.forward`] takes.
+                `LatentForConditionalDecoding.forward` takes.
 
         Raises:
             ValueError: there is nothing to decode.

@@ -30,7 +30,7 @@ class LatentModelOutput(ModelOutput):
 
 @dataclass
 class LatentSeq2SeqOutput(Seq2SeqLMOutput):
-    """A [`~transformers.modeling_outputs.Seq2SeqLMOutput`] with the latent rows Z `(B, L, latent_width)` that were
+    """A `Seq2SeqLMOutput` with the latent rows Z `(B, L, latent_width)` that were
     decoded; None for `pooling="none"`.
 
     `encoder_last_hidden_state` is all that the decoder reads of the encoder: Z, or the hidden states where there are no
@@ -46,7 +46,7 @@ class LatentSeq2SeqOutput(Seq2SeqLMOutput):
 
 @dataclass
 class LatentClassifierOutput(SequenceClassifierOutput):
-    """A [`~transformers.modeling_outputs.SequenceClassifierOutput`] with the weights `(B, L, N)` of a pooling that
+    """A `SequenceClassifierOutput` with the weights `(B, L, N)` of a pooling that
     attends (of pairs `(2 B, L, N)`, all first texts before all second ones), and the mean overlap of its heads, which
     the loss has times `config.attention_penalty`."""
 

@@ -33,9 +33,16 @@ def run_recurrent(
     # The tokens of a row side by side, from its first column on.
     order = (~mask).long().argsort(dim=1, stable=True)
     inputs, lengths = _reordered(inputs, order), mask.sum(dim=1)
-    outputs = (_run_packed if inputs.is_cuda else _run_padded)(network, inputs, lengths, state)
+    by_weights = not inputs.is_cuda and is_plain(network)
+    outputs = (_run_padded if by_weights else _run_packed)(network, inputs, lengths, state)
     outputs = torch.zeros_like(outputs).scatter(1, order.unsqueeze(-1).expand_as(outputs), outputs)
     return outputs.masked_fill(~mask.unsqueeze(-1), 0.0)
+
+
+def is_plain(network: nn.Module) -> bool:
+    """Whether a network is torch's own with weights in memory: not quantised, and not one that loads its weights when
+    it is called."""
+    return type(network) in (nn.LSTM, nn.GRU, nn.GRUCell) and "forward" not in vars(network)
 
 
 def _lacks_bf16(inputs: torch.Tensor) -> bool:
@@ -63,7 +70,7 @@ def _run_padded(network: nn.LSTM | nn.GRU, inputs: torch.Tensor, lengths: torch.
     is_lstm = isinstance(network, nn.LSTM)
     run: Callable[..., tuple[torch.Tensor, ...]] = torch.lstm if is_lstm else torch.gru
     if state is None:
-        zeros = inputs.new_zeros(2, len(inputs), network.hidden_size)
+        zeros = inputs.new_zeros(2, inputs.shape[0], network.hidden_size)
         state = (zeros, zeros) if is_lstm else zeros
     outputs = []
     for direction, suffix in enumerate(("", "_reverse")):

@@ -262,10 +262,13 @@ def load_word_vectors(
 
     Raises:
         FileNotFoundError: There is no such file.
+        IsADirectoryError: It is a folder.
         ValueError: A malformed line (with file, line and what was expected), a truncated file, vectors of another
             dimension than `size`, a NaN or infinite value, or no word left.
     """
     path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder. Give a file of word vectors.")
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit}, it must be 1 or more")
     if vocabulary is not None and not isinstance(vocabulary, (set, frozenset, dict)):

@@ -308,8 +308,8 @@ def build_classifier(
         kind = "single texts" if train.pairs is None else "pairs"
         remedy = "use 'none'" if train.pairs is None else "use 'concatenation' or 'multiplicative'"
         raise ValueError(f"{args.train} holds {kind}, but `pair_combination` is {config.pair_combination!r}; {remedy}.")
-    if train.pairs is not None:
-        tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    # By these a model of pairs tells the two texts apart, and one of single texts refuses a second.
+    tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
     if args.checkpoint and args.start == "encoder":
         # The head of a classifier with other labels is made anew.
         model = AutoModelForSequenceClassification.from_pretrained(

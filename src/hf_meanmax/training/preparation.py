@@ -30,6 +30,8 @@ from hf_meanmax.data import (
     pick_sentences,
 )
 from hf_meanmax.data.corpus import Chain
+from hf_meanmax.inference.teacher_words import static_words
+from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.tokenization import (
     SkipGramSettings,
     embedding_matrix,
@@ -64,7 +66,7 @@ class Prepared:
         references: the translations of `validation_texts`.
         target_tokenizer: the tokenizer of the translations, where it is another.
         sources: what the stores `train` and `validation` were made of.
-        word_vectors: where the word vectors are, as the setting has it; the teacher's are in a file by now.
+        word_vectors: where the word vectors are, as the setting has it; those of models are in a file by now.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -143,9 +145,10 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
         ValueError: if nothing is left of a corpus, with what each filter dropped.
     """
     cache = cache_folder(args)
-    if args.word_vectors not in ("", "train", "teacher") and not Path(args.word_vectors).is_file():
+    if args.word_vectors not in ("", "train", "teacher") and not Path(args.word_vectors).exists():
         raise FileNotFoundError(
-            f"`word_vectors` is {args.word_vectors!r}: no such file. Give a file of word vectors, 'train' or 'teacher'."
+            f"`word_vectors` is {args.word_vectors!r}: no such file or folder. Give a file of word vectors, the folder "
+            "of a static model, 'train' or 'teacher'."
         )
     if args.objective == "translation":
         return _prepare_translation(args, cache, show_progress)
@@ -153,6 +156,8 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
     word_vectors = args.word_vectors
     if word_vectors == "teacher":
         word_vectors = str(_teachers_words(args, train, cache, show_progress))
+    elif word_vectors not in ("", "train") and Path(word_vectors).is_dir():
+        word_vectors = str(_static_models_words(args, cache))
     tokenizer = load_or_train_tokenizer(args, args.tokenizer, train, cache, show_progress, word_vectors=word_vectors)
     rule = SentenceFilter(
         min_tokens=args.min_tokens,
@@ -372,6 +377,17 @@ def _teachers_words(args: PretrainArguments, corpus: Corpus, cache: Path, show_p
     with one_at_a_time(path):
         if not path.is_file():
             train_corpus_vectors(corpus, path, settings, show_progress)
+    return path
+
+
+def _static_models_words(args: PretrainArguments, cache: Path) -> Path:
+    """The file of a static model's words, as wide as the word table."""
+    words = static_words(args.word_vectors, int(args.model.get("embedding_size", LatentConfig.embedding_size)))
+    vectors = hashlib.blake2b(words.vectors.tobytes(), digest_size=16).hexdigest()
+    path = cache / "vectors" / f"{digest(words.words, vectors)}.safetensors"
+    with one_at_a_time(path):
+        if not path.is_file():
+            words.save(path)
     return path
 
 

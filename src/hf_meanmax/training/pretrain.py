@@ -522,7 +522,8 @@ class Run:
             model = type(model)(model.config)
             model.load_state_dict({name.removeprefix("model."): weight for name, weight in weights.items()})
         model.eval()
-        model.generation_config.max_new_tokens = self._longest_decoding()
+        if model.can_generate():
+            model.generation_config.max_new_tokens = self._longest_decoding()
         normalize = None if args.normalize == "none" else args.normalize
         save_checkpoint(
             model, prepared.tokenizer, folder, target_tokenizer=prepared.target_tokenizer, normalize=normalize,

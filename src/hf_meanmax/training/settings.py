@@ -49,8 +49,8 @@ class RunArguments:
     word_vectors: str = field(
         default="",
         metadata={
-            "help": "`train` skip-gram vectors on the corpus first, take the `teacher`'s vectors of its words, or a "
-            "file (of `hf-meanmax vectors`, word2vec or GloVe)"
+            "help": "`train` skip-gram vectors on the corpus first, take the `teacher`'s vectors of its words, a file "
+            "(of `hf-meanmax vectors`, word2vec or GloVe), or the folder of a static model"
         },
     )
     word_vector_epochs: int = field(default=2, metadata={"help": "epochs of the skip-gram training"})

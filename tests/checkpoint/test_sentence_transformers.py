@@ -1,0 +1,41 @@
+"""A checkpoint folder in the hands of sentence-transformers; its trainer is with the tests of fine-tuning."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from hf_meanmax.checkpoint.folder import save_checkpoint
+from tiny_model import TEXTS, make_model, make_tokenizer
+
+
+def test_encoding_in_another_process(tmp_path):
+    """It gets the pickled model."""
+    folder = save_checkpoint(make_model(), make_tokenizer(), tmp_path / "model")
+    model = SentenceTransformer(str(folder), device="cpu")
+    pool = model.start_multi_process_pool(["cpu"])
+    try:
+        vectors = model.encode(TEXTS, pool=pool, chunk_size=2)
+    finally:
+        model.stop_multi_process_pool(pool)
+    assert np.allclose(vectors, model.encode(TEXTS), atol=1e-6)
+
+
+def test_what_is_saved_is_loaded(tmp_path):
+    """By `SentenceTransformer.save_pretrained`, normalisation included."""
+    for normalize in (None, "rows", "embedding"):
+        save_checkpoint(make_model(), make_tokenizer(), tmp_path / "model", normalize=normalize)
+        model = SentenceTransformer(str(tmp_path / "model"), device="cpu")
+        model.save_pretrained(str(tmp_path / f"saved-{normalize}"))
+        loaded = SentenceTransformer(str(tmp_path / f"saved-{normalize}"), device="cpu")
+        assert np.array_equal(loaded.encode(TEXTS), model.encode(TEXTS))
+        assert (loaded.max_seq_length, loaded.get_embedding_dimension()) == (model.max_seq_length, 32)
+
+
+@pytest.mark.parametrize("backend", ["onnx", "openvino"])
+def test_its_other_backends_need_a_package_that_they_name(tmp_path, backend):
+    """`hf-meanmax export-onnx` writes the encoder without it."""
+    folder = save_checkpoint(make_model(), make_tokenizer(), tmp_path / "model")
+    with pytest.raises(Exception, match=r"requires installing Optimum .*pip install sentence-transformers\["):
+        SentenceTransformer(str(folder), device="cpu", backend=backend)
