@@ -1,31 +1,40 @@
 """Decode embeddings back to text, one line a row.
 
 hf-meanmax decode runs/docstrings/model embeddings --output decoded.txt --num_beams 4
+hf-meanmax decode runs/embedding-decoder/model lancedb:folder/table --key_column id --output decoded.txt
 """
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
-from hf_meanmax.files import replacing_file
+from hf_meanmax.files import Json, replacing_file
+from hf_meanmax.inference.continued_file import ContinuedFile, continued_file
 from hf_meanmax.inference.correction import Corrector, embedder_of
-from hf_meanmax.inference.decode import MOST_BEAMS, decode_embeddings
+from hf_meanmax.inference.decode import MOST_BEAMS, DecodedBatch, decode_sources, key_of_row
+from hf_meanmax.inference.encode import weights_fingerprint
+from hf_meanmax.inference.sources import SourceOptions, VectorSource, open_sources
 from hf_meanmax.progress import progress_bar
 
 from .options import count, option, positional, verb, written
 
 
 @dataclass
-class DecodeOptions:
+class DecodeOptions(SourceOptions):
     """The options of `hf-meanmax decode`."""
 
     model: str = positional("the checkpoint that made the embeddings (a folder, or a name on the Hub)")
-    input: list[str] = positional("folders of `encode`, or .npy, .safetensors and .parquet files")
+    input: list[str] = positional(
+        "folders of `encode`, .npy, .safetensors and .parquet files, faiss indexes (.faiss), lancedb:folder/table, or "
+        "postgresql://user@host/database"
+    )
     output: str | None = written("text file; by default the text goes to standard output", None)
-    name: str | None = option("tensor or column that holds the embeddings", None)
+    write_keys: bool = option("begin each line with the row's key (or number) and a tab", False)
     batch_size: int = count("embeddings decoded together", 64)
     num_beams: int = count("beams of the search; 1 is greedy", 1, at_most=MOST_BEAMS)
     rerank: int | None = count(
@@ -47,6 +56,7 @@ def main(args: DecodeOptions) -> None:
     """Decode embeddings back to text, one line a row."""
     from accelerate import PartialState
 
+    sources = open_sources(args.input, args)
     model, tokenizer = load_checkpoint(args.model)
     model.to(PartialState().device)
     target_tokenizer = load_target_tokenizer(args.model, model.config, tokenizer)
@@ -63,16 +73,45 @@ def main(args: DecodeOptions) -> None:
         )
     elif args.num_corrections or args.do_sample or args.embedder:
         raise ValueError("`num_corrections`, `do_sample` and `embedder` go with `rerank`. Give it, for instance 8.")
-    texts = decode_embeddings(
-        model,
-        target_tokenizer,
-        args.input,
-        batch_size=args.batch_size,
-        name=args.name,
-        corrector=corrector,
-        max_new_tokens=args.max_length,
-        **({} if args.rerank else {"num_beams": args.num_beams}),
-    )
-    with replacing_file(args.output) if args.output else nullcontext(sys.stdout) as file:
-        for text in progress_bar(texts, unit="row", desc="decode", disable=not args.output):
-            print(text, file=file)
+
+    def decode(start: int = 0) -> Iterator[DecodedBatch]:
+        beams = {} if args.rerank else {"num_beams": args.num_beams}
+        generation = {"max_new_tokens": args.max_length, **beams}
+        return decode_sources(
+            model, target_tokenizer, sources, args.batch_size, start, corrector=corrector, **generation
+        )
+
+    # A device or a pipe is written to as it is.
+    if args.output is None or (os.path.exists(args.output) and not os.path.isfile(args.output)):
+        with replacing_file(args.output) if args.output else nullcontext(sys.stdout) as file:
+            for batch in decode():
+                print(*_lines(batch, args.write_keys), sep="\n", file=file)
+        return
+    with continued_file(args.output, _made_from(args, weights_fingerprint(model), sources)) as output:
+        start, total = _first_row(output, sources), sum(source.rows for source in sources)
+        with progress_bar(total=total, initial=start, unit="row", desc="decode") as bar:
+            for batch in decode(start):
+                output.append(_lines(batch, args.write_keys), batch.keys[-1])
+                bar.update(len(batch.texts))
+
+
+def _lines(batch: DecodedBatch, write_keys: bool) -> list[str]:
+    if not write_keys:
+        return batch.texts
+    keys = [" ".join(str(key).split()) for key in batch.keys]
+    return [f"{key}\t{text}" for key, text in zip(keys, batch.texts, strict=True)]
+
+
+def _made_from(args: DecodeOptions, weights: str, sources: Sequence[VectorSource]) -> Json:
+    """What a line of the output is a function of."""
+    free = {"model", "input", "output", "batch_size", "trust_remote_code"}
+    options = {name: value for name, value in asdict(args).items() if name not in free}
+    return {"weights": weights, "sources": [[source.name, source.version] for source in sources], **options}
+
+
+def _first_row(output: ContinuedFile, sources: Sequence[VectorSource]) -> int:
+    """Where to go on; from the first row if the rows are no longer the same."""
+    if output.rows and key_of_row(sources, output.rows - 1) != output.last_key:
+        print("The rows have changed since this was begun; it starts over.", file=sys.stderr)
+        output.start_over()
+    return output.rows

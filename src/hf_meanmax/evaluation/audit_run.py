@@ -20,9 +20,9 @@ from hf_meanmax.extras import require
 from hf_meanmax.files import Json, shared_name
 from hf_meanmax.inference.alignment import embed
 from hf_meanmax.inference.correction import Corrector, embedder_of
-from hf_meanmax.inference.decode import MOST_BEAMS, check_decodable, decode_vectors
-from hf_meanmax.inference.embedding_files import read_rows, rows_of_lines
+from hf_meanmax.inference.decode import MOST_BEAMS, check_sources, decode_vectors
 from hf_meanmax.inference.encode import unit_rows
+from hf_meanmax.inference.sources import SourceOptions, VectorSource, open_sources, sources_named, take_rows
 from hf_meanmax.plots.figures import new_figure
 
 from .audit import AuditSettings, Decode, ScoredPairs, audit, stsb_pairs
@@ -39,7 +39,7 @@ _LEAST_COSINE = 0.99
 
 
 @dataclass
-class AuditSource:
+class AuditSource(SourceOptions):
     """The texts and models of an audit."""
 
     decoder: str = field(metadata={"help": "a decoder of the embedder's vectors (a checkpoint)"})
@@ -50,11 +50,11 @@ class AuditSource:
     embeddings: list[str] = field(
         default_factory=list,
         metadata={
-            "help": "vectors of the texts, a row a line: folders of `encode`, .npy, .safetensors or .parquet files; by "
-            "default the embedder makes them"
+            "help": "vectors of the texts, a row a line: folders of `encode`, .npy, .safetensors or .parquet files, "
+            "faiss indexes (.faiss), lancedb:folder/table, or postgresql://user@host/database; by default the embedder "
+            "makes them"
         },
     )
-    name: str | None = field(default=None, metadata={"help": "tensor or column that holds the embeddings"})
     corpus: list[str] = field(
         default_factory=list,
         metadata={"help": "texts that an attacker may have (files or globs); the nearest one is a control"},
@@ -134,11 +134,12 @@ def audit_checkpoint(
     """
     attack, settings = attack or Attack(), settings or AuditSettings()
     pairs = _prepare(source, output, settings)
+    sources = open_sources(source.embeddings, source)
     model, tokenizer = load_checkpoint(source.decoder)
     tokenizer = load_target_tokenizer(source.decoder, model.config, tokenizer)
     model.to(device or "cpu")
     embedder = _load_embedder(source, attack, model)
-    texts, rows = _draw_texts(source, settings.seed)
+    texts, rows = _draw_texts(source, sources, settings.seed)
     corpus = list(islice(filter(None, _lines(source, source.corpus)), source.corpus_limit)) if source.corpus else []
 
     def make_vectors(texts: Sequence[str], what: str) -> np.ndarray:
@@ -146,7 +147,7 @@ def audit_checkpoint(
             raise ValueError("The vectors need the embedder; name it.")
         return embed(embedder, texts, attack.batch_size, show_progress, what)
 
-    vectors = _read_vectors(source, rows, model) if source.embeddings else make_vectors(texts, "texts")
+    vectors = _read_vectors(sources, rows, model) if sources else make_vectors(texts, "texts")
     cosine = None
     if source.embeddings and embedder is not None:
         cosine = _compare(vectors[:_COMPARED], make_vectors(texts[:_COMPARED], "some texts"))
@@ -160,7 +161,7 @@ def audit_checkpoint(
         pairs=pairs,
         settings=settings,
     )
-    write_audit(result, _record(source, attack, settings, model, len(corpus), cosine), output)
+    write_audit(result, _record(source, sources, attack, settings, model, len(corpus), cosine), output)
     return result
 
 
@@ -191,21 +192,27 @@ def _lines(source: AuditSource, files: list[str]) -> Iterator[str]:
     return iter(CorpusLines(open_corpus(files, source.encoding_errors)))
 
 
-def _draw_texts(source: AuditSource, seed: int) -> tuple[list[str], np.ndarray]:
+def _draw_texts(source: AuditSource, sources: Sequence[VectorSource], seed: int) -> tuple[list[str], np.ndarray]:
     """Texts that are not blank, and their rows of the vectors."""
     lines = list(_lines(source, source.texts))
-    filled = [line for line in lines if line]
+    filled = [number for number, line in enumerate(lines) if line]
     if not filled:
         raise ValueError(f"{', '.join(source.texts)}: there is no text; every line is blank.")
-    rows = rows_of_lines(lines, source.embeddings, source.name) if source.embeddings else list(range(len(filled)))
+    count = sum(one.rows for one in sources) if sources else len(filled)
+    # Vectors were made of all lines, or of these alone.
+    if count not in (len(lines), len(filled)):
+        raise ValueError(
+            f"{sources_named(sources)}: {count:,} vectors for {len(lines):,} lines, of which {len(filled):,} are not "
+            "blank. Give a vector for each line."
+        )
+    rows = filled if count == len(lines) else list(range(count))
     drawn = np.sort(np.random.default_rng(seed).permutation(len(filled))[: source.limit])
-    return [filled[place] for place in drawn.tolist()], np.asarray(rows)[drawn]
+    return [lines[filled[place]] for place in drawn.tolist()], np.asarray(rows)[drawn]
 
 
-def _read_vectors(source: AuditSource, rows: np.ndarray, model: PreTrainedModel) -> np.ndarray:
-    for folder in filter(Path.is_dir, map(Path, source.embeddings)):
-        check_decodable(folder, model)
-    return read_rows(source.embeddings, rows, source.name)
+def _read_vectors(sources: Sequence[VectorSource], rows: np.ndarray, model: PreTrainedModel) -> np.ndarray:
+    check_sources(sources, model)
+    return take_rows(sources, rows)
 
 
 def _compare(vectors: np.ndarray, embedded: np.ndarray) -> float:
@@ -250,6 +257,7 @@ def _decoder(
 
 def _record(
     source: AuditSource,
+    sources: Sequence[VectorSource],
     attack: Attack,
     settings: AuditSettings,
     model: PreTrainedModel,
@@ -260,10 +268,8 @@ def _record(
     named = {
         "decoder": shared_name(source.decoder),
         "embedder": shared_name(source.embedder) or (getattr(model.config, "embedder", None) or {}).get("name"),
-        **{
-            name: [shared_name(part) for part in getattr(source, name)] or None
-            for name in ("texts", "embeddings", "corpus")
-        },
+        **{name: [shared_name(part) for part in getattr(source, name)] or None for name in ("texts", "corpus")},
+        "embeddings": [shared_name(one.name) for one in sources] or None,
     }
     rest = {"corpus_texts": corpus, "cosine_with_embedder": cosine, "hf_meanmax": __version__}
     return {**named, "limit": source.limit, "sts": source.sts, **asdict(attack), **asdict(settings), **rest}

@@ -9,20 +9,25 @@ model says so.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from hf_meanmax.files import Json
 from hf_meanmax.progress import progress_bar
 
 from .correction import Corrector, read_tokens
-from .embedding_files import MANIFEST, read_embeddings, read_manifest
+from .embedding_files import MANIFEST, read_manifest
 from .encode import weights_fingerprint
+from .index import INDEX_MANIFEST
+from .sources import FaissSource, FileSource, SourceOptions, VectorSource, open_sources
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -31,10 +36,18 @@ if TYPE_CHECKING:
 MOST_BEAMS = 1000
 
 
+@dataclass(frozen=True)
+class DecodedBatch:
+    """The texts of some rows of a source, each on one line, and what the source calls them."""
+
+    keys: list[Any]
+    texts: list[str]
+
+
 def decode_embeddings(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    sources: Sequence[str | os.PathLike[str]],
+    sources: Sequence[str | os.PathLike[str] | VectorSource],
     *,
     batch_size: int = 64,
     name: str | None = None,
@@ -49,7 +62,7 @@ def decode_embeddings(
     Args:
         model: an autoencoder, or a decoder of another embedder's vectors.
         tokenizer: the tokenizer of what it says.
-        sources: files, or folders of `encode` (see `read_embeddings`).
+        sources: files, folders of `encode`, faiss indexes or tables (see `hf_meanmax.inference.sources`).
         batch_size: embeddings decoded at a time.
         name: the tensor or column that holds the embeddings.
         corrector: what chooses among candidates; by default the likeliest text is taken.
@@ -60,15 +73,26 @@ def decode_embeddings(
             the row.
         FileNotFoundError: a file is missing.
     """
-    paths = [Path(source) for source in sources]
-    # A shard alone is what its folder says, too.
-    shards = [path for path in paths if path.name.startswith("shard-") and (path.parent / MANIFEST).is_file()]
-    for folder in dict.fromkeys(path.parent if path in shards else path for path in paths):
-        if folder.is_dir():
-            check_decodable(folder, model)
-    row = cut = longest = 0
+    options = SourceOptions(vector_column=name)
+    opened = [source if isinstance(source, VectorSource) else open_sources([source], options)[0] for source in sources]
+    for batch in decode_sources(model, tokenizer, opened, batch_size, 0, corrector, **generation):
+        yield from batch.texts
+
+
+def decode_sources(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sources: Sequence[VectorSource],
+    batch_size: int = 64,
+    start: int = 0,
+    corrector: Corrector | None = None,
+    **generation: object,
+) -> Iterator[DecodedBatch]:
+    """As [`decode_embeddings`], in batches with the keys of the rows, from the row `start` of all on."""
+    check_sources(sources, model)
+    row, cut, longest = start, 0, 0
     expects_unit_length = getattr(model.config, "normalize_embeddings", False)
-    for batch in read_embeddings(sources, batch_size, name):
+    for keys, batch in _batches_from(sources, batch_size, start):
         if expects_unit_length and not has_unit_length(batch):
             print("Vectors that are not of unit length, as the embedder's are, are scaled to it.", file=sys.stderr)
             expects_unit_length = False
@@ -76,12 +100,33 @@ def decode_embeddings(
             texts, lengths, ended = _decode_batch(model, tokenizer, batch, corrector, generation)
         except ValueError as error:
             raise ValueError(f"Rows {row + 1:,}-{row + len(batch):,}: {error}") from error
-        yield from texts
+        yield DecodedBatch(keys, texts)
         row += len(batch)
         cut += ended.count(False)
         longest = max(longest, *lengths)
     if cut:
         print(f"{cut:,} texts had not ended after {longest:,} tokens and were cut.", file=sys.stderr)
+
+
+def _batches_from(
+    sources: Sequence[VectorSource], batch_size: int, start: int
+) -> Iterator[tuple[list[Any], np.ndarray]]:
+    for source in sources:
+        if start and start >= source.rows:
+            start -= source.rows
+            continue
+        for batch in source.batches(batch_size, start):
+            yield batch.keys, batch.vectors
+        start = 0
+
+
+def key_of_row(sources: Sequence[VectorSource], row: int) -> str | None:
+    """What a source calls a row of all sources; None if there is no such row."""
+    for source in sources:
+        if row < source.rows:
+            return str(source.key(row))
+        row -= source.rows
+    return None
 
 
 def _decode_batch(
@@ -162,13 +207,62 @@ def has_unit_length(vectors: np.ndarray, tolerance: float = 0.02) -> bool:
     return bool((np.abs(np.linalg.norm(vectors.astype(np.float32), axis=1) - 1) <= tolerance).all())
 
 
-def check_decodable(folder: Path, model: PreTrainedModel) -> None:
-    """Checks by the manifest of a folder of `encode` that `model` can decode what is in it.
+def check_sources(sources: Sequence[VectorSource], model: PreTrainedModel) -> None:
+    """Checks that `model` can decode the vectors of sources, as far as these tell how they were made.
+
+    Raises:
+        ValueError: another embedder made them, they have another size, or they were changed.
+    """
+    files = [source.path for source in sources if isinstance(source, FileSource)]
+    # A shard alone is what its folder says, too.
+    shards = [path for path in files if path.name.startswith("shard-") and (path.parent / MANIFEST).is_file()]
+    for folder in dict.fromkeys(path.parent if path in shards else path for path in files):
+        if folder.is_dir():
+            check_decodable(folder, read_manifest(folder), model)
+    for source in sources:
+        if isinstance(source, FaissSource) and (source.path.parent / INDEX_MANIFEST).is_file():
+            _check_index(source.path.parent, model)
+        elif not isinstance(source, FileSource):
+            _check_store(source, model)
+
+
+def _check_index(folder: Path, model: PreTrainedModel) -> None:
+    """Checks by what `search index` wrote of an index."""
+    manifest: Json = json.loads((folder / INDEX_MANIFEST).read_text(encoding="utf-8"))
+    if manifest["settings"]["metric"] == "cosine" and not model.config.ignores_length:
+        raise ValueError(
+            f"{folder} holds vectors of unit length (`metric` cosine); only raw vectors can be decoded. Build it with "
+            "--metric l2."
+        )
+    if manifest["encoded"]:
+        check_decodable(folder, manifest["encoded"], model)
+
+
+def _check_store(source: VectorSource, model: PreTrainedModel) -> None:
+    config = model.config
+    size = config.sentence_embedding_size if config.reads_text else config.embedding_dim
+    if source.dimension not in (None, size):
+        raise ValueError(f"{source.name} holds vectors of {source.dimension:,} numbers; the model decodes {size:,}.")
+    wanted = None if config.reads_text else (config.embedder or {}).get("name")
+    if not wanted:
+        return
+    if source.embedder is None:
+        print(
+            f"{source.name} does not say which embedder made its vectors; they are decoded as those of {wanted!r}.",
+            file=sys.stderr,
+        )
+    elif Path(source.embedder).name.casefold() != Path(str(wanted)).name.casefold():
+        raise ValueError(
+            f"{source.name} says that {source.embedder!r} made its vectors; this model decodes those of {wanted!r}."
+        )
+
+
+def check_decodable(folder: Path, manifest: Json, model: PreTrainedModel) -> None:
+    """Checks by the manifest of an `encode` that `model` can decode what is in a folder.
 
     Raises:
         ValueError: the vectors were normalised, truncated, projected or quantised, or another model made them.
     """
-    manifest = read_manifest(folder)
     settings = manifest["settings"]
     for changed, option in (
         (settings["normalize"] and not model.config.ignores_length, "--normalize"),

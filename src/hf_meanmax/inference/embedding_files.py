@@ -114,45 +114,30 @@ def count_rows(sources: Sequence[str | os.PathLike[str]], name: str | None = Non
     Raises:
         FileNotFoundError, ValueError: as [`read_embeddings`]; the files hold vectors of different sizes, or none.
     """
-    rows, dimensions = 0, set()
-    for source in sources:
-        for path in embedding_files(source):
-            try:
-                shape = _shape(path, name)
-                if len(shape) != 2:
-                    raise ValueError(f"an array {shape}, expected a matrix")
-                count, dimension = shape
-            except _READ_ERRORS as error:
-                raise ValueError(f"{path}: no embeddings can be read from it ({error}).") from error
-            rows += count
-            dimensions |= {dimension} if count else set()
+    shapes = [shape for source in sources for shape in file_shapes(source, name)]
+    rows, dimensions = sum(count for count, _ in shapes), {dimension for count, dimension in shapes if count}
     if len(dimensions) != 1:
         found = f"vectors of {', '.join(map(str, sorted(dimensions)))} numbers" if dimensions else "no vector"
         raise ValueError(f"{', '.join(map(str, sources))}: expected vectors of one size, found {found}.")
     return rows, dimensions.pop()
 
 
-def rows_of_lines(
-    lines: Sequence[str], sources: Sequence[str | os.PathLike[str]], name: str | None = None
-) -> list[int]:
-    """The row of each line that is not blank, where vectors were made of all lines or of these alone.
-
-    Args:
-        lines: of the text.
-        sources, name: as [`read_embeddings`] takes them.
+def file_shapes(source: str | os.PathLike[str], name: str | None = None) -> list[tuple[int, int]]:
+    """Rows and numbers a row of each file of a source, by its header.
 
     Raises:
-        ValueError: the vectors are neither as many as the lines nor as many as those that are not blank.
-        FileNotFoundError: as [`count_rows`].
+        FileNotFoundError, ValueError: as [`read_embeddings`].
     """
-    rows, _ = count_rows(sources, name)
-    filled = [number for number, line in enumerate(lines) if line]
-    if rows not in (len(lines), len(filled)):
-        raise ValueError(
-            f"{', '.join(map(str, sources))}: {rows:,} vectors for {len(lines):,} lines, of which "
-            f"{len(filled):,} are not blank. Give a vector for each line."
-        )
-    return filled if rows == len(lines) else list(range(rows))
+    shapes = []
+    for path in embedding_files(source):
+        try:
+            shape = _shape(path, name)
+            if len(shape) != 2:
+                raise ValueError(f"an array {shape}, expected a matrix")
+        except _READ_ERRORS as error:
+            raise ValueError(f"{path}: no embeddings can be read from it ({error}).") from error
+        shapes.append((shape[0], shape[1]))
+    return shapes
 
 
 def _int8_ranges(source: Path, dequantize: bool) -> np.ndarray | None:
@@ -229,9 +214,9 @@ def _shape(path: Path, name: str | None) -> tuple[int, ...]:
         return tuple(open_array(path).shape)
     if path.suffix == ".safetensors":
         with safe_open(path, framework="pt") as file:
-            return tuple(file.get_slice(_choose(name, list(file.keys()), "tensor")).get_shape())
+            return tuple(file.get_slice(choose_name(name, list(file.keys()), "tensor")).get_shape())
     file = pa.parquet.ParquetFile(path)
-    column = _choose_column(file.schema_arrow, name)
+    column = choose_column(file.schema_arrow, name)
     kind = file.schema_arrow.field(column).type
     if pa.types.is_fixed_size_list(kind):
         return file.metadata.num_rows, kind.list_size
@@ -268,7 +253,7 @@ def _read_npy(path: Path, batch_size: int, name: str | None, kind: str) -> Itera
 
 def _read_safetensors(path: Path, batch_size: int, name: str | None, kind: str) -> Iterator[np.ndarray]:
     with safe_open(path, framework="pt") as file:
-        tensor = file.get_slice(_choose(name, list(file.keys()), "tensor"))
+        tensor = file.get_slice(choose_name(name, list(file.keys()), "tensor"))
         shape = tensor.get_shape()
         if len(shape) != 2 or tensor.get_dtype() not in (("F64", "F32", "F16", "BF16") if kind == "f" else ("I8",)):
             raise ValueError(f"a tensor {shape} of {tensor.get_dtype()}, expected a matrix of {_KINDS[kind]}")
@@ -279,18 +264,25 @@ def _read_safetensors(path: Path, batch_size: int, name: str | None, kind: str) 
 
 def _read_parquet(path: Path, batch_size: int, name: str | None, kind: str) -> Iterator[np.ndarray]:
     file = pa.parquet.ParquetFile(path)
-    column = _choose_column(file.schema_arrow, name)
+    column = choose_column(file.schema_arrow, name)
     for batch in file.iter_batches(batch_size=batch_size, columns=[column]):
-        array = batch.column(0)
-        if array.null_count:
-            raise ValueError(f"column {column!r} has missing rows")
-        values = array.flatten().to_numpy(zero_copy_only=False)
-        if len(array) == 0:
-            continue
-        lengths = np.unique(pa.compute.list_value_length(array).to_numpy())
-        if len(lengths) != 1 or values.dtype.kind != kind:
-            raise ValueError(f"rows of column {column!r} are not vectors of one size ({lengths[:3]}, {values.dtype})")
-        yield np.array(values.reshape(len(array), -1))
+        if batch.num_rows:
+            yield column_vectors(batch.column(0), column, kind)
+
+
+def column_vectors(array: pa.Array, column: str, kind: str = "f") -> np.ndarray:
+    """The vectors `(N, D)` of a list column with one row or more.
+
+    Raises:
+        ValueError: rows are missing, are not of one size, or hold numbers of another kind.
+    """
+    if array.null_count:
+        raise ValueError(f"column {column!r} has missing rows")
+    values = array.flatten().to_numpy(zero_copy_only=False)
+    lengths = np.unique(pa.compute.list_value_length(array).to_numpy())
+    if len(lengths) != 1 or values.dtype.kind != kind:
+        raise ValueError(f"rows of column {column!r} are not vectors of one size ({lengths[:3]}, {values.dtype})")
+    return np.array(values.reshape(len(array), -1))
 
 
 _KINDS = {"f": "floating-point numbers", "i": "int8"}
@@ -302,12 +294,18 @@ _READERS: dict[str, Callable[[Path, int, str | None, str], Iterator[np.ndarray]]
 }
 
 
-def _choose_column(schema: pa.Schema, name: str | None) -> str:
+def choose_column(schema: pa.Schema, name: str | None) -> str:
+    """The list column of that name; without a name `embeddings`, or the only one there is.
+
+    Raises:
+        ValueError: there is no such column.
+    """
     lists = [field.name for field in schema if pa.types.is_list(field.type) or pa.types.is_fixed_size_list(field.type)]
-    return _choose(name, lists, "list column")
+    return choose_name(name, lists, "list column")
 
 
-def _choose(name: str | None, names: list[str], kind: str) -> str:
+def choose_name(name: str | None, names: list[str], kind: str) -> str:
+    """The name, which must be one of `names`; without it `embeddings`, or the only one of them."""
     if name is None:
         if EMBEDDINGS in names:
             return EMBEDDINGS

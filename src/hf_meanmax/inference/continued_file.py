@@ -1,0 +1,108 @@
+"""A text file that a killed process goes on with, whole under its name or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from filelock import FileLock, Timeout
+
+from hf_meanmax.files import Json, replacing_file
+
+# A killed process loses what it has made since it last saved.
+_SAVE_SECONDS = 1.0
+
+
+class ContinuedFile:
+    """The lines of a file in progress (see [`continued_file`]).
+
+    Attributes:
+        rows: how many rows are in it.
+        last_key: what the last of them is called.
+    """
+
+    def __init__(self, file: IO[str], progress: Path, made_from: Json) -> None:
+        self._file, self._progress, self._made_from = file, progress, made_from
+        self.rows, self.last_key, self._saved = 0, "", -_SAVE_SECONDS
+        state = _read_state(progress)
+        if state.get("made_from") == made_from and state["bytes"] <= os.fstat(file.fileno()).st_size:
+            self.rows, self.last_key = state["rows"], state["last_key"]
+            file.truncate(state["bytes"])  # what was written after is no whole batch
+        else:
+            self.start_over()
+
+    def start_over(self) -> None:
+        """Drops what is in it."""
+        self.rows, self.last_key = 0, ""
+        self._file.truncate(0)
+
+    def append(self, lines: Iterable[str], last_key: object) -> None:
+        """Writes a line for each of some rows, all or none of which a later process finds."""
+        lines = list(lines)
+        self._file.writelines(f"{line}\n" for line in lines)
+        self.rows, self.last_key = self.rows + len(lines), str(last_key)
+        if time.monotonic() - self._saved >= _SAVE_SECONDS:
+            self.save()
+
+    def save(self) -> None:
+        """Brings what was written to the disk, for a later process."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        size = os.fstat(self._file.fileno()).st_size
+        state = {"made_from": self._made_from, "rows": self.rows, "last_key": self.last_key, "bytes": size}
+        with replacing_file(self._progress) as file:
+            json.dump(state, file)
+        self._saved = time.monotonic()
+
+
+@contextmanager
+def continued_file(path: str | os.PathLike[str], made_from: Json) -> Iterator[ContinuedFile]:
+    """Opens the file in progress beside `path`, which takes its name if the block ends without error.
+
+    After an error, or where the process was killed, `.NAME.partial` and `.NAME.progress` stay, and the next call with
+    the same `made_from` goes on with them; another one starts over.
+
+    Args:
+        path: a file.
+        made_from: what its lines are a function of.
+
+    Raises:
+        IsADirectoryError: `path` is a folder.
+        BlockingIOError: another process writes it.
+        OSError: no permission, or no space left.
+    """
+    path = Path(os.path.realpath(path))
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; name a file.")
+    partial, progress = (path.with_name(f".{path.name}.{kind}") for kind in ("partial", "progress"))
+    lock = FileLock(path.with_name(f".{path.name}.lock"), timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise BlockingIOError(f"Another process writes {path}; wait for it, or name another file.") from None
+    try:
+        # As they come, in the order in which they are written.
+        with open(partial, "a", encoding="utf-8") as file:
+            continued = ContinuedFile(file, progress, made_from)
+            try:
+                yield continued
+            finally:
+                continued.save()
+        os.replace(partial, path)
+        progress.unlink(missing_ok=True)
+    finally:
+        lock.release()
+        Path(lock.lock_file).unlink(missing_ok=True)
+
+
+def _read_state(progress: Path) -> Json:
+    try:
+        state: Json = json.loads(progress.read_text(encoding="utf-8"))
+        return state if {"made_from", "rows", "last_key", "bytes"} <= state.keys() else {}
+    except (OSError, ValueError, AttributeError):
+        return {}

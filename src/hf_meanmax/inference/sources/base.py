@@ -1,0 +1,82 @@
+"""What every place of vectors has."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(kw_only=True)
+class SourceOptions:
+    """Which part of a source holds the vectors."""
+
+    vector_column: str | None = field(
+        default=None, metadata={"help": "tensor or column that holds the vectors; by default the only one"}
+    )
+    key_column: str | None = field(
+        default=None,
+        metadata={
+            "help": "column of a database table whose order the rows are read in; by default the primary key "
+            "(PostgreSQL) or the table's own order (LanceDB)"
+        },
+    )
+    table: str | None = field(default=None, metadata={"help": "table of the database"})
+
+
+@dataclass(frozen=True)
+class VectorBatch:
+    """Some rows of a source.
+
+    Args:
+        keys: what the source calls each row.
+        vectors: `(B, D)`, floating-point numbers.
+    """
+
+    keys: list[Any]
+    vectors: np.ndarray
+
+
+class VectorSource(ABC):
+    """Vectors in a fixed order, read in batches.
+
+    Attributes:
+        name: what to call it in a sentence; holds no password.
+        version: differs if the vectors have changed, as far as the source tells.
+        rows: how many vectors there are.
+        dimension: numbers of a vector, where the source tells before it is read.
+        embedder: what made the vectors, where the source tells.
+    """
+
+    name: str
+    version: str = ""
+    rows: int
+    dimension: int | None = None
+    embedder: str | None = None
+
+    @abstractmethod
+    def batches(self, batch_size: int, start: int = 0) -> Iterator[VectorBatch]:
+        """The rows from `start` on, at most `batch_size` at a time, always in the same order.
+
+        Raises:
+            ValueError: what is read holds no vectors of one size.
+            OSError: it cannot be read.
+        """
+
+    def key(self, row: int) -> object:
+        """What the source calls a row."""
+        return next(self.batches(1, row)).keys[0]
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """Some vectors `(len(rows), D)` float32, of ascending row numbers; the others are read, but not kept."""
+        found, first = [], 0
+        for batch in self.batches(1024):
+            inside = rows[(rows >= first) & (rows < first + len(batch.vectors))]
+            found.append(batch.vectors[inside - first])
+            first += len(batch.vectors)
+            if first > rows.max(initial=0):
+                break
+        return np.concatenate(found).astype(np.float32, copy=False) if found else np.zeros((0, 0), np.float32)

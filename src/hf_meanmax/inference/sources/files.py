@@ -1,0 +1,57 @@
+"""Files of vectors, and the folders of `encode`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from hf_meanmax.inference.embedding_files import embedding_files, file_shapes, read_embeddings, read_rows
+
+from .base import VectorBatch, VectorSource
+
+
+class FileSource(VectorSource):
+    """A .npy, .safetensors or .parquet file, or a folder of `encode`; keys are row numbers.
+
+    Args:
+        path: the file or folder.
+        vector_column: the tensor or column that holds the vectors.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ValueError: it is a file of another kind, or a folder's encoding is not finished.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], vector_column: str | None = None) -> None:
+        self.path, self.name, self._column = Path(path), str(path), vector_column
+        self.version = " ".join(file_version(file) for file in embedding_files(path))
+
+    @cached_property
+    def rows(self) -> int:  # type: ignore[override]
+        """How many vectors there are, by the headers of the files."""
+        return sum(count for count, _ in file_shapes(self.path, self._column))
+
+    def batches(self, batch_size: int, start: int = 0) -> Iterator[VectorBatch]:
+        first = 0
+        for vectors in read_embeddings([self.path], batch_size, self._column):
+            last = first + len(vectors)
+            if last > start:
+                first = max(first, start)
+                yield VectorBatch(list(range(first, last)), vectors[first - last :])
+            first = last
+
+    def key(self, row: int) -> object:
+        return row
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        return read_rows([self.path], rows, self._column)
+
+
+def file_version(path: Path) -> str:
+    """Size and time of a file."""
+    status = path.stat()
+    return f"{status.st_size}-{status.st_mtime_ns}"

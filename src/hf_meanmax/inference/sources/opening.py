@@ -1,0 +1,86 @@
+"""From what a command line names to sources of vectors."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from .base import SourceOptions, VectorSource
+from .faiss_index import FAISS_SUFFIXES, FaissSource
+from .files import FileSource
+from .lancedb_table import LANCEDB, LanceDBSource
+from .postgres_table import POSTGRES, PostgresSource
+
+
+def open_sources(names: Sequence[str | os.PathLike[str]], options: SourceOptions | None = None) -> list[VectorSource]:
+    """The sources that are named, in order.
+
+    Args:
+        names: files and folders; `index.faiss`; `lancedb:folder/table`; `postgresql://user@host/database`.
+        options: which table and columns; for files only the vector column.
+
+    Raises:
+        FileNotFoundError, ConnectionError: a source is not there.
+        ValueError: it has no such table or column, or keeps no vectors that could be decoded.
+        ImportError: the package that reads it is not installed.
+    """
+    options = options or SourceOptions()
+    kinds = [_scheme(os.fspath(name)) for name in names]
+    for option in ("table", "key_column"):
+        if getattr(options, option) and not any(kinds):
+            raise ValueError(f"`{option}` is of a database (lancedb:folder/table, postgresql://...). Leave it out.")
+    return [_open(os.fspath(name), kind, options) for name, kind in zip(names, kinds, strict=True)]
+
+
+def _scheme(name: str) -> str | None:
+    """What a name says of the kind of database; None for files.
+
+    Raises:
+        ValueError: it is another kind. There may be a password in the name, so the message holds none of it.
+    """
+    for scheme in (LANCEDB, *POSTGRES):
+        if name.startswith(scheme):
+            return scheme
+    other = re.match(r"([A-Za-z][\w.+-]+):", name)
+    if other is not None and not Path(name).exists():
+        raise ValueError(
+            f"Vectors are read from files, lancedb:folder/table and postgresql://user@host/database, not {other[1]}:."
+        )
+    return None
+
+
+def _open(name: str, scheme: str | None, options: SourceOptions) -> VectorSource:
+    if scheme == LANCEDB:
+        return LanceDBSource(name, options)
+    if scheme is not None:
+        return PostgresSource(name, options)
+    if name.endswith(FAISS_SUFFIXES):
+        return FaissSource(name)
+    return FileSource(name, options.vector_column)
+
+
+def sources_named(sources: Sequence[VectorSource]) -> str:
+    """What to call some sources in a sentence."""
+    return ", ".join(source.name for source in sources)
+
+
+def take_rows(sources: Sequence[VectorSource], rows: np.ndarray) -> np.ndarray:
+    """Vectors `(len(rows), D)` float32, of ascending row numbers over all sources.
+
+    Raises:
+        ValueError: the sources hold vectors of different sizes.
+        OSError: as [`VectorSource.batches`].
+    """
+    found, first = [], 0
+    for source in sources:
+        inside = rows[(rows >= first) & (rows < first + source.rows)] - first
+        if len(inside):
+            found.append(source.take(inside))
+        first += source.rows
+    if len({vectors.shape[1] for vectors in found}) > 1:
+        raise ValueError(f"{sources_named(sources)}: expected vectors of one size, found several.")
+    return np.concatenate(found) if found else np.zeros((0, 0), np.float32)
