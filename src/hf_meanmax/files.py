@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import errno
 import fnmatch
+import json
 import os
+import re
+import shlex
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from filelock import FileLock, Timeout
 
 # An object of a JSON or YAML file.
 Json = dict[str, Any]
+
+Read = TypeVar("Read")
+
+# The name of a file that says who writes a folder.
+LOCK = ".lock"
+_NOT_WRITTEN = " could not be written: "
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# What numpy, torch and faiss say of a file that they could not write to its end.
+_CUT_SHORT = re.compile(r"requested and \d+ written|file write failed|failed writing file|unexpected pos|write error")
 
 
 @contextmanager
@@ -20,9 +40,11 @@ def replacing_file(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO
 
     What a link points to is replaced, not the link; a device or a pipe is written to as it is.
 
+    The file's mode follows the umask, whatever wrote it.
+
     Raises:
         IsADirectoryError: `path` is a folder.
-        OSError: no permission, or no space left.
+        OSError: no permission, or no space left; it names `path` and the cause.
     """
     path = Path(os.path.realpath(path))
     if path.is_dir():
@@ -33,14 +55,17 @@ def replacing_file(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO
             yield file
         return
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
-    try:
-        with open(partial, mode, encoding=encoding) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with failed_writes_named(path, partial):
+        try:
+            with open(partial, mode, encoding=encoding) as file:
+                permissions = os.fstat(file.fileno()).st_mode & 0o777
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            partial.chmod(permissions)
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -54,27 +79,43 @@ def replacing_folder(folder: str | os.PathLike[str], owned: Sequence[str]) -> It
         folder: the folder to write; its parents are made.
         owned: name patterns of the entries that a new folder replaces; any other entry of an existing folder is kept.
 
+    The modes of the files follow the umask, whatever wrote them.
+
     Raises:
         FileExistsError: `folder` is a file.
-        OSError: no permission, or no space left.
+        OSError: no permission, or no space left; it names `folder` and the cause.
     """
     folder = Path(os.path.realpath(folder))
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder} is a file; name a folder.")
-    folder.parent.mkdir(parents=True, exist_ok=True)
     partial, old = folder.with_name(f".{folder.name}.partial"), _old_name(folder)
-    recover_folder(folder, owned)
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    try:
-        yield partial
-        _sync(partial)
-        if folder.exists():
-            os.rename(folder, old)
-        os.rename(partial, folder)
+    with failed_writes_named(folder, partial):
+        folder.parent.mkdir(parents=True, exist_ok=True)
         recover_folder(folder, owned)
-    finally:
         shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        try:
+            yield partial
+            follow_umask(partial)
+            _sync(partial)
+            if folder.exists():
+                os.rename(folder, old)
+            os.rename(partial, folder)
+            recover_folder(folder, owned)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def check_new_folder(folder: str | os.PathLike[str]) -> Path:
+    """The folder; checks that it is not there, or empty.
+
+    Raises:
+        FileExistsError: it is there.
+    """
+    folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FileExistsError(f"{folder} is there already; name a new folder.")
+    return folder
 
 
 def recover_folder(folder: str | os.PathLike[str], owned: Sequence[str]) -> None:
@@ -93,6 +134,168 @@ def recover_folder(folder: str | os.PathLike[str], owned: Sequence[str]) -> None
         if not is_owned(entry.name, owned) and not (folder / entry.name).exists():
             os.rename(entry, folder / entry.name)
     shutil.rmtree(old)
+
+
+def read_whole(folder: Path, read: Callable[[], Read]) -> Read:
+    """What `read` makes of a folder of which [`replacing_folder`] may put a new one in place meanwhile: of the old one
+    or of the new one, never of both.
+
+    Raises:
+        What `read` raises of a folder that stays as it is.
+    """
+    while True:
+        before = _state(folder)
+        try:
+            found = read()
+        except (OSError, ValueError):
+            if _state(folder) == before and not (before is None and _old_name(folder).exists()):
+                raise
+        else:
+            if _state(folder) == before:
+                return found
+        time.sleep(0.01)
+
+
+def _state(folder: Path) -> tuple[int, int] | None:
+    try:
+        status = folder.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_ctime_ns
+
+
+def read_json(path: str | os.PathLike[str], kind: type = dict) -> Any:
+    """What a JSON file holds.
+
+    Args:
+        path: the file.
+        kind: `dict` or `list`, what must be in it.
+
+    Raises:
+        ValueError: it is damaged, or holds another kind of value.
+        OSError: it cannot be read.
+    """
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged or cut short: expected JSON ({error})") from None
+    if not isinstance(content, kind):
+        names: dict[type, str] = {dict: "an object", list: "a list"}
+        found = names.get(type(content), type(content).__name__)
+        raise ValueError(f"{path} is damaged: expected {names[kind]}, found {found}")
+    return content
+
+
+def open_array(path: str | os.PathLike[str]) -> npt.NDArray[Any]:
+    """The array of a .npy file, mapped from the disk.
+
+    Raises:
+        ValueError: it is damaged.
+        OSError: it cannot be read.
+    """
+    try:
+        array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError:
+        raise
+    except Exception as error:  # whatever is in the header ends in: it is parsed as Python
+        raise ValueError(f"{path} is damaged or cut short: no array ({' '.join(str(error).split())[:200]})") from error
+    return array
+
+
+@contextmanager
+def failed_writes_named(path: Path, partial: Path | None = None) -> Iterator[None]:
+    """Turns what a library says of a full disk, or of the name under which `path` is written, into one line.
+
+    Args:
+        path: what is written, as its user knows it.
+        partial: the name that it has until it is whole.
+
+    Raises:
+        OSError: it could not be written; `path` and the cause are in the message. Other errors pass.
+    """
+    try:
+        yield
+    except Exception as error:
+        cause = _cause_of_failed_write(error, path, partial)
+        if cause is None:
+            raise
+        kind = type(error) if isinstance(error, OSError) else OSError
+        raise kind(f"{path}{_NOT_WRITTEN}{cause}. What was there before is untouched.") from error
+
+
+def _cause_of_failed_write(error: BaseException, path: Path, partial: Path | None) -> str | None:
+    text = str(error)
+    if _NOT_WRITTEN in text and (partial is None or str(partial) not in text):
+        return None  # It names a file already, by the name that its user knows.
+    if isinstance(error, OSError) and error.strerror is not None:
+        names = [os.fspath(name) for name in (error.filename, error.filename2) if isinstance(name, str | os.PathLike)]
+        is_of_partial = partial is not None and any(name.startswith(str(partial)) for name in names)
+        # A folder around it that cannot be made, too.
+        if error.errno in _FULL or is_of_partial or any(path.is_relative_to(name) for name in names):
+            return error.strerror
+        return None
+    for number in _FULL:
+        if os.strerror(number) in text or f"(os error {number})" in text:
+            return os.strerror(number)
+    return os.strerror(errno.ENOSPC) if _CUT_SHORT.search(text) else None
+
+
+def follow_umask(folder: Path) -> None:
+    """Gives every file of a folder the mode that the umask gives a new one, as the folder itself has it."""
+    permissions = folder.stat().st_mode & 0o666
+    for path in folder.rglob("*"):
+        if path.is_file():
+            path.chmod(permissions)
+
+
+@contextmanager
+def sole_writer(folder: str | os.PathLike[str], beside: bool = False) -> Iterator[None]:
+    """Keeps every other process from writing `folder`, which is made, while the block runs; a killed process keeps
+    nobody.
+
+    Args:
+        folder: the folder; it goes again if nothing was put into it.
+        beside: have the lock beside the folder, where a new folder takes the place of the old one.
+
+    Raises:
+        BlockingIOError: another process writes it; the message says which.
+        FileExistsError: `folder` is a file.
+        OSError: no permission, or no space left.
+    """
+    folder = Path(os.path.realpath(folder))
+    if folder.exists() and not folder.is_dir():
+        raise FileExistsError(f"{folder} is a file; name a folder.")
+    place = folder.with_name(f".{folder.name}{LOCK}") if beside else folder / LOCK
+    is_new = not place.parent.is_dir()
+    lock = FileLock(place, timeout=0)
+    with failed_writes_named(folder, place):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire()
+        except Timeout:
+            holder = _read_holder(place)
+            raise BlockingIOError(f"{folder} is being written by {holder}. Wait for it, or name another.") from None
+    try:
+        with suppress(OSError):  # It tells others who writes; where the disk is full it need not.
+            command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+            place.write_text(json.dumps([os.getpid(), socket.gethostname(), command[:200]]), encoding="utf-8")
+        yield
+    finally:
+        # While it is held, or another's would be removed.
+        with suppress(OSError):
+            place.unlink(missing_ok=True)
+        lock.release()
+        if is_new:
+            with suppress(OSError):
+                place.parent.rmdir()
+
+
+def _read_holder(place: Path) -> str:
+    try:
+        pid, host, command = json.loads(place.read_text(encoding="utf-8"))
+        return f"process {pid} on {host} (`{command}`)"
+    except (OSError, ValueError):
+        return "another process"
 
 
 def shared_name(value: object) -> object:

@@ -7,7 +7,7 @@ import ctypes
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,67 @@ PATIENCE = timedelta(days=7)
 
 # Of malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+
+# No model is larger; what is would fill the memory, or take for ever to be made.
+_MOST_LAYERS, _MOST_SIZE = 1000, 1 << 28
+
+
+def check_sizes(settings: Mapping[str, object]) -> None:
+    """Checks the sizes of a model, before anything is made of them: no absurd one, and weights that fit in memory.
+
+    Args:
+        settings: the fields of its configuration, or some of them; values of other types than int are passed over.
+
+    Raises:
+        ValueError: a size is too large, with the limit.
+    """
+    sizes = {
+        name: value
+        for name, value in settings.items()
+        if type(value) is int and name.endswith(("_size", "_layers", "_heads", "_length", "_words", "_dim"))
+    }
+    for name, value in sizes.items():
+        most = _MOST_SIZE if name.endswith(("_size", "_dim")) else _MOST_LAYERS
+        if value > most:
+            raise ValueError(f"`{name}` is {value:,}; it may be {most:,} at most.")
+
+    def size(name: str) -> int:
+        return sizes.get(name, 1)
+
+    words = max(size("vocab_size"), sizes.get("input_vocab_size", 1)) * size("embedding_size")
+    layer = 4 * size("hidden_size") ** 2 + 2 * size("hidden_size") * size("intermediate_size")
+    least, memory = 4 * (words + size("num_hidden_layers") * layer), memory_bytes()
+    if least > memory:
+        raise ValueError(
+            f"A model of these sizes has weights of {least / 1e9:,.0f} GB or more, this machine a memory of "
+            f"{memory / 1e9:,.0f} GB. Make `hidden_size`, `intermediate_size`, `num_hidden_layers` or `vocab_size` "
+            "smaller."
+        )
+
+
+def memory_bytes() -> int:
+    """The memory of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def usable_device(device: torch.device | str | None) -> torch.device:
+    """The device of a name, or the one that accelerate takes.
+
+    Raises:
+        ValueError: it cannot be used here.
+    """
+    if device is None:
+        from accelerate import PartialState
+
+        return PartialState().device
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"device is {str(device)!r}, which cannot be used here ({reason}); try 'cpu'.") from error
+    return found
 
 
 def is_bf16_fast(device: torch.device) -> bool:

@@ -51,7 +51,7 @@ def test_are_encoded_but_not_decoded(folder):
 
 
 def test_refusals(folder):
-    with pytest.raises(SystemExit, match="model is there already; name a new folder"):
+    with pytest.raises(SystemExit, match="model is what would be read"):
         main([f"{folder}/model", f"{folder}/texts.txt", "--output", f"{folder}/model"])
     with pytest.raises(SystemExit, match="300 texts are too few for 300 components"):
         main([f"{folder}/model", f"{folder}/texts.txt", "--output", f"{folder}/white", "--dimension", "300"])

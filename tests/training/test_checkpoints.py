@@ -144,7 +144,7 @@ def test_an_error_while_writing_leaves_the_older_ones(tmp_path, monkeypatch, pla
     with monkeypatch.context() as patch:
         patch.setattr(place, name, error)
         with pytest.raises(
-            OSError, match=r"step-00000003 could not be written .*No space left.*older ones are untouched"
+            OSError, match=r"step-00000003 could not be written: No space left.*What was there before is untouched"
         ):
             checkpoints.save(model, optimizer, state_at(3), is_main=True)
     assert snapshot(tmp_path) == before

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoTokenizer
 
 from hf_meanmax.families import FAMILIES
-from hf_meanmax.files import Json, is_owned, replacing_folder
+from hf_meanmax.files import Json, is_owned, read_json, replacing_folder
+from hf_meanmax.hardware import check_sizes
 from hf_meanmax.modeling.classifier_model import LatentForSequenceClassification
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.modeling.configuration_embedding_decoder import EmbeddingDecoderConfig
@@ -99,18 +100,15 @@ def save_checkpoint(
     _check_normalization(normalize, model.config)
     args_text = None if training_args is None else json.dumps(training_args, indent=2, ensure_ascii=False) + "\n"
     folder = check_free(Path(folder))
-    try:
-        with replacing_folder(folder, CHECKPOINT_FILES) as partial:
-            with _remote_code(model, remote_code):
-                model.save_pretrained(partial)
-            tokenizer.save_pretrained(partial)
-            if target_tokenizer is not None:
-                target_tokenizer.save_pretrained(partial / TARGET_TOKENIZER)
-            _write_sentence_transformer(partial, model.config, tokenizer, normalize)
-            if args_text is not None:
-                (partial / "training_args.json").write_text(args_text, encoding="utf-8")
-    except SafetensorError as error:
-        raise OSError(f"{folder}: the weights could not be written ({error}); an older checkpoint stays.") from error
+    with replacing_folder(folder, CHECKPOINT_FILES) as partial:
+        with _remote_code(model, remote_code):
+            model.save_pretrained(partial)
+        tokenizer.save_pretrained(partial)
+        if target_tokenizer is not None:
+            target_tokenizer.save_pretrained(partial / TARGET_TOKENIZER)
+        _write_sentence_transformer(partial, model.config, tokenizer, normalize)
+        if args_text is not None:
+            (partial / "training_args.json").write_text(args_text, encoding="utf-8")
     return folder
 
 
@@ -201,8 +199,24 @@ def load_checkpoint(
             f"{path} holds a {model_class.__name__}, which has no decoder. Load it with "
             "AutoModelForSequenceClassification, or give the checkpoint that it was fine-tuned from."
         )
-    model = model_class.from_pretrained(path, **kwargs)
-    return model.eval(), AutoTokenizer.from_pretrained(path)
+    with damage_named(path):
+        model = model_class.from_pretrained(path, **kwargs)
+        return model.eval(), AutoTokenizer.from_pretrained(path)
+
+
+@contextmanager
+def damage_named(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Turns what loading a folder of this package ends in, where a value in one of its files is of the wrong type.
+
+    Raises:
+        ValueError: a file of the folder is damaged.
+    """
+    try:
+        yield
+    except (OSError, ValueError, ImportError, RuntimeError, MemoryError):
+        raise
+    except Exception as error:  # tokenizers has no class of its own
+        raise ValueError(f"A file in {folder} is damaged: {' '.join(str(error).split())[:300]}.") from error
 
 
 def require_text_encoder(config: LatentConfig, what: str) -> None:
@@ -272,9 +286,7 @@ def saved_training_args(folder: str | os.PathLike[str]) -> Json:
     path = Path(folder) / "training_args.json"
     if not path.is_file():
         return {}
-    args = _read_json(path)
-    if not isinstance(args, dict):
-        raise ValueError(f"{path}: expected the settings of a run by name, found a {type(args).__name__}.")
+    args: Json = _read_json(path)
     return args
 
 
@@ -307,15 +319,16 @@ def check_checkpoint(folder: str | os.PathLike[str], encoder_alone: bool = False
             "or be pushed; give the checkpoint that it was made from."
         )
     _check_weights(folder, config, model_class)
+    if (folder / "generation_config.json").is_file():
+        _read_json(folder / "generation_config.json")
     _check_tokenizer_files(folder, config.input_vocab_size or 0, "input_vocab_size")
     if config.separate_vocabularies and not is_encoder and not _is_classifier(model_class):
         _check_tokenizer_files(folder / TARGET_TOKENIZER, config.vocab_size, "vocab_size")
     if not config.reads_text:
         return config
     modules_file = folder / "modules.json"
-    modules: object = _read_json(modules_file)
-    for entry in modules if isinstance(modules, list) else [modules]:
-        if not isinstance(entry, dict) or not {"path", "type"} <= set(entry):
+    for entry in _read_json(modules_file, list):
+        if not isinstance(entry, dict) or not all(isinstance(entry.get(name), str) for name in ("path", "type")):
             raise ValueError(f"{modules_file}: expected a list of modules with `path` and `type`, found {entry!r}.")
         _read_json(folder / entry["path"] / ("config.json" if entry["path"] else "sentence_bert_config.json"))
     return config
@@ -341,6 +354,18 @@ def is_own_checkpoint(folder: str | os.PathLike[str]) -> bool:
     return isinstance(content, dict) and content.get("model_type") in FAMILIES
 
 
+def model_around(folder: Path) -> Path | None:
+    """The nearest of `folder` and the folders around it that holds a model: of this package, or of transformers or
+    sentence-transformers."""
+    for place in (folder, *folder.absolute().parents):
+        if (place / "modules.json").is_file():
+            return place
+        with suppress(OSError, ValueError):
+            if "model_type" in read_json(place / "config.json"):
+                return place
+    return None
+
+
 def is_missing_folder(name: str | os.PathLike[str]) -> bool:
     """Whether a name is a path that does not exist here, rather than the name of a repository on the Hub."""
     text, path = os.fspath(name), Path(name)
@@ -350,17 +375,13 @@ def is_missing_folder(name: str | os.PathLike[str]) -> bool:
     return is_path or (path.parent != Path() and path.parent.is_dir())
 
 
-def _read_json(path: Path) -> Json:
+def _read_json(path: Path, kind: type = dict) -> Any:
     if not path.is_file():
         raise FileNotFoundError(
             f"{path} is missing: the folder is no whole checkpoint; hf_meanmax.checkpoint.folder.save_checkpoint "
             "writes all of it."
         )
-    try:
-        content: Json = json.loads(path.read_text(encoding="utf-8"))
-        return content
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is damaged or cut short: expected JSON ({error}).") from None
+    return read_json(path, kind)
 
 
 def _read_config(folder: Path) -> LatentConfig:
@@ -373,6 +394,7 @@ def _read_config(folder: Path) -> LatentConfig:
             f"{', '.join(map(repr, FAMILIES))}."
         )
     try:
+        check_sizes(content)
         config: LatentConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         return config
     except Exception as error:  # strict configurations raise classes of their own

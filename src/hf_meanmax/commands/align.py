@@ -19,7 +19,7 @@ from hf_meanmax.inference.decode import generate_ids
 from hf_meanmax.inference.embedder import load_embedder
 from hf_meanmax.inference.encode import process_state
 
-from .options import CorpusOptions, count, option, verb
+from .options import CorpusOptions, count, option, verb, written
 
 
 @dataclass
@@ -28,7 +28,7 @@ class AlignOptions:
 
     embedder: str = option("a SentenceTransformer whose vectors are to be decoded")
     to: str = option("the checkpoint of an autoencoder, whose decoder reads what the map gives")
-    output: str = option("folder of the new checkpoint")
+    output: str = written("folder of the new checkpoint", folder=True)
     embedder_prompt: str = option("text put before each text that the embedder reads", "")
     validation: str | None = option("held-out texts; by default every tenth of the corpus", None)
     limit: int = count("most texts that are read", 50_000)

@@ -15,14 +15,14 @@ from hf_meanmax.evaluation.audit_page import PAGE_FILE
 from hf_meanmax.evaluation.audit_run import Attack, AuditSource, audit_checkpoint
 from hf_meanmax.inference.encode import process_state
 
-from .options import option, verb
+from .options import verb, written
 
 
 @dataclass
 class AuditOptions:
     """What `hf-meanmax audit` writes."""
 
-    output: str = option("folder of audit.html and results.json")
+    output: str = written("folder of audit.html and results.json")
 
 
 @verb("audit")

@@ -16,12 +16,12 @@ from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
 from hf_meanmax.files import Json, replacing_file
 from hf_meanmax.inference.continued_file import ContinuedFile, continued_file
 from hf_meanmax.inference.correction import Corrector, embedder_of
-from hf_meanmax.inference.decode import DecodedBatch, decode_sources, key_of_row
+from hf_meanmax.inference.decode import MOST_BEAMS, DecodedBatch, decode_sources, key_of_row
 from hf_meanmax.inference.encode import weights_fingerprint
 from hf_meanmax.inference.sources import SourceOptions, VectorSource, open_sources
 from hf_meanmax.progress import progress_bar
 
-from .options import count, option, positional, verb
+from .options import count, option, positional, verb, written
 
 
 @dataclass
@@ -33,12 +33,14 @@ class DecodeOptions(SourceOptions):
         "folders of `encode`, .npy, .safetensors and .parquet files, faiss indexes (.faiss), lancedb:folder/table, or "
         "postgresql://user@host/database"
     )
-    output: str | None = option("text file; by default the text goes to standard output", None)
+    output: str | None = written("text file; by default the text goes to standard output", None)
     write_keys: bool = option("begin each line with the row's key (or number) and a tab", False)
     batch_size: int = count("embeddings decoded together", 64)
-    num_beams: int = count("beams of the search; 1 is greedy", 1)
+    num_beams: int = count("beams of the search; 1 is greedy", 1, at_most=MOST_BEAMS)
     rerank: int | None = count(
-        "candidates of each vector (beams, or samples), of which the one is taken whose own embedding is nearest", None
+        "candidates of each vector (beams, or samples), of which the one is taken whose own embedding is nearest",
+        None,
+        at_most=MOST_BEAMS,
     )
     num_corrections: int = option(
         "rounds of --rerank on the vector moved by what the best text so far misses of it", 0, at_least=0

@@ -12,7 +12,7 @@ from hf_meanmax.demo.page import launch
 from hf_meanmax.demo.space import write_space
 from hf_meanmax.pretrained import pretrained
 
-from .options import option, verb
+from .options import option, verb, written
 
 
 @dataclass
@@ -26,7 +26,7 @@ class DemoOptions:
     )
     host: str = option("address to listen at; 0.0.0.0 lets other machines in", "127.0.0.1")
     port: int | None = option("by default the first free one from 7860", None)
-    space: str | None = option("write the page as a folder for a Space on the Hub, and serve nothing", None)
+    space: str | None = written("write the page as a folder for a Space on the Hub, and serve nothing", None)
     trust_remote_code: bool = option("run code that comes with the model", False)
 
 

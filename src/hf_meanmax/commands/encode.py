@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from hf_meanmax.inference.compression import load_pca
 from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
 
-from .options import CorpusOptions, EncoderOptions, option, verb
+from .options import CorpusOptions, EncoderOptions, option, verb, written
 
 
 @dataclass
 class EncodeOptions:
     """The options of `hf-meanmax encode`, beside those of encoder, corpus and encoding."""
 
-    output: str = option("folder for the shards")
+    output: str = written("folder for the shards", folder=True)
     pca_file: str | None = option("take the PCA of another encoding (its compression.safetensors)", None)
 
 

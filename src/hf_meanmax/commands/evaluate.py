@@ -33,9 +33,11 @@ from hf_meanmax.evaluation.suite import (
     model_name,
     summary,
 )
+from hf_meanmax.files import sole_writer
+from hf_meanmax.hardware import usable_device
 from hf_meanmax.inference.encode import load_encoder
 
-from .options import OptionParser, count, one_line_errors, option, positional
+from .options import OptionParser, count, one_line_errors, option, positional, written
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -50,7 +52,7 @@ class EvaluateOptions:
     tasks: str = option(f"names or groups, with commas: {', '.join(GROUPS)}", "ten")
     controls: str = option(f"all, none, or kinds with commas: {', '.join(CONTROL_KINDS)}", "all")
     seeds: int = count("number of seeds of the random controls", 3)
-    output: str | None = option("folder for results.json, report.md and figures (default: results/NAME)", None)
+    output: str | None = written("folder for results.json, report.md and figures (default: results/NAME)", None)
     cache: str = option("folder that keeps finished tasks", "results/cache")
     device: str | None = option("where to encode and to fit (default: a GPU if there is one)", None)
     batch_size: int = count("texts of one forward pass", 64)
@@ -58,7 +60,7 @@ class EvaluateOptions:
     truncate_dim: int | None = count("keep the first so many numbers of each vector", None)
     erasure: str | None = option("tasks on which latent rows and dimensions are erased too: TREC, SST2, SST5", None)
     latent_rows: int = count("rows of an embedding, for --erasure", 1)
-    write_sentences: str | None = option("write the tasks' texts to this file, one a line, and do no more", None)
+    write_sentences: str | None = written("write the tasks' texts to this file, one a line, and do no more", None)
     embeddings: str | None = option("score saved embeddings of the texts of --sentences", None)
     sentences: str | None = option("the file of --write_sentences that was embedded", None)
     write_model_card: bool = option("put the scores into the folder's README.md", False)
@@ -78,6 +80,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _evaluate(args: EvaluateOptions, command: str) -> None:
     _check_arguments(args)
+    if args.device is not None:
+        usable_device(args.device)
     controls = control_kinds(args.controls)
     tasks = load_tasks(args.tasks, args.data, not args.any_size)
     if args.write_sentences:
@@ -104,7 +108,8 @@ def _evaluate(args: EvaluateOptions, command: str) -> None:
         latent_rows=args.latent_rows,
         unit_length=args.unit_length,
     )
-    done = evaluate_models(models, tasks, output, settings)
+    with sole_writer(output):
+        done = evaluate_models(models, tasks, output, settings)
     for results in done:
         print(summary(results))
     print(f"report: {output / 'report.md'}", file=sys.stderr)

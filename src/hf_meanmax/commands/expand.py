@@ -13,7 +13,7 @@ from hf_meanmax.checkpoint.folder import checkpoint_folder
 from hf_meanmax.data.corpus import open_corpus
 from hf_meanmax.tokenization import unknown_word_rate
 
-from .options import count, option, positional, verb
+from .options import count, option, positional, verb, written
 
 
 @dataclass
@@ -22,7 +22,7 @@ class ExpandOptions:
 
     model: str = positional("the checkpoint (a folder, or a name on the Hub)")
     vectors: str = positional("word2vec (.bin or text), GloVe, each also .gz, or .safetensors of `vectors`")
-    output: str = option("folder of the expanded checkpoint")
+    output: str = written("folder of the expanded checkpoint", folder=True)
     limit: int | None = count("read only the first so many vectors", None)
     texts: list[str] | None = option("texts whose unknown words are counted, before and after", None)
     encoding_errors: Literal["strict", "replace", "ignore"] = option(

@@ -6,16 +6,16 @@ hf-meanmax export runs/student/model --space teacher --output runs/student/in-te
 
 from __future__ import annotations
 
-import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from hf_meanmax.checkpoint.compact import compact_checkpoint
+from hf_meanmax.files import check_new_folder, replacing_folder
 from hf_meanmax.inference.teacher_space import in_teacher_space
 
-from .options import option, positional, verb
+from .options import option, positional, verb, written
 
 
 @dataclass
@@ -23,7 +23,7 @@ class ExportOptions:
     """The options of `hf-meanmax export`."""
 
     model: str = positional("a checkpoint folder")
-    output: str = option("the new folder, a SentenceTransformer")
+    output: str = written("the new folder, a SentenceTransformer", folder=True)
     space: Literal["own", "teacher"] = option("whose space the vectors are in; a teacher's cannot be decoded", "own")
     dtype: Literal["float32", "float16", "int8"] = option(
         "of the matrices in the file; they load as float32", "float32"
@@ -35,9 +35,7 @@ class ExportOptions:
 @verb("export")
 def main(args: ExportOptions) -> None:
     """Write a smaller copy of a checkpoint, or a student's encoder with its vectors in the space of its teacher."""
-    output = Path(args.output)
-    if output.exists() and (not output.is_dir() or os.listdir(output)):
-        raise FileExistsError(f"{output} is there already; name a new folder.")
+    output = check_new_folder(args.output)
     if args.space == "own":
         if args.dtype == "float32":
             raise ValueError("Nothing would change: give --dtype int8 or float16, --space teacher, or both.")
@@ -52,7 +50,8 @@ def main(args: ExportOptions) -> None:
 def _write_in_teacher_space(args: ExportOptions, output: Path) -> None:
     encoder = in_teacher_space(args.model, args.trust_remote_code)
     if args.dtype == "float32":
-        encoder.save_pretrained(str(output))
+        with replacing_folder(output, ["*"]) as partial:
+            encoder.save_pretrained(str(partial))
         return
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent) as folder:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 
 from hf_meanmax.data.corpus import open_corpus
 from hf_meanmax.inference.onnx_export import TEXTS, export_onnx, onnx_folder
 
-from .options import option, positional, verb
+from .options import option, positional, verb, written
 
 
 @dataclass
@@ -19,7 +20,7 @@ class ExportOptions:
     """The options of `hf-meanmax export-onnx`."""
 
     checkpoint: str = positional("a checkpoint (a folder, or a name on the Hub)")
-    output: str | None = option("folder; by default onnx/ in the checkpoint", None)
+    output: str | None = written("folder; by default onnx/ in the checkpoint", None)
     int8: bool = option("write the quantised model too", True)
     texts: str | None = option("text file: compare with torch on its first 1,000 lines", None)
 
@@ -27,7 +28,7 @@ class ExportOptions:
 @verb("export-onnx")
 def main(args: ExportOptions) -> None:
     """Write a checkpoint's encoder as ONNX, and check it against torch."""
-    texts = TEXTS if args.texts is None else list(islice(filter(None, open_corpus(args.texts)), 1000))
+    texts = TEXTS if args.texts is None else list(islice(filter(None, open_corpus(Path(args.texts))), 1000))
     if not texts:
         raise ValueError(f"{args.texts} has no text to compare on.")
     report = export_onnx(args.checkpoint, args.output, int8=args.int8, texts=texts)

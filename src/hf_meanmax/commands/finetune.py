@@ -16,7 +16,7 @@ from hf_meanmax.training.finetune import finetune
 from hf_meanmax.training.finetune_settings import FinetuneArguments
 from hf_meanmax.training.recipes import SettingsParser, family_of, parse_command_line
 
-from .options import escape_unprintable
+from .options import escape_unprintable, interrupted
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,6 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, TypeError, OSError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return interrupted("finetune")
     for name in ("validation", "test"):
         if name in results:
             print(f"{name}: " + ", ".join(f"{key} {value:.4f}" for key, value in results[name].items()))

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Literal
 
 from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
@@ -19,7 +20,7 @@ from hf_meanmax.inspection.attention import read_texts, short_names, write_atten
 from hf_meanmax.inspection.decoding import write_inspection
 from hf_meanmax.plots.attention import attention_text
 
-from .options import count, option, positional, run_subverb, verb
+from .options import count, option, positional, run_subverb, verb, written
 
 
 @dataclass
@@ -28,7 +29,7 @@ class DecodingOptions:
 
     checkpoint: str = positional("a checkpoint with its decoder (a folder, or a name on the Hub)")
     text: list[str] = positional("texts")
-    output: str = option("folder for inspection.json and the figures")
+    output: str = written("folder for inspection.json and the figures")
     positions: str | None = option("text file: each head's weights by position, averaged over its lines", None)
 
 
@@ -38,7 +39,7 @@ class PoolingOptions:
 
     what: list[str] = positional("checkpoints (folders), then texts")
     input: str | None = option("text file with further texts, one a line", None)
-    output: str | None = option("folder for the page, the figures and the numbers", None)
+    output: str | None = written("folder for the page, the figures and the numbers", None)
     limit: int = count("most texts of --input", 200)
     color: Literal["auto", "always", "never"] = option("shade words on the terminal", "auto")
 
@@ -51,7 +52,7 @@ def inspect_decoding(args: DecodingOptions) -> None:
     model, tokenizer = load_checkpoint(args.checkpoint)
     model.to(PartialState().device)
     target_tokenizer = load_target_tokenizer(args.checkpoint, model.config, tokenizer)
-    lines = None if args.positions is None else filter(None, open_corpus(args.positions))
+    lines = None if args.positions is None else filter(None, open_corpus(Path(args.positions)))
     records = write_inspection(model, tokenizer, args.text, args.output, args.checkpoint, target_tokenizer, lines)
     for record in records:
         print(" ".join(record.reconstruction.splitlines()))
@@ -62,7 +63,7 @@ def inspect_pooling(args: PoolingOptions) -> None:
     """Show which words inner attention reads."""
     checkpoints, texts = _checkpoints_and_texts(args.what)
     if args.input is not None:
-        texts += islice(filter(None, open_corpus(args.input)), args.limit)
+        texts += islice(filter(None, open_corpus(Path(args.input))), args.limit)
     if not texts:
         raise ValueError("There is no text to show: give texts after the checkpoints, or --input FILE.")
     read = read_texts(checkpoints, texts)

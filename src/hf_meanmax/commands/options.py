@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,9 +35,15 @@ def positional(help: str, default: Any = dataclasses.MISSING) -> Any:
     return option(help, default, positional=True)
 
 
-def count(help: str, default: Any = dataclasses.MISSING) -> Any:
+def written(help: str, default: Any = dataclasses.MISSING, folder: bool = False) -> Any:
+    """A field of an options class that names what the verb writes; none of what it reads may be there, and a `folder`
+    lies in no model."""
+    return option(help, default, writes="folder" if folder else "file")
+
+
+def count(help: str, default: Any = dataclasses.MISSING, at_most: int | None = None) -> Any:
     """A field of an options class that takes a number of 1 or more."""
-    return option(help, default, at_least=1)
+    return option(help, default, at_least=1, at_most=at_most)
 
 
 def run_subverb(
@@ -57,11 +64,19 @@ def run_subverb(
     raise SystemExit(2)
 
 
+def interrupted(verb: str) -> int:
+    """Says that Ctrl-C ended a verb; returns the exit code."""
+    print(f"\nhf-meanmax {verb}: interrupted; nothing that was finished is lost.", file=sys.stderr)
+    return 128 + signal.SIGINT
+
+
 @contextmanager
 def one_line_errors(verb: str) -> Iterator[None]:
     """Ends the program with exit code 1 and one line on stderr for errors that its user can cause."""
     try:
         yield
+    except KeyboardInterrupt:
+        raise SystemExit(interrupted(verb)) from None
     except (OSError, ValueError, ImportError) as error:
         raise SystemExit(f"hf-meanmax {verb}: {' '.join(str(error).split())}") from error
 

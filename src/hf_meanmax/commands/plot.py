@@ -11,7 +11,7 @@ from hf_meanmax.plots.figures import save_figure
 from hf_meanmax.plots.training import plot_training
 from hf_meanmax.training.checkpoints import read_metrics
 
-from .options import named_folders, option, positional, verb
+from .options import named_folders, option, positional, verb, written
 
 
 @dataclass
@@ -19,7 +19,7 @@ class PlotOptions:
     """The options of `hf-meanmax plot`."""
 
     runs: list[str] = positional("output folders of training runs, NAME=FOLDER or FOLDER")
-    output: str = option("the figure (.png, .svg, .pdf)")
+    output: str = written("the figure (.png, .svg, .pdf)")
     metrics: list[str] = option("a panel for each of these", ["loss", "validation_loss"])
 
 

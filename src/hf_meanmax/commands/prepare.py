@@ -11,20 +11,20 @@ from typing import Literal
 
 from hf_meanmax.data.cutting import Cutting, cut_corpus
 
-from .options import CorpusOptions, count, option, verb
+from .options import CorpusOptions, count, option, verb, written
 
 
 @dataclass
 class PrepareOptions:
     """The options of `hf-meanmax prepare`, beside those of the corpus."""
 
-    output: str = option("text file (.txt .gz .xz): a piece a line, a blank line between texts")
+    output: str = written("text file (.txt .gz .xz): a piece a line, a blank line between texts")
     max_length: int | None = count("cut texts at sentence ends, to at most so many units", None)
     min_length: int = count("drop pieces of fewer units", 1)
     unit: Literal["auto", "word", "character"] = option("what lengths count; auto looks at each text", "auto")
     segment: Literal["jieba"] | None = option("put spaces between the words of Chinese text", None)
     seed: int = option("seed of the lengths that are drawn", 0)
-    parallel: int = count("number of processes", 1)
+    parallel: int = count("number of processes", 1, at_most=1024)
 
 
 @verb("prepare")

@@ -15,7 +15,7 @@ from hf_meanmax.training.pretrain import pretrain
 from hf_meanmax.training.recipes import SettingsParser, family_of, list_recipes, parse_command_line
 from hf_meanmax.training.settings import PretrainArguments
 
-from .options import escape_unprintable
+from .options import escape_unprintable, interrupted
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,5 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, TypeError, OSError, FloatingPointError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return interrupted("pretrain")
     # As a program that SIGTERM ended, or who waits for it takes half a run for a whole one.
     return 128 + signal.SIGTERM if summary.get("terminated") else 0

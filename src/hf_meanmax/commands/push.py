@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hf_meanmax.checkpoint.card import CardDescription, write_model_card
-from hf_meanmax.checkpoint.hub import keep_former_card, push
+from hf_meanmax.checkpoint.folder import check_checkpoint
+from hf_meanmax.checkpoint.hub import keep_former_card, push, sign_in
 from hf_meanmax.demo.space import push_space
 
-from .options import OptionParser, one_line_errors, option, positional
+from .options import OptionParser, one_line_errors, option, positional, written
 
 
 @dataclass
@@ -28,7 +29,7 @@ class PushOptions:
         "a checkpoint folder; with --space also a name on the Hub, or a folder of `hf-meanmax demo --space`"
     )
     repo_id: str = positional("USER/NAME on the Hub")
-    card_only: str | None = option("write the model card to this file and push nothing", None)
+    card_only: str | None = written("write the model card to this file and push nothing", None)
     card: str | None = option("a card to push instead of a generated one", None)
     results: str | None = option("scores for the card: a results.json, or any JSON", None)
     data: str | None = option("what the model was trained on, in words, for the card", None)
@@ -53,6 +54,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         if args.space:
             url = push_space(args.folder, args.repo_id, **target)
         else:
+            check_checkpoint(args.folder)
+            sign_in(args.repo_id)  # before a card is written
             _prepare_card(args)
             url = push(args.folder, args.repo_id, card=args.card, **target)
         print(f"pushed: {url}", file=sys.stderr)

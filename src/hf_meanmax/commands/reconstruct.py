@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from hf_meanmax.evaluation.reconstruction import ReconstructionSettings, score_checkpoint
 
-from .options import option, positional, verb
+from .options import option, positional, verb, written
 
 
 @dataclass
@@ -19,7 +19,7 @@ class ReconstructOptions:
 
     checkpoint: str = positional("folder of a checkpoint with its decoder")
     text: list[str] = positional("text files (.txt .gz .xz .zst) or one data set")
-    output: str | None = option("folder for scores, texts, and tables and figure of both", None)
+    output: str | None = written("folder for scores, texts, and tables and figure of both", None)
     compare: list[str] = option("output folders of other systems to show beside this one", [])
 
 

@@ -20,7 +20,7 @@ from hf_meanmax.reproduce import translation_table
 from hf_meanmax.reproduce.plan import TABLE, read_plan
 from hf_meanmax.reproduce.run import reproduce
 
-from .options import count, named_folders, option, positional, verb
+from .options import count, named_folders, option, positional, verb, written
 
 
 @dataclass
@@ -29,7 +29,7 @@ class ReproduceOptions:
 
     plan: str = positional("name of a packaged plan (books, books-gpu, variants), or a YAML file of its form")
     data: str = option("folder that holds senteval/ and what the plan names")
-    output: str = option("folder for the table, the results and the runs")
+    output: str = written("folder for the table, the results and the runs")
     only: list[str] = option("names of systems to make", [])
 
 
@@ -38,7 +38,7 @@ class EvaluationsOptions:
     """The options of `hf-meanmax reproduce compare-evaluations`."""
 
     results: list[str] = positional("results.json files of `evaluate`, or folders that hold one")
-    output: str = option("folder for report.md and the figures")
+    output: str = written("folder for report.md and the figures")
 
 
 @dataclass
@@ -46,7 +46,7 @@ class ReconstructionsOptions:
     """The options of `hf-meanmax reproduce compare-reconstructions`."""
 
     folders: list[str] = positional("output folders of `reconstruct`, with the same texts")
-    output: str = option("Markdown file")
+    output: str = written("Markdown file")
     names: list[str] | None = option("names of the systems (default: those of their folders)", None)
     number: int = count("texts to draw, from short to long", 5)
     seed: int = option("seed of the drawing", 0)
@@ -59,7 +59,7 @@ class TranslationsOptions:
 
     models: list[str] = positional("checkpoints, NAME=FOLDER or FOLDER")
     pairs: list[str] = option("texts and their translations, NAME=SOURCE,REFERENCE")
-    output: str = option("folder for the table, the numbers and the figure")
+    output: str = written("folder for the table, the numbers and the figure")
     results: str | None = option("output folder of `evaluate`, with a folder for each name", None)
     batch_size: int = count("texts translated together", 64)
 

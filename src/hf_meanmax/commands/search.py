@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from hf_meanmax.data.corpus import CorpusLines, open_corpus
+from hf_meanmax.data.corpus import CorpusLines, open_corpus, readable
 from hf_meanmax.evaluation.markdown import markdown_table, markdown_text
 from hf_meanmax.extras import require
-from hf_meanmax.files import replacing_file
+from hf_meanmax.files import failed_writes_named, replacing_file, sole_writer
 from hf_meanmax.inference.compression import PCA, Compression
 from hf_meanmax.inference.embedding_files import COMPRESSION, MANIFEST, count_rows, read_embeddings, read_manifest
 from hf_meanmax.inference.encode import (
@@ -42,6 +42,7 @@ from .options import (
     positional,
     run_subverb,
     verb,
+    written,
 )
 
 
@@ -49,7 +50,8 @@ from .options import (
 class IndexOptions:
     """The options of `hf-meanmax search index`, beside those of corpus, encoder, encoding and index."""
 
-    output: str = option("folder for the index")
+    output: str = written("folder for the index", folder=True)
+    overwrite: bool = option("replace an index of another text", False)
     recall_queries: int = option("rows that measure the recall; 0: do not", 1000)
     embeddings: str | None = option(
         "folder of the shards of `encode`: those of this text and model that are there are used, all are kept "
@@ -77,7 +79,7 @@ class QueryOptions:
     ef_search: int | None = count("breadth of the search, instead of the index's own", None)
     json: bool = option("print JSON", False)
     markdown: bool = option("print a Markdown table", False)
-    output: str | None = option("file to write instead of printing", None)
+    output: str | None = written("file to write instead of printing", None)
     batch_size: int = count("texts of one forward pass", 64)
     trust_remote_code: bool = option("run code that comes with the model", False)
 
@@ -92,9 +94,9 @@ def search_index(
 ) -> None:
     """Encode a corpus and index its sentences."""
     require("faiss")
-    check_index_output(Path(args.output))
     corpus = corpus_options.open()
     output = Path(args.output)
+    check_index_output(output, None if args.overwrite else corpus)
     embeddings = Path(args.embeddings) if args.embeddings else output.with_name(f".{output.name}.embeddings")
     pca = None
     if args.embeddings and (embeddings / MANIFEST).is_file():
@@ -105,21 +107,23 @@ def search_index(
     # Settings that do not fit fail before the corpus is encoded.
     dimension = encoding.check_dimension(int(model.get_embedding_dimension() or 0))
     make_index(sum(1 for _ in CorpusLines(corpus)), dimension, settings)
-    for attempt in ("resume", "anew"):
-        try:
-            encode_corpus(
-                model, corpus, embeddings, encoding, pca=pca, model_name=encoder.model, batch_size=encoder.batch_size
-            )
-        except FileExistsError:
-            if args.embeddings or attempt == "anew":
-                raise
-            # What a run that was killed has left serves the same text, model and settings alone.
+    with sole_writer(output, beside=True), failed_writes_named(output, None if args.embeddings else embeddings):
+        for attempt in ("resume", "anew"):
+            try:
+                encode_corpus(
+                    model, corpus, embeddings, encoding, pca=pca, model_name=encoder.model,
+                    batch_size=encoder.batch_size,
+                )  # fmt: skip
+            except FileExistsError:
+                if args.embeddings or attempt == "anew":
+                    raise
+                # What a run that was killed has left serves the same text, model and settings alone.
+                shutil.rmtree(embeddings)
+        manifest = build_index(
+            [embeddings], output, settings, lines=CorpusLines(corpus), recall_queries=args.recall_queries
+        )
+        if not args.embeddings:
             shutil.rmtree(embeddings)
-    manifest = build_index(
-        [embeddings], output, settings, lines=CorpusLines(corpus), recall_queries=args.recall_queries
-    )
-    if not args.embeddings:
-        shutil.rmtree(embeddings)
     recall = "".join(f", {name} {value}" for name, value in (manifest["recall"] or {}).items() if name != "queries")
     print(f"{manifest['rows']:,} sentences, {manifest['factory']}{recall}: {output}", file=sys.stderr)
     state.destroy_process_group()
@@ -144,7 +148,7 @@ def search_query(args: QueryOptions) -> None:
     """Print the nearest sentences of an index."""
     if args.json and args.markdown:
         raise ValueError("--markdown and --json exclude each other.")
-    queries = [*args.queries, *(filter(None, open_corpus(Path(args.file))) if args.file else ())]
+    queries = [*map(readable, args.queries), *(filter(None, open_corpus(Path(args.file))) if args.file else ())]
     if not queries and not args.embeddings:
         raise ValueError("No query: give sentences, --file or --embeddings.")
     index = SentenceIndex(args.index, args.nprobe, args.ef_search)

@@ -8,15 +8,17 @@ from __future__ import annotations
 import sys
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
 from hf_meanmax.data.corpus import CorpusLines, open_corpus
 from hf_meanmax.evaluation.text_scores import score_texts
 from hf_meanmax.files import replacing_file
-from hf_meanmax.inference.translate import translate_corpus
+from hf_meanmax.inference.decode import MOST_BEAMS
+from hf_meanmax.inference.translate import check_translator, translate_corpus
 from hf_meanmax.progress import progress_bar
 
-from .options import CorpusOptions, count, option, positional, verb
+from .options import CorpusOptions, count, option, positional, verb, written
 
 
 @dataclass
@@ -24,10 +26,10 @@ class TranslateOptions:
     """The options of `hf-meanmax translate`, beside those of the corpus."""
 
     model: str = positional("a checkpoint that was trained to translate (a folder, or a name on the Hub)")
-    output: str | None = option("text file; by default the text goes to standard output", None)
+    output: str | None = written("text file; by default the text goes to standard output", None)
     reference: str | None = option("reference translations, line by line: prints BLEU and chrF", None)
     batch_size: int = count("texts translated together", 64)
-    num_beams: int = count("beams of the search; 1 is greedy", 1)
+    num_beams: int = count("beams of the search; 1 is greedy", 1, at_most=MOST_BEAMS)
 
 
 @verb("translate")
@@ -36,9 +38,10 @@ def main(args: TranslateOptions, corpus_options: CorpusOptions) -> None:
     from accelerate import PartialState
 
     corpus = corpus_options.open()
+    check_translator(args.model)
     references = None
     if args.reference is not None:
-        references = list(CorpusLines(open_corpus(args.reference, corpus_options.encoding_errors)))
+        references = list(CorpusLines(open_corpus(Path(args.reference), corpus_options.encoding_errors)))
         texts = sum(1 for _ in CorpusLines(corpus))
         if texts != len(references):
             raise ValueError(f"{texts} texts and {len(references)} references; give one reference a text.")

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 from hf_meanmax.training.word_vectors import VectorSettings, train_corpus_vectors
 
-from .options import CorpusOptions, option, verb
+from .options import CorpusOptions, verb, written
 
 
 @dataclass
 class VectorsOptions:
     """Where `hf-meanmax vectors` writes, beside the settings of the training."""
 
-    output: str = option("a .safetensors file")
+    output: str = written("a .safetensors file")
 
 
 @verb("vectors")

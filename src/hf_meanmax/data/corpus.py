@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import bz2
 import glob
-import gzip
 import hashlib
 import io
 import json
 import lzma
 import os
 import re
+import warnings
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
@@ -38,6 +39,28 @@ _PACKED = {
 }
 CHARACTERS_AT_ONCE = 1 << 22
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+# Regular expressions of tokenizers give up on a word of some million letters; no word has so many.
+_LONGEST_WORD = 100_000
+_WORD = re.compile(r"\S+")
+
+
+def readable(text: str) -> str:
+    """A text that every tokenizer can read: each half of a surrogate pair that stands alone, which no UTF-8 has, is
+    U+FFFD, and a word of more than 100,000 characters is torn."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            warnings.warn("Lone surrogates in a text are read as U+FFFD.", stacklevel=3)
+            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return _WORD.sub(_torn, text) if len(text) > _LONGEST_WORD else text
+
+
+def _torn(word: re.Match[str]) -> str:
+    found = word.group()
+    return " ".join(found[start : start + _LONGEST_WORD] for start in range(0, len(found), _LONGEST_WORD))
 
 
 class Corpus:
@@ -88,14 +111,14 @@ class TextFile(Corpus):
                     _decompressed(raw, self.path), encoding="utf-8-sig", errors=self.encoding_errors, newline="\n"
                 )
                 for number, line in enumerate(text):
-                    if number == 0 and "\0" in line and self.encoding_errors == "strict":
+                    if number == 0 and 3 * line.count("\0") > len(line) and self.encoding_errors == "strict":
                         raise ValueError(f"{self.path} holds NUL characters, as UTF-16 does. Convert it to UTF-8.")
                     if number % 1024 == 0:
                         self.position = raw.tell()
-                    yield line.strip()
+                    yield readable(line.strip())
             except UnicodeDecodeError as error:
                 raise self._located(error) from None
-            except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
+            except EOFError as error:
                 raise ValueError(f"{self.path}: the compressed file is damaged or cut short ({error}).") from error
         self.position = self.size or 0
 
@@ -119,26 +142,9 @@ class TextFile(Corpus):
         return UnicodeDecodeError(error.encoding, error.object, error.start, error.end, reason)
 
 
-class _Bz2File(bz2.BZ2File):
-    """Bytes of a .bz2 file, so that a damaged file and one that cannot be read differ."""
-
-    def read1(self, size: int = -1) -> bytes:
-        try:
-            return super().read1(size)
-        except OSError as error:
-            raise EOFError(str(error)) from error
-
-
 def _decompressed(raw: IO[bytes], path: Path) -> Any:
-    suffix = path.suffix.lower()
-    if suffix == ".gz":
-        return gzip.GzipFile(fileobj=raw)
-    if suffix == ".xz":
-        return lzma.LZMAFile(raw)
-    if suffix == ".zst":
-        return io.BufferedReader(_ZstdReader(raw, path), buffer_size=1 << 20)
-    if suffix == ".bz2":
-        return _Bz2File(raw)
+    if path.suffix.lower() in COMPRESSED:
+        return io.BufferedReader(_Decompressed(raw, path), buffer_size=1 << 20)
     start = raw.read(8)
     raw.seek(0)
     for magic, kind in _PACKED.items():
@@ -149,17 +155,32 @@ def _decompressed(raw: IO[bytes], path: Path) -> Any:
     return raw
 
 
-class _ZstdReader(io.RawIOBase):
-    """Decompressed bytes of a .zst file. zstandard's own reader takes a file that is cut short for a whole one."""
+def _decompressor(path: Path) -> tuple[Callable[[], Any], type[Exception]]:
+    """What makes a decompressor of one frame of a file, and its error."""
+    suffix = path.suffix.lower()
+    if suffix == ".gz":
+        return partial(zlib.decompressobj, wbits=31), zlib.error
+    if suffix == ".xz":
+        return lzma.LZMADecompressor, lzma.LZMAError
+    if suffix == ".bz2":
+        return bz2.BZ2Decompressor, OSError
+    try:
+        import zstandard
+    except ImportError:
+        raise ImportError(f'{path}: .zst files need zstandard: pip install "hf_meanmax[zstd]"') from None
+    return zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj, zstandard.ZstdError
+
+
+class _Decompressed(io.RawIOBase):
+    """Decompressed bytes of a file of one frame or several.
+
+    The libraries' own readers differ in what they make of a file that is cut short, and of what follows the last frame:
+    here NUL bytes, which pad files, may, and nothing else.
+    """
 
     def __init__(self, raw: IO[bytes], path: Path):
-        try:
-            import zstandard
-        except ImportError:
-            raise ImportError(f'{path}: .zst files need zstandard: pip install "hf_meanmax[zstd]"') from None
         self._raw = raw
-        self._decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
-        self._error = zstandard.ZstdError
+        self._make, self._error = _decompressor(path)
         self._frame: Any = None
         self._compressed = b""
         self._ready = memoryview(b"")
@@ -170,11 +191,16 @@ class _ZstdReader(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         while not self._ready:
             data = self._compressed or self._raw.read(1 << 14)
+            if self._frame is None:
+                self._compressed = b""
+                padding, data = data, data.lstrip(b"\0")
+                if padding and not data:
+                    continue
             if not data:
                 if self._frame is not None:
                     raise EOFError("the last frame is not complete")
                 return 0
-            self._frame = self._frame or self._decompressor.decompressobj()
+            self._frame = self._frame or self._make()
             try:
                 self._ready = memoryview(self._frame.decompress(data))
             except self._error as error:
@@ -223,10 +249,10 @@ class DatasetRows(Corpus):
                         "name the column that holds the text."
                     )
                 if self.rows_are_documents:
-                    yield from (line.strip() for line in (text or "").split("\n"))
+                    yield from (readable(line.strip()) for line in (text or "").split("\n"))
                     yield ""
                 else:
-                    yield (text or "").strip()
+                    yield readable((text or "").strip())
             self.position += len(batch[self.column])
 
     def identity(self) -> object:
@@ -246,7 +272,7 @@ class Documents(Corpus):
     def __iter__(self) -> Iterator[str]:
         self.position = 0
         for document in self.documents:
-            yield from (sentence.strip() for sentence in document)
+            yield from (readable(sentence.strip()) for sentence in document)
             yield ""
             self.position += 1
 
@@ -317,7 +343,7 @@ def open_corpus(
     Args:
         source: a path or glob of text files (any suffix, perhaps with .gz, .xz, .zst or .bz2) or of .csv, .json,
             .jsonl or .parquet tables with named columns, the folder of a data set written by `save_to_disk`, the name
-            of a data set on the Hub (streamed), a loaded data set, a `Corpus`, or a list of any of these.
+            of a data set on the Hub (streamed; a `Path` is never one), a loaded data set, a `Corpus`, or a list.
         encoding_errors: what to do with bytes that are not UTF-8: "strict" (an error), "replace" or "ignore".
         text_column: the column of a data set or table that holds the text.
         split: the split of a data set.
@@ -332,6 +358,8 @@ def open_corpus(
     if isinstance(source, Corpus):
         return source
     if isinstance(source, os.PathLike):
+        if not os.path.exists(source):
+            raise FileNotFoundError(f"No such file: {os.fspath(source)!r}.")
         source = os.fspath(source)
     if isinstance(source, (list, tuple)):
         if not source:
@@ -346,6 +374,9 @@ def open_corpus(
         return DatasetRows(source, text_column, rows_are_documents, name=repr(getattr(source, "info", None)))
 
     def open_file(path: Path) -> Corpus:
+        if split != "train" or config_name is not None:
+            name, given = ("split", split) if split != "train" else ("config_name", config_name)
+            raise ValueError(f"{path} is a file, which has no {name} {given!r}; leave --{name} out.")
         return _open_file(path, encoding_errors, text_column, rows_are_documents)
 
     path = Path(source).expanduser()
@@ -367,6 +398,8 @@ def open_corpus(
 
 
 def _open_file(path: Path, encoding_errors: str, text_column: str, rows_are_documents: bool) -> Corpus:
+    if table_kind(path) and is_empty_table(path):
+        return Documents([])
     if table_kind(path):
         return DatasetRows(load_table(path, encoding_errors), text_column, rows_are_documents)
     if text_column != "text":
@@ -383,12 +416,32 @@ def table_kind(path: Path) -> str:
     return TABLES.get((Path(path.stem).suffix if is_packed else path.suffix).lower(), "")
 
 
+def is_empty_table(path: Path) -> bool:
+    """Whether a file of named columns has no row, which `datasets` refuses in many words."""
+    if table_kind(path) == "parquet":
+        import pyarrow.parquet  # type: ignore[import-untyped]
+
+        try:
+            return pyarrow.parquet.read_metadata(path).num_rows == 0
+        except (OSError, ValueError):
+            return False  # Damaged, which is said when it is read.
+    most = 1 if table_kind(path) == "csv" else 0
+    try:
+        with open(path, "rb") as raw:
+            filled = islice((line for line in _decompressed(raw, path) if line.strip()), most + 1)
+            return sum(1 for line in filled if line.strip() != b"[]") <= most
+    except (EOFError, OSError, ValueError):
+        return False
+
+
 def load_table(path: Path, encoding_errors: str = "strict") -> Dataset:
     """A file with named columns as a data set.
 
     Raises:
         ValueError: the file is damaged.
     """
+    if is_empty_table(path):
+        raise ValueError(f"{path}: empty, expected rows under named columns.")
     # Words such as "None" are texts, not missing values.
     options = {"keep_default_na": False, "encoding_errors": encoding_errors} if table_kind(path) == "csv" else {}
     try:

@@ -20,7 +20,7 @@ from hf_meanmax.extras import require
 from hf_meanmax.files import Json, shared_name
 from hf_meanmax.inference.alignment import embed
 from hf_meanmax.inference.correction import Corrector, embedder_of
-from hf_meanmax.inference.decode import check_sources, decode_vectors
+from hf_meanmax.inference.decode import MOST_BEAMS, check_sources, decode_vectors
 from hf_meanmax.inference.encode import unit_rows
 from hf_meanmax.inference.sources import SourceOptions, VectorSource, open_sources, sources_named, take_rows
 from hf_meanmax.plots.figures import new_figure
@@ -79,12 +79,15 @@ class Attack:
         ValueError: corrections without candidates, or beams and candidates at once.
     """
 
-    num_beams: int = field(default=1, metadata={"help": "beams of the search; 1 is greedy", "at_least": 1})
+    num_beams: int = field(
+        default=1, metadata={"help": "beams of the search; 1 is greedy", "at_least": 1, "at_most": MOST_BEAMS}
+    )
     rerank: int | None = field(
         default=None,
         metadata={
             "help": "candidates of each vector (beams), of which the one is taken whose own embedding is nearest",
             "at_least": 1,
+            "at_most": MOST_BEAMS,
         },
     )
     num_corrections: int = field(

@@ -20,6 +20,8 @@ from hf_meanmax.checkpoint.folder import load_checkpoint, saved_training_args
 from hf_meanmax.data import open_corpus, pick_sentences
 from hf_meanmax.data.sentences import is_unsegmented
 from hf_meanmax.files import Json, replacing_file
+from hf_meanmax.hardware import usable_device
+from hf_meanmax.inference.decode import MOST_BEAMS
 from hf_meanmax.inference.reconstruct import reconstruct, rows_by_length
 from hf_meanmax.metrics import LENGTH_METRICS
 from hf_meanmax.plots.figures import save_figure
@@ -151,7 +153,7 @@ class ReconstructionSettings:
     max_tokens: int = field(default=32, metadata={"help": "longer sentences are left out"})
     batch_size: int = field(default=256, metadata={"help": "sentences decoded together"})
     batch_tokens: int = field(default=8192, metadata={"help": "tokens of a teacher-forced batch"})
-    num_beams: int = field(default=1, metadata={"help": "beams of the search; 1 is greedy"})
+    num_beams: int = field(default=1, metadata={"help": "beams of the search; 1 is greedy", "at_most": MOST_BEAMS})
     device: str | None = field(
         default=None, metadata={"help": "where the model runs; by default an accelerator if there is one"}
     )
@@ -211,7 +213,7 @@ def score_checkpoint(
     settings = settings or ReconstructionSettings()
     output, others = _check_output(output, compare)
     _check_objective(folder)
-    device = _usable_device(settings.device)
+    device = usable_device(settings.device)
     model, tokenizer = load_checkpoint(folder)
     model.to(device)
     least, most, beams = settings.min_tokens, settings.max_tokens, settings.num_beams
@@ -299,20 +301,6 @@ def _write_files(
         save_figure(plot_by_length(by_length), output / FIGURE_FILE)
     except ImportError as error:
         print(f"{FIGURE_FILE} was not drawn. {error}", file=sys.stderr)
-
-
-def _usable_device(device: torch.device | str | None) -> torch.device:
-    if device is None:
-        from accelerate import PartialState
-
-        return PartialState().device
-    try:
-        found = torch.device(device)
-        torch.empty(0, device=found)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"device is {str(device)!r}, which cannot be used here ({reason}); try 'cpu'.") from error
-    return found
 
 
 def _read_by_length(folder: Path) -> list[Json]:

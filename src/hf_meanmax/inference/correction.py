@@ -182,8 +182,8 @@ def embedder_of(
             embedder = load_embedder(name, prompt, device, trust_remote_code)
         except (OSError, ValueError) as error:
             raise ValueError(
-                f"{folder} calls its embedder {name!r}, which could not be loaded; name its folder (`embedder`). "
-                f"({error})"
+                f"{folder} calls its embedder {name!r}, which could not be loaded from there: give its folder, or its "
+                f"name on the Hub, with `--embedder` (`embedder`). ({str(error).partition(chr(10))[0]})"
             ) from error
     else:
         embedder = load_embedder(name, prompt, device, trust_remote_code)

@@ -14,7 +14,7 @@ import pyarrow.parquet  # type: ignore[import-untyped]
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as safetensors_bytes
 
-from hf_meanmax.files import Json, replacing_file
+from hf_meanmax.files import Json, open_array, read_json, replacing_file
 
 from .compression import Compression, dequantize_int8
 
@@ -23,6 +23,10 @@ COMPRESSION = "compression.safetensors"  # the PCA and the ranges of int8 of an 
 FORMAT_VERSION = 2
 EMBEDDINGS = "embeddings"  # name of the tensor, or of the column
 FORMATS = {"npy": ".npy", "safetensors": ".safetensors", "parquet": ".parquet"}
+
+
+# What every manifest has.
+_MANIFEST_KINDS: dict[str, type] = {"settings": dict, "dimension": int, "model": dict, "complete": bool}
 
 
 def read_embeddings(
@@ -175,12 +179,12 @@ def read_manifest(folder: Path) -> Json:
     path = folder / MANIFEST
     if not path.is_file():
         raise ValueError(f"{folder} holds no encoded corpus: it has no {MANIFEST}.")
-    try:
-        manifest: Json = json.loads(path.read_text(encoding="utf-8"))
-        if manifest["format_version"] != FORMAT_VERSION:
-            raise ValueError(f"format {manifest['format_version']}, expected {FORMAT_VERSION}")
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged or of another version ({error}).") from None
+    manifest: Json = read_json(path)
+    if manifest.get("format_version") != FORMAT_VERSION:
+        raise ValueError(f"{path} is of version {manifest.get('format_version')!r}, expected {FORMAT_VERSION}.")
+    for name, kind in _MANIFEST_KINDS.items():
+        if name not in manifest or not isinstance(manifest[name], kind):
+            raise ValueError(f"{path} is damaged: `{name}` is {manifest.get(name)!r}.")
     return manifest
 
 
@@ -207,7 +211,7 @@ def is_finished(path: Path, rows: int, dimension: int) -> bool:
 
 def _shape(path: Path, name: str | None) -> tuple[int, ...]:
     if path.suffix == ".npy":
-        return tuple(np.load(path, mmap_mode="r", allow_pickle=False).shape)
+        return tuple(open_array(path).shape)
     if path.suffix == ".safetensors":
         with safe_open(path, framework="pt") as file:
             return tuple(file.get_slice(choose_name(name, list(file.keys()), "tensor")).get_shape())
@@ -233,7 +237,7 @@ def write_shard(path: Path, embeddings: np.ndarray) -> None:
 
 
 def _open_npy(path: Path, kind: str) -> np.ndarray:
-    array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+    array = open_array(path)
     if array.ndim != 2 or array.dtype.kind != kind:
         raise ValueError(f"an array {array.shape} of {array.dtype}, expected a matrix of {_KINDS[kind]}")
     return array

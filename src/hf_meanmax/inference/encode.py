@@ -13,26 +13,30 @@ import json
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import torch
 
 from hf_meanmax.checkpoint.folder import (
     check_checkpoint,
+    damage_named,
     is_missing_folder,
     is_own_checkpoint,
     require_text_encoder,
 )
-from hf_meanmax.data.corpus import Corpus, CorpusLines
-from hf_meanmax.files import Json
+from hf_meanmax.data.corpus import Corpus, CorpusLines, readable
+from hf_meanmax.files import LOCK, Json, sole_writer
 from hf_meanmax.hardware import PATIENCE, is_bf16_fast
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
 from hf_meanmax.progress import progress_bar
+from hf_meanmax.tokenization import unknown_word_rate
 
 from .compression import PCA, Compression, calibrate_int8, check_finite, quantize_int8, require_pca
 from .embedding_files import (
@@ -46,6 +50,7 @@ from .embedding_files import (
     write_manifest,
     write_shard,
 )
+from .long_texts import encode_in_parts, has_long, latent_config
 
 if TYPE_CHECKING:
     from accelerate import PartialState
@@ -59,6 +64,8 @@ AUTO = "auto"
 
 Value = TypeVar("Value")
 
+# Lines of a corpus that are looked at for unknown words, and their most characters.
+_LOOKED_AT, _LONG_LINE = 1000, 10_000
 # Up to so many tokens, texts fill a batch; of longer ones fewer share a forward pass.
 LONG_TEXT = 256
 
@@ -160,6 +167,7 @@ def encode_corpus(
 
     Raises:
         FileExistsError: the folder holds an encoding of another text, model or settings, or other files.
+        BlockingIOError: another process encodes into the folder.
         ValueError: the model gave a vector that is not finite, or more numbers or components are asked for than there
             are, or the PCA does not fit the vectors.
         ImportError: scikit-learn is not installed, and a PCA must be fitted.
@@ -169,15 +177,19 @@ def encode_corpus(
         settings = replace(settings, compute_dtype="bfloat16" if is_bf16_fast(model.device) else "float32")
     limit_length(model, settings.max_length)
     plan = _plan(model, corpus, settings, pca, model_name)
-    _start(output, plan, state)
-    model.to(COMPUTE_DTYPES[settings.compute_dtype])
-    compression = _fitted_once(model, corpus, output, settings, pca, batch_size, state, show_progress)
-    rows = _encode_shards(model, corpus, output, settings, compression, batch_size, state, show_progress)
-    if state is not None:
-        state.wait_for_everyone()
-    manifest = {**plan, "compression": compression.describe(), "shards": rows, "rows": sum(rows), "complete": True}
-    if state is None or state.is_main_process:
-        write_manifest(output, manifest)
+    is_main = state is None or state.is_main_process
+    if is_main and show_progress:
+        _report_unknown(model, corpus)
+    with sole_writer(output) if is_main else nullcontext():
+        _start(output, plan, state)
+        model.to(COMPUTE_DTYPES[settings.compute_dtype])
+        compression = _fitted_once(model, corpus, output, settings, pca, batch_size, state, show_progress)
+        rows = _encode_shards(model, corpus, output, settings, compression, batch_size, state, show_progress)
+        if state is not None:
+            state.wait_for_everyone()
+        manifest = {**plan, "compression": compression.describe(), "shards": rows, "rows": sum(rows), "complete": True}
+        if is_main:
+            write_manifest(output, manifest)
     return manifest
 
 
@@ -302,11 +314,14 @@ def encode_texts(
         batch_size: texts of one forward pass; half as many of those beyond 256 tokens, a quarter beyond 512, and so on.
         truncate_dim: keep the first so many numbers of each vector; by default as many as the model says.
     """
+    texts = list(map(readable, texts))
     encode = partial(model.encode, show_progress_bar=False, convert_to_numpy=True, truncate_dim=truncate_dim)
     lengths = np.zeros(len(texts))
     # Fewer characters are no more tokens, but for some rare scripts as bytes.
     long = [row for row, text in enumerate(texts) if len(text) > LONG_TEXT]
     lengths[long] = np.minimum(count_tokens(model, [texts[row] for row in long]), model.max_seq_length or NO_LIMIT)
+    if (in_parts := has_long(model, lengths)).any():
+        return _with_long_texts(model, texts, in_parts, batch_size, truncate_dim)
     halvings = np.ceil(np.log2(np.maximum(lengths / LONG_TEXT, 1))).astype(int)
     sizes = np.maximum(1, batch_size >> halvings)
     if len(set(sizes.tolist())) < 2:
@@ -317,6 +332,23 @@ def encode_texts(
     parts = [encode([texts[row] for row in part], batch_size=int(sizes[part[0]])) for part in rows]
     vectors = np.empty((len(texts), parts[0].shape[1]), dtype=parts[0].dtype)
     vectors[np.concatenate(rows)] = np.concatenate(parts)
+    return vectors
+
+
+def _with_long_texts(
+    model: SentenceTransformer, texts: list[str], in_parts: np.ndarray, batch_size: int, truncate_dim: int | None
+) -> np.ndarray:
+    """[`encode_texts`] of texts of which some are too long to be read at once."""
+    config = latent_config(model)
+    size = 0 if config is None else config.sentence_embedding_size
+    encode = partial(model.encode, batch_size=1, show_progress_bar=False, convert_to_numpy=True, truncate_dim=size)
+    kept = truncate_dim or model.truncate_dim or size
+    vectors = np.empty((len(texts), min(kept, size)), dtype=np.float32)
+    for row in np.flatnonzero(in_parts):
+        vectors[row] = encode_in_parts(model, texts[row], encode)[:kept]
+    rows = np.flatnonzero(~in_parts)
+    if len(rows):
+        vectors[rows] = encode_texts(model, [texts[row] for row in rows], batch_size, truncate_dim)
     return vectors
 
 
@@ -423,7 +455,7 @@ def _prepare(output: Path, plan: Json) -> None:
     for name in (MANIFEST, COMPRESSION, "shard-*"):
         for left in output.glob(f".{name}.partial-*"):
             left.unlink()
-    names = {path.name for path in output.iterdir()} if output.is_dir() else set()
+    names = {path.name for path in output.iterdir()} - {LOCK} if output.is_dir() else set()
     # A run that failed before it had encoded anything binds nobody.
     is_bare = names == {MANIFEST} and not read_manifest(output)["complete"]
     if not output.exists() or (output.is_dir() and not names) or is_bare:
@@ -451,6 +483,21 @@ def _prepare(output: Path, plan: Json) -> None:
             )
 
 
+def _report_unknown(model: SentenceTransformer, corpus: Corpus) -> None:
+    """Says on stderr how many words of the first lines a model does not know, if they are most."""
+    tokenizer: Any = getattr(model, "tokenizer", None)
+    if getattr(tokenizer, "backend_tokenizer", None) is None or tokenizer.unk_token_id is None:
+        return
+    lines = [line for line in islice(CorpusLines(corpus), _LOOKED_AT) if 0 < len(line) <= _LONG_LINE]
+    found = unknown_word_rate(tokenizer, lines)
+    if found.rate > 0.5:
+        print(
+            f"warning: the model does not know {found.unknown:,} of {found.total:,} words ({found.rate:.1%}) of the "
+            f"first {len(lines):,} lines. Is it of their language?",
+            file=sys.stderr,
+        )
+
+
 def count_truncated(model: SentenceTransformer, texts: list[str]) -> int:
     """How many texts the length limit of a SentenceTransformer cuts."""
     limit = model.max_seq_length or NO_LIMIT
@@ -470,7 +517,7 @@ def count_tokens(model: SentenceTransformer, texts: list[str]) -> list[int]:
     tokenizer = getattr(model, "tokenizer", None)
     if not texts or not callable(tokenizer):
         return [0] * len(texts)
-    return [len(ids) for ids in tokenizer(texts, truncation=False, verbose=False)["input_ids"]]
+    return [len(ids) for ids in tokenizer(list(map(readable, texts)), truncation=False, verbose=False)["input_ids"]]
 
 
 def process_state() -> PartialState:
@@ -514,8 +561,9 @@ def load_encoder(
             f"{name} has no modules.json, so how its tokens become one vector is not known; expected a folder of "
             "save_checkpoint or of SentenceTransformer.save_pretrained."
         )
-    return SentenceTransformer(
-        name,
-        device=None if device is None else str(device),
-        trust_remote_code=trust_remote_code,
-    )
+    with damage_named(name) if is_own_checkpoint(name) else nullcontext():
+        return SentenceTransformer(
+            name,
+            device=None if device is None else str(device),
+            trust_remote_code=trust_remote_code,
+        )

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from hf_meanmax.data.corpus import Corpus
 from hf_meanmax.extras import require
-from hf_meanmax.files import Json, replacing_folder
+from hf_meanmax.files import Json, read_json, replacing_folder
 from hf_meanmax.progress import progress_bar
 
 from .embedding_files import COMPRESSION, count_rows, read_embeddings, read_manifest
@@ -32,6 +33,7 @@ IndexType = Literal["exact", "int8", "hnsw", "hnsw-int8", "ivf-int8", "ivfpq"]
 Metric = Literal["cosine", "l2"]
 
 INDEX_MANIFEST, INDEX_VECTORS = "index.json", "vectors.faiss"
+INDEX_FILES = (INDEX_MANIFEST, INDEX_VECTORS, COMPRESSION, *TEXT_FILES)
 INDEX_FORMAT_VERSION = 4
 RECALL_AT = (1, 10)
 RESCORE = 4
@@ -135,15 +137,42 @@ def _factory(kind: str, rows: int, dimension: int) -> str:
     return names.get(kind, f"IVF{clusters},SQ8")
 
 
-def check_index_output(output: Path) -> None:
+def check_index_output(output: Path, corpus: Corpus | None = None) -> None:
     """Checks that an index may be written to a folder.
+
+    Args:
+        output: the folder.
+        corpus: what it is of; with it an index of another corpus may not be replaced.
 
     Raises:
         FileExistsError: there is something else.
     """
     is_empty = output.is_dir() and not any(output.iterdir())
-    if output.exists() and not is_empty and not (output / INDEX_MANIFEST).is_file():
+    if not output.exists() or is_empty:
+        return
+    if not (output / INDEX_MANIFEST).is_file():
         raise FileExistsError(f"{output} exists and is no index; name another folder.")
+    if corpus is None:
+        return
+    encoded = read_index_manifest(output).get("encoded")
+    if not isinstance(encoded, dict) or encoded.get("input") != corpus.fingerprint():
+        raise FileExistsError(
+            f"{output} is an index of another text, or the text has changed since. Name another folder, or give "
+            "--overwrite."
+        )
+
+
+def read_index_manifest(folder: Path) -> Json:
+    """What [`build_index`] wrote of an index.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    try:
+        manifest: Json = read_json(folder / INDEX_MANIFEST)
+    except ValueError as error:
+        raise ValueError(f"{error}; build the index again.") from None
+    return manifest
 
 
 def build_index(
@@ -184,7 +213,7 @@ def build_index(
     encoded = read_manifest(paths[0]) if paths[0].is_dir() else None
     vectors = _VectorFiles(paths, *count_rows(paths), settings, show_progress)
     factory, index = make_index(vectors.rows, vectors.dimension, settings)
-    with replacing_folder(output, (INDEX_MANIFEST, INDEX_VECTORS, COMPRESSION, *TEXT_FILES)) as partial:
+    with replacing_folder(output, INDEX_FILES) as partial:
         if lines is not None and (count := TextStore.write(partial, lines)) != vectors.rows:
             raise ValueError(f"{count:,} sentences for {vectors.rows:,} vectors; there must be one a vector.")
         _fill(index, vectors)

@@ -19,6 +19,8 @@ from tokenizers import Tokenizer
 
 MODEL, INT8_MODEL, TOKENIZER, SETTINGS = "model.onnx", "model_int8.onnx", "tokenizer.json", "encoder.json"
 
+_MOST_THREADS = 1024
+
 
 class OnnxEncoder:
     """An exported encoder: what `SentenceTransformer.encode` of its checkpoint gives, without torch.
@@ -63,6 +65,8 @@ class OnnxEncoder:
             self.tokenizer.enable_truncation(settings["max_tokens"])
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
+        if threads is not None and not 1 <= threads <= _MOST_THREADS:
+            raise ValueError(f"threads is {threads}; it must be from 1 to {_MOST_THREADS}.")
         if threads is not None:
             options.intra_op_num_threads = threads
         path = str(folder / (INT8_MODEL if int8 else MODEL))
@@ -106,6 +110,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch-size", type=int, default=32, help="texts encoded together")
     args = parser.parse_args(argv)
     try:
+        if os.path.exists(args.output) and os.path.samefile(args.texts, args.output):
+            raise FileExistsError(f"--output {args.output} is what would be read. Name another place.")
         encoder = OnnxEncoder(args.model, int8=args.int8)
         # Only a line feed ends a text, not a form feed or a lone carriage return.
         with open(args.texts, encoding="utf-8-sig", newline="\n") as file:

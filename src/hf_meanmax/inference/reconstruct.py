@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hf_meanmax.data import BatchPlan
+from hf_meanmax.data.corpus import readable
 from hf_meanmax.progress import progress_bar
+
+from .long_texts import check_generation
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -36,7 +39,9 @@ def reconstruct(
         generation: further arguments of `generate`, which by default is greedy and bounds each text by its own length.
     """
     special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
-    encoded = tokenizer(list(texts))["input_ids"] if texts else []
+    encoded = tokenizer(list(map(readable, texts)))["input_ids"] if texts else []
+    for text, ids in zip(texts, encoded, strict=True):
+        check_generation(text, len(ids))
     generated: list[list[int]] = [[] for _ in texts]
     device = next(model.parameters()).device
     batches = rows_by_length(encoded, batch_size * _LONG_TEXT, least=_LONG_TEXT)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,11 +13,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hf_meanmax.extras import require
+from hf_meanmax.files import read_whole
 
 from .compression import load_pca
 from .embedding_files import COMPRESSION
 from .encode import EncodeSettings, embed_texts, limit_length, model_fingerprints, unit_rows
-from .index import INDEX_FORMAT_VERSION, INDEX_MANIFEST, INDEX_VECTORS, RESCORE, IndexSettings, Rows, Vectors
+from .index import (
+    INDEX_FORMAT_VERSION,
+    INDEX_MANIFEST,
+    INDEX_VECTORS,
+    RESCORE,
+    IndexSettings,
+    Rows,
+    Vectors,
+    read_index_manifest,
+)
 from .text_store import TEXT_FILES, TextStore
 
 if TYPE_CHECKING:
@@ -63,26 +72,9 @@ class SentenceIndex:
     """
 
     def __init__(self, folder: str | os.PathLike[str], nprobe: int | None = None, ef_search: int | None = None):
-        self.folder, path = Path(folder), Path(folder) / INDEX_MANIFEST
-        if not path.is_file():
-            raise FileNotFoundError(f"{folder} is no index: it has no {INDEX_MANIFEST}; make one with `search index`.")
-        try:
-            self.manifest = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{path} is damaged ({error}); build the index again.") from None
-        if (version := self.manifest["format_version"]) != INDEX_FORMAT_VERSION:
-            raise ValueError(f"{folder} has format {version}, expected {INDEX_FORMAT_VERSION}; build the index again.")
-        self.settings = IndexSettings(**self.manifest["settings"])
-        self.encoded = self.manifest["encoded"]
-        self.encoding = EncodeSettings(**(self.encoded["settings"] if self.encoded else {}))
-        self.dimension: int = self.manifest["dimension"]
-        self._pca = None if self.encoding.pca is None else load_pca(self.folder / COMPRESSION)
-        self.texts = TextStore(self.folder) if (self.folder / TEXT_FILES[0]).is_file() else None
-        faiss, path = require("faiss"), self.folder / INDEX_VECTORS
-        try:
-            self._index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
-        except RuntimeError as error:
-            raise ValueError(f"{path} is damaged: faiss cannot read it ({str(error).splitlines()[-1]}).") from error
+        self.folder = Path(folder)
+        read_whole(self.folder, self._open)
+        faiss = require("faiss")
         for name, parameter, value in (("nprobe", "nprobe", nprobe), ("ef_search", "efSearch", ef_search)):
             try:
                 if value is not None:
@@ -91,8 +83,34 @@ class SentenceIndex:
                 kind = self.manifest["factory"]
                 raise ValueError(f"{name} is no setting of {folder}, an index of type {kind}.") from None
 
+    def _open(self) -> None:
+        folder = self.folder
+        if not (folder / INDEX_MANIFEST).is_file():
+            raise FileNotFoundError(f"{folder} is no index: it has no {INDEX_MANIFEST}; make one with `search index`.")
+        self.manifest = read_index_manifest(folder)
+        if (version := self.manifest.get("format_version")) != INDEX_FORMAT_VERSION:
+            raise ValueError(f"{folder} has format {version}, expected {INDEX_FORMAT_VERSION}; build the index again.")
+        try:
+            self.settings = IndexSettings(**self.manifest["settings"])
+            self.encoded = self.manifest["encoded"]
+            self.encoding = EncodeSettings(**(self.encoded["settings"] if self.encoded else {}))
+            self.dimension = int(self.manifest["dimension"])
+            self.rows = int(self.manifest["rows"])
+            _ = "Flat" in self.manifest["factory"]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{folder / INDEX_MANIFEST} is damaged ({error}); build the index again.") from None
+        self._pca = None if self.encoding.pca is None else load_pca(folder / COMPRESSION)
+        self.texts = TextStore(folder) if (folder / TEXT_FILES[0]).is_file() else None
+        faiss, path = require("faiss"), folder / INDEX_VECTORS
+        try:
+            self._index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+        except RuntimeError as error:
+            raise ValueError(f"{path} is damaged: faiss cannot read it ({str(error).splitlines()[-1]}).") from error
+        if (self._index.d, self._index.ntotal > self.rows) != (self.dimension, False):
+            raise ValueError(f"{path} and {INDEX_MANIFEST} beside it do not fit; build the index again.")
+
     def __len__(self) -> int:
-        return int(self.manifest["rows"])
+        return self.rows
 
     @property
     def is_lossy(self) -> bool:

@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from hf_meanmax.files import open_array
+
 TEXT_FILES = ("texts.bin", "text_offsets.npy")
 
 
@@ -22,7 +24,7 @@ class TextStore:
 
     def __init__(self, folder: str | os.PathLike[str]):
         path, offsets = (Path(folder) / name for name in TEXT_FILES)
-        self._offsets: npt.NDArray[np.int64] = np.load(offsets, mmap_mode="r", allow_pickle=False)
+        self._offsets: npt.NDArray[np.int64] = open_array(offsets)
         size = path.stat().st_size
         if self._offsets.ndim != 1 or len(self._offsets) < 1 or int(self._offsets[-1]) != size:
             raise ValueError(f"{path}: {size:,} bytes, {offsets.name} beside it expects another number.")

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from hf_meanmax.checkpoint.folder import (
+    check_checkpoint,
+    checkpoint_folder,
+    require_text_encoder,
+    saved_training_args,
+)
 from hf_meanmax.data.corpus import Corpus, CorpusLines
 
 from .reconstruct import reconstruct
@@ -14,6 +21,22 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _LINES = 2048
+
+
+def check_translator(folder: str | os.PathLike[str]) -> None:
+    """Checks that a checkpoint was trained to translate, as far as it says what it was trained for.
+
+    Raises:
+        ValueError: it was trained for something else, or has no encoder or no decoder for it.
+        FileNotFoundError: as [`~hf_meanmax.checkpoint.folder.check_checkpoint`].
+    """
+    path = checkpoint_folder(folder)
+    config = check_checkpoint(path)
+    require_text_encoder(config, str(folder))
+    objective = saved_training_args(path).get("objective", "translation")
+    if objective != "translation" or not config.is_autoregressive:
+        trained = f"was trained with the objective {objective!r}" if objective != "translation" else "decodes no text"
+        raise ValueError(f"{folder} is no translator: it {trained}. Train one with `--objective translation`.")
 
 
 def translate_corpus(

@@ -16,7 +16,7 @@ from hf_meanmax.evaluation.reconstruction import ReconstructionSettings
 from hf_meanmax.files import Json
 
 Filled = TypeVar("Filled")
-ROWS, TABLE, FIGURE, RUNS, SYSTEM, EXPANDED = "rows.json", "table.md", "systems.png", "runs", "system.json", "expanded"
+ROWS, TABLE, FIGURE, RUNS, EXPANDED = "rows.json", "table.md", "systems.png", "runs", "expanded"
 _PLANS = Path(__file__).parent / "plans"
 _PARTS = {"prepare": list, "common": dict, "systems": dict, "evaluate": dict, "reconstruct": dict, "cards": dict}
 _CARDS = {"folder", "owner", "prefix", "data", "limits", "language", "license"}

@@ -46,9 +46,9 @@ from hf_meanmax.evaluation.report import Results
 from hf_meanmax.evaluation.runner import package_versions
 from hf_meanmax.evaluation.suite import control_kinds, load_tasks
 from hf_meanmax.files import Json, replacing_file
-from hf_meanmax.training.checkpoints import CHECKPOINTS, METRICS_FILE, Checkpoints
+from hf_meanmax.training.checkpoints import CHECKPOINTS, METRICS_FILE, SYSTEM_FILE, Checkpoints
 
-from .plan import EXPANDED, ROWS, RUNS, SYSTEM, Plan, as_text, fill_in, folder_name, is_finished, split_command
+from .plan import EXPANDED, ROWS, RUNS, Plan, as_text, fill_in, folder_name, is_finished, split_command
 from .tables import format_mean, read_rows, write_tables
 
 # The command line in a process of its own, in this environment.
@@ -270,7 +270,7 @@ def _train(command: Sequence[str], run: Path, settings: Json, model: Path) -> No
         ValueError: the model was made, or is half made, with other settings or from other prepared files.
         ChildProcessError: the command failed, or was stopped before it had a model.
     """
-    record = run / SYSTEM
+    record = run / SYSTEM_FILE
     is_made = (model / "modules.json").is_file()
     if is_made or Checkpoints(run / CHECKPOINTS).latest():
         theirs = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else settings

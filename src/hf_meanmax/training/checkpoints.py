@@ -21,13 +21,18 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-from hf_meanmax.files import Json, replacing_file, replacing_folder
+from hf_meanmax.checkpoint.folder import model_around
+from hf_meanmax.files import Json, is_owned, read_json, replacing_file, replacing_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 METRICS_FILE, RESULTS_FILE, SETTINGS_FILE = "metrics.jsonl", "results.json", "settings.json"
 CHECKPOINTS = "checkpoints"
+# The settings of a system of `hf-meanmax reproduce`, written before its run.
+SYSTEM_FILE = "system.json"
+# What may be in the folder of a run before it.
+_NO_RESULTS = (".*", "*.log", "*.out", "*.err", "log*", SYSTEM_FILE)
 _FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
@@ -86,15 +91,10 @@ class Checkpoints:
             for group in moments["param_groups"]
         ]
         text = json.dumps({**state, "param_groups": groups}, indent=1)
-        try:
-            with replacing_folder(target, owned=["*"]) as partial:
-                save_file(_plain(weights), partial / "model.safetensors")
-                save_file(_plain(tensors), partial / "optimizer.safetensors")
-                (partial / "state.json").write_text(text, encoding="utf-8")
-        except (OSError, SafetensorError) as error:
-            raise OSError(
-                f"The checkpoint {target} could not be written ({error}); older ones are untouched."
-            ) from error
+        with replacing_folder(target, owned=["*"]) as partial:
+            save_file(_plain(weights), partial / "model.safetensors")
+            save_file(_plain(tensors), partial / "optimizer.safetensors")
+            (partial / "state.json").write_text(text, encoding="utf-8")
         self._remove_old(state.get("best_step"))
         return target
 
@@ -189,14 +189,15 @@ def claim_folder(folder: Path, settings: Json, overwrite: bool = False) -> None:
     folder is removed.
 
     Raises:
-        FileExistsError: the folder holds a run with other settings.
+        FileExistsError: the folder holds a run with other settings, or something that is no run.
     """
     path = folder / SETTINGS_FILE
     parts = (folder / CHECKPOINTS, folder / "model")
+    _check_free(folder)
     if overwrite and path.is_file():
         for part in parts:
             shutil.rmtree(part, ignore_errors=True)
-        for name in (METRICS_FILE, RESULTS_FILE, SETTINGS_FILE):
+        for name in (METRICS_FILE, RESULTS_FILE):
             (folder / name).unlink(missing_ok=True)
     is_begun = (folder / RESULTS_FILE).is_file() or any(part.is_dir() and any(part.iterdir()) for part in parts)
     if not (is_begun and path.is_file()):
@@ -204,7 +205,7 @@ def claim_folder(folder: Path, settings: Json, overwrite: bool = False) -> None:
         with replacing_file(path) as file:
             json.dump(settings, file, indent=1)
         return
-    theirs = json.loads(path.read_text(encoding="utf-8"))
+    theirs = read_json(path)
     # What is learnt from is another setting in each kind of run.
     if ("train" in theirs) != ("train" in settings):
         kind = "a fine-tuning" if "train" in theirs else "a pretraining"
@@ -216,6 +217,20 @@ def claim_folder(folder: Path, settings: Json, overwrite: bool = False) -> None:
             f"{folder} holds a run with other settings ({differences}). Give another --output_dir, or --overwrite to "
             "start anew."
         )
+
+
+def _check_free(folder: Path) -> None:
+    """Checks that nothing but a run, and what logs it, is in the folder, which lies in no model."""
+    model = model_around(folder)
+    if model is not None:
+        raise FileExistsError(f"{folder} holds a model, or lies in {model}, which does. Give another --output_dir.")
+    settings = folder / SETTINGS_FILE
+    if settings.is_file() and not {"corpus", "train"} & set(read_json(settings)):
+        raise FileExistsError(f"{settings} is of no run. Give another --output_dir.")
+    if folder.is_dir() and not settings.is_file():
+        foreign = sorted(entry.name for entry in folder.iterdir() if not is_owned(entry.name, _NO_RESULTS))
+        if foreign:
+            raise FileExistsError(f"{folder} holds {foreign[0]!r}, and no run. Give another --output_dir.")
 
 
 def read_metrics(folder: str | os.PathLike[str]) -> list[Json]:

@@ -14,6 +14,7 @@ import math
 import os
 import shutil
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,12 +24,20 @@ import torch
 
 from hf_meanmax.checkpoint.folder import check_checkpoint, checkpoint_folder, require_text_encoder, save_checkpoint
 from hf_meanmax.data import Documents, LabelledTexts, SentenceFilter, read_labelled
-from hf_meanmax.files import Json, replacing_file
+from hf_meanmax.files import Json, failed_writes_named, follow_umask, replacing_file, sole_writer
 from hf_meanmax.hardware import attention_for, keep_freed_memory, peak_memory_bytes, use_all_cores, uses_bf16
 
 from .checkpoints import CHECKPOINTS, RESULTS_FILE, claim_folder
 from .finetune_settings import FinetuneArguments
-from .preparation import cache_folder, cached_store, digest, load_or_train_tokenizer, prepare_word_vectors, token_ids
+from .preparation import (
+    cache_folder,
+    cached_store,
+    check_known,
+    digest,
+    load_or_train_tokenizer,
+    prepare_word_vectors,
+    token_ids,
+)
 
 if TYPE_CHECKING:
     from transformers import (
@@ -55,12 +64,22 @@ def finetune(args: FinetuneArguments) -> Json:
 
     Raises:
         FileNotFoundError, ValueError: for settings, data or a checkpoint that cannot be trained on.
-        FileExistsError: if `output_dir` holds a run with other settings or on other examples.
+        FileExistsError: if `output_dir` holds a run with other settings or on other examples, or something else.
+        BlockingIOError: if another process trains in `output_dir`.
+        OSError: if a result cannot be written.
     """
+    from accelerate import PartialState
+
+    folder = Path(args.output_dir)
+    is_main = PartialState().is_main_process
+    with sole_writer(folder) if is_main else nullcontext(), failed_writes_named(folder):
+        return _finetune(args, folder)
+
+
+def _finetune(args: FinetuneArguments, folder: Path) -> Json:
     from accelerate import PartialState
     from transformers import set_seed
 
-    folder = Path(args.output_dir)
     use_all_cores(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     if _device().type == "cpu":
         keep_freed_memory()
@@ -83,6 +102,7 @@ def finetune(args: FinetuneArguments) -> Json:
     for example in (example for examples in sets for example in examples):
         del example["is_cut"]
 
+    _check_known(sets[0], tokenizer)
     metric = "accuracy" if args.problem == "classification" else "pearson"
     trainer = _build_trainer(args, model, tokenizer, sets, metric, latest)
     trainer.train(resume_from_checkpoint=None if latest is None else str(latest))
@@ -102,6 +122,12 @@ def finetune(args: FinetuneArguments) -> Json:
     if trainer.is_world_process_zero():
         _save(args, model, tokenizer, folder, results)
     return results
+
+
+def _check_known(examples: list[Json], tokenizer: PreTrainedTokenizerBase) -> None:
+    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    tokens = [token for example in examples for token in example["input_ids"] if token not in special]
+    check_known(tokens.count(tokenizer.unk_token_id), len(tokens), tokenizer)
 
 
 def _sizes(train: LabelledTexts, validation: LabelledTexts, test: LabelledTexts, model: PreTrainedModel) -> Json:
@@ -433,6 +459,7 @@ def _save(
         model.eval(), tokenizer, folder / "model", normalize=normalize,
         training_args={**args.to_share(), "results": shown},
     )  # fmt: skip
+    follow_umask(folder / CHECKPOINTS)
     # Last: it says that all the rest is there.
     with replacing_file(folder / RESULTS_FILE) as file:
         json.dump(results, file, indent=1)

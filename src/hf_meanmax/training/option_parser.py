@@ -7,15 +7,32 @@ import copy
 import dataclasses
 import difflib
 import functools
+import glob
 import io
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from transformers import HfArgumentParser
 
+from hf_meanmax.checkpoint.folder import CHECKPOINT_FILES, model_around
+from hf_meanmax.files import is_owned
+from hf_meanmax.inference.embedding_files import COMPRESSION, MANIFEST
+from hf_meanmax.inference.index import INDEX_FILES
+
 _METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", bool: "BOOL"}
+
+# What the libraries below hold a number in.
+_MOST = 2**63 - 1
+
+# Fields of the metadata that argparse does not take.
+_OWN_METADATA = ("at_least", "at_most", "writes")
+
+# What the folders that a verb reads consist of.
+_PARTS = (*CHECKPOINT_FILES, MANIFEST, COMPRESSION, "shard-*", *INDEX_FILES, "settings.json", "metrics.jsonl")
 
 
 class OptionParser(HfArgumentParser):  # type: ignore[misc]
@@ -36,17 +53,17 @@ class OptionParser(HfArgumentParser):  # type: ignore[misc]
     @staticmethod
     def _parse_dataclass_field(parser: argparse.ArgumentParser, field: dataclasses.Field[Any]) -> None:
         before = len(parser._actions)
-        least = field.metadata.get("at_least")
+        least, most = field.metadata.get("at_least"), field.metadata.get("at_most")
         # HfArgumentParser hands all metadata to argparse, and changes the type of the field.
         field = copy.copy(field)
-        field.metadata = MappingProxyType({k: v for k, v in field.metadata.items() if k != "at_least"})
+        field.metadata = MappingProxyType({k: v for k, v in field.metadata.items() if k not in _OWN_METADATA})
         if field.metadata.get("positional"):
             _add_positional(parser, field)
         else:
             HfArgumentParser._parse_dataclass_field(parser, field)
         for action in parser._actions[before:]:
-            if least is not None:
-                action.type = functools.partial(_number_of, least)
+            if int in (field.type, *get_args(field.type)):
+                action.type = functools.partial(_number_of, least, most or _MOST)
             if action.option_strings and action.metavar is None and action.choices is None and action.nargs != 0:
                 action.metavar = _METAVARS.get(_value_type(field.type), "VALUE")
             if action.required and action.option_strings:
@@ -62,11 +79,13 @@ class OptionParser(HfArgumentParser):  # type: ignore[misc]
 
         Raises:
             ValueError: what an options class says of its values.
+            FileExistsError: what is written would take the place of what is read.
         """
         escape_unprintable()
         words = sys.argv[1:] if argv is None else list(argv)
         self._refuse_unknown(words)
         parsed: tuple[Any, ...] = self.parse_args_into_dataclasses(args=words, look_for_args_file=False)
+        _keep_what_is_read(parsed)
         return parsed
 
     def _refuse_unknown(self, words: Sequence[str]) -> None:
@@ -78,6 +97,32 @@ class OptionParser(HfArgumentParser):  # type: ignore[misc]
                 nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
                 hint = f"did you mean {nearest[0]}?" if nearest else f"see {self.prog} --help"
                 self.error(f"unknown option {name}; {hint}")
+
+
+def _keep_what_is_read(parsed: Sequence[Any]) -> None:
+    """Refuses outputs that are an input, a part of one, or inside a model."""
+    values = [(field, getattr(options, field.name)) for options in parsed for field in dataclasses.fields(options)]
+    outputs = [(field, Path(value)) for field, value in values if "writes" in field.metadata and value]
+    inputs = [value for field, value in values if "writes" not in field.metadata]
+    for field, path in outputs:
+        model = model_around(path.absolute().parent) if field.metadata["writes"] == "folder" else None
+        if model is not None:
+            raise FileExistsError(f"--{field.name} {path} lies in {model}, a model. Name a folder outside it.")
+        for read in _existing(inputs) if path.exists() else ():
+            is_part = path.is_file() and read.is_dir() and path.resolve().parent == read.resolve()
+            if path.samefile(read) or (is_part and is_owned(path.name, _PARTS)):
+                where = "" if path.samefile(read) else f" in {read}"
+                raise FileExistsError(f"--{field.name} {path} is what would be read{where}. Name another place.")
+
+
+def _existing(values: Sequence[object]) -> Iterator[Path]:
+    """The files and folders that values of options name, alone, in a list or by a glob."""
+    names = [item for value in values for item in (value if isinstance(value, list) else [value])]
+    for name in (name for name in names if isinstance(name, str) and name and "\0" not in name):
+        if os.path.exists(name):
+            yield Path(name)
+        elif glob.has_magic(name):
+            yield from map(Path, glob.iglob(name, recursive=True))
 
 
 def _add_positional(parser: argparse.ArgumentParser, field: dataclasses.Field[Any]) -> None:
@@ -94,10 +139,12 @@ def _add_positional(parser: argparse.ArgumentParser, field: dataclasses.Field[An
     )
 
 
-def _number_of(least: int, text: str) -> int:
+def _number_of(least: int | None, most: int, text: str) -> int:
     number = int(text)
-    if number < least:
+    if least is not None and number < least:
         raise argparse.ArgumentTypeError(f"{number} is not {least} or more")
+    if number > most:
+        raise argparse.ArgumentTypeError(f"{number} is not {most} or less")
     return number
 
 

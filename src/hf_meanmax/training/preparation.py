@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import islice
@@ -170,6 +171,7 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
         # A sentence that is too long or short to be encoded is still part of a context.
         rule = SentenceFilter(drop_unknown_words=args.drop_unknown_words)
     store = cached_store(train, tokenizer, cache, rule, show_progress)
+    _check_store(store, tokenizer, show_progress)
     sources = {"train": StoredTexts(train, tokenizer, rule, len(store))}
     if args.is_of_context or (args.has_neighbours and args.objective == "none"):
         first = _first_documents(held_out, args.validation_sentences)
@@ -227,6 +229,8 @@ def _prepare_translation(args: PretrainArguments, cache: Path, show_progress: bo
             (Documents([references]), output_tokenizer, target_rule),
         )
     ]
+    for store, words in zip(stores[:2], (tokenizer, output_tokenizer), strict=True):
+        _check_store(store, words, show_progress)
     sources = {"train": StoredTexts(train.source_side, tokenizer, source_rule, len(stores[0]))}
     return Prepared(
         tokenizer,
@@ -245,14 +249,15 @@ def _prepare_translation(args: PretrainArguments, cache: Path, show_progress: bo
 def open_pairs(args: PretrainArguments) -> tuple[ParallelCorpus, ParallelCorpus]:
     """The training pairs of a translation, and the held-out ones."""
 
-    def read(source: list[str], target: list[str] | None, split: str) -> ParallelCorpus:
+    def read(source: list[str], target: list[str] | None) -> ParallelCorpus:
         sides = ((source, args.text_column), (target or source, args.target_column or args.text_column))
-        options = (args.encoding_errors, split, args.config_name or None)
-        return ParallelCorpus(*(open_corpus(names, options[0], column, *options[1:]) for names, column in sides))
+        return ParallelCorpus(
+            *(open_corpus(names, args.encoding_errors, column, *_split_of(names, args)) for names, column in sides)
+        )
 
-    pairs = read(args.corpus, args.target, args.split)
+    pairs = read(args.corpus, args.target)
     if args.validation:
-        return pairs, read(args.validation, args.validation_target, args.split)
+        return pairs, read(args.validation, args.validation_target)
     every = _share_to_hold_out(pairs.source_side)
     train, held_out = (
         ParallelCorpus(HeldOut(pairs.source_side, every, held), HeldOut(pairs.target_side, every, held))
@@ -268,6 +273,29 @@ def cached_store(
     folder = cache / "stores" / digest(corpus.identity(), _tokenizer_key(tokenizer), asdict(rule))
     with one_at_a_time(folder):
         return build_token_store(corpus, tokenizer, folder, rule, show_progress)
+
+
+def check_known(unknown: int, words: int, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Says on stderr how many words of the training texts a tokenizer does not know, if they are most.
+
+    Raises:
+        ValueError: it knows none.
+    """
+    remedy = (
+        f"The tokenizer has {len(tokenizer):,} tokens: lower `min_frequency`, raise `vocab_size`, or give a tokenizer "
+        "of this language."
+    )
+    if words and unknown >= words:
+        raise ValueError(f"All {words:,} words of the training texts are unknown. {remedy}")
+    if 2 * unknown > words:
+        share = f"{unknown:,} of {words:,} words ({unknown / words:.1%}) of the training texts are unknown"
+        tqdm.write(f"warning: {share}. {remedy}", file=sys.stderr)
+
+
+def _check_store(store: TokenStore, tokenizer: PreTrainedTokenizerBase, show: bool) -> None:
+    counts = store.token_counts
+    if show and tokenizer.unk_token_id is not None:
+        check_known(int(counts[tokenizer.unk_token_id]), int(counts.sum()) - len(store), tokenizer)
 
 
 def one_at_a_time(path: Path) -> FileLock:
@@ -300,7 +328,7 @@ def open_sides(args: PretrainArguments, show_progress: bool = True) -> tuple[Cor
     """The training corpus and the held-out one."""
 
     def read(source: list[str]) -> Corpus:
-        return open_corpus(source, args.encoding_errors, args.text_column, args.split, args.config_name or None)
+        return open_corpus(source, args.encoding_errors, args.text_column, *_split_of(source, args))
 
     if args.corpus == ["docstrings"]:
         from hf_meanmax.data.docstrings import harvest_docstrings
@@ -312,6 +340,12 @@ def open_sides(args: PretrainArguments, show_progress: bool = True) -> tuple[Cor
         return corpus, read(args.validation)
     every = _share_to_hold_out(corpus)
     return HeldOut(corpus, every, held_out=False), HeldOut(corpus, every, held_out=True)
+
+
+def _split_of(source: list[str], args: PretrainArguments) -> tuple[str, str | None]:
+    """Split and configuration of the data sets of a run; files that stand beside one have neither."""
+    is_beside = source is not args.corpus and all(Path(name).is_file() for name in source)
+    return ("train", None) if is_beside else (args.split, args.config_name or None)
 
 
 def _share_to_hold_out(corpus: Corpus) -> int:

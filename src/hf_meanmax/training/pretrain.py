@@ -20,7 +20,7 @@ from tqdm.auto import tqdm
 
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.data import CandidateSampler, Noise
-from hf_meanmax.files import Json
+from hf_meanmax.files import Json, failed_writes_named, sole_writer
 from hf_meanmax.hardware import (
     PATIENCE,
     keep_freed_memory,
@@ -72,10 +72,13 @@ def pretrain(args: PretrainArguments) -> Json:
     Raises:
         ValueError: for settings or data that cannot be trained on.
         FloatingPointError: if the loss is NaN or infinite.
-        FileExistsError: if `output_dir` holds a run with other settings.
+        FileExistsError: if `output_dir` holds a run with other settings, or something else.
+        BlockingIOError: if another process trains in `output_dir`.
         OSError: if a result cannot be written.
     """
-    return Run(args).execute()
+    run = Run(args)
+    with sole_writer(run.folder) if run.is_main else nullcontext(), failed_writes_named(run.folder):
+        return run.execute()
 
 
 class Run:

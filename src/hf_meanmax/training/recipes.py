@@ -61,7 +61,7 @@ class SettingsParser(OptionParser):
             negation.help = argparse.SUPPRESS  # `--showcase false` says it
         if bool in (field.type, *get_args(field.type)):
             action.nargs, action.const = "?", True
-        if action.type is int:
+        if int in (field.type, *get_args(field.type)):
             action.type = _whole_number
         if NoneType in get_args(field.type):
             action.type = _or_none(action.type if callable(action.type) else str, action.choices or ())
@@ -168,8 +168,11 @@ def parse_command_line(
         ValueError: if an option is unknown, lacks its value, or has a bad one.
     """
     name, words = split_recipe(argv)
+    _check_place_of_recipe(name, words)
     family = family_of(words)
-    if not name and arguments is PretrainArguments and not any(word.startswith("--corpus") for word in words):
+    # The default recipe is of another family than an objective that has one of its own.
+    has_own = any(word.startswith("--corpus") for word in words) or _family_by_objective(words) is not None
+    if not name and arguments is PretrainArguments and not has_own:
         name = DEFAULT_RECIPE
     settings = read_recipe(name) if name else {}
     given = SettingsParser(arguments, family or settings.get("family") or _family_by_objective(words)).read(words)
@@ -180,6 +183,15 @@ def split_recipe(argv: Sequence[str]) -> tuple[str, list[str]]:
     """The recipe that a command line begins with, or an empty name, and the options after it."""
     has_recipe = bool(argv) and not argv[0].startswith("-")
     return (argv[0], list(argv[1:])) if has_recipe else ("", list(argv))
+
+
+def _check_place_of_recipe(name: str, words: Sequence[str]) -> None:
+    for before, word in zip([name, *words], words, strict=False):
+        is_recipe = not word.startswith("-") and (word in list_recipes() or word.endswith((".yaml", ".yml")))
+        if is_recipe and not before.startswith("--"):
+            raise ValueError(
+                f"The recipe {word!r} comes first, before all options, and there is one: {word} --option value ..."
+            )
 
 
 def family_of(words: Sequence[str]) -> str | None:

@@ -8,11 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from accelerate.tracking import get_available_trackers
+from accelerate.utils import LoggerType
 from huggingface_hub.errors import StrictDataclassError
 
 from hf_meanmax.checkpoint.card import LOCAL_SETTINGS
 from hf_meanmax.families import FAMILIES
 from hf_meanmax.files import Json, shared_name
+from hf_meanmax.hardware import check_sizes
 from hf_meanmax.modeling.configuration_base import LatentConfig
 
 Arguments = TypeVar("Arguments", bound="RunArguments")
@@ -95,6 +98,7 @@ class RunArguments:
                 raise ValueError(f"`{name}` is {getattr(self, name)}; it must be a finite number.")
         if self.family not in FAMILIES:
             raise ValueError(f"`family` is {self.family!r}; allowed: {', '.join(sorted(FAMILIES))}.")
+        check_trackers(self.report_to)
         if self.seed >= 2**63:
             raise ValueError(f"`seed` is {self.seed}; it must be less than 2**63.")
         self.check_least(
@@ -109,6 +113,12 @@ class RunArguments:
             if not getattr(self, name) >= smallest:
                 raise ValueError(f"`{name}` is {getattr(self, name)}; it must be {smallest} or more.")
 
+    def check_most(self, **most: float) -> None:
+        """Raises ValueError for a setting that is larger than any machine takes."""
+        for name, largest in most.items():
+            if getattr(self, name) > largest:
+                raise ValueError(f"`{name}` is {getattr(self, name):,}; it may be {largest:,} at most.")
+
     def build_config(self, **overrides: object) -> LatentConfig:
         """The family's configuration with the run's model settings; `overrides` come from the tokenizer.
 
@@ -116,6 +126,7 @@ class RunArguments:
             ValueError: for model settings that do not fit together.
         """
         settings: Json = {**self.model, **overrides}
+        check_sizes(settings)
         try:
             return FAMILIES[self.family].config(**settings)
         except StrictDataclassError as error:
@@ -133,6 +144,22 @@ class RunArguments:
             value = shared[name]
             shared[name] = list(map(shared_name, value)) if isinstance(value, list) else shared_name(value)
         return shared
+
+
+def check_trackers(report_to: str) -> None:
+    """Checks that the trackers that a run reports to are there.
+
+    Raises:
+        ValueError: Accelerate knows no such tracker.
+        ImportError: its package is not installed.
+    """
+    known = [str(kind) for kind in LoggerType if kind != LoggerType.ALL]
+    for name in filter(None, report_to.split(",")):
+        if name not in known:
+            raise ValueError(f"`report_to` is {report_to!r}; allowed, with commas: {', '.join(known)}.")
+        if name not in map(str, get_available_trackers()):
+            remedy = '"hf_meanmax[trackers]"' if name in ("tensorboard", "wandb") else name
+            raise ImportError(f"`report_to` is {report_to!r}, and {name} is not installed: pip install {remedy}")
 
 
 def local_settings(kind: type[RunArguments]) -> list[str]:
@@ -305,6 +332,7 @@ class PretrainArguments(RunArguments):
             context_weight=0, max_minutes=0, adam_epsilon=0, decoding_weight=0, contrastive_weight=0,
             similarity_weight=0, word_weight_rate=0, embedding_noise=0,
         )  # fmt: skip
+        self.check_most(num_negatives=10**6, batch_tokens=10**9)
         if self.max_tokens < self.min_tokens:
             raise ValueError(
                 f"`max_tokens` is {self.max_tokens}, less than `min_tokens` {self.min_tokens}: nothing would be left."

@@ -13,6 +13,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from hf_meanmax.data import Corpus, SentenceFilter, StoredWords, TokenStore, build_token_store
+from hf_meanmax.files import failed_writes_named
 from hf_meanmax.inference.encode import load_encoder
 from hf_meanmax.inference.teacher_words import teacher_words
 from hf_meanmax.tokenization import SkipGramSettings, WordVectors, train_tokenizer, train_word_vectors
@@ -84,7 +85,8 @@ def train_corpus_vectors(
     other = WordVectors.load(settings.join) if settings.join else None
     # What cannot be loaded shows before the corpus is read.
     teacher = load_encoder(settings.teacher) if settings.teacher else None
-    with _stored(corpus, output, settings, show_progress) as (store, tokenizer):
+    stored = _stored(corpus, output, settings, show_progress)
+    with failed_writes_named(output, output.with_name(_hidden(output))), stored as (store, tokenizer):
         if teacher is None:
             vectors = train_word_vectors(
                 StoredWords(store, tokenizer), settings, cache_path=None if settings.join else output,
@@ -109,8 +111,13 @@ def _stored(
         filter(None, corpus), "word", settings.max_words, settings.min_count, not settings.keep_case,
         show_progress=show_progress,
     )  # fmt: skip
-    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as folder:
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=_hidden(output)) as folder:
         yield build_token_store(corpus, tokenizer, Path(folder) / "store", SentenceFilter(), show_progress), tokenizer
+
+
+def _hidden(output: Path) -> str:
+    """What the names of folders begin with that are there while `output` is made."""
+    return f".{output.name}."
 
 
 def _counted_words(store: TokenStore, tokenizer: PreTrainedTokenizerFast, least: int) -> WordVectors:
