@@ -106,7 +106,8 @@ class PostgresSource(VectorSource):
             limit=literal(limit),
             offset=literal(offset),
         )
-        return connection.execute(query, binary=True).fetchall()
+        rows: list[tuple[Any, Any]] = connection.execute(query, binary=True).fetchall()
+        return rows
 
     def _batch(self, rows: list[tuple[Any, Any]]) -> VectorBatch:
         keys = [key for key, _ in rows]
