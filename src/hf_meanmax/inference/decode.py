@@ -9,7 +9,6 @@ model says so.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -26,7 +25,7 @@ from hf_meanmax.progress import progress_bar
 from .correction import Corrector, read_tokens
 from .embedding_files import MANIFEST, read_manifest
 from .encode import weights_fingerprint
-from .index import INDEX_MANIFEST
+from .index import INDEX_MANIFEST, read_index_manifest
 from .sources import FaissSource, FileSource, SourceOptions, VectorSource, open_sources
 
 if TYPE_CHECKING:
@@ -228,14 +227,18 @@ def check_sources(sources: Sequence[VectorSource], model: PreTrainedModel) -> No
 
 def _check_index(folder: Path, model: PreTrainedModel) -> None:
     """Checks by what `search index` wrote of an index."""
-    manifest: Json = json.loads((folder / INDEX_MANIFEST).read_text(encoding="utf-8"))
-    if manifest["settings"]["metric"] == "cosine" and not model.config.ignores_length:
+    manifest = read_index_manifest(folder)
+    try:
+        metric, encoded = manifest["settings"]["metric"], manifest["encoded"]
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{folder / INDEX_MANIFEST} is damaged ({error}); build the index again.") from None
+    if metric == "cosine" and not model.config.ignores_length:
         raise ValueError(
             f"{folder} holds vectors of unit length (`metric` cosine); only raw vectors can be decoded. Build it with "
             "--metric l2."
         )
-    if manifest["encoded"]:
-        check_decodable(folder, manifest["encoded"], model)
+    if encoded:
+        check_decodable(folder, encoded, model)
 
 
 def _check_store(source: VectorSource, model: PreTrainedModel) -> None:
