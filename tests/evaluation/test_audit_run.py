@@ -167,7 +167,7 @@ def bad_files(folder):
     [
         (["--texts", "{}/none.txt"], "none.txt"),
         (["--texts", "{}/empty.txt"], "there is no text; every line is blank"),
-        (["--output", "{}/texts.txt"], "texts.txt is a file; name a folder"),
+        (["--output", "{}/texts.txt"], "texts.txt is what would be read. Name another place"),
         (["--decoder", "./none"], "No checkpoint folder 'none'"),
         (["--embedder", "./none"], "No checkpoint folder 'none'"),
         (["--embeddings", "{}/few.npy"], "few.npy: 5 vectors for 23 lines, of which 12 are not blank"),
