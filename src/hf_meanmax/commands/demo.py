@@ -1,6 +1,6 @@
 """Serve a page that shows what a model does: similarity, decoding, paths between texts, search, attention.
 
-hf-meanmax demo --model runs/docstrings/model
+hf-meanmax demo
 hf-meanmax demo --model runs/docstrings/model --space spaces/docstrings
 """
 
@@ -20,8 +20,8 @@ class DemoOptions:
     """The options of `hf-meanmax demo`."""
 
     model: str | None = option(
-        "a checkpoint folder, or any SentenceTransformer (a folder, or a name on the Hub); by default the first model "
-        "of the package",
+        "a checkpoint folder, or any SentenceTransformer (a folder, or a name on the Hub); by default `mini-en` of "
+        "the package",
         None,
     )
     host: str = option("address to listen at; 0.0.0.0 lets other machines in", "127.0.0.1")
@@ -33,12 +33,7 @@ class DemoOptions:
 @verb("demo")
 def main(args: DemoOptions) -> None:
     """Serve a page that shows what a model does."""
-    model = args.model
-    if model is None:
-        models = pretrained()
-        if not models:
-            raise ValueError("No model comes with this package: name one with --model.")
-        model = models[0].folder
+    model = pretrained("mini-en") if args.model is None else args.model
     if args.space is not None:
         folder = write_space(model, args.space)
         print(f"written: {folder}; push it with `hf-meanmax push {folder} USER/NAME --space`")
