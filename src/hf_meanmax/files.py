@@ -266,7 +266,7 @@ def sole_writer(folder: str | os.PathLike[str], beside: bool = False) -> Iterato
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder} is a file; name a folder.")
     place = folder.with_name(f".{folder.name}{LOCK}") if beside else folder / LOCK
-    is_new = not place.parent.is_dir()
+    new = [parent for parent in place.parents if not parent.exists()]
     lock = FileLock(place, timeout=0)
     with failed_writes_named(folder, place):
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -285,9 +285,9 @@ def sole_writer(folder: str | os.PathLike[str], beside: bool = False) -> Iterato
         with suppress(OSError):
             place.unlink(missing_ok=True)
         lock.release()
-        if is_new:
-            with suppress(OSError):
-                place.parent.rmdir()
+        with suppress(OSError):
+            for parent in new:
+                parent.rmdir()
 
 
 def _read_holder(place: Path) -> str:

@@ -143,7 +143,7 @@ def test_what_cannot_be_expanded_is_told_in_one_line(vectors, tmp_path):
     other = tmp_path / "other.safetensors"
     WordVectors(["zebra"], np.ones((1, 5), dtype=np.float32)).save(other)
     for words, message in (
-        ([str(old), str(vectors), "--output", str(old)], "the checkpoint itself; name another folder"),
+        ([str(old), str(vectors), "--output", str(old)], "is what would be read"),
         ([str(tmp_path / "none"), str(vectors), "--output", str(tmp_path / "new")], "No checkpoint folder"),
         ([str(old), str(tmp_path / "none.txt"), "--output", str(tmp_path / "new")], "none.txt"),
         ([str(old), str(other), "--output", str(tmp_path / "new")], "none of the 1 words"),

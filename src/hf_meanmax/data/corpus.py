@@ -358,7 +358,7 @@ def open_corpus(
     if isinstance(source, Corpus):
         return source
     if isinstance(source, os.PathLike):
-        if not os.path.exists(source):
+        if not os.path.exists(source) and not glob.has_magic(os.fspath(source)):
             raise FileNotFoundError(f"No such file: {os.fspath(source)!r}.")
         source = os.fspath(source)
     if isinstance(source, (list, tuple)):

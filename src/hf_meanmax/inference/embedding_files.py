@@ -181,7 +181,7 @@ def read_manifest(folder: Path) -> Json:
         raise ValueError(f"{folder} holds no encoded corpus: it has no {MANIFEST}.")
     manifest: Json = read_json(path)
     if manifest.get("format_version") != FORMAT_VERSION:
-        raise ValueError(f"{path} is of version {manifest.get('format_version')!r}, expected {FORMAT_VERSION}.")
+        raise ValueError(f"{path} has format {manifest.get('format_version')!r}, expected {FORMAT_VERSION}.")
     for name, kind in _MANIFEST_KINDS.items():
         if name not in manifest or not isinstance(manifest[name], kind):
             raise ValueError(f"{path} is damaged: `{name}` is {manifest.get(name)!r}.")

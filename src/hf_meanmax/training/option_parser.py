@@ -62,10 +62,10 @@ class OptionParser(HfArgumentParser):  # type: ignore[misc]
         else:
             HfArgumentParser._parse_dataclass_field(parser, field)
         for action in parser._actions[before:]:
-            if int in (field.type, *get_args(field.type)):
+            if value_type(field.type) is int:
                 action.type = functools.partial(_number_of, least, most or _MOST)
             if action.option_strings and action.metavar is None and action.choices is None and action.nargs != 0:
-                action.metavar = _METAVARS.get(_value_type(field.type), "VALUE")
+                action.metavar = _METAVARS.get(value_type(field.type), "VALUE")
             if action.required and action.option_strings:
                 action.default = argparse.SUPPRESS  # the help would show None
 
@@ -133,7 +133,7 @@ def _add_positional(parser: argparse.ArgumentParser, field: dataclasses.Field[An
     parser.add_argument(
         field.name,
         nargs=nargs,
-        type=_value_type(field.type),
+        type=value_type(field.type),
         default=default if has_default else None,
         help=field.metadata["help"],
     )
@@ -148,12 +148,12 @@ def _number_of(least: int | None, most: int, text: str) -> int:
     return number
 
 
-def _value_type(kind: Any) -> Any:
+def value_type(kind: Any) -> Any:
     """The type of one value: of `list[int]` and `int | None` it is int."""
     inner = [part for part in get_args(kind) if part is not type(None)]
     if get_origin(kind) is Literal or not inner:
         return kind
-    return _value_type(inner[0])
+    return value_type(inner[0])
 
 
 def escape_unprintable() -> None:

@@ -23,7 +23,7 @@ from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.modeling.configuration_embedding_decoder import EmbeddingDecoderConfig
 
 from .finetune_settings import FinetuneArguments
-from .option_parser import OptionParser
+from .option_parser import OptionParser, value_type
 from .settings import Arguments, PretrainArguments, RunArguments, takes_list
 
 DEFAULT_RECIPE = "docstrings"
@@ -61,7 +61,7 @@ class SettingsParser(OptionParser):
             negation.help = argparse.SUPPRESS  # `--showcase false` says it
         if bool in (field.type, *get_args(field.type)):
             action.nargs, action.const = "?", True
-        if int in (field.type, *get_args(field.type)):
+        if value_type(field.type) is int:
             action.type = _whole_number
         if NoneType in get_args(field.type):
             action.type = _or_none(action.type if callable(action.type) else str, action.choices or ())
