@@ -197,7 +197,7 @@ def test_files_that_hold_no_embeddings(encoded, tmp_path):
     with pytest.raises(ValueError, match="holds no encoded corpus"):
         list(read_embeddings([tmp_path]))
     (tmp_path / "manifest.json").write_text(json.dumps({"format_version": 99}))
-    with pytest.raises(ValueError, match="is of version 99, expected 2"):
+    with pytest.raises(ValueError, match="has format 99, expected 2"):
         list(read_embeddings([tmp_path]))
 
 
