@@ -134,7 +134,7 @@ def test_unreachable_hub(folder, monkeypatch, capsys):
         main([str(folder), "user/tiny"])
     assert str(ended.value).startswith("hf-meanmax push: user/tiny was not pushed")
     assert "\n" not in str(ended.value)
-    assert (folder / "README.md").is_file()
+    assert not (folder / "README.md").is_file()
 
 
 def test_what_is_to_be_private_goes_to_no_public_repository(server, folder):
