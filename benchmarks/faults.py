@@ -21,6 +21,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -84,6 +85,8 @@ class Command:
             except SystemExit as error:
                 print(error.code if isinstance(error.code, str) else "", file=sys.stderr)
                 code = error.code if isinstance(error.code, int) else 1
+            except Exception:
+                traceback.print_exc()
             sys.stderr.flush()
         finally:
             os._exit(code)
@@ -105,9 +108,10 @@ class Command:
             self.wait()
 
     def said(self) -> str:
-        """The last line."""
+        """The error, or the last line; a progress bar that is closed may follow the error."""
         lines = self.log.read_text().strip().replace("\r", "\n").splitlines()
-        return lines[-1] if lines else ""
+        errors = [line[line.index("error: ") :] for line in lines if "error: " in line]
+        return (errors or lines or [""])[-1]
 
 
 def words_of(verb: str, inputs: Path, output: Path) -> str:
