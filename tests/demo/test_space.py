@@ -149,9 +149,10 @@ def test_the_command_listens_at_this_machine_alone(model, monkeypatch):
 
 
 def test_without_a_model_it_takes_that_of_the_package(monkeypatch):
-    monkeypatch.setattr(command, "pretrained", list)
-    with pytest.raises(SystemExit, match="name one with --model"):
-        command.main([])
+    shown = []
+    monkeypatch.setattr(command, "launch", lambda model, *_: shown.append(model))
+    command.main([])
+    assert shown == [hf_meanmax.pretrained("mini-en")]
 
 
 def test_bad_models_are_told_on_one_line(tmp_path):
