@@ -197,7 +197,7 @@ def test_command_line(server, folder, tmp_path, capsys):
     assert "--exist-ok" in str(ended.value)
     with pytest.raises(SystemExit):
         main([str(folder), "user/other", "--privat"])
-    assert "did you mean --private?" in capsys.readouterr().err
+    assert "Did you mean --private?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("decoder", ["words_cnn", "gru"])

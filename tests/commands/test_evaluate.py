@@ -171,10 +171,10 @@ def test_an_interrupted_run_says_how_to_go_on(run, checkpoint, monkeypatch, caps
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--tasks", "SICKR"], r"There is no task or group 'SICKR'; did you mean SICK-R\?"),
-        (["--tasks", "tne"], r"did you mean ten\?"),
+        (["--tasks", "SICKR"], r"There is no task or group 'SICKR'. Did you mean 'SICK-R'\?"),
+        (["--tasks", "tne"], r"Did you mean 'ten'\?"),
         (["--tasks", ","], r"No task was named"),
-        (["--controls", "bags"], r"There is no control 'bags'; did you mean bag\?"),
+        (["--controls", "bags"], r"There is no control 'bags'. Did you mean 'bag'\?"),
         (["--embeddings", "x.npy"], r"--embeddings and --sentences belong together"),
         (["--embeddings", "x.npy", "--sentences", "x.txt"], r"not both, and not neither"),
         (["--write-model-card"], r"writes into the folder of a model, and 'nobody/model' is none"),

@@ -28,7 +28,7 @@ def test_hyphens_and_underscores_are_one():
 def test_misspelt_options_name_the_nearest(capsys):
     with pytest.raises(SystemExit):
         parse(["a", "--bach-size", "3"])
-    assert "did you mean --batch-size" in capsys.readouterr().err
+    assert "Did you mean --batch-size" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         parse(["a", "--batch_size", "0"])
     assert "not 1 or more" in capsys.readouterr().err

@@ -233,7 +233,7 @@ def test_scores_of_a_checkpoint(model, tokenizer, tmp_path, capsys):
         main([*words, "--min-tokens", "50", "--max-tokens", "60"])
     with pytest.raises(SystemExit):
         main([*words, "--limits", "3"])
-    assert "did you mean --limit?" in capsys.readouterr().err
+    assert "Did you mean --limit?" in capsys.readouterr().err
 
 
 @pytest.fixture

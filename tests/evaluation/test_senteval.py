@@ -442,7 +442,7 @@ def test_folds_that_the_data_cannot_give_are_refused(folder):
     ("given", "meant"), [("sst2", "SST2"), ("SICKEntailment", "SICK-E"), ("STSBenchmark", "STSB"), ("MRCP", "MRPC")]
 )
 def test_an_unknown_task_names_the_nearest(folder, given, meant):
-    with pytest.raises(ValueError, match=f"no SentEval task '{given}'; did you mean '{meant}'"):
+    with pytest.raises(ValueError, match=f"no SentEval task '{given}'. Did you mean '{meant}'"):
         load_senteval_task(given, folder)
 
 

@@ -224,4 +224,4 @@ def test_command_line(checkpoint, encoded, said, tmp_path, capsys, monkeypatch):
     assert str(ended.value).startswith("hf-meanmax decode: 'user/none' is no folder here")
     with pytest.raises(SystemExit):
         main([*command, "--num-beam", "2"])
-    assert "did you mean --num-beams?" in capsys.readouterr().err
+    assert "Did you mean --num-beams?" in capsys.readouterr().err

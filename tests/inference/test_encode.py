@@ -393,12 +393,12 @@ def test_any_sentence_transformer(tmp_path, text):
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        (["--bach-size", "3"], "unknown option --bach-size; did you mean --batch-size?"),
-        (["--batch", "3"], "unknown option --batch; did you mean --batch"),
+        (["--bach-size", "3"], "unknown option --bach-size. Did you mean --batch-size?"),
+        (["--batch", "3"], "unknown option --batch. Did you mean --batch"),
         (["--batch-size", "0"], "0 is not 1 or more"),
         (["--format", "csv"], "invalid choice: 'csv'"),
         (["--dtype=int4"], "invalid choice: 'int4'"),
-        (["--truncate", "3"], "unknown option --truncate; did you mean --truncate_dim?"),
+        (["--truncate", "3"], "unknown option --truncate. Did you mean --truncate_dim?"),
     ],
     ids=str,
 )

@@ -491,8 +491,8 @@ def test_many_copies_are_looked_past(model, tmp_path):
     [
         ([], "a word is missing; choose from index, query"),
         (["find"], "unknown 'find'; choose from index, query"),
-        (["index", "model", "text", "--output", "out", "--index-typ", "exact"], "did you mean --index-type?"),
-        (["query", "index", "a", "--skip-identica"], "did you mean --skip-identical?"),
+        (["index", "model", "text", "--output", "out", "--index-typ", "exact"], "Did you mean --index-type?"),
+        (["query", "index", "a", "--skip-identica"], "Did you mean --skip-identical?"),
         (["index", "model", "text", "--output", "out", "--nprobe", "0"], "not 1 or more"),
         (["query", "index", "a", "--rescore", "-1"], "expected one argument|not 0 or more"),
     ],

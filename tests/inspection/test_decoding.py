@@ -204,7 +204,7 @@ def test_command_line(tokenizer, tmp_path, capsys):
         inspect_decoding([str(folder), "a cat", "--output", str(tmp_path / "file")])
     with pytest.raises(SystemExit):
         inspect_decoding([str(folder), "a cat", "--out", str(tmp_path / "out")])
-    assert "did you mean --output?" in capsys.readouterr().err
+    assert "Did you mean --output?" in capsys.readouterr().err
     with pytest.raises(ValueError, match=r"texts is 'a cat'; give a list"):
         write_inspection(make_gated(), tokenizer, "a cat", tmp_path / "out")
 

@@ -229,7 +229,7 @@ def test_unknown_words_are_counted_and_named(word):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"texts": CORPUS, "kind": "words"}, "did you mean 'word'"),
+        ({"texts": CORPUS, "kind": "words"}, "Did you mean 'word'"),
         ({"texts": []}, "corpus is empty"),
         ({"texts": ["", "  \n"], "kind": "bpe"}, "corpus is empty"),
         ({"texts": CORPUS, "vocab_size": 4}, "vocab_size is 4, a word tokenizer needs at least 5"),

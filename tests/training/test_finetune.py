@@ -330,7 +330,7 @@ def test_classifiers_have_no_decoder(sets, checkpoint, tmp_path):
         ({"max_grad_norm": -1}, r"`max_grad_norm` is -1\.0; it must be 0 or more"),
         ({"learning_rate": "nan"}, "`learning_rate` is nan; it must be a finite number"),
         ({"problem": "ranking"}, "--problem: invalid choice: 'ranking'"),
-        ({"lerning_rate": 1}, "unknown option --lerning_rate; did you mean --learning_rate"),
+        ({"lerning_rate": 1}, "unknown option --lerning_rate. Did you mean --learning_rate"),
         ({"hidden_size": 33, "num_attention_heads": 3}, "`hidden_size` is 33; the two directions"),
     ],
 )

@@ -956,7 +956,7 @@ def test_command_line(make_arguments, texts, tmp_path, capsys):
     assert "packaged recipes: contrastive-small, docstrings, embedding-decoder, mean-max-aae" in output
     assert "--learning_rate" in output
     for words, said in (
-        (["--seeed", "1"], "unknown option --seeed; did you mean --seed?"),
+        (["--seeed", "1"], "unknown option --seeed. Did you mean --seed?"),
         (["no-recipe"], "No recipe file 'no-recipe'"),
         (["--corpus", str(tmp_path / "none.txt")], "none.txt"),
         (["--corpus", str(texts / "train.txt"), "--num_attention_heads", "7"], "`num_attention_heads` is 7"),

@@ -138,9 +138,9 @@ def test_options_win_over_the_recipe(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--bach_tokens", "3"], r"unknown option --bach_tokens; did you mean --batch_tokens\?"),
-        (["--hiden_size", "3"], r"unknown option --hiden_size; did you mean --hidden_size\?"),
-        (["--zzz", "3"], "unknown option --zzz; see hf-meanmax pretrain --help"),
+        (["--bach_tokens", "3"], r"unknown option --bach_tokens. Did you mean --batch_tokens\?"),
+        (["--hiden_size", "3"], r"unknown option --hiden_size. Did you mean --hidden_size\?"),
+        (["--zzz", "3"], "unknown option --zzz. See hf-meanmax pretrain --help"),
         (["--recipe", "x"], "unknown option --recipe"),
         (["--auto_classes", "x"], "unknown option --auto_classes"),
         (["--vocab_size", "many"], "--vocab_size/--vocab-size: invalid int value: 'many'"),
@@ -274,7 +274,7 @@ def test_recipes_that_are_not_there():
         ("a: [1", "is not valid YAML"),
         ("- a\n- b\n", "must hold `key: value` lines, not a list"),
         ("just words", "must hold `key: value` lines, not a str"),
-        ("max_step: 3\n", r"unknown option --max_step; did you mean --max_steps\?"),
+        ("max_step: 3\n", r"unknown option --max_step. Did you mean --max_steps\?"),
         ("7: 3\n", "unknown option --7"),
         ("max_steps: yes\n", "--max_steps/--max-steps: invalid int value: 'True'"),
         ("corpus: {a: 1}\n", "`corpus` is {'a': 1}; it must be of type list"),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
 from collections.abc import Sequence
+
+from hf_meanmax.modeling.suggestions import did_you_mean
 
 # Each verb is a module of this folder with a `main(argv)`; only the one that is called is imported.
 VERBS = {
@@ -50,8 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(__version__)
         return 0
     if verb not in VERBS:
-        nearest = difflib.get_close_matches(verb, VERBS, n=1, cutoff=0.5)
-        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        hint = did_you_mean(verb, VERBS, cutoff=0.5)
         print(f"hf-meanmax: unknown verb {verb!r}.{hint} Verbs: {', '.join(VERBS)}.", file=sys.stderr)
         return 2
     module = importlib.import_module(f"hf_meanmax.commands.{verb.replace('-', '_')}")

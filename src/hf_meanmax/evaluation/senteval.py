@@ -6,7 +6,6 @@ and the cosine for the STS tasks of 2012-2016. Sets are sorted as there, which d
 
 from __future__ import annotations
 
-import difflib
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ from hf_meanmax.evaluation.relatedness import RESOLUTION, correlations, fit_rela
 from hf_meanmax.evaluation.tasks import Embed, Task, TaskResult
 from hf_meanmax.extras import require
 from hf_meanmax.files import Json
+from hf_meanmax.modeling.suggestions import did_you_mean
 
 from .senteval_files import (
     SEED,
@@ -420,10 +420,8 @@ class _Source:
 
 def _source(name: str) -> _Source:
     if name not in _SOURCES:
-        nearest = difflib.get_close_matches(str(name).upper(), SENTEVAL_TASKS, n=1, cutoff=0)[0]
-        raise ValueError(
-            f"There is no SentEval task {name!r}; did you mean {nearest!r}? They are {', '.join(SENTEVAL_TASKS)}."
-        )
+        hint = did_you_mean(name, SENTEVAL_TASKS, cutoff=0)
+        raise ValueError(f"There is no SentEval task {name!r}.{hint} They are {', '.join(SENTEVAL_TASKS)}.")
     return _SOURCES[name]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import os
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from hf_meanmax.files import replacing_file
 from hf_meanmax.metrics import format_score, gain_text, kind_name
+from hf_meanmax.modeling.suggestions import did_you_mean
 from hf_meanmax.plots.correlations import plot_correlations
 from hf_meanmax.plots.figures import save_figure
 
@@ -264,9 +264,8 @@ def _known_name(name: str, known: Sequence[str], what: str = "task or group") ->
     found = {other.lower(): other for other in known}
     if name.lower() in found:
         return found[name.lower()]
-    nearest = difflib.get_close_matches(name.lower(), found, n=1, cutoff=0.3)
-    hint = f"; did you mean {found[nearest[0]]}?" if nearest else "."
-    raise ValueError(f"There is no {what} {name!r}{hint} Known: {', '.join(known)}.")
+    hint = did_you_mean(name, known, cutoff=0.3)
+    raise ValueError(f"There is no {what} {name!r}.{hint} Known: {', '.join(known)}.")
 
 
 def _load_task(name: str, folder: Path, check_counts: bool) -> Task:

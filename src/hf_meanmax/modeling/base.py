@@ -1,6 +1,5 @@
 """Initialisation, saving and loading rules that all models share."""
 
-import difflib
 import inspect
 import os
 from collections.abc import Iterable
@@ -21,6 +20,7 @@ from .embeddings import TextEmbeddings
 from .layers import Standardization, WordSpaceProjection
 from .pooling import WeightedMeanPooling
 from .storage import restored_state_dict
+from .suggestions import did_you_mean
 
 # What every forward takes beside the arguments that it names: the library passes it, or the layers read it.
 _COMMON_ARGUMENTS = {
@@ -66,8 +66,7 @@ class LatentPreTrainedModel(PreTrainedModel):
         for name in names:
             if name not in _COMMON_ARGUMENTS:
                 known = [*inspect.signature(self.forward).parameters, *_COMMON_ARGUMENTS]
-                nearest = difflib.get_close_matches(name, known, n=1)
-                hint = f" Did you mean `{nearest[0]}`?" if nearest else ""
+                hint = did_you_mean(name, known, quote="`")
                 raise TypeError(f"{type(self).__name__} got an unexpected argument `{name}`.{hint}")
 
     def refuse_second_text(self, token_type_ids: torch.Tensor | None) -> None:

@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import difflib
 import math
 from collections.abc import Iterable
 from typing import Any, ClassVar, Literal
@@ -22,6 +21,7 @@ from .configuration_checks import (
     check_parts,
     check_weighted_mean,
 )
+from .suggestions import did_you_mean
 
 logger = logging.get_logger(__name__)
 
@@ -309,8 +309,7 @@ class LatentConfig(PreTrainedConfig):
 
     @classmethod
     def _no_setting(cls, name: str) -> str:
-        nearest = difflib.get_close_matches(name, [field.name for field in dataclasses.fields(cls)], n=1)
-        hint = f" Did you mean `{nearest[0]}`?" if nearest else ""
+        hint = did_you_mean(name, [field.name for field in dataclasses.fields(cls)], quote="`")
         return f"{cls.__name__} has no setting named `{name}`.{hint}"
 
     @classmethod

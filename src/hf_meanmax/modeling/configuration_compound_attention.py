@@ -1,11 +1,11 @@
 """Configuration of compound attention."""
 
-import difflib
 from typing import ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
 
 from .configuration_base import DecoderType, EncoderType, LatentConfig, Pooling, PositionType
+from .suggestions import did_you_mean
 
 _GRU = {"encoder_type": "bigru", "decoder_type": "conditional_gru", "position_embedding_type": "none"}
 _TRANSFORMER = {
@@ -86,8 +86,7 @@ class CompoundAttentionConfig(LatentConfig):
 
     def __post_init__(self, **kwargs: object) -> None:
         if self.architecture is not None and self.architecture not in ARCHITECTURES:
-            near = difflib.get_close_matches(self.architecture, ARCHITECTURES, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(self.architecture, ARCHITECTURES)
             raise ValueError(
                 f"`architecture` is {self.architecture!r}.{hint} Allowed: {', '.join(map(repr, ARCHITECTURES))}, or "
                 "None to set the parts one by one."

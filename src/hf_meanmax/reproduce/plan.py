@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
 import sys
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ import yaml
 
 from hf_meanmax.evaluation.reconstruction import ReconstructionSettings
 from hf_meanmax.files import Json
+from hf_meanmax.modeling.suggestions import did_you_mean
 
 Filled = TypeVar("Filled")
 ROWS, TABLE, FIGURE, RUNS, EXPANDED = "rows.json", "table.md", "systems.png", "runs", "expanded"
@@ -68,8 +68,7 @@ def _load(path: Path) -> Json:
         raise ValueError(f"{path}: expected `systems:` with one system or more.")
     for name in content:
         if name not in _PARTS:
-            near = difflib.get_close_matches(str(name), _PARTS, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(name, _PARTS)
             raise ValueError(f"{path}: unknown part {name!r}.{hint} Known: {', '.join(sorted(_PARTS))}.")
     for name, part in content.items():
         # A part may be named and left empty.

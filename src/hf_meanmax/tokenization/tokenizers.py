@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import sys
@@ -15,6 +14,7 @@ from itertools import islice
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
+from hf_meanmax.modeling.suggestions import did_you_mean
 from hf_meanmax.progress import progress_bar
 
 from .words import word_decoder, word_normalizer, word_pre_tokenizer
@@ -134,9 +134,8 @@ def _fast_tokenizer(backend: Tokenizer, model_max_length: int | None = None) -> 
 def _find_trainer(texts: Iterable[str], kind: str, vocab_size: int, min_frequency: int) -> Callable[..., Tokenizer]:
     """What trains a tokenizer of this kind, after checking the arguments of [`train_tokenizer`]."""
     if kind not in _TRAINERS:
-        near = difflib.get_close_matches(str(kind), _TRAINERS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"kind is {kind!r}, allowed are {', '.join(map(repr, _TRAINERS))}{hint}")
+        hint = did_you_mean(kind, _TRAINERS)
+        raise ValueError(f"kind is {kind!r}, allowed are {', '.join(map(repr, _TRAINERS))}.{hint}")
     train, smallest = _TRAINERS[kind]
     if vocab_size < smallest:
         raise ValueError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import copy
 import dataclasses
-import difflib
 import functools
 import glob
 import io
@@ -22,6 +21,7 @@ from hf_meanmax.checkpoint.folder import CHECKPOINT_FILES, model_around
 from hf_meanmax.files import is_owned
 from hf_meanmax.inference.embedding_files import COMPRESSION, MANIFEST
 from hf_meanmax.inference.index import INDEX_FILES
+from hf_meanmax.modeling.suggestions import did_you_mean
 
 _METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", bool: "BOOL"}
 
@@ -94,9 +94,8 @@ class OptionParser(HfArgumentParser):  # type: ignore[misc]
         for word in words[: words.index("--")] if "--" in words else words:
             name = word.partition("=")[0]
             if name.startswith("--") and " " not in name and name not in known:
-                nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-                hint = f"did you mean {nearest[0]}?" if nearest else f"see {self.prog} --help"
-                self.error(f"unknown option {name}; {hint}")
+                hint = did_you_mean(name, known, cutoff=0.5, quote="") or f" See {self.prog} --help."
+                self.error(f"unknown option {name}.{hint}")
 
 
 def _keep_what_is_read(parsed: Sequence[Any]) -> None:

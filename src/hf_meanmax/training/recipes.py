@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import functools
 import importlib.resources
 import inspect
@@ -21,6 +20,7 @@ from hf_meanmax.families import FAMILIES
 from hf_meanmax.files import Json
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.modeling.configuration_embedding_decoder import EmbeddingDecoderConfig
+from hf_meanmax.modeling.suggestions import did_you_mean
 
 from .finetune_settings import FinetuneArguments
 from .option_parser import OptionParser, value_type
@@ -125,8 +125,7 @@ def read_recipe(name: str) -> Json:
     elif name in list_recipes():
         text = (importlib.resources.files("hf_meanmax") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
     else:
-        nearest = difflib.get_close_matches(name, list_recipes(), n=1)
-        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        hint = did_you_mean(name, list_recipes())
         raise FileNotFoundError(
             f"No recipe file {name!r} and no packaged recipe of that name.{hint} Packaged: {', '.join(list_recipes())}."
         )
