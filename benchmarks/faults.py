@@ -270,7 +270,7 @@ def two_writers(folder: Path) -> Iterator[Row]:
         if not good:
             print(f"{verb}: {code}, {second.said()}", file=sys.stderr)
         right += good
-    yield "a second writer is told of the first, which goes on", cases, right
+    yield "a second writer is refused, and the first goes on", cases, right
 
 
 def readers(folder: Path, count: int) -> Iterator[Row]:

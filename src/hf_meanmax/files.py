@@ -265,16 +265,39 @@ def sole_writer(folder: str | os.PathLike[str], beside: bool = False) -> Iterato
     folder = Path(os.path.realpath(folder))
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder} is a file; name a folder.")
-    place = folder.with_name(f".{folder.name}{LOCK}") if beside else folder / LOCK
+    with _held(_lock_beside(folder) if beside else folder / LOCK, folder):
+        yield
+
+
+@contextmanager
+def sole_writer_of_file(path: str | os.PathLike[str]) -> Iterator[None]:
+    """[`sole_writer`] of a file; the lock is beside it.
+
+    Raises:
+        BlockingIOError: another process writes it; the message says which.
+        OSError: no permission, or no space left.
+    """
+    path = Path(os.path.realpath(path))
+    with _held(_lock_beside(path), path):
+        yield
+
+
+def _lock_beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}{LOCK}")
+
+
+@contextmanager
+def _held(place: Path, written: Path) -> Iterator[None]:
+    """Holds the lock file `place` of the file or folder `written`, and removes it and the folders made for it."""
     new = [parent for parent in place.parents if not parent.exists()]
     lock = FileLock(place, timeout=0)
-    with failed_writes_named(folder, place):
+    with failed_writes_named(written, place):
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
             lock.acquire()
         except Timeout:
             holder = _read_holder(place)
-            raise BlockingIOError(f"{folder} is being written by {holder}. Wait for it, or name another.") from None
+            raise BlockingIOError(f"{written} is being written by {holder}. Wait for it, or name another.") from None
     try:
         with suppress(OSError):  # It tells others who writes; where the disk is full it need not.
             command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])

@@ -10,9 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from filelock import FileLock, Timeout
-
-from hf_meanmax.files import LOCK, Json, failed_writes_named, replacing_file
+from hf_meanmax.files import Json, failed_writes_named, replacing_file, sole_writer_of_file
 
 # A killed process loses what it has made since it last saved.
 _SAVE_SECONDS = 1.0
@@ -80,26 +78,16 @@ def continued_file(path: str | os.PathLike[str], made_from: Json) -> Iterator[Co
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name a file.")
     partial, progress = (path.with_name(f".{path.name}.{kind}") for kind in ("partial", "progress"))
-    lock = FileLock(path.with_name(f".{path.name}{LOCK}"), timeout=0)
-    with failed_writes_named(path, path.with_name(f".{path.name}.")):
-        try:
-            lock.acquire()
-        except Timeout:
-            raise BlockingIOError(f"Another process writes {path}; wait for it, or name another file.") from None
-        try:
-            # As they come, in the order in which they are written.
-            with open(partial, "a", encoding="utf-8") as file:
-                continued = ContinuedFile(file, progress, made_from)
-                try:
-                    yield continued
-                finally:
-                    continued.save()
-            os.replace(partial, path)
-            progress.unlink(missing_ok=True)
-        finally:
-            # While it is held, or another's would be removed.
-            Path(lock.lock_file).unlink(missing_ok=True)
-            lock.release()
+    with sole_writer_of_file(path), failed_writes_named(path, path.with_name(f".{path.name}.")):
+        # As they come, in the order in which they are written.
+        with open(partial, "a", encoding="utf-8") as file:
+            continued = ContinuedFile(file, progress, made_from)
+            try:
+                yield continued
+            finally:
+                continued.save()
+        os.replace(partial, path)
+        progress.unlink(missing_ok=True)
 
 
 def _read_state(progress: Path) -> Json:

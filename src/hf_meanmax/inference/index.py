@@ -162,6 +162,25 @@ def check_index_output(output: Path, corpus: Corpus | None = None) -> None:
         )
 
 
+def read_faiss(path: str | os.PathLike[str], extra: str = "evaluation") -> faiss.Index:
+    """The index in a faiss file, mapped from the disk.
+
+    Args:
+        path: the file.
+        extra: what of this package to install where faiss is missing.
+
+    Raises:
+        ValueError: it is damaged.
+        ImportError: faiss is not installed.
+    """
+    package = require("faiss", extra)
+    try:
+        index: faiss.Index = package.read_index(os.fspath(path), package.IO_FLAG_MMAP_IFC)
+    except RuntimeError as error:
+        raise ValueError(f"{path} is damaged: faiss cannot read it ({str(error).splitlines()[-1]}).") from error
+    return index
+
+
 def read_index_manifest(folder: Path) -> Json:
     """What [`build_index`] wrote of an index.
 

@@ -26,6 +26,7 @@ from .index import (
     IndexSettings,
     Rows,
     Vectors,
+    read_faiss,
     read_index_manifest,
 )
 from .text_store import TEXT_FILES, TextStore
@@ -101,11 +102,8 @@ class SentenceIndex:
             raise ValueError(f"{folder / INDEX_MANIFEST} is damaged ({error}); build the index again.") from None
         self._pca = None if self.encoding.pca is None else load_pca(folder / COMPRESSION)
         self.texts = TextStore(folder) if (folder / TEXT_FILES[0]).is_file() else None
-        faiss, path = require("faiss"), folder / INDEX_VECTORS
-        try:
-            self._index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
-        except RuntimeError as error:
-            raise ValueError(f"{path} is damaged: faiss cannot read it ({str(error).splitlines()[-1]}).") from error
+        path = folder / INDEX_VECTORS
+        self._index = read_faiss(path)
         if (self._index.d, self._index.ntotal > self.rows) != (self.dimension, False):
             raise ValueError(f"{path} and {INDEX_MANIFEST} beside it do not fit; build the index again.")
 

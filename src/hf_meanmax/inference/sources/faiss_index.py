@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hf_meanmax.extras import require
+from hf_meanmax.inference.index import read_faiss
 
 from .base import VectorBatch, VectorSource
 from .files import file_version
@@ -37,16 +38,12 @@ class FaissSource(VectorSource):
         if not self.path.is_file():
             raise FileNotFoundError(f"No such file: {path!r}.")
         self.version = file_version(self.path)
-        faiss = require("faiss", "stores")
-        try:
-            index = faiss.read_index(path, faiss.IO_FLAG_MMAP_IFC)
-        except RuntimeError as error:
-            raise ValueError(f"{path} is damaged: faiss cannot read it ({str(error).splitlines()[-1]}).") from error
+        index: Any = read_faiss(path, "stores")
         self._index = index  # whose parts go with it
         ids: np.ndarray | None = None
         while (inner := self._inner(index)) is not None:
             if hasattr(index, "id_map"):
-                outer = faiss.vector_to_array(index.id_map)
+                outer = require("faiss").vector_to_array(index.id_map)
                 ids = outer if ids is None else ids[outer]
             index = inner
         self._check_exact(index)
