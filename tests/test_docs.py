@@ -12,7 +12,7 @@ import pytest
 from hf_meanmax.commands.__main__ import VERBS
 from hf_meanmax.families import FAMILIES
 from hf_meanmax.training.finetune_settings import FinetuneArguments
-from hf_meanmax.training.recipes import model_fields
+from hf_meanmax.training.model_settings import model_fields
 from hf_meanmax.training.settings import PretrainArguments
 
 ROOT = Path(__file__).parents[1]

@@ -8,7 +8,7 @@ import pytest
 
 from hf_meanmax.commands import finetune, pretrain
 from hf_meanmax.families import FAMILIES
-from hf_meanmax.training.recipes import model_fields
+from hf_meanmax.training.model_settings import model_fields
 
 
 @pytest.mark.parametrize(("verb", "family"), [(pretrain, "mean_max_aae"), (finetune, "structured_self_attention")])

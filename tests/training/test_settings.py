@@ -7,10 +7,10 @@ import json
 import pytest
 
 from hf_meanmax import GatedMeanMaxAAEConfig, MeanMaxAAEConfig, RNNCNNConfig
+from hf_meanmax.training.model_settings import model_fields
 from hf_meanmax.training.recipes import (
     arguments_from_settings,
     list_recipes,
-    model_fields,
     parse_command_line,
     read_recipe,
 )

@@ -33,8 +33,8 @@ _METRICS = {"pearson": ("pearsonr", "Pearson correlation"), "spearman": ("spearm
 
 # Settings of a run that say where it read, wrote and reported: no card shows them.
 LOCAL_SETTINGS = frozenset(
-    "cache_dir checkpoint corpus embedder output_dir overwrite report_to target target_tokenizer teacher test "
-    "tokenizer train validation validation_target word_vectors".split()
+    "cache_dir checkpoint corpus embedder initial_model output_dir overwrite report_to target target_tokenizer teacher "
+    "test tokenizer train validation validation_target word_vectors".split()
 )
 
 

@@ -9,12 +9,15 @@ import numpy.typing as npt
 import torch
 import transformers
 
+from hf_meanmax.checkpoint.folder import load_checkpoint
 from hf_meanmax.hardware import attention_for
 from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
 from hf_meanmax.modeling.configuration_base import LatentConfig
 
 from .preparation import Prepared
 from .settings import PretrainArguments
+
+_HEADS = ("teacher_head.", "contrastive_head.")
 
 
 def make_model(
@@ -38,6 +41,44 @@ def make_model(
     attention = attention_for(args.attention, device)
     auto_class = getattr(transformers, config.full_auto_class)
     model: LatentForConditionalDecoding = auto_class.from_config(config, attn_implementation=attention)
+    if args.initial_model:
+        _start_from(model, args.initial_model)
+    else:
+        _start_new(model, args, prepared, word_vectors, tell)
+    if args.freeze_encoder:
+        model.encoder.requires_grad_(False)
+    model.train()
+    return model
+
+
+def _start_from(model: LatentForConditionalDecoding, name: str) -> None:
+    """Gives a model the weights of a checkpoint; heads for training that this lacks stay new.
+
+    Raises:
+        ValueError: a weight is missing, or of another size.
+    """
+    initial = load_checkpoint(name)[0].state_dict()
+    for key, weight in model.state_dict().items():
+        if key not in initial and key.startswith(_HEADS):
+            continue
+        found = initial.get(key)
+        if found is None or found.shape != weight.shape:
+            here = "no such weight" if found is None else f"{tuple(found.shape)}"
+            raise ValueError(
+                f"{name} does not fit as `initial_model`: `{key}` is to be {tuple(weight.shape)}, and it has {here}. "
+                "Its teacher or embedder must give vectors of the size that it was trained with."
+            )
+        weight.copy_(found)
+
+
+def _start_new(
+    model: LatentForConditionalDecoding,
+    args: PretrainArguments,
+    prepared: Prepared,
+    word_vectors: npt.NDArray[np.float32] | None,
+    tell: Callable[[str], None],
+) -> None:
+    config = model.config
     if word_vectors is None and config.freeze_word_embeddings:
         tell("warning: the frozen word table is random; give --word_vectors, or do not freeze it")
     if config.freeze_word_embeddings and config.tie_word_embeddings and not config.output_bias:
@@ -54,7 +95,3 @@ def make_model(
         model.start_from_frequencies(torch.from_numpy(prepared.output_store.token_counts))
     if args.drop_unknown_words:
         model.encoder.embeddings.start_unknown_as_mean()
-    if args.freeze_encoder:
-        model.encoder.requires_grad_(False)
-    model.train()
-    return model

@@ -209,7 +209,7 @@ class Run:
         # After the teacher, whose loading may draw numbers of its own.
         torch.manual_seed(args.seed)
         self.model = make_model(args, prepared, config, vectors, self.device, self.print)
-        if isinstance(self.model, EmbeddingDecoderForGeneration):
+        if isinstance(self.model, EmbeddingDecoderForGeneration) and not args.initial_model:
             fit_standardization(
                 self.model.encoder.standardization, teacher_vectors["train"], self.model.config.normalize_embeddings
             )

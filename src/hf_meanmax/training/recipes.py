@@ -14,7 +14,6 @@ from types import NoneType
 from typing import NoReturn, get_args, get_type_hints
 
 import yaml
-from transformers.configuration_utils import PreTrainedConfig
 
 from hf_meanmax.families import FAMILIES
 from hf_meanmax.files import Json
@@ -23,6 +22,7 @@ from hf_meanmax.modeling.configuration_embedding_decoder import EmbeddingDecoder
 from hf_meanmax.modeling.suggestions import did_you_mean
 
 from .finetune_settings import FinetuneArguments
+from .model_settings import model_fields, refuse_new_model
 from .option_parser import OptionParser, value_type
 from .settings import Arguments, PretrainArguments, RunArguments, takes_list
 
@@ -175,7 +175,10 @@ def parse_command_line(
         name = DEFAULT_RECIPE
     settings = read_recipe(name) if name else {}
     given = SettingsParser(arguments, family or settings.get("family") or _family_by_objective(words)).read(words)
-    return arguments_from_settings({**settings, **given}, Path(name).stem, arguments)
+    settings = {**settings, **given}
+    if settings.get("initial_model"):
+        refuse_new_model(settings["initial_model"], given)
+    return arguments_from_settings(settings, Path(name).stem, arguments)
 
 
 def split_recipe(argv: Sequence[str]) -> tuple[str, list[str]]:
@@ -212,16 +215,6 @@ def _option_of(name: str, words: Sequence[str]) -> str | None:
     parser.add_argument(name, nargs="?", dest="value")
     value: str | None = parser.parse_known_args(words)[0].value
     return value
-
-
-def model_fields(config: type[LatentConfig]) -> Json:
-    """Names and types of the configuration fields that a run may set; ids and input sizes follow from the tokenizer."""
-    inherited = set(PreTrainedConfig.__dataclass_fields__)
-    derived = {"input_vocab_size", "separate_vocabularies", "teacher_size", "is_encoder_decoder"}
-    derived |= {"decoder_start_token_id", "embedding_dim", "embedder", "normalize_embeddings", "latent_names"}
-    ids = {"pad_token_id", "unk_token_id", "bos_token_id", "eos_token_id"}
-    left_out = inherited | derived | ids | set(config.fixed_fields)
-    return {f.name: f.type for f in dataclasses.fields(config) if f.name not in left_out}
 
 
 def _configuration_options(config: type[LatentConfig]) -> type:

@@ -18,6 +18,8 @@ from hf_meanmax.files import Json, shared_name
 from hf_meanmax.hardware import check_sizes
 from hf_meanmax.modeling.configuration_base import LatentConfig
 
+from .model_settings import settings_of
+
 Arguments = TypeVar("Arguments", bound="RunArguments")
 
 
@@ -210,6 +212,13 @@ class PretrainArguments(RunArguments):
     drop_unknown_words: bool = field(
         default=False, metadata={"help": "train without unknown words (the released form)"}
     )
+    initial_model: str = field(
+        default="",
+        metadata={
+            "help": "a checkpoint that the run starts from: its weights, its settings of a model and its words stand "
+            "in place of a recipe's"
+        },
+    )
     objective: Literal[
         "reconstruction", "next_words", "next_sentence", "neighbours", "translation", "embedding_inversion", "none"
     ] = field(
@@ -324,6 +333,9 @@ class PretrainArguments(RunArguments):
     showcase: bool = field(default=False, metadata={"help": "end by printing neighbours and reconstructions"})
 
     def __post_init__(self) -> None:
+        if self.initial_model:
+            for name, value in settings_of(self.initial_model, self.model).items():
+                setattr(self, name, value)
         super().__post_init__()
         self.check_least(
             batch_tokens=1, min_tokens=1, max_tokens=1, log_steps=1, eval_steps=0, checkpoint_steps=1,

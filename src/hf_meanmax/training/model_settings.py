@@ -1,0 +1,81 @@
+"""The settings of a run that are fields of its model's configuration, and those of a model that it starts from."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from transformers import PreTrainedConfig
+
+from hf_meanmax.checkpoint.folder import TARGET_TOKENIZER, check_checkpoint, checkpoint_folder
+from hf_meanmax.files import Json
+from hf_meanmax.modeling.configuration_base import LatentConfig
+
+# Fields of a configuration that may differ from those of the model that a run starts from.
+_OF_THE_RUN = {"embedding_dropout", "attention_dropout", "hidden_dropout", "label_smoothing", "contrastive_size"}
+# What else only a new model has.
+_OF_NEW_MODELS = {
+    "tokenizer", "target_tokenizer", "lowercase", "min_frequency", "source_vocab_size", "word_vectors",
+    "word_vector_epochs", "word_vector_scale",
+}  # fmt: skip
+
+
+def model_fields(config: type[LatentConfig]) -> Json:
+    """Names and types of the configuration fields that a run may set; ids and input sizes follow from the tokenizer."""
+    inherited = set(PreTrainedConfig.__dataclass_fields__)
+    derived = {"input_vocab_size", "separate_vocabularies", "teacher_size", "is_encoder_decoder"}
+    derived |= {"decoder_start_token_id", "embedding_dim", "embedder", "normalize_embeddings", "latent_names"}
+    ids = {"pad_token_id", "unk_token_id", "bos_token_id", "eos_token_id"}
+    left_out = inherited | derived | ids | set(config.fixed_fields)
+    return {f.name: f.type for f in dataclasses.fields(config) if f.name not in left_out}
+
+
+def settings_of(initial_model: str, model: Json) -> Json:
+    """The settings of a run that starts from a checkpoint, where they follow from it.
+
+    Args:
+        initial_model: the checkpoint.
+        model: the run's own fields of the configuration, of which the dropouts and the like hold.
+
+    Returns:
+        `family`, `model`, `tokenizer`, `target_tokenizer`, `word_vectors`.
+
+    Raises:
+        FileNotFoundError, ValueError: as [`~hf_meanmax.checkpoint.folder.check_checkpoint`].
+    """
+    folder, config = _read(initial_model)
+    names = {*model_fields(type(config)), *({"latent_names"} & {f.name for f in dataclasses.fields(config)})}
+    kept = {name: getattr(config, name) for name in sorted(names - _OF_THE_RUN)}
+    own = {name: value for name, value in model.items() if name in _OF_THE_RUN}
+    return {
+        "family": config.model_type,
+        "model": {**kept, **own},
+        "tokenizer": str(folder),
+        "target_tokenizer": str(folder / TARGET_TOKENIZER) if config.separate_vocabularies else "",
+        "word_vectors": "",
+    }
+
+
+def refuse_new_model(initial_model: str, given: Json) -> None:
+    """Checks that options do not ask for another model than the one that a run starts from.
+
+    Args:
+        initial_model: the checkpoint.
+        given: the options, without those of a recipe, which give way.
+
+    Raises:
+        ValueError: one does.
+    """
+    config = _read(initial_model)[1]
+    fixed = {*model_fields(type(config)), *_OF_NEW_MODELS, "family"} - _OF_THE_RUN
+    for name, value in given.items():
+        if name in fixed and value != getattr(config, "model_type" if name == "family" else name, None):
+            raise ValueError(
+                f"`{name}` is {value!r}, which is for a new model; the run starts from {initial_model!r}, whose "
+                "settings and words hold. Leave it out."
+            )
+
+
+def _read(initial_model: str) -> tuple[Path, LatentConfig]:
+    folder = checkpoint_folder(initial_model)
+    return folder, check_checkpoint(folder)

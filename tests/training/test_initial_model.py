@@ -1,0 +1,107 @@
+"""Runs that start from a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig
+
+from hf_meanmax.checkpoint.folder import check_checkpoint, load_checkpoint, save_checkpoint
+from hf_meanmax.commands.pretrain import main
+from hf_meanmax.inference.alignment import align
+from hf_meanmax.inference.encode import load_encoder
+from hf_meanmax.training.pretrain import pretrain
+from hf_meanmax.training.recipes import parse_command_line
+from tiny_model import make_model, make_tokenizer
+from training.conftest import sentences
+from training.test_pretrain import OTHER_MODELS, same, weights
+
+# Weights stay as they are.
+STILL = {"max_steps": 1, "learning_rate": 0.0}
+
+
+@pytest.fixture(scope="session")
+def initial(tmp_path_factory) -> str:
+    return str(save_checkpoint(make_model(), make_tokenizer(), tmp_path_factory.mktemp("initial") / "model"))
+
+
+@pytest.mark.parametrize("parts", OTHER_MODELS.values(), ids=OTHER_MODELS)
+def test_every_family_starts_from_its_weights(make_arguments, settings, parts):
+    first = make_arguments("first", max_steps=2, **parts)
+    pretrain(first)
+    folder = Path(first.output_dir) / "model"
+    second = make_arguments("second", initial_model=str(folder), **{**settings, "hidden_size": 4, **STILL})
+    pretrain(second)
+    assert same(weights(first.output_dir), weights(second.output_dir))
+    configs = [(Path(args.output_dir) / "model/config.json").read_text() for args in (first, second)]
+    assert configs[0] == configs[1]
+    assert (Path(second.output_dir) / "model/tokenizer.json").read_text() == (folder / "tokenizer.json").read_text()
+
+
+def test_it_goes_on_learning(make_arguments, initial):
+    found = pretrain(make_arguments("more", initial_model=initial, max_steps=60))
+    start = pretrain(make_arguments("start", initial_model=initial, **STILL))
+    assert found["validation_loss"] < 0.7 * start["validation_loss"]
+
+
+def test_dropout_is_the_runs(make_arguments, initial):
+    args = make_arguments(initial_model=initial, embedding_dropout=0.3, hidden_size=4)
+    config = args.build_config()
+    assert (config.embedding_dropout, config.hidden_size) == (0.3, AutoConfig.from_pretrained(initial).hidden_size)
+
+
+def test_heads_of_training_are_new_and_those_of_the_checkpoint_stay(make_arguments, initial):
+    first = make_arguments("first", initial_model=initial, teacher=initial, **STILL)
+    pretrain(first)
+    second = make_arguments(
+        "second", initial_model=f"{first.output_dir}/model", teacher=initial, **STILL, seed=3, contrastive="views",
+        contrastive_size=4, word_drop=0.3,
+    )  # fmt: skip
+    pretrain(second)
+    found = weights(second.output_dir)
+    torch.testing.assert_close(found["teacher_head.weight"], weights(first.output_dir)["teacher_head.weight"])
+    assert "contrastive_head.weight" in found
+
+
+def test_an_aligned_decoder_goes_on_from_its_map(make_arguments, initial, tmp_path):
+    model, tokenizer = load_checkpoint(initial)
+    embedder = load_encoder(initial, device="cpu")
+    aligned = align(embedder, "embedder", model, tokenizer, sentences(60, seed=5))
+    folder = str(save_checkpoint(aligned.model, tokenizer, tmp_path / "aligned"))
+    args = make_arguments(initial_model=folder, objective="embedding_inversion", embedder=initial, **STILL)
+    pretrain(args)
+    found = weights(args.output_dir)
+    for name, weight in aligned.model.state_dict().items():
+        if name in found:
+            torch.testing.assert_close(found[name], weight)
+    assert check_checkpoint(Path(args.output_dir) / "model").latent_names == aligned.model.config.latent_names
+
+
+def test_another_embedders_size_is_refused(make_arguments, initial, tmp_path, settings):
+    first = make_arguments("first", initial_model=initial, teacher=initial, **STILL)
+    pretrain(first)
+    narrow = save_checkpoint(make_model(hidden_size=8), make_tokenizer(), tmp_path / "narrow")
+    with pytest.raises(ValueError, match=r"does not fit as `initial_model`: `teacher_head.weight` is to be \(16, 32\)"):
+        pretrain(make_arguments("second", initial_model=f"{first.output_dir}/model", teacher=str(narrow), **STILL))
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("hidden_size", 4), ("vocab_size", 99), ("tokenizer", "bpe"), ("word_vectors", "train"), ("family", "rnn_cnn")],
+)
+def test_an_option_that_asks_for_another_model_is_refused(initial, option, value):
+    with pytest.raises(ValueError, match=f"`{option}` is .*, which is for a new model; the run starts from"):
+        parse_command_line(["--initial_model", initial, f"--{option}={value}"])
+
+
+def test_a_recipe_gives_way_and_the_same_value_is_no_other_model(initial):
+    size = AutoConfig.from_pretrained(initial).hidden_size
+    args = parse_command_line(["mean-max-aae-small", "--initial_model", initial, "--hidden_size", str(size)])
+    assert (args.model["hidden_size"], args.tokenizer, args.word_vectors) == (size, initial, "")
+
+
+def test_a_missing_checkpoint_is_said_in_a_line(tmp_path, capsys):
+    assert main(["--initial_model", str(tmp_path / "none"), "--corpus", "x.txt"]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
