@@ -14,7 +14,8 @@ from transformers import AutoModel, AutoModelForSeq2SeqLM
 import hf_meanmax
 from hf_meanmax.checkpoint.card import CardDescription, write_model_card
 from hf_meanmax.checkpoint.compact import compact_checkpoint
-from hf_meanmax.checkpoint.folder import save_checkpoint
+from hf_meanmax.checkpoint.folder import checkpoint_folder, save_checkpoint
+from hf_meanmax.inference.encode import load_encoder
 from tiny_model import TEXTS, make_model, make_tokenizer
 
 module = sys.modules["hf_meanmax.pretrained"]
@@ -52,6 +53,14 @@ def test_a_name_gives_the_folder_that_every_loader_takes(models):
     assert type(AutoModel.from_pretrained(folder)) is hf_meanmax.MeanMaxAAEModel
     assert type(AutoModelForSeq2SeqLM.from_pretrained(folder)) is hf_meanmax.MeanMaxAAEForReconstruction
     assert np.isfinite(SentenceTransformer(folder, device="cpu").encode(TEXTS)).all()
+
+
+def test_commands_take_the_name(models, tmp_path, monkeypatch):
+    assert checkpoint_folder("mini") == models / "mini"
+    assert load_encoder("mini", device="cpu").encode(TEXTS).shape == (len(TEXTS), 32)
+    # What lies here under this name goes before.
+    monkeypatch.chdir(tmp_path)
+    assert checkpoint_folder("mini") == Path("mini")
 
 
 def test_the_list_is_read_from_the_folders(models):

@@ -20,6 +20,7 @@ from hf_meanmax.modeling.classifier_model import LatentForSequenceClassification
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.modeling.configuration_embedding_decoder import EmbeddingDecoderConfig
 from hf_meanmax.modeling.storage import stored_names
+from hf_meanmax.pretrained import packaged_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -247,12 +248,13 @@ def load_target_tokenizer(
 
 
 def checkpoint_folder(name: str | os.PathLike[str]) -> Path:
-    """The folder of a checkpoint: `name` itself, or what is downloaded if it names a repository on the Hub.
+    """The folder of a checkpoint: `name` itself, that of a model of the package, or what is downloaded if it names a
+    repository on the Hub.
 
     Raises:
         FileNotFoundError: there is no such folder, and no repository of this name could be read.
     """
-    path = Path(name)
+    path = packaged_folder(os.fspath(name)) or Path(name)
     if not path.exists() and not is_missing_folder(name):
         from huggingface_hub import snapshot_download
 

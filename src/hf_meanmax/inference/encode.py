@@ -35,6 +35,7 @@ from hf_meanmax.files import LOCK, Json, sole_writer
 from hf_meanmax.hardware import PATIENCE, is_bf16_fast
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
+from hf_meanmax.pretrained import packaged_folder
 from hf_meanmax.progress import progress_bar
 from hf_meanmax.tokenization import unknown_word_rate
 
@@ -543,7 +544,7 @@ def process_state() -> PartialState:
 def load_encoder(
     name: str, trust_remote_code: bool = False, device: torch.device | str | None = None
 ) -> SentenceTransformer:
-    """A SentenceTransformer from a folder or from the Hub; a folder of this package is checked first.
+    """A SentenceTransformer from a folder, of the package or from the Hub; a folder of this package is checked first.
 
     Raises:
         FileNotFoundError, ValueError: no such model, a damaged folder (see `check_checkpoint`), or a model without a
@@ -551,6 +552,7 @@ def load_encoder(
     """
     from sentence_transformers import SentenceTransformer
 
+    name = str(packaged_folder(name) or name)
     if is_own_checkpoint(name) or is_missing_folder(name):
         config = check_checkpoint(name, encoder_alone=True)
         require_text_encoder(config, name)

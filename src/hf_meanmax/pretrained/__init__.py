@@ -42,13 +42,22 @@ def pretrained(name: str | None = None) -> str | list[PretrainedModel]:
     Raises:
         ValueError: no model has this name.
     """
-    folders = {path.parent.name: path.parent for path in sorted(_FOLDER.glob("*/config.json"))}
+    folders = _folders()
     if name is None:
         return [_described(folder) for folder in folders.values()]
     if name not in folders:
         names = ", ".join(map(repr, folders)) or "no model at all"
         raise ValueError(f"No model named {name!r} comes with hf_meanmax, which has {names}.")
     return str(folders[name])
+
+
+def packaged_folder(name: str) -> Path | None:
+    """The folder of the packaged model of this name, unless there is none, or something of this name lies here."""
+    return None if Path(name).exists() else _folders().get(name)
+
+
+def _folders() -> dict[str, Path]:
+    return {path.parent.name: path.parent for path in sorted(_FOLDER.glob("*/config.json"))}
 
 
 def _described(folder: Path) -> PretrainedModel:
