@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from hf_meanmax.modeling.embeddings import WordProjections
+from hf_meanmax.modeling.embeddings import WordProjections, WordTable
 from tiny_model import make_model
 
 IDS = torch.tensor([[5, 9, 7, 8, 3], [6, 3, 11, 4, 3]])
@@ -101,6 +101,23 @@ def test_the_table_goes_when_it_is_of_no_use(encoder):
     encode(encoder)
     encoder.to(torch.bfloat16)
     assert encoder.word_projections.table is None
+
+
+@pytest.mark.parametrize("first", [[5], [11, 4], [9, 3, 7]])
+def test_a_words_part_is_the_same_whatever_came_before(monkeypatch, first):
+    """To the last bit: the results of one process are those of several."""
+    monkeypatch.setattr(WordTable, "block_size", 4)
+    model = make_model().encoder.eval()
+    model.cache_word_projections()
+    expected, whole = encode(model), model.word_projections.table.rows
+    model.drop_word_projections()
+    with torch.inference_mode():
+        model(input_ids=torch.tensor([first]))
+    table = model.word_projections.table
+    assert table.missing.any()
+    assert torch.equal(encode(model), expected)
+    there = ~table.missing.repeat_interleave(4)[: len(whole)]
+    assert torch.equal(table.rows[there], whole[there])
 
 
 def test_large_vocabularies_have_no_table(encoder, monkeypatch):

@@ -138,20 +138,55 @@ class TextEmbeddings(nn.Module):
         return self.dropout(words)
 
 
+class WordTable:
+    """Query, key and value of words, computed as texts have them.
+
+    Args:
+        num_words: of the vocabulary.
+        map: the three maps of a word vector side by side, `(3 * hidden_size, embedding_size)`.
+        bias: their biases.
+
+    Attributes:
+        rows: `(num_words, 3 * hidden_size)`; memory is taken where they are written.
+        missing: which blocks of words are still to be computed.
+    """
+
+    # Words that are computed together, always the same: the last bits of a product depend on how many rows it has.
+    block_size = 128
+
+    def __init__(self, num_words: int, map: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self.map, self.bias = map, bias
+        self.rows = torch.empty(num_words, len(map), dtype=map.dtype)
+        self.missing = torch.ones(-(-num_words // self.block_size), dtype=torch.bool)
+        self._is_whole = False
+
+    def compute(self, embeddings: TextEmbeddings, words: torch.Tensor) -> None:
+        """Computes what is missing of some words `(M,)`."""
+        if self._is_whole:
+            return
+        blocks = words // self.block_size
+        wanted = blocks[self.missing[blocks]].unique().tolist()
+        for block in wanted:
+            start = block * self.block_size
+            rows = self.rows[start : start + self.block_size]
+            vectors = embeddings.embed_words(torch.arange(start, start + len(rows)))
+            rows.copy_(nn.functional.linear(vectors, self.map, self.bias))
+            self.missing[block] = False  # once its rows are there, for other threads
+        self._is_whole = bool(wanted) and not self.missing.any()
+
+
 class WordProjections:
     """Query, key and value of every word, for an attention that reads word vector + position code alone.
 
-    W (e + p) = W e + W p, so a word's part is computed once, in a fraction of a second. Only in
-    `torch.inference_mode()` on a CPU. The table is not compared with the weights: what changes these must drop it
+    W (e + p) = W e + W p, so a word's part is computed once, when a text first has it. Only in `torch.inference_mode()`
+    on a CPU. The table is not compared with the weights: what changes these must drop it
     ([`~encoder_model.LatentEncoderModel.cache_word_projections`]).
     """
 
-    most_bytes = 2**28
+    most_bytes = 2**30
 
     def __init__(self) -> None:
-        self.table: torch.Tensor | None = None
-        # The three maps side by side, for the position codes.
-        self.map: torch.Tensor | None = None
+        self.table: WordTable | None = None
 
     def __deepcopy__(self, memo: dict[int, object]) -> "WordProjections":
         return WordProjections()
@@ -180,30 +215,33 @@ class WordProjections:
             and input_ids.shape[1] > embeddings.config.max_position_embeddings
         ):
             return None
-        if self.table is None and not self.fill(embeddings, attention):
+        table = self.table or self._begin(embeddings, attention)
+        if table is None or int(input_ids.max()) >= len(table.rows):
             return None
-        assert self.table is not None
-        assert self.map is not None
-        if int(input_ids.max()) >= len(self.table):
-            return None
-        rows = self.table.index_select(0, input_ids.flatten()).unflatten(0, input_ids.shape)
+        table.compute(embeddings, input_ids.flatten())
+        rows = table.rows.index_select(0, input_ids.flatten()).unflatten(0, input_ids.shape)
         if embeddings.config.position_embedding_type == "none":
             return rows
         codes = embeddings.embed_positions(input_ids.shape[1], None, input_ids.device).to(rows.dtype)
         # Without the biases, which each word's part has.
-        return rows.add_(nn.functional.linear(codes, self.map))
+        return rows.add_(nn.functional.linear(codes, table.map))
 
-    def fill(self, embeddings: TextEmbeddings, attention: MultiHeadAttention) -> bool:
-        """Computes the table, unless it would take more than `most_bytes`; returns whether it is there."""
-        num_words, size = embeddings.word_embeddings.num_embeddings, 3 * attention.query.out_features
-        if num_words * size * embeddings.word_embeddings.weight.element_size() > self.most_bytes:
-            return False
+    def fill(self, embeddings: TextEmbeddings, attention: MultiHeadAttention) -> None:
+        """Computes the whole table now, unless it would take more than `most_bytes`."""
+        table = self.table or self._begin(embeddings, attention)
+        if table is not None:
+            table.compute(embeddings, torch.arange(len(table.rows)))
+
+    def _begin(self, embeddings: TextEmbeddings, attention: MultiHeadAttention) -> "WordTable | None":
+        """An empty table, unless it would take more than `most_bytes`."""
+        weight = embeddings.word_embeddings.weight
         parts: list[nn.Linear] = [attention.query, attention.key, attention.value]
-        self.map = torch.cat([part.weight for part in parts])
-        bias = None if attention.query.bias is None else torch.cat([part.bias for part in parts])
-        words = embeddings.embed_words(torch.arange(num_words))
-        self.table = nn.functional.linear(words, self.map, bias)
-        return True
+        if len(weight) * 3 * parts[0].out_features * weight.element_size() > self.most_bytes:
+            return None
+        weights = torch.cat([part.weight for part in parts])
+        bias = None if parts[0].bias is None else torch.cat([part.bias for part in parts])
+        self.table = WordTable(len(weight), weights, bias)
+        return self.table
 
     @staticmethod
     def _is_plain(embeddings: TextEmbeddings, attention: MultiHeadAttention) -> bool:

@@ -53,11 +53,11 @@ class LatentEncoderModel(LatentPreTrainedModel):
 
     def cache_word_projections(self) -> None:
         """Computes query, key and value of every word now; encoding in `torch.inference_mode()` on a CPU otherwise does
-        so at its first text.
+        so for the words of each text that are new.
 
         Training, loading weights, `to()` and a forward pass with gradients drop them. Call it again, or
         [`drop_word_projections`][], after changing a weight otherwise. An encoder without self-attention, or with a
-        table of more than 256 MiB, has none.
+        table of more than 1 GiB, has none.
         """
         self.drop_word_projections()
         if self.word_projections is not None:
