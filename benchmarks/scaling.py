@@ -44,6 +44,7 @@ from hf_meanmax.hardware import (
     synchronize,
 )
 from hf_meanmax.objectives import TrainingModel, build_objectives
+from hf_meanmax.objectives.builder import Weights
 from hf_meanmax.plots.training import read_metrics
 from hf_meanmax.tokenization import train_tokenizer
 from hf_meanmax.training.optimizer import clip_gradients
@@ -75,7 +76,7 @@ def measure(task: dict[str, Any]) -> dict[str, float]:
         "candidate_log_prob": torch.zeros(len(candidates), device=device),
     }  # fmt: skip
     optimizer = make_optimizer(model, task["lazy"])
-    training_model = TrainingModel(model, build_objectives(config, "sampled"))
+    training_model = TrainingModel(model, build_objectives(config, Weights(softmax="sampled")))
 
     def train() -> None:
         with torch.autocast(device.type, torch.bfloat16, enabled=use_bf16):

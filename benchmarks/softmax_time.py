@@ -37,7 +37,7 @@ def train(name: str, args: argparse.Namespace, options: list[str]) -> list[dict[
     folder = Path(args.output) / folder_name(name)
     if not (folder / "model").is_dir():
         command = [
-            sys.executable, "-m", "hf_meanmax.training.pretrain", "mean-max-aae-small", "--corpus", *args.corpus,
+            sys.executable, "-m", "hf_meanmax.commands", "pretrain", "mean-max-aae-small", "--corpus", *args.corpus,
             "--validation", args.validation, "--output_dir", str(folder), "--max_minutes", str(args.minutes),
             "--hidden_size", str(args.hidden_size), "--intermediate_size", str(2 * args.hidden_size),
             "--lr_schedule", "constant", "--epochs", "10", "--eval_steps", str(args.eval_steps), "--log_steps",
