@@ -14,16 +14,18 @@ import argparse
 import statistics
 import tempfile
 import time
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from rounds import FLOPS, Measured, Rounds, add_options, device, fast_precision, measure_in_turn, report
 
 from hf_meanmax import MeanMaxAAEConfig, MeanMaxAAEForReconstruction
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.data import open_corpus
-from hf_meanmax.hardware import is_bf16_fast, measure_matrix_rate
 from hf_meanmax.inference.onnx_encoder import OnnxEncoder
 from hf_meanmax.inference.onnx_export import export_onnx
 from hf_meanmax.tokenization import train_tokenizer
@@ -83,39 +85,49 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=2000)
     parser.add_argument("--vocab-size", type=int, default=20000)
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[16, 32, 64])
-    parser.add_argument("--rounds", type=int, default=5)
+    add_options(parser)
     args = parser.parse_args()
 
     lines = [line for line in open_corpus(args.corpus) if line]
     chosen = np.random.default_rng(0).choice(len(lines), min(args.sentences, len(lines)), replace=False)
     texts = [lines[row] for row in chosen]
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = torch.bfloat16 if is_bf16_fast(device) else torch.float32
+    dtype = getattr(torch, fast_precision())
     with tempfile.TemporaryDirectory() as folder:
-        encoders, flops = make_encoders(args, lines, Path(folder), device, dtype)
-        sizes = {name: best_batch_size(encoder, texts, args.batch_sizes) for name, encoder in encoders.items()}
-        rates: dict[str, list[float]] = {name: [] for name in encoders}
-        matrix_rates = []
-        for number in range(args.rounds):
-            matrix_rates.append(measure_matrix_rate(device, dtype))
-            for name, encoder in encoders.items():
-                rates[name].append(len(texts) / seconds_of(encoder, texts, sizes[name]))
-            print(f"round {number + 1}  " + "  ".join(f"{name} {rates[name][-1]:,.0f}" for name in rates), flush=True)
-        print(f"{torch.get_num_threads()} threads, {device.type}, {str(dtype).removeprefix('torch.')}; sentences/s")
-        for name, values in rates.items():
-            is_int8 = name.endswith("int8")
-            beside = [peer for peer in rates if peer.startswith("peer") and peer.endswith("int8") == is_int8]
-            ratio = ""
-            if beside:
-                ratios = [own / other for own, other in zip(values, rates[beside[0]], strict=True)]
-                ratio = f"  {statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f}) of {beside[0]}"
-            share = ""
-            if name in flops:
-                shares = [rate * flops[name] / top for rate, top in zip(values, matrix_rates, strict=True)]
-                share = f"  share of the matrix rate {statistics.median(shares):.2f}"
-            print(f"{name:28s} {statistics.median(values):8,.0f}  batches of {sizes[name]}{ratio}{share}")
+        encoders, flops = make_encoders(args, lines, Path(folder), device(), dtype)
+        found = measure_encoders(encoders, texts, args.batch_sizes, args.rounds, peers_of(encoders), flops)
+        report(found, args, "encoder")
         for name in SIZES:
-            print(f"{name}: {where_time_goes(encoders[name], texts, sizes[name])}")
+            print(f"{name}: {where_time_goes(encoders[name], texts, found.facts[name]['batch size'])}")
+
+
+def peers_of(encoders: Iterable[str]) -> dict[str, str]:
+    """By encoder, the first peer of its kind (int8 or not)."""
+    first: dict[bool, str] = {}
+    for name in encoders:
+        if name.startswith("peer"):
+            first.setdefault(name.endswith("int8"), name)
+    return {name: first.get(name.endswith("int8"), name) for name in encoders}
+
+
+def measure_encoders(
+    encoders: dict[str, Any],
+    texts: list[str],
+    batch_sizes: list[int],
+    rounds: int,
+    references: dict[str, str] | None = None,
+    flops: dict[str, float] | None = None,
+) -> Rounds:
+    """Sentences/s of each, with the best of the batch sizes; `flops` are those of a sentence."""
+    flops = flops or {}
+    sizes = {name: best_batch_size(encoder, texts, batch_sizes) for name, encoder in encoders.items()}
+
+    def measure(name: str) -> Measured:
+        rate = len(texts) / seconds_of(encoders[name], texts, sizes[name])
+        return {"sentences/s": rate} | ({FLOPS: rate * flops[name]} if name in flops else {})
+
+    found = measure_in_turn({name: partial(measure, name) for name in encoders}, rounds, fast_precision(), references)
+    found.facts = {name: {"batch size": size} for name, size in sizes.items()}
+    return found
 
 
 def make_encoders(

@@ -43,8 +43,7 @@ from hf_meanmax.hardware import (
     peak_memory_bytes,
     synchronize,
 )
-from hf_meanmax.objectives import TrainingModel, build_objectives
-from hf_meanmax.objectives.builder import Weights
+from hf_meanmax.objectives import TrainingModel, Weights, build_objectives
 from hf_meanmax.plots.training import read_metrics
 from hf_meanmax.tokenization import train_tokenizer
 from hf_meanmax.training.optimizer import clip_gradients

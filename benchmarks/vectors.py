@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from encoding_speed import best_batch_size, seconds_of
+from encoding_speed import measure_encoders
+from rounds import add_options, report
 
 from hf_meanmax.checkpoint.folder import check_checkpoint, is_own_checkpoint
 from hf_meanmax.data import open_corpus
@@ -54,25 +55,6 @@ def quality(encode: Any, all_eight: bool) -> dict[str, float]:
     return scores
 
 
-def speeds(encoders: dict[str, Any], texts: list[str], batch_sizes: list[int], rounds: int) -> dict[str, Any]:
-    """Sentences/s of each, and the multiple of the first: median, least and most over the rounds."""
-    sizes = {name: best_batch_size(encoder, texts, batch_sizes) for name, encoder in encoders.items()}
-    rates: dict[str, list[float]] = {name: [] for name in encoders}
-    for _ in range(rounds):
-        for name, encoder in encoders.items():
-            rates[name].append(len(texts) / seconds_of(encoder, texts, sizes[name]))
-    first = rates[next(iter(rates))]
-    results = {}
-    for name, values in rates.items():
-        multiples = [own / other for own, other in zip(values, first, strict=True)]
-        results[name] = {
-            "sentences_per_second": statistics.median(values),
-            "multiple": [statistics.median(multiples), min(multiples), max(multiples)],
-            "batch_size": sizes[name],
-        }
-    return results
-
-
 def has_decoder(name: str) -> bool:
     """Whether a folder is a checkpoint of this package that can decode."""
     folder = Path(name)
@@ -85,11 +67,11 @@ def main() -> None:
     parser.add_argument("--texts", nargs="+", required=True, help="held-out sentences, for speed and reconstruction")
     parser.add_argument("--sentences", type=int, default=2000)
     parser.add_argument("--batch_sizes", type=int, nargs="+", default=[32, 64, 128])
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--eight", action="store_true", help="the eight tasks of SentEval as well")
     parser.add_argument("--speed_only", action="store_true")
     parser.add_argument("--no_speed", action="store_true")
     parser.add_argument("--output", help="a json file")
+    add_options(parser)
     args = parser.parse_args()
 
     encoders = {name: load(name) for name in args.models}
@@ -97,10 +79,7 @@ def main() -> None:
     texts = [lines[row] for row in np.random.default_rng(0).permutation(len(lines))[: args.sentences]]
     rows: dict[str, dict[str, Any]] = {name: {} for name in args.models}
     if not args.no_speed:
-        for name, speed in speeds(encoders, texts, args.batch_sizes, args.rounds).items():
-            rows[name] |= speed
-            rate, multiple = speed["sentences_per_second"], speed["multiple"][0]
-            print(f"{name}: {rate:,.0f} sentences/s, {multiple:.1f} times", flush=True)
+        report(measure_encoders(encoders, texts, args.batch_sizes, args.rounds), args, "model")
     for name, encoder in encoders.items():
         files = [path for path in Path(name).rglob("*.safetensors") if path.is_file()]
         rows[name]["megabytes"] = sum(path.stat().st_size for path in files) / 1e6
