@@ -19,7 +19,6 @@ from typing import Any
 import torch
 
 from hf_meanmax.evaluation.markdown import markdown_table
-from hf_meanmax.evaluation.runner import package_versions
 from hf_meanmax.files import Json, replacing_file
 from hf_meanmax.hardware import is_bf16_fast, measure_matrix_rate, peak_memory_bytes
 from hf_meanmax.progress import progress_bar
@@ -120,6 +119,9 @@ def peak_memory() -> float:
 
 def machine_facts() -> Json:
     """What a speed depends on: processor, threads, load, versions, and the commit."""
+    # Slow to import, and no worker needs it.
+    from hf_meanmax.evaluation.runner import package_versions
+
     # Not in older versions of torch.
     capabilities = getattr(torch.cpu, "get_capabilities", dict)()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -151,17 +153,12 @@ def current_commit() -> str | None:
         return None
 
 
-def markdown(result: Json, title: str = "") -> str:
-    """A table of what [`Rounds.to_json`] gave, and a line of how it was measured.
-
-    Args:
-        result: the medians and ranges.
-        title: the head of the first column.
-    """
+def markdown(result: Json) -> str:
+    """A table of what [`report`] wrote, and a line of how it was measured."""
     rows = result["rows"]
     units = list(dict.fromkeys(unit for row in rows.values() for unit in row["figures"]))
     facts = list(dict.fromkeys(fact for row in rows.values() for fact in row["facts"]))
-    header, columns = [title], [list(rows)]
+    header, columns = [result["title"]], [list(rows)]
     for unit in units:
         found = [row["figures"].get(unit) for row in rows.values()]
         header.append(unit)
@@ -183,10 +180,9 @@ def conditions(result: Json) -> str:
     """A sentence of how a result was measured."""
     machine = result["machine"]
     rounds = max(len(f["rounds"]) for row in result["rows"].values() for f in row["figures"].values())
-    text = f"{rounds} rounds, medians (least-most)" if rounds > 1 else "One measurement each"
-    text += f"; {machine['threads']} thread{'s' * (machine['threads'] > 1)}, {machine['precision']}"
-    if machine["device"] != "cpu":
-        text += f", {machine['device']}"
+    text = f"{rounds} rounds, medians (least-most)" if rounds > 1 else "Without ranges"
+    place = machine["processor"] if machine["device"] == "cpu" else machine["device"]
+    text += f"; {place}, {machine['threads']} thread{'s' * (machine['threads'] > 1)}, {machine['precision']}"
     if "matrix_rate" in result:
         rate = {key: result["matrix_rate"][key] / 1e12 for key in ("median", "least", "most")}
         text += f", {shown_spread(rate)} TFLOP/s on large products"
@@ -210,18 +206,32 @@ def shown(value: Any) -> str:
     return f"{value:,.0f}" if isinstance(value, int) or value >= 1000 else f"{value:.3g}"
 
 
-def add_options(parser: argparse.ArgumentParser, rounds: int = 5) -> None:
-    """The options that all these benchmarks have."""
-    parser.add_argument("--rounds", type=int, default=rounds, help="measurements of each")
+def positive(text: str) -> int:
+    """A count of an option."""
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return int(text)
+
+
+def add_options(parser: argparse.ArgumentParser, rounds: int | None = 5) -> None:
+    """The options that all these benchmarks have; one without rounds has no `--rounds`."""
+    if rounds is not None:
+        parser.add_argument("--rounds", type=positive, default=rounds, help="measurements of each")
     parser.add_argument("--json", help="a file for the figures of all rounds, their medians, ranges and ratios")
 
 
 def report(found: Rounds, args: argparse.Namespace, title: str = "") -> None:
-    """Prints the table of a benchmark and writes its JSON where it is wanted."""
-    result = {**found.to_json(), "settings": vars(args)}
+    """Prints the table of a benchmark and writes its JSON where it is wanted.
+
+    Args:
+        found: the figures.
+        args: the options of the benchmark.
+        title: the head of the first column.
+    """
+    result = {"title": title, **found.to_json(), "settings": vars(args)}
     if not any(MEMORY in facts for facts in found.facts.values()):
         result["peak_memory_gib"] = peak_memory()
-    print(markdown(result, title))
+    print(markdown(result))
     if args.json:
         with replacing_file(args.json) as file:
             json.dump(result, file, indent=1)

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from rounds import peak_memory
-
 
 class Worker:
     """An object in a process of its own, with its own memory and the allocator that its users have.
@@ -58,19 +56,29 @@ class Worker:
 
 
 def _serve(make: Callable[..., Any], arguments: tuple[Any, ...], connection: Connection) -> None:
-    def answer(function: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            result, error = function(*arguments), None
-        except Exception as problem:
-            result, error = None, f"{type(problem).__name__}: {problem}"
-        # What was made stays here.
-        connection.send((None if function is make else result, error))
-        return result
-
-    served = answer(make, *arguments)
+    served = None
+    try:
+        served = make(*arguments)
+        connection.send((None, None))
+    except Exception as error:
+        connection.send((None, _told(error)))
     while True:
         try:
             method, arguments = connection.recv()
         except EOFError:
             return
-        answer(peak_memory if method is None else getattr(served, method), *arguments)
+        try:
+            connection.send(((getattr(served, method)(*arguments) if method else _peak_memory()), None))
+        except Exception as error:
+            connection.send((None, _told(error)))
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _peak_memory() -> float:
+    # Here, so that a process imports no more than its object needs.
+    from rounds import peak_memory
+
+    return peak_memory()
