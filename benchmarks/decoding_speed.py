@@ -67,6 +67,15 @@ class Decoding:
         return generate_ids(self.model, self.tokenizer, vectors, self.batch_size, **self.options)
 
 
+def check_same(decoded: dict[str, list[str]]) -> None:
+    """Ends with an error unless all forms decoded the same texts."""
+    first = next(iter(decoded.values()))
+    for form, texts in decoded.items():
+        differing = sum(one != other for one, other in zip(first, texts, strict=True))
+        if differing:
+            raise SystemExit(f"{form}: {differing:,} of {len(first):,} texts are not those of the first form.")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("corpus", nargs="+")
@@ -89,12 +98,7 @@ def main() -> None:
     sizes = {form: worker.call("choose_batch_size", forms[form][0]) for form, worker in workers.items()}
     runs = {form: partial(worker.call, "throughput") for form, worker in workers.items()}
     found = measure_in_turn(runs, args.rounds)
-    decoded = {form: worker.call("texts") for form, worker in workers.items()}
-    first = decoded[next(iter(forms))]
-    for form, others in decoded.items():
-        differing = sum(one != other for one, other in zip(first, others, strict=True))
-        if differing:
-            raise SystemExit(f"{form}: {differing:,} of {len(first):,} texts are not those of the first form.")
+    check_same({form: worker.call("texts") for form, worker in workers.items()})
     found.facts = {form: {"batch size": sizes[form], MEMORY: worker.peak_memory()} for form, worker in workers.items()}
     report(found, args, args.model)
 
