@@ -83,7 +83,7 @@ PARTS = {
     "softmax": Part(
         "softmax_time.py {corpus} --validation {validation} --output {folder}",
         35,
-        "--minutes 0.05 --hidden-size 64",
+        "--minutes 0.1 --hidden-size 64 --eval-steps 2 --forms full",
         is_long=True,
     ),
     **{
