@@ -76,6 +76,9 @@ def measure(task: dict[str, Any]) -> dict[str, float]:
     optimizer = make_optimizer(model, task["lazy"])
     training_model = TrainingModel(model, build_objectives(config, Weights(softmax="sampled")))
 
+    def loss(twin: MeanMaxAAEForReconstruction, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return TrainingModel(twin, training_model.objectives)(**batch, num_items_in_batch=1).loss
+
     def train() -> None:
         with torch.autocast(device.type, torch.bfloat16, enabled=use_bf16):
             training_model(**batch, num_items_in_batch=ids.numel()).loss.backward()
@@ -92,7 +95,7 @@ def measure(task: dict[str, Any]) -> dict[str, float]:
     rate = measure_matrix_rate(device, torch.bfloat16 if use_bf16 else torch.float32)
     if task["trains"]:
         found["training tokens/s"] = ids.numel() / median_seconds(train, task["rounds"], device)
-        found["training share"] = count_flops(model, batch) / ids.numel() * found["training tokens/s"] / rate
+        found["training share"] = count_flops(model, batch, loss) / ids.numel() * found["training tokens/s"] / rate
     model.eval()
     found["encoding tokens/s"] = ids.numel() / median_seconds(encode, task["rounds"], device)
     found["peak memory, GiB" if task["trains"] else "peak memory of encoding, GiB"] = peak_memory_bytes(device) / GIB

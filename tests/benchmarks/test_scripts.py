@@ -55,6 +55,16 @@ def test_training_is_compared_with_a_plain_loop(start):
     assert len(figures["share of the matrix rate"]["rounds"]) == 2
 
 
+def test_a_point_of_a_scale_has_speeds_and_memory(script, monkeypatch):
+    module = script("scaling")
+    monkeypatch.setattr(module, "measure_matrix_rate", lambda device, dtype: 1e12)
+    task = {"length": 4, "hidden_size": 16, "vocab_size": 50, "batch_tokens": 8, "negatives": 5, "rounds": 1}
+    point = {"length": 4, **module.measure(task | {"trains": True, "tied": False, "lazy": False})}
+    assert 0 < point["training share"] < 1
+    figures = module.measured({"lengths": [point]}, ["lengths"]).figures
+    assert set(figures["length 4"]) == set(point) - {"length"} > {"training tokens/s", "encoding tokens/s"}
+
+
 def test_recurrent_layers_are_compared_at_each_length(start):
     rows = start("recurrent_padding", *"--lengths 4 8 --rows 2 --input-size 8 --hidden-size 4".split())
     assert list(rows) == ["4 tokens, ours", "4 tokens, packed", "8 tokens, ours", "8 tokens, packed"]
