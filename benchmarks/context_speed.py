@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from rounds import add_options, device
 from training_speed import Ours, compare_loops, make_store
 
 from hf_meanmax import RNNCNNConfig, RNNCNNForContextPrediction
@@ -47,13 +48,12 @@ def main() -> None:
     parser.add_argument("--negatives", type=int, default=2000)
     parser.add_argument("--softmax", choices=("sampled", "full"), default="sampled")
     parser.add_argument("--systems", nargs="+", default=list(SYSTEMS), choices=list(SYSTEMS))
-    parser.add_argument("--rounds", type=int, default=5, help="measurements of each system")
     parser.add_argument("--steps", type=int, default=3, help="steps of a measurement")
     parser.add_argument("--lines", type=int, default=100_000, help="lines of the corpus that are used")
     parser.add_argument("--max-tokens", type=int, default=32, help="longer sentences are context alone")
+    add_options(parser)
     args = parser.parse_args()
 
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with tempfile.TemporaryDirectory() as folder:
         limit, args.max_tokens, args.min_tokens = args.max_tokens, None, 1
         store, tokenizer = make_store(args, Path(folder))
@@ -62,8 +62,8 @@ def main() -> None:
             settings, inputs = SYSTEMS[name]
             torch.manual_seed(0)
             config = RNNCNNConfig(**{"vocab_size": len(tokenizer), "hidden_size": args.hidden_size, **settings})
-            config._attn_implementation = attention_for("auto", device)
-            model = RNNCNNForContextPrediction(config).to(device).train()
+            config._attn_implementation = attention_for("auto", device())
+            model = RNNCNNForContextPrediction(config).to(device()).train()
             objective = "neighbours" if config.predict_previous else "next_words"
             sentences = ContextSentences(store, objective, 4, limit, config.num_context_words)
             # As many sentences a step for all, whatever their targets take.
@@ -72,8 +72,7 @@ def main() -> None:
             batches = MicroBatches(sentences, BatchPlan(sentences.costs(), budget, 1), candidates=sampler)
             feed = partial(feed_decoder, inputs=inputs)
             loops[name] = Ours(args, store, model, batches, softmax=args.softmax, feed=feed)
-        print(f"{args.softmax} softmax, about {args.sentences} sentences a step")
-        compare_loops(loops, args.rounds, args.steps, "sentences")
+        compare_loops(loops, args, f"{args.softmax} softmax, about {args.sentences} sentences a step", "sentences")
 
 
 if __name__ == "__main__":

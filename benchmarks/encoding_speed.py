@@ -1,11 +1,14 @@
 """Encoding speed through SentenceTransformer.encode, tokenisation included, and through ONNX int8, against peers.
 
     python benchmarks/encoding_speed.py books.txt --peer all-MiniLM-L6-v2
+    python benchmarks/encoding_speed.py books.txt --peer MiniLM=models/all-MiniLM-L6-v2 --latency
 
-Ours are mean-max encoders of two sizes with random weights, which are as fast as trained ones. The peers are any
-SentenceTransformers, in their own right and as ONNX int8, and a StaticEmbedding (one vector a piece, their mean). Each
-takes the best of its batch sizes. All run in turn, so a machine that slows down slows them all. Prints sentences/s, the
-ratio to the first peer in the same round, the share of the matrix rate, and where our time goes.
+Ours are mean-max encoders of two sizes with random weights, which are as fast as trained ones, and `mini-en` of the
+package. The peers are any SentenceTransformers, in their own right and as ONNX int8, and a StaticEmbedding (one vector
+a piece, their mean). Each takes the best of its batch sizes, in a process of its own. All run in turn, so a machine
+that slows down slows them all. Prints sentences/s, the ratio to the first peer of the same kind in the same round, the
+share of the matrix rate, peak memory, and where the time goes. `--latency` encodes one text at a time instead, and
+prints percentiles of the milliseconds, of tokenisation and of the model apart.
 """
 
 from __future__ import annotations
@@ -14,55 +17,70 @@ import argparse
 import statistics
 import tempfile
 import time
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from rounds import FLOPS, MEMORY, Measured, Rounds, add_options, device, fast_precision, measure_in_turn, report
+from tokenizers import Tokenizer
+from worker import Worker
 
-from hf_meanmax import MeanMaxAAEConfig, MeanMaxAAEForReconstruction
+from hf_meanmax import MeanMaxAAEConfig, MeanMaxAAEForReconstruction, pretrained
 from hf_meanmax.checkpoint.folder import save_checkpoint
+from hf_meanmax.commands.options import named_folders
 from hf_meanmax.data import open_corpus
-from hf_meanmax.hardware import is_bf16_fast, measure_matrix_rate
+from hf_meanmax.inference.encode import load_encoder
 from hf_meanmax.inference.onnx_encoder import OnnxEncoder
 from hf_meanmax.inference.onnx_export import export_onnx
 from hf_meanmax.tokenization import train_tokenizer
 
 SIZES = {"mean-max 512": (512, 1024), "mean-max 1024": (1024, 2048)}
+PACKAGED, PEER, INT8 = "mini-en", "peer ", ", ONNX int8"
+
+
+def export_peer(name: str, path: Path) -> None:
+    """Mean of the last hidden states of any BERT-like model, as ONNX int8."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(name, device="cpu")
+    inner = model[0].auto_model.float().eval()
+
+    class Mean(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+            states = self.inner(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+            mask = attention_mask.unsqueeze(-1).to(states.dtype)
+            return (states * mask).sum(1) / mask.sum(1)
+
+    batch = model.tokenizer(["a text", "another text of some words"], padding=True, return_tensors="pt")
+    dims = {0: torch.export.Dim("texts"), 1: torch.export.Dim("tokens")}
+    whole = str(path.with_suffix(".whole"))
+    torch.onnx.export(
+        Mean(), (batch["input_ids"], batch["attention_mask"]), dynamo=True, dynamic_shapes=(dims, dims),
+        opset_version=20, input_names=["input_ids", "attention_mask"], verbose=False,
+    ).save(whole)  # fmt: skip
+    quantize_dynamic(whole, str(path), weight_type=QuantType.QInt8, per_channel=True)
 
 
 class OnnxPeer:
-    """Mean of the last hidden states of any BERT-like model, as ONNX int8."""
+    """What [`export_peer`] wrote, with the tokenizer of the model."""
 
-    def __init__(self, model: Any, folder: Path) -> None:
+    def __init__(self, name: str, path: str) -> None:
         import onnxruntime
-        from onnxruntime.quantization import QuantType, quantize_dynamic
+        from transformers import AutoTokenizer
 
-        inner, self.tokenizer = model[0].auto_model.float().eval(), model.tokenizer
-
-        class Mean(torch.nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.inner = inner
-
-            def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-                states = self.inner(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
-                mask = attention_mask.unsqueeze(-1).to(states.dtype)
-                return (states * mask).sum(1) / mask.sum(1)
-
-        batch = self.tokenizer(["a text", "another text of some words"], padding=True, return_tensors="pt")
-        dims = {0: torch.export.Dim("texts"), 1: torch.export.Dim("tokens")}
-        torch.onnx.export(
-            Mean(), (batch["input_ids"], batch["attention_mask"]), dynamo=True, dynamic_shapes=(dims, dims),
-            opset_version=20, input_names=["input_ids", "attention_mask"], verbose=False,
-        ).save(str(folder / "peer.onnx"))  # fmt: skip
-        quantize_dynamic(
-            str(folder / "peer.onnx"), str(folder / "peer8.onnx"), weight_type=QuantType.QInt8, per_channel=True
-        )
+        self.tokenizer = AutoTokenizer.from_pretrained(name)
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         options.intra_op_num_threads = torch.get_num_threads()
-        self.session = onnxruntime.InferenceSession(str(folder / "peer8.onnx"), options)
+        self.session = onnxruntime.InferenceSession(path, options)
 
     def encode(self, texts: list[str], batch_size: int) -> np.ndarray:
         order = np.argsort([-len(text) for text in texts], kind="stable")
@@ -76,106 +94,189 @@ class OnnxPeer:
         return np.stack(vectors)
 
 
+class TimedSession:
+    """A session of onnxruntime and the seconds that it has run."""
+
+    def __init__(self, session: Any) -> None:
+        self.session, self.seconds = session, 0.0
+
+    def run(self, outputs: Any, inputs: Any) -> Any:
+        start = time.perf_counter()
+        found = self.session.run(outputs, inputs)
+        self.seconds += time.perf_counter() - start
+        return found
+
+
+def load_fast(name: str) -> Any:
+    """A SentenceTransformer in the fast precision of the machine."""
+    return load_encoder(name, device=device()).to(getattr(torch, fast_precision()))
+
+
+def load_int8(folder: str) -> OnnxEncoder:
+    return OnnxEncoder(folder, int8=True, threads=torch.get_num_threads())
+
+
+def make_static(tokenizer: str) -> Any:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+    module = StaticEmbedding(Tokenizer.from_file(tokenizer), embedding_dim=256)
+    return SentenceTransformer(modules=[module], device=str(device()))
+
+
+class Encoding:
+    """An encoder and what is measured of it.
+
+    Args:
+        texts: to encode.
+        make: what makes the encoder.
+        arguments: of it.
+    """
+
+    def __init__(self, texts: list[str], make: Callable[..., Any], *arguments: str) -> None:
+        self.texts, self.batch_size = texts, 1
+        self.encoder = make(*arguments)
+        if hasattr(self.encoder, "session"):
+            self.encoder.session = TimedSession(self.encoder.session)
+
+    def choose_batch_size(self, sizes: list[int]) -> int:
+        """The fastest on some texts; each is tried twice, and the second time counts."""
+        few = self.texts[:500]
+        times = {size: min(seconds_of(self.encoder, few, size) for _ in range(2)) for size in sizes}
+        self.batch_size = min(times, key=lambda size: times[size])
+        return self.batch_size
+
+    def throughput(self) -> Measured:
+        return {"sentences/s": len(self.texts) / seconds_of(self.encoder, self.texts, self.batch_size)}
+
+    def latency(self) -> Measured:
+        """Of texts that are encoded one at a time."""
+        whole = [seconds_of(self.encoder, [text], 1) for text in self.texts]
+        parts = np.array([self._parts([text]) for text in self.texts])
+        found = {"texts/s": len(whole) / sum(whole)}
+        for percentile in (50, 99):
+            found[f"p{percentile}, ms"] = 1e3 * float(np.percentile(whole, percentile))
+        for place, part in enumerate(("tokenisation", "model")):
+            for percentile in (50, 99):
+                found[f"{part} p{percentile}, ms"] = 1e3 * float(np.percentile(parts[:, place], percentile))
+        return found
+
+    def where_time_goes(self) -> dict[str, str]:
+        """Shares of tokenisation and of the model; the rest is sorting, collation and copies."""
+        whole = statistics.median(seconds_of(self.encoder, self.texts, self.batch_size) for _ in range(3))
+        order = sorted(self.texts, key=len, reverse=True)
+        batches = [order[start : start + self.batch_size] for start in range(0, len(order), self.batch_size)]
+        tokenising, running = np.sum([self._parts(batch) for batch in batches], axis=0)
+        return {"tokenisation": f"{tokenising / whole:.0%}", "model": f"{running / whole:.0%}"}
+
+    @torch.inference_mode()
+    def _parts(self, texts: list[str]) -> tuple[float, float]:
+        """Seconds of tokenisation and of the model, for one batch."""
+        start = time.perf_counter()
+        if hasattr(self.encoder, "session"):
+            before = self.encoder.session.seconds
+            self.encoder.encode(texts, len(texts))
+            running = self.encoder.session.seconds - before
+            return time.perf_counter() - start - running, running
+        inputs = self.encoder.preprocess(texts)
+        made = time.perf_counter()
+        inputs = {k: v.to(device()) if isinstance(v, torch.Tensor) else v for k, v in inputs.items()}
+        self.encoder(inputs)["sentence_embedding"].cpu()
+        return made - start, time.perf_counter() - made
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("corpus", nargs="+")
-    parser.add_argument("--peer", nargs="*", default=[], help="SentenceTransformers (folders or names)")
+    parser.add_argument("--peer", nargs="*", default=[], help="SentenceTransformers: folders, NAME=FOLDER, or names")
+    parser.add_argument("--latency", action="store_true", help="one text at a time")
     parser.add_argument("--sentences", type=int, default=2000)
     parser.add_argument("--vocab-size", type=int, default=20000)
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[16, 32, 64])
-    parser.add_argument("--rounds", type=int, default=5)
+    add_options(parser)
     args = parser.parse_args()
 
     lines = [line for line in open_corpus(args.corpus) if line]
     chosen = np.random.default_rng(0).choice(len(lines), min(args.sentences, len(lines)), replace=False)
     texts = [lines[row] for row in chosen]
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = torch.bfloat16 if is_bf16_fast(device) else torch.float32
     with tempfile.TemporaryDirectory() as folder:
-        encoders, flops = make_encoders(args, lines, Path(folder), device, dtype)
-        sizes = {name: best_batch_size(encoder, texts, args.batch_sizes) for name, encoder in encoders.items()}
-        rates: dict[str, list[float]] = {name: [] for name in encoders}
-        matrix_rates = []
-        for number in range(args.rounds):
-            matrix_rates.append(measure_matrix_rate(device, dtype))
-            for name, encoder in encoders.items():
-                rates[name].append(len(texts) / seconds_of(encoder, texts, sizes[name]))
-            print(f"round {number + 1}  " + "  ".join(f"{name} {rates[name][-1]:,.0f}" for name in rates), flush=True)
-        print(f"{torch.get_num_threads()} threads, {device.type}, {str(dtype).removeprefix('torch.')}; sentences/s")
-        for name, values in rates.items():
-            is_int8 = name.endswith("int8")
-            beside = [peer for peer in rates if peer.startswith("peer") and peer.endswith("int8") == is_int8]
-            ratio = ""
-            if beside:
-                ratios = [own / other for own, other in zip(values, rates[beside[0]], strict=True)]
-                ratio = f"  {statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f}) of {beside[0]}"
-            share = ""
-            if name in flops:
-                shares = [rate * flops[name] / top for rate, top in zip(values, matrix_rates, strict=True)]
-                share = f"  share of the matrix rate {statistics.median(shares):.2f}"
-            print(f"{name:28s} {statistics.median(values):8,.0f}  batches of {sizes[name]}{ratio}{share}")
-        for name in SIZES:
-            print(f"{name}: {where_time_goes(encoders[name], texts, sizes[name])}")
+        places, flops = make_encoders(args, lines, Path(folder))
+        workers = {name: Worker(Encoding, texts, *place) for name, place in places.items()}
+        references = peers_of(workers)
+        if args.latency:
+            runs = {name: partial(worker.call, "latency") for name, worker in workers.items()}
+            for worker in workers.values():
+                worker.call("latency")
+            found = measure_in_turn(runs, args.rounds, fast_precision(), references)
+            facts: dict[str, dict[str, Any]] = {name: {} for name in workers}
+        else:
+            found, facts = measure_throughput(
+                workers, args.batch_sizes, args.rounds, fast_precision(), references, flops
+            )
+            for name in SIZES:
+                facts[name] |= workers[name].call("where_time_goes")
+        found.facts = {name: {**facts[name], MEMORY: worker.peak_memory()} for name, worker in workers.items()}
+        report(found, args, "encoder")
 
 
-def make_encoders(
-    args: Any, lines: list[str], folder: Path, device: torch.device, dtype: torch.dtype
-) -> tuple[dict[str, Any], dict[str, float]]:
-    """Encoders by name, and for ours the FLOPs of the products a sentence."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+def peers_of(encoders: Iterable[str]) -> dict[str, str]:
+    """By encoder, the first peer of its kind (int8 or not)."""
+    first: dict[bool, str] = {}
+    for name in encoders:
+        if name.startswith(PEER):
+            first.setdefault(name.endswith(INT8), name)
+    return {name: first.get(name.endswith(INT8), name) for name in encoders}
 
+
+def measure_throughput(
+    workers: dict[str, Worker],
+    batch_sizes: list[int],
+    rounds: int,
+    precision: str,
+    references: dict[str, str] | None = None,
+    flops: dict[str, float] | None = None,
+) -> tuple[Rounds, dict[str, dict[str, Any]]]:
+    """Sentences/s of each [`Encoding`], with the best of the batch sizes, which are among the facts; `flops` are those
+    of a sentence."""
+    flops = flops or {}
+    facts = {name: {"batch size": worker.call("choose_batch_size", batch_sizes)} for name, worker in workers.items()}
+
+    def measure(name: str) -> Measured:
+        found = workers[name].call("throughput")
+        return found | ({FLOPS: found["sentences/s"] * flops[name]} if name in flops else {})
+
+    runs = {name: partial(measure, name) for name in workers}
+    return measure_in_turn(runs, rounds, precision, references), facts
+
+
+def make_encoders(args: Any, lines: list[str], folder: Path) -> tuple[dict[str, tuple[Any, ...]], dict[str, float]]:
+    """By name, what makes an [`Encoding`]'s encoder, and for ours the FLOPs of the products a sentence."""
     tokenizer = train_tokenizer(lines[:200_000], "word", args.vocab_size, show_progress=False)
     tokens = float(np.mean([len(ids) for ids in tokenizer(lines[:5000])["input_ids"]]))
-    encoders: dict[str, Any] = {}
+    places: dict[str, tuple[Any, ...]] = {}
     flops = {}
     for name, (size, inner) in SIZES.items():
         config = MeanMaxAAEConfig(vocab_size=len(tokenizer), hidden_size=size, intermediate_size=inner)
         path = save_checkpoint(MeanMaxAAEForReconstruction(config), tokenizer, folder / name)
-        encoders[name] = SentenceTransformer(str(path), device=str(device), model_kwargs={"dtype": dtype})
+        places[name] = (load_fast, str(path))
         flops[name] = 2 * tokens * (3 * config.embedding_size * size + 2 * size * inner)
-        export_onnx(path)
-        encoders[f"{name}, ONNX int8"] = OnnxEncoder(path / "onnx", int8=True, threads=torch.get_num_threads())
-    for number, peer in enumerate(args.peer, 1):
-        model = SentenceTransformer(peer, device=str(device), model_kwargs={"dtype": dtype})
-        encoders[f"peer {Path(peer).name}"] = model
-        (folder / str(number)).mkdir()
-        single = SentenceTransformer(peer, device="cpu")
-        encoders[f"peer {Path(peer).name}, ONNX int8"] = OnnxPeer(single, folder / str(number))
-    static = StaticEmbedding(tokenizer.backend_tokenizer, embedding_dim=256)
-    encoders["static embedding 256"] = SentenceTransformer(modules=[static], device=str(device))
-    return encoders, flops
+    places[PACKAGED] = (load_fast, pretrained(PACKAGED))
+    for name, (_, path) in list(places.items()):
+        export_onnx(path, folder / f"{name}{INT8}")
+        places[f"{name}{INT8}"] = (load_int8, str(folder / f"{name}{INT8}"))
+    for name, peer in named_folders(args.peer).items():
+        places[f"{PEER}{name}"] = (load_fast, peer)
+        export_peer(peer, folder / f"{name}.onnx")
+        places[f"{PEER}{name}{INT8}"] = (OnnxPeer, peer, str(folder / f"{name}.onnx"))
+    tokenizer.backend_tokenizer.save(str(folder / "static.json"))
+    places["static embedding 256"] = (make_static, str(folder / "static.json"))
+    return places, flops
 
 
 def seconds_of(encoder: Any, texts: list[str], batch_size: int) -> float:
     start = time.perf_counter()
     encoder.encode(texts, batch_size=batch_size)
     return time.perf_counter() - start
-
-
-def best_batch_size(encoder: Any, texts: list[str], sizes: list[int]) -> int:
-    """Each is tried twice, and the second time counts."""
-    few = texts[:500]
-    times = {size: min(seconds_of(encoder, few, size) for _ in range(2)) for size in sizes}
-    return min(times, key=lambda size: times[size])
-
-
-@torch.inference_mode()
-def where_time_goes(model: Any, texts: list[str], batch_size: int) -> str:
-    """Shares of tokenisation, the model, and the rest (sorting, collation, copies)."""
-    whole = statistics.median(seconds_of(model, texts, batch_size) for _ in range(3))
-    order = sorted(texts, key=len, reverse=True)
-    batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-    start = time.perf_counter()
-    features = [model.preprocess(batch) for batch in batches]
-    tokenising = time.perf_counter() - start
-    features = [{k: v.to(model.device) if isinstance(v, torch.Tensor) else v for k, v in f.items()} for f in features]
-    start = time.perf_counter()
-    for feature in features:
-        model(feature)["sentence_embedding"].cpu()
-    running = time.perf_counter() - start
-    rest = max(0.0, whole - tokenising - running)
-    return f"tokenisation {tokenising / whole:.0%}, model {running / whole:.0%}, the rest {rest / whole:.0%}"
 
 
 if __name__ == "__main__":

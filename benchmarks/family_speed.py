@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 import torch
+from rounds import add_options, device
 from training_speed import Ours, compare_loops, make_store
 
 from hf_meanmax import GatedMeanMaxAAEConfig, GatedMeanMaxAAEForReconstruction
@@ -37,14 +38,13 @@ def main() -> None:
     parser.add_argument("--batch-tokens", type=int, default=1024)
     parser.add_argument("--accumulation", type=int, default=2)
     parser.add_argument("--negatives", type=int, default=2000)
-    parser.add_argument("--rounds", type=int, default=5, help="measurements of each system")
     parser.add_argument("--steps", type=int, default=8, help="steps of a measurement")
     parser.add_argument("--lines", type=int, default=50_000, help="lines of the corpus that are used")
     parser.add_argument("--min-tokens", type=int, default=10, help="shorter lines are left out")
     parser.add_argument("--max-tokens", type=int, default=60, help="longer lines are left out")
+    add_options(parser)
     args = parser.parse_args()
 
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with tempfile.TemporaryDirectory() as folder:
         store, tokenizer = make_store(args, Path(folder))
         loops = {}
@@ -54,9 +54,9 @@ def main() -> None:
                 vocab_size=len(tokenizer), embedding_size=args.embedding_size, hidden_size=args.hidden_size,
                 intermediate_size=2 * args.hidden_size, embedding_dropout=0.0, attention_dropout=0.0, **settings,
             )  # fmt: skip
-            config._attn_implementation = attention_for("auto", device)
-            loops[name] = Ours(args, store, GatedMeanMaxAAEForReconstruction(config).to(device).train())
-        compare_loops(loops, args.rounds, args.steps)
+            config._attn_implementation = attention_for("auto", device())
+            loops[name] = Ours(args, store, GatedMeanMaxAAEForReconstruction(config).to(device()).train())
+        compare_loops(loops, args, f"d = {args.hidden_size:,}")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,11 @@ import numpy as np
 import psutil
 import torch
 from kill_resume import Processes
+from rounds import GIB, Rounds, add_options, fast_precision, report
 from training_speed import make_optimizer
 
 from hf_meanmax import MeanMaxAAEConfig, MeanMaxAAEForReconstruction
 from hf_meanmax.data import BatchPlan, SentenceFilter, build_token_store, open_corpus
-from hf_meanmax.evaluation.markdown import markdown_table
 from hf_meanmax.files import replacing_file
 from hf_meanmax.hardware import (
     attention_for,
@@ -43,16 +43,15 @@ from hf_meanmax.hardware import (
     peak_memory_bytes,
     synchronize,
 )
-from hf_meanmax.objectives import TrainingModel, build_objectives
-from hf_meanmax.plots.training import read_metrics
+from hf_meanmax.objectives import TrainingModel, Weights, build_objectives
 from hf_meanmax.tokenization import train_tokenizer
+from hf_meanmax.training.checkpoints import read_metrics
 from hf_meanmax.training.optimizer import clip_gradients
 
 LENGTHS = (8, 16, 32, 64, 128, 256)
 WIDTHS = (256, 512, 1024, 2048)
 VOCABULARIES = (20_000, 80_000, 200_000, 500_000, 2_000_000)
 TARGET_SENTENCES = 100_000_000
-GIB = 2**30
 
 
 def measure(task: dict[str, Any]) -> dict[str, float]:
@@ -75,7 +74,10 @@ def measure(task: dict[str, Any]) -> dict[str, float]:
         "candidate_log_prob": torch.zeros(len(candidates), device=device),
     }  # fmt: skip
     optimizer = make_optimizer(model, task["lazy"])
-    training_model = TrainingModel(model, build_objectives(config, "sampled"))
+    training_model = TrainingModel(model, build_objectives(config, Weights(softmax="sampled")))
+
+    def loss(twin: MeanMaxAAEForReconstruction, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return TrainingModel(twin, training_model.objectives)(**batch, num_items_in_batch=1).loss
 
     def train() -> None:
         with torch.autocast(device.type, torch.bfloat16, enabled=use_bf16):
@@ -93,7 +95,7 @@ def measure(task: dict[str, Any]) -> dict[str, float]:
     rate = measure_matrix_rate(device, torch.bfloat16 if use_bf16 else torch.float32)
     if task["trains"]:
         found["training tokens/s"] = ids.numel() / median_seconds(train, task["rounds"], device)
-        found["training share"] = count_flops(model, batch) / ids.numel() * found["training tokens/s"] / rate
+        found["training share"] = count_flops(model, batch, loss) / ids.numel() * found["training tokens/s"] / rate
     model.eval()
     found["encoding tokens/s"] = ids.numel() / median_seconds(encode, task["rounds"], device)
     found["peak memory, GiB" if task["trains"] else "peak memory of encoding, GiB"] = peak_memory_bytes(device) / GIB
@@ -249,17 +251,17 @@ PARTS: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("corpus", nargs="+")
-    parser.add_argument("--output", required=True, help="folder of scaling.md and scaling.json")
+    parser.add_argument("--output", required=True, help="folder of scaling.json")
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--hidden-size", type=int, default=512)
     parser.add_argument("--batch-tokens", type=int, default=2048)
     parser.add_argument("--negatives", type=int, default=4000)
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--lines", type=int, default=400_000, help="of the largest corpus that is measured")
     parser.add_argument("--steps", type=int, default=60, help="of a training run on one process and on two")
     parser.add_argument("--gpu-rate", type=float, default=700.0, help="assumed TFLOP/s of large bf16 products")
     parser.add_argument("--gpu-share", type=float, default=0.45, help="assumed share of it that training reaches")
     parser.add_argument("--gpu-bandwidth", type=float, default=200.0, help="assumed GB/s of each GPU in an all-reduce")
+    add_options(parser)
     args = parser.parse_args()
     output = Path(args.output)
     output.mkdir(parents=True, exist_ok=True)
@@ -269,22 +271,21 @@ def main() -> None:
         found[part] = PARTS[part](args)
         with replacing_file(path) as file:
             json.dump({**found, "settings": vars(args)}, file, indent=1)
-    tables = []
-    for part in filter(found.__contains__, PARTS):
-        header = list(dict.fromkeys(name for row in found[part] for name in row))
-        lines = [[shown(row.get(name, "")) for name in header] for row in found[part]]
-        tables.append(f"## {part}\n\n{markdown_table(header, lines, 'r' * len(header))}\n")
-    with replacing_file(output / "scaling.md") as file:
-        file.write("\n".join(tables))
-    print("\n".join(tables))
+    report(measured(found, args.parts), args, "size")
 
 
-def shown(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else ""
-    if isinstance(value, str):
-        return value
-    return f"{value:,.0f}" if isinstance(value, int) or value >= 1000 else f"{value:.3g}"
+def measured(found: dict[str, list[dict[str, Any]]], parts: Sequence[str]) -> Rounds:
+    """The points of some parts, by what grows."""
+    figures: dict[str, dict[str, list[float]]] = {}
+    for part in parts:
+        for point in found[part]:
+            grows, *_ = point
+            settings = [f"{grows.replace('_', ' ')} {point[grows]:,}"]
+            settings += [name for name, value in point.items() if value is True]
+            settings += [f"{point[name]} {name}" for name in ("threads of each",) if name in point]
+            numbers = {k: v for k, v in point.items() if k not in (grows, "threads of each") and type(v) is not bool}
+            figures[", ".join(settings)] = {name: [value] for name, value in numbers.items()}
+    return Rounds(figures, precision=fast_precision())
 
 
 if __name__ == "__main__":

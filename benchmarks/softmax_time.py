@@ -5,7 +5,7 @@
 A sampled softmax is another objective, so tokens/s alone says little. Each form trains the same model from the same
 weights for the same time, evaluation included, at a constant learning rate; the loss is that of the full softmax on the
 same held-out sentences in every case. Prints tokens/s, the loss at the end, and the minutes of training (evaluation
-left out) to each loss, beside their ratio to the full softmax. A run that is in the output folder is not repeated.
+left out) to each loss. A run that is in the output folder is not repeated.
 Other settings of scripts/pretrain.py can follow.
 """
 
@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rounds import GIB, MEMORY, Rounds, add_options, fast_precision, report
 
-from hf_meanmax.evaluation.markdown import markdown_table
 from hf_meanmax.files import replacing_file
-from hf_meanmax.plots.training import read_metrics
 from hf_meanmax.reproduce.plan import folder_name
+from hf_meanmax.training.checkpoints import read_metrics
 
 FORMS: dict[str, list[str]] = {
     "full": ["--softmax", "full"],
@@ -37,7 +37,7 @@ def train(name: str, args: argparse.Namespace, options: list[str]) -> list[dict[
     folder = Path(args.output) / folder_name(name)
     if not (folder / "model").is_dir():
         command = [
-            sys.executable, "-m", "hf_meanmax.training.pretrain", "mean-max-aae-small", "--corpus", *args.corpus,
+            sys.executable, "-m", "hf_meanmax.commands", "pretrain", "mean-max-aae-small", "--corpus", *args.corpus,
             "--validation", args.validation, "--output_dir", str(folder), "--max_minutes", str(args.minutes),
             "--hidden_size", str(args.hidden_size), "--intermediate_size", str(2 * args.hidden_size),
             "--lr_schedule", "constant", "--epochs", "10", "--eval_steps", str(args.eval_steps), "--log_steps",
@@ -77,35 +77,29 @@ def main() -> None:
     parser.add_argument("--eval-steps", type=int, default=100)
     parser.add_argument("--levels", type=float, nargs="+", default=[4.0, 3.0, 2.0, 1.5, 1.0])
     parser.add_argument("--forms", nargs="+", choices=list(FORMS), default=list(FORMS))
+    add_options(parser, rounds=None)
     args, options = parser.parse_known_args()
     found = {name: train(name, args, options) for name in args.forms}
     curves = {name: curve(records) for name, records in found.items()}
-    lines, numbers = [], {}
+    measured, numbers = Rounds({}, precision=fast_precision()), {}
     for name, (times, losses) in curves.items():
         summary = found[name][-1]
         reached = {level: time_to(level, times, losses) for level in args.levels}
-        first = {level: time_to(level, *next(iter(curves.values()))) for level in args.levels}
-        cells = [
-            "" if np.isnan(t) else f"{t:.2f}" + ("" if np.isnan(first[level]) else f" ({first[level] / t:.1f}x)")
-            for level, t in reached.items()
-        ]
-        lines.append(
-            [name, f"{summary['tokens_per_second']:,.0f}", f"{summary['peak_memory_bytes'] / 2**30:.2f}",
-             f"{summary['validation_loss']:.3f}", f"{summary.get('validation_bleu', float('nan')):.1f}", *cells]
-        )  # fmt: skip
+        reached = {level: minutes for level, minutes in reached.items() if not np.isnan(minutes)}
+        figures = {"tokens/s": "tokens_per_second", f"loss after {args.minutes:g} minutes": "validation_loss",
+                   "BLEU": "validation_bleu"}  # fmt: skip
+        measured.figures[name] = {
+            **{unit: [summary[key]] for unit, key in figures.items() if key in summary},
+            **{f"minutes to a loss of {level:g}": [minutes] for level, minutes in reached.items()},
+        }
+        measured.facts[name] = {MEMORY: summary["peak_memory_bytes"] / GIB}
         numbers[name] = {
             **summary, "minutes": times.tolist(), "losses": losses.tolist(),
-            "minutes to a loss": {str(level): t for level, t in reached.items() if not np.isnan(t)},
+            "minutes to a loss": {str(level): minutes for level, minutes in reached.items()},
         }  # fmt: skip
-    header = ["softmax", "tokens/s", "memory, GiB", f"loss after {args.minutes:g} minutes", "BLEU"]
-    table = markdown_table(
-        [*header, *(f"minutes to {level:g}" for level in args.levels)], lines, "l" + "r" * (4 + len(args.levels))
-    )
-    with replacing_file(Path(args.output) / "softmax.md") as file:
-        file.write(table + "\n")
     with replacing_file(Path(args.output) / "softmax.json") as file:
         json.dump(numbers, file, indent=1)
-    print(table)
+    report(measured, args, f"softmax, d = {args.hidden_size:,}")
 
 
 if __name__ == "__main__":

@@ -14,10 +14,20 @@ import argparse
 import statistics
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+from rounds import (
+    FLOPS,
+    Measured,
+    add_options,
+    device,
+    fast_precision,
+    measure_in_turn,
+    report,
+)
 
 from hf_meanmax import MeanMaxAAEConfig, MeanMaxAAEForReconstruction
 from hf_meanmax.data import BatchPlan, CandidateSampler, MicroBatches, SentenceFilter, build_token_store, open_corpus
@@ -26,58 +36,42 @@ from hf_meanmax.hardware import (
     count_flops,
     is_bf16_fast,
     keep_freed_memory,
-    measure_matrix_rate,
-    peak_memory_bytes,
+    synchronize,
 )
-from hf_meanmax.objectives import TrainingModel, build_objectives
+from hf_meanmax.objectives import TrainingModel, Weights, build_objectives
 from hf_meanmax.tokenization import train_tokenizer
 from hf_meanmax.training.optimizer import RowAdam, clip_gradients
+
+PLAIN = "plain loop"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_sizes(parser)
     add_options(parser)
-    parser.add_argument("--rounds", type=int, default=5, help="measurements of each loop")
     parser.add_argument(
         "--steps", type=int, default=12, help="steps of our loop in a measurement; the plain one takes 2"
     )
     args = parser.parse_args()
 
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with tempfile.TemporaryDirectory() as folder:
         store, tokenizer = make_store(args, Path(folder))
-        ours = Ours(args, store, make_model(args, len(tokenizer), device, attention_for("auto", device)))
-        plain = Plain(args, store, len(tokenizer), device)
+        ours = Ours(args, store, make_model(args, len(tokenizer), device(), attention_for("auto", device())))
+        plain = Plain(args, store, len(tokenizer), device())
         for loop in (ours, plain):
             loop.run(2)
-        rates: dict[str, list[float]] = {"ours": [], "plain": []}
-        shares, product_shares = [], []
-        dtype = torch.bfloat16 if ours.use_bf16 else torch.float32
-        for _ in range(args.rounds):
-            square = measure_matrix_rate(device, dtype)
-            products = measure_model_products(args, ours.num_candidates, device, dtype)
-            tokens, seconds, flops = ours.run(args.steps)
-            rates["ours"].append(tokens / seconds)
-            shares.append(flops / seconds / square)
-            product_shares.append(flops / seconds / products)
-            tokens, seconds, _ = plain.run(2)
-            rates["plain"].append(tokens / seconds)
-            print(
-                f"ours {rates['ours'][-1]:8,.0f} tokens/s  plain {rates['plain'][-1]:8,.0f}  "
-                f"ratio {rates['ours'][-1] / rates['plain'][-1]:5.2f}  matrix rate {square / 1e12:.2f} TFLOP/s "
-                f"(model's products {products / 1e12:.2f}), share {shares[-1]:.2f} ({product_shares[-1]:.2f})"
-            )
-        ratios = [a / b for a, b in zip(rates["ours"], rates["plain"], strict=True)]
-        print(
-            f"median: ours {statistics.median(rates['ours']):,.0f} tokens/s, "
-            f"plain {statistics.median(rates['plain']):,.0f}, "
-            f"ratio {statistics.median(ratios):.2f}; share of the matrix rate {statistics.median(shares):.2f}, of the "
-            f"rate on the model's own products {statistics.median(product_shares):.2f}; "
-            f"peak memory of both together {peak_memory_bytes(device) / 2**30:.2f} GiB"
-        )
+
+        def measure_ours() -> Measured:
+            products = measure_model_products(args, ours.num_candidates)
+            found = ours.run(args.steps)
+            return {**found, "share of the rate of its own products": found[FLOPS] / products}
+
+        loops = {"ours": measure_ours, PLAIN: lambda: plain.run(2)}
+        found = measure_in_turn(loops, args.rounds, fast_precision(), dict.fromkeys(loops, PLAIN))
+        report(found, args, f"d = {args.hidden_size:,}")
 
 
-def add_options(parser):
+def add_sizes(parser):
     """The corpus, and the sizes of model and step."""
     parser.add_argument("corpus", nargs="+")
     parser.add_argument("--vocab-size", type=int, default=20000)
@@ -137,10 +131,9 @@ class Ours:
             plan = BatchPlan(store.lengths, args.batch_tokens, args.accumulation)
             batches = MicroBatches(store, plan, candidates=CandidateSampler(store.token_counts, args.negatives))
         self.batches = batches.iterate(0)
-        self.training_model = TrainingModel(model, build_objectives(model.config, softmax))
+        self.training_model = TrainingModel(model, build_objectives(model.config, Weights(softmax=softmax)))
         self.feed = feed
         self.num_candidates = 0
-        self.sentences = 0
         self.flops_per_token = 0.0
 
     def count_flops(self, batch):
@@ -149,8 +142,9 @@ class Ours:
 
         return count_flops(self.model, batch, loss)
 
-    def run(self, steps):
-        tokens, seconds = 0, 0.0
+    def run(self, steps, unit="tokens"):
+        """So many steps; the speed is in target tokens or in sentences."""
+        found, seconds = {"tokens": 0, "sentences": 0}, 0.0
         for _ in range(steps):
             _, micro_batches, num_targets = next(self.batches)
             if not self.flops_per_token:
@@ -164,42 +158,22 @@ class Ours:
                     if self.feed is not None:
                         batch = self.feed(self.model, batch)
                     self.training_model(**batch, num_items_in_batch=num_targets).loss.backward()
-                    self.sentences += len(batch["input_ids"])
+                    found["sentences"] += len(batch["input_ids"])
             clip_gradients(self.model.parameters(), 1.0)
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
-            if self.device.type == "cuda":
-                torch.cuda.synchronize()
+            synchronize(self.device)
             seconds += time.perf_counter() - start
-            tokens += num_targets
-        return tokens, seconds, self.flops_per_token * tokens
+            found["tokens"] += num_targets
+        return {f"{unit}/s": found[unit] / seconds, FLOPS: self.flops_per_token * found["tokens"] / seconds}
 
 
-def compare_loops(loops, rounds, steps, unit="tokens"):
-    """Runs the loops in turn and prints each one's speed, its ratio to the first in the same round, and its share of
-    the matrix rate; `unit` is "tokens" (targets) or "sentences"."""
-    device = next(iter(loops.values())).device
-    rates = {name: [] for name in loops}
-    shares = {name: [] for name in loops}
+def compare_loops(loops, args, title, unit="tokens"):
+    """Measures the loops in turn; `unit` is "tokens" (targets) or "sentences"."""
     for loop in loops.values():
         loop.run(2)
-    for number in range(rounds):
-        for name, loop in loops.items():
-            square = measure_matrix_rate(device, torch.bfloat16 if loop.use_bf16 else torch.float32)
-            before = loop.sentences
-            tokens, seconds, flops = loop.run(steps)
-            rates[name].append((tokens if unit == "tokens" else loop.sentences - before) / seconds)
-            shares[name].append(flops / seconds / square)
-            print(f"round {number + 1}  {name:36s} {rates[name][-1]:8,.1f} {unit}/s", flush=True)
-    first = next(iter(rates.values()))
-    print(f"{torch.get_num_threads()} threads, {device.type}, {rounds} rounds; medians (least-most)")
-    for name, values in rates.items():
-        ratios = [own / other for own, other in zip(values, first, strict=True)]
-        print(
-            f"{name:36s} {statistics.median(values):8,.1f} {unit}/s ({min(values):,.1f}-{max(values):,.1f})  "
-            f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})  "
-            f"share of the matrix rate {statistics.median(shares[name]):.2f}"
-        )
+    measurements = {name: partial(loop.run, args.steps, unit) for name, loop in loops.items()}
+    report(measure_in_turn(measurements, args.rounds, fast_precision()), args, title)
 
 
 class Plain:
@@ -229,30 +203,27 @@ class Plain:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
             self.optimizer.step()
             self.optimizer.zero_grad()
-            if self.device.type == "cuda":
-                torch.cuda.synchronize()
+            synchronize(self.device)
             seconds += time.perf_counter() - start
             tokens += int(mask.sum())
-        return tokens, seconds, 0
+        return {"tokens/s": tokens / seconds}
 
 
-def measure_model_products(args, num_candidates, device, dtype):
+def measure_model_products(args, num_candidates):
     """FLOP/s over the products of this model's layers, forward and backward, in sizes of one micro batch."""
     tokens, e, d, f = args.batch_tokens, 300, args.hidden_size, args.intermediate_size
     sizes = [(e, d)] * 6 + [(d, f), (f, d)] * 2 + [(d, d), (d, num_candidates)]
+    options = {"device": device(), "dtype": getattr(torch, fast_precision())}
     flops, seconds = 0, 0.0
     for inner, outer in sizes:
-        x = torch.randn(tokens, inner, device=device).to(dtype)
-        w = torch.randn(outer, inner, device=device).to(dtype)
-        g = torch.randn(tokens, outer, device=device).to(dtype)
+        x, w, g = (torch.randn(size, **options) for size in ((tokens, inner), (outer, inner), (tokens, outer)))
         for product in (lambda x=x, w=w: x @ w.t(), lambda g=g, w=w: g @ w, lambda g=g, x=x: g.t() @ x):
             product()
             times = []
             for _ in range(5):
                 start = time.perf_counter()
                 product()
-                if device.type == "cuda":
-                    torch.cuda.synchronize()
+                synchronize(device())
                 times.append(time.perf_counter() - start)
             seconds += statistics.median(times)
             flops += 2 * tokens * inner * outer

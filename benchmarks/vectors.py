@@ -1,11 +1,12 @@
 """Vectors of several models beside each other: quality by plain cosines, speed in the same run, size, reconstruction.
 
-    HF_MEANMAX_DATA=... python benchmarks/vectors.py all-MiniLM-L6-v2 runs/static-en/model runs/student-small/model \\
+    HF_MEANMAX_DATA=... python benchmarks/vectors.py all-MiniLM-L6-v2 mini-en student=runs/student-small/model \\
         --texts held-out.txt --output vectors.json
 
-The first model is what the others' speed is a multiple of. Any SentenceTransformer will do, and a folder that model2vec
-has saved, where that package is installed. Speed is that of `encode`, of one model after the other in every round, each
-with the best of the batch sizes. `--speed_only` and `--no_speed` leave a half away.
+The first model is what the others' speed is a multiple of. Any SentenceTransformer will do (a folder,
+NAME=FOLDER, or a name), and a folder that model2vec has saved, where that package is installed. Speed is that of
+`encode`, of one model after the other in every round, each with the best of the batch sizes and in a process of its
+own. `--speed_only` and `--no_speed` leave a half away.
 """
 
 from __future__ import annotations
@@ -19,14 +20,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from encoding_speed import best_batch_size, seconds_of
+from encoding_speed import Encoding, measure_throughput
+from rounds import MEMORY, add_options, report
+from worker import Worker
 
 from hf_meanmax.checkpoint.folder import check_checkpoint, is_own_checkpoint
+from hf_meanmax.commands.options import named_folders
 from hf_meanmax.data import open_corpus
 from hf_meanmax.evaluation.reconstruction import ReconstructionSettings, score_checkpoint
 from hf_meanmax.evaluation.senteval import load_senteval_task
 from hf_meanmax.evaluation.suite import data_folder
 from hf_meanmax.inference.encode import load_encoder
+from hf_meanmax.pretrained import packaged_folder
 
 STS = ("STS12", "STS13", "STS14", "STS15", "STS16")
 EIGHT = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC", "SICK-E")
@@ -54,23 +59,9 @@ def quality(encode: Any, all_eight: bool) -> dict[str, float]:
     return scores
 
 
-def speeds(encoders: dict[str, Any], texts: list[str], batch_sizes: list[int], rounds: int) -> dict[str, Any]:
-    """Sentences/s of each, and the multiple of the first: median, least and most over the rounds."""
-    sizes = {name: best_batch_size(encoder, texts, batch_sizes) for name, encoder in encoders.items()}
-    rates: dict[str, list[float]] = {name: [] for name in encoders}
-    for _ in range(rounds):
-        for name, encoder in encoders.items():
-            rates[name].append(len(texts) / seconds_of(encoder, texts, sizes[name]))
-    first = rates[next(iter(rates))]
-    results = {}
-    for name, values in rates.items():
-        multiples = [own / other for own, other in zip(values, first, strict=True)]
-        results[name] = {
-            "sentences_per_second": statistics.median(values),
-            "multiple": [statistics.median(multiples), min(multiples), max(multiples)],
-            "batch_size": sizes[name],
-        }
-    return results
+def megabytes(folder: str) -> float:
+    """Of the weights."""
+    return sum(path.stat().st_size for path in Path(folder).rglob("*.safetensors") if path.is_file()) / 1e6
 
 
 def has_decoder(name: str) -> bool:
@@ -85,32 +76,40 @@ def main() -> None:
     parser.add_argument("--texts", nargs="+", required=True, help="held-out sentences, for speed and reconstruction")
     parser.add_argument("--sentences", type=int, default=2000)
     parser.add_argument("--batch_sizes", type=int, nargs="+", default=[32, 64, 128])
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--eight", action="store_true", help="the eight tasks of SentEval as well")
     parser.add_argument("--speed_only", action="store_true")
     parser.add_argument("--no_speed", action="store_true")
-    parser.add_argument("--output", help="a json file")
+    parser.add_argument("--output", help="a json file of sizes and quality")
+    add_options(parser)
     args = parser.parse_args()
 
-    encoders = {name: load(name) for name in args.models}
+    folders = named_folders(args.models)
+    folders = {name: str(packaged_folder(folder) or folder) for name, folder in folders.items()}
     lines = [line for line in open_corpus(args.texts) if 4 <= len(line.split()) <= 32]
     texts = [lines[row] for row in np.random.default_rng(0).permutation(len(lines))[: args.sentences]]
-    rows: dict[str, dict[str, Any]] = {name: {} for name in args.models}
     if not args.no_speed:
-        for name, speed in speeds(encoders, texts, args.batch_sizes, args.rounds).items():
-            rows[name] |= speed
-            rate, multiple = speed["sentences_per_second"], speed["multiple"][0]
-            print(f"{name}: {rate:,.0f} sentences/s, {multiple:.1f} times", flush=True)
-    for name, encoder in encoders.items():
-        files = [path for path in Path(name).rglob("*.safetensors") if path.is_file()]
-        rows[name]["megabytes"] = sum(path.stat().st_size for path in files) / 1e6
-        rows[name]["numbers"] = int(np.asarray(encoder.encode(["a text"])).shape[1])
-        if args.speed_only:
-            continue
-        rows[name] |= quality(partial(encoder.encode, batch_size=64), args.eight)
-        if has_decoder(name):
+        workers = {name: Worker(Encoding, texts, load, folder) for name, folder in folders.items()}
+        found, facts = measure_throughput(workers, args.batch_sizes, args.rounds, "float32")
+        found.facts = {
+            name: {"size, MB": megabytes(folders[name]), **facts[name], MEMORY: worker.peak_memory()}
+            for name, worker in workers.items()
+        }
+        report(found, args, "model")
+        for worker in workers.values():
+            worker.close()
+    if args.speed_only:
+        return
+    rows: dict[str, dict[str, Any]] = {}
+    for name, folder in folders.items():
+        encoder = load(folder)
+        rows[name] = {
+            "megabytes": megabytes(folder),
+            "numbers": int(np.asarray(encoder.encode(["a text"])).shape[1]),
+            **quality(partial(encoder.encode, batch_size=64), args.eight),
+        }
+        if has_decoder(folder):
             settings = ReconstructionSettings(limit=args.sentences)
-            rows[name]["BLEU"] = score_checkpoint(name, args.texts, settings)["bleu"]
+            rows[name]["BLEU"] = score_checkpoint(folder, args.texts, settings)["bleu"]
         print(name, json.dumps({key: np.round(value, 4).tolist() for key, value in rows[name].items()}), flush=True)
     if args.output:
         content = {"threads": torch.get_num_threads(), "sentences": len(texts), "rows": rows}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import psutil
@@ -98,6 +100,15 @@ def test_peak_memory_holds_what_was_allocated():
         for start in range(0, len(block), mmap.PAGESIZE):
             block[start] = 1
     assert before + 50_000_000 < peak_memory_bytes(CPU) < before + 150_000_000
+
+
+def test_peak_memory_is_not_that_of_the_process_before():
+    code = "import torch; from hf_meanmax.hardware import peak_memory_bytes as peak; print(peak(torch.device('cpu')))"
+    with mmap.mmap(-1, 1_000_000_000) as block:
+        for start in range(0, len(block), mmap.PAGESIZE):
+            block[start] = 1
+        found = int(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+    assert 2e7 < found < 1e9
 
 
 def test_freed_memory_is_kept_only_where_both_thresholds_can_be_set(monkeypatch):

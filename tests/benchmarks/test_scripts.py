@@ -1,0 +1,117 @@
+"""The speed benchmarks run, with tiny sizes."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import pytest
+
+PAIRS = [(noun, other) for noun in ("cat", "dog", "man", "boy") for other in ("cow", "hen", "fox")]
+SENTENCES = [f"the {noun} saw a {other} by the old house" for noun, other in PAIRS]
+
+
+class InProcess:
+    """A worker without a process."""
+
+    def __init__(self, make, *arguments):
+        self.served = make(*arguments)
+
+    def call(self, method, *arguments):
+        return getattr(self.served, method)(*arguments)
+
+    def peak_memory(self):
+        return 1.0
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def start(script, monkeypatch, tmp_path):
+    """Runs a script on some sentences; returns the rows of its result."""
+    (tmp_path / "corpus.txt").write_text("\n".join(8 * SENTENCES))
+    monkeypatch.setattr(script("rounds"), "measure_matrix_rate", lambda device, dtype: 1e12)
+
+    def run(name, *words):
+        module = script(name)
+        if hasattr(module, "Worker"):
+            monkeypatch.setattr(module, "Worker", InProcess)
+        words = [str(tmp_path / "corpus.txt") if word == "CORPUS" else word for word in words]
+        monkeypatch.setattr(sys, "argv", [name, "--rounds", "2", "--json", str(tmp_path / "result.json"), *words])
+        module.main()
+        return json.loads((tmp_path / "result.json").read_text())["rows"]
+
+    return run
+
+
+def test_training_is_compared_with_a_plain_loop(start):
+    sizes = "--hidden-size 16 --intermediate-size 16 --vocab-size 50 --batch-tokens 64 --negatives 5 --steps 1"
+    rows = start("training_speed", "CORPUS", *sizes.split())
+    assert list(rows) == ["ours", "plain loop"]
+    figures = rows["ours"]["figures"]
+    assert figures["tokens/s"]["ratio"]["to"] == "plain loop"
+    assert len(figures["share of the matrix rate"]["rounds"]) == 2
+
+
+def test_a_point_of_a_scale_has_speeds_and_memory(script, monkeypatch):
+    module = script("scaling")
+    monkeypatch.setattr(module, "measure_matrix_rate", lambda device, dtype: 1e12)
+    task = {"length": 4, "hidden_size": 16, "vocab_size": 50, "batch_tokens": 8, "negatives": 5, "rounds": 1}
+    point = {"length": 4, **module.measure(task | {"trains": True, "tied": False, "lazy": False})}
+    assert 0 < point["training share"] < 1
+    figures = module.measured({"lengths": [point]}, ["lengths"]).figures
+    assert set(figures["length 4"]) == set(point) - {"length"} > {"training tokens/s", "encoding tokens/s"}
+
+
+def test_recurrent_layers_are_compared_at_each_length(start):
+    rows = start("recurrent_padding", *"--lengths 4 8 --rows 2 --input-size 8 --hidden-size 4".split())
+    assert list(rows) == ["4 tokens, ours", "4 tokens, packed", "8 tokens, ours", "8 tokens, packed"]
+    assert rows["8 tokens, ours"]["figures"]["rows/s"]["ratio"]["to"] == "8 tokens, packed"
+
+
+def test_decoding_says_the_same_with_and_without_a_cache(start):
+    rows = start("decoding_speed", *"CORPUS --sentences 2 --max-length 3 --batch-sizes 2 --rounds 1".split())
+    assert list(rows) == [
+        "one vector at a time, no cache", "one vector at a time, cache", "batches, no cache", "batches, cache",
+    ]  # fmt: skip
+    assert rows["batches, cache"]["facts"]["batch size"] == 2
+    assert rows["batches, cache"]["figures"]["vectors/s"]["ratio"]["to"] == "one vector at a time, no cache"
+
+
+def test_another_text_ends_the_decoding_benchmark(script):
+    module = script("decoding_speed")
+    module.check_same({"no cache": ["a", "b"], "cache": ["a", "b"]})
+    with pytest.raises(SystemExit, match="cache: 1 of 2 texts are not those"):
+        module.check_same({"no cache": ["a", "b"], "cache": ["a", "c"]})
+
+
+def test_models_of_the_package_are_encoded_in_turn(start):
+    rows = start("vectors", *"mini-en static-en --texts CORPUS --speed_only --sentences 8 --batch_sizes 4".split())
+    assert list(rows) == ["mini-en", "static-en"]
+    assert rows["static-en"]["figures"]["sentences/s"]["ratio"]["to"] == "mini-en"
+    assert rows["static-en"]["facts"]["size, MB"] > 1
+
+
+def test_one_text_takes_the_time_of_its_parts(script):
+    module = script("encoding_speed")
+    encoding = module.Encoding(SENTENCES[:4], module.load_fast, "mini-en")
+    found = encoding.latency()
+    assert found["p50, ms"] <= found["p99, ms"]
+    assert found["texts/s"] > 0
+    assert 0 < found["model p50, ms"] <= found["model p99, ms"]
+    assert 0 < found["tokenisation p50, ms"] <= found["tokenisation p99, ms"]
+
+
+def test_every_part_has_options_that_its_script_knows(script, monkeypatch, capsys):
+    known: dict[str, str] = {}
+    for name, part in script("all").PARTS.items():
+        stem, *words = f"{part.command} {part.quick} --json".split()
+        if stem not in known:
+            monkeypatch.setattr(sys, "argv", [stem, "--help"])
+            with pytest.raises(SystemExit):
+                script(stem.removesuffix(".py")).main()
+            known[stem] = capsys.readouterr().out
+        for option in (word for word in words if word.startswith("--")):
+            assert re.search(rf"{option}\b(?!-)", known[stem]), (name, option)
