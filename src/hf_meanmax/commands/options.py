@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from hf_meanmax.data.corpus import Corpus, open_corpus
 from hf_meanmax.hardware import use_all_cores
-from hf_meanmax.inference.encode import load_encoder, process_state
+from hf_meanmax.inference.encode import load_encoder
+from hf_meanmax.processes import process_state
 from hf_meanmax.training.option_parser import OptionParser as OptionParser
 from hf_meanmax.training.option_parser import escape_unprintable as escape_unprintable
 

@@ -32,7 +32,7 @@ from hf_meanmax.checkpoint.folder import (
 )
 from hf_meanmax.data.corpus import Corpus, CorpusLines, readable
 from hf_meanmax.files import LOCK, Json, sole_writer
-from hf_meanmax.hardware import PATIENCE, is_bf16_fast
+from hf_meanmax.hardware import is_bf16_fast
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
 from hf_meanmax.progress import progress_bar
@@ -518,26 +518,6 @@ def count_tokens(model: SentenceTransformer, texts: list[str]) -> list[int]:
     if not texts or not callable(tokenizer):
         return [0] * len(texts)
     return [len(ids) for ids in tokenizer(list(map(readable, texts)), truncation=False, verbose=False)["input_ids"]]
-
-
-def process_state() -> PartialState:
-    """Accelerate's `PartialState` for the processes of a launcher, or for this one alone.
-
-    Raises:
-        ValueError: several processes were launched that do not know of one another.
-    """
-    from accelerate import PartialState
-    from accelerate.utils import parse_flag_from_env
-
-    launched = int(os.environ.get("WORLD_SIZE", "1"))
-    if launched == 1:
-        return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
-    cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
-    # A process may wait long for the others' last shards.
-    state = PartialState(cpu=cpu, timeout=PATIENCE)
-    if state.num_processes != launched:
-        raise ValueError(f"{launched} processes were launched, but accelerate sees {state.num_processes}.")
-    return state
 
 
 def load_encoder(
