@@ -1,7 +1,7 @@
 """Encode text to sharded embeddings: `hf-meanmax encode`, for `accelerate launch`.
 
 python scripts/encode.py runs/docstrings/model corpus.txt --output embeddings
-accelerate launch --num_processes 2 scripts/encode.py runs/docstrings/model "corpus/*.txt.xz" --output embeddings
+accelerate launch --multi_gpu --num_processes 2 scripts/encode.py runs/docstrings/model corpus.txt --output embeddings
 """
 
 from hf_meanmax.commands.encode import main

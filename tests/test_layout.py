@@ -14,6 +14,7 @@ SOURCE = Path(hf_meanmax.__file__).parent
 # Each part imports from parts on lines above its own, and from itself.
 ORDER = [
     ["_version", "files", "hardware", "extras", "progress", "metrics", "pretrained"],
+    ["processes"],
     ["modeling"],
     ["families"],
     ["tokenization"],

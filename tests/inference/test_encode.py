@@ -1,4 +1,4 @@
-"""Encoding a corpus to shards: right rows in the right order, resumed after a kill, on one process and on two."""
+"""Encoding a corpus to shards: right rows in the right order, resumed after a kill."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from hf_meanmax.inference.embedding_files import (
     shard_name,
 )
 from hf_meanmax.inference.encode import EncodeSettings, encode_corpus, encode_texts, load_encoder, weights_fingerprint
-from tiny_model import make_model, make_tokenizer, python_environment, random_lines, run_python
+from tiny_model import make_model, make_tokenizer, python_environment, random_lines
 
 LINES = random_lines(230)
 
@@ -457,30 +457,6 @@ def test_the_fast_precision_is_taken_and_on_record(
     error = np.linalg.norm(read(tmp_path / "out") - expected) / np.linalg.norm(expected)
     assert (error > 1e-5) == is_fast
     assert error < 0.02
-
-
-def test_two_processes(checkpoint, expected, text, tmp_path):
-    # All components: one process fits them, both find them.
-    arguments = [str(checkpoint), str(text), "--output", str(tmp_path / "out"), "--shard-size", "50", "--pca", "32"]
-    arguments += ["--compute-dtype", "float32"]
-    launch = [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc_per_node",
-        "2",
-        "-m",
-        "hf_meanmax.commands",
-        "encode",
-    ]
-    result = run_python(*launch, *arguments, ACCELERATE_USE_CPU="true")
-    assert result.returncode == 0, result.stderr[-3000:]
-    assert result.stderr.count("230 rows of 32 in 5 shards") == 1
-    assert read_manifest(tmp_path / "out")["shards"] == [50, 50, 50, 50, 30]
-    pca = Compression.load(tmp_path / "out" / COMPRESSION).pca
-    assert np.allclose(read(tmp_path / "out"), pca.apply(expected), atol=1e-5)
-    # One process finds it finished.
-    main(arguments)
 
 
 def test_normalised_vectors_have_length_one_in_any_precision(model, text, tmp_path):

@@ -17,7 +17,7 @@ from hf_meanmax.files import shared_name
 from hf_meanmax.inference.alignment import align, check_alignable
 from hf_meanmax.inference.decode import generate_ids
 from hf_meanmax.inference.embedder import load_embedder
-from hf_meanmax.inference.encode import process_state
+from hf_meanmax.processes import process_state
 
 from .options import CorpusOptions, count, option, verb, written
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from hf_meanmax.evaluation.audit import AuditSettings
 from hf_meanmax.evaluation.audit_page import PAGE_FILE
 from hf_meanmax.evaluation.audit_run import Attack, AuditSource, audit_checkpoint
-from hf_meanmax.inference.encode import process_state
+from hf_meanmax.processes import process_state
 
 from .options import verb, written
 

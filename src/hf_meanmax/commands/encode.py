@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from hf_meanmax.inference.compression import load_pca
 from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
+from hf_meanmax.processes import main_process_first, process_state
 
 from .options import CorpusOptions, EncoderOptions, option, verb, written
 
@@ -28,11 +29,12 @@ class EncodeOptions:
 @verb("encode", compute_dtype="auto")
 def main(encoder: EncoderOptions, corpus_options: CorpusOptions, args: EncodeOptions, settings: EncodeSettings) -> None:
     """Encode text files or a data set to sharded embeddings, one row a line."""
-    pca = None if args.pca_file is None else load_pca(args.pca_file, settings.pca)
+    with main_process_first(process_state()):
+        pca = None if args.pca_file is None else load_pca(args.pca_file, settings.pca)
+        corpus = corpus_options.open()
+        model, state = encoder.load()
     if pca is not None:
         settings = replace(settings, pca=len(pca.components))
-    corpus = corpus_options.open()
-    model, state = encoder.load()
     manifest = encode_corpus(
         model,
         corpus,

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from hf_meanmax.data.corpus import Corpus, open_corpus
 from hf_meanmax.hardware import use_all_cores
-from hf_meanmax.inference.encode import load_encoder, process_state
+from hf_meanmax.inference.encode import load_encoder
+from hf_meanmax.processes import PeerEndedError, process_state, told_once
 from hf_meanmax.training.option_parser import OptionParser as OptionParser
 from hf_meanmax.training.option_parser import escape_unprintable as escape_unprintable
 
@@ -72,13 +73,16 @@ def interrupted(verb: str) -> int:
 
 @contextmanager
 def one_line_errors(verb: str) -> Iterator[None]:
-    """Ends the program with exit code 1 and one line on stderr for errors that its user can cause."""
+    """Ends the program with exit code 1 and one line on stderr for errors that its user can cause; of several processes
+    only the one that failed says so."""
     try:
         yield
     except KeyboardInterrupt:
         raise SystemExit(interrupted(verb)) from None
     except (OSError, ValueError, ImportError) as error:
         raise SystemExit(f"hf-meanmax {verb}: {' '.join(str(error).split())}") from error
+    except PeerEndedError:
+        raise SystemExit(1) from None
 
 
 def verb(name: str, **defaults: object) -> Callable[[Callable[..., None]], Callable[[Sequence[str] | None], None]]:
@@ -98,7 +102,9 @@ def verb(name: str, **defaults: object) -> Callable[[Callable[..., None]], Calla
             with one_line_errors(name):
                 parser = OptionParser(name, run.__doc__ or "", *classes)
                 parser.set_defaults(**defaults)
-                run(*parser.parse(argv))
+                with told_once():
+                    parsed = parser.parse(argv)
+                run(*parsed)
 
         return main
 

@@ -28,11 +28,11 @@ from hf_meanmax.inference.encode import (
     count_truncated,
     encode_corpus,
     load_encoder,
-    process_state,
     report_truncated,
 )
 from hf_meanmax.inference.index import RESCORE, IndexSettings, build_index, check_index_output, make_index
 from hf_meanmax.inference.search import Neighbor, SentenceIndex
+from hf_meanmax.processes import process_state
 
 from .options import (
     CorpusOptions,

@@ -9,10 +9,11 @@ Works with every checkpoint of this package and every SentenceTransformer, on on
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 import torch
 
+from hf_meanmax._version import __version__
 from hf_meanmax.checkpoint.folder import (
     check_checkpoint,
     damage_named,
@@ -32,10 +34,11 @@ from hf_meanmax.checkpoint.folder import (
 )
 from hf_meanmax.data.corpus import Corpus, CorpusLines, readable
 from hf_meanmax.files import LOCK, Json, sole_writer
-from hf_meanmax.hardware import PATIENCE, is_bf16_fast
+from hf_meanmax.hardware import is_bf16_fast
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
 from hf_meanmax.pretrained import packaged_folder
+from hf_meanmax.processes import check_agreement, main_process_first, wait_for_everyone
 from hf_meanmax.progress import progress_bar
 from hf_meanmax.tokenization import unknown_word_rate
 
@@ -159,7 +162,8 @@ def encode_corpus(
         pca: a PCA of `settings.pca` components that was fitted before, instead of one fitted here.
         model_name: what the manifest calls the model.
         batch_size: texts of one forward pass; of long ones fewer (see `encode_texts`).
-        state: accelerate's `PartialState`; with several processes each encodes every n-th shard.
+        state: accelerate's `PartialState`; with several processes each encodes every n-th shard. A batch is of one
+            shard, so that the files are those of one process.
         show_progress: show a progress bar.
 
     Returns:
@@ -168,16 +172,21 @@ def encode_corpus(
 
     Raises:
         FileExistsError: the folder holds an encoding of another text, model or settings, or other files.
+        FileNotFoundError: the processes of several machines do not write to one folder.
         BlockingIOError: another process encodes into the folder.
+        PeerEndedError: another of the processes has ended.
         ValueError: the model gave a vector that is not finite, or more numbers or components are asked for than there
-            are, or the PCA does not fit the vectors.
+            are, or the PCA does not fit the vectors; or the processes have different texts, models, settings or
+            versions of the packages.
         ImportError: scikit-learn is not installed, and a PCA must be fitted.
     """
     settings, output = settings or EncodeSettings(), Path(output)
     if settings.compute_dtype == AUTO:
         settings = replace(settings, compute_dtype="bfloat16" if is_bf16_fast(model.device) else "float32")
-    limit_length(model, settings.max_length)
-    plan = _plan(model, corpus, settings, pca, model_name)
+    with main_process_first(state):
+        limit_length(model, settings.max_length)
+        plan = _plan(model, corpus, settings, pca, model_name)
+    check_agreement(state, _to_agree_on(plan, batch_size))
     is_main = state is None or state.is_main_process
     if is_main and show_progress:
         _report_unknown(model, corpus)
@@ -186,8 +195,9 @@ def encode_corpus(
         model.to(COMPUTE_DTYPES[settings.compute_dtype])
         compression = _fitted_once(model, corpus, output, settings, pca, batch_size, state, show_progress)
         rows = _encode_shards(model, corpus, output, settings, compression, batch_size, state, show_progress)
-        if state is not None:
-            state.wait_for_everyone()
+        wait_for_everyone(state)
+        if is_main and state is not None and state.num_processes > 1:
+            _check_shards(output, rows, settings, plan["dimension"])
         manifest = {**plan, "compression": compression.describe(), "shards": rows, "rows": sum(rows), "complete": True}
         if is_main:
             write_manifest(output, manifest)
@@ -215,6 +225,46 @@ def _plan(
     }
 
 
+def _to_agree_on(plan: Json, batch_size: int) -> dict[str, object]:
+    """What must be the same for all processes that encode into one folder."""
+    packages = ("torch", "transformers", "sentence-transformers", "tokenizers")
+    return {
+        "version of hf_meanmax": __version__,
+        **{f"version of {name}": importlib.metadata.version(name) for name in packages},
+        "text (path, size or time of change)": plan["input"],
+        "model": plan["model"]["weights"],
+        "tokenizer or length limit": plan["model"]["pipeline"],
+        **plan["settings"],
+        "PCA": plan["given_pca"],
+        "batch_size": batch_size,
+    }
+
+
+def _check_shards(output: Path, rows: list[int], settings: EncodeSettings, dimension: int) -> None:
+    """Checks that the other processes have written to the folder that this one sees."""
+    names = [shard_name(number, FORMATS[settings.format]) for number in range(len(rows))]
+    lacks = [name for name, size in zip(names, rows, strict=True) if not is_finished(output / name, size, dimension)]
+    if lacks:
+        raise FileNotFoundError(
+            f"{output} lacks {lacks[0]} and {len(lacks) - 1:,} other shards that are written; name a folder that all "
+            "machines share."
+        )
+
+
+def _read_shards(
+    lines: CorpusLines, size: int, rank: int, processes: int, state: PartialState | None
+) -> Iterator[list[str]]:
+    """The shards of all processes. Of a text that cannot be read, the process says so whose shard it would be."""
+    number = 0
+    try:
+        for number, shard in enumerate(lines.shards(size), start=1):  # noqa: B007 (read below)
+            yield shard
+    except (OSError, ValueError):
+        if number % processes != rank:
+            wait_for_everyone(state)
+        raise
+
+
 def _encode_shards(
     model: SentenceTransformer,
     corpus: Corpus,
@@ -235,7 +285,7 @@ def _encode_shards(
     with progress_bar(
         total=corpus.size, unit=corpus.unit, unit_scale=True, desc="encode", disable=not show_progress or rank > 0
     ) as bar:
-        for number, shard in enumerate(lines.shards(settings.shard_size)):
+        for number, shard in enumerate(_read_shards(lines, settings.shard_size, rank, processes, state)):
             path = output / shard_name(number, suffix)
             if number % processes == rank and not is_finished(path, len(shard), dimension):
                 truncated += count_truncated(model, shard)
@@ -395,9 +445,8 @@ def _fitted_once(
                 f"{settings.pca} components keep {pca.explained_variance_ratio:.1%} of the variance.", file=sys.stderr
             )
         Compression(pca, ranges).save(path)
-    if state is not None:
-        state.wait_for_everyone()
-    return Compression.load(path)
+    with main_process_first(state):
+        return Compression.load(path)
 
 
 def draw_lines(lines: Iterable[str], count: int, seed: int = 0) -> list[str]:
@@ -448,8 +497,7 @@ def _start(output: Path, plan: Json, state: PartialState | None) -> None:
     """Makes the folder, or checks that what is in it belongs to this text, model and these settings."""
     if state is None or state.is_main_process:
         _prepare(output, plan)
-    if state is not None:
-        state.wait_for_everyone()
+    wait_for_everyone(state)
 
 
 def _prepare(output: Path, plan: Json) -> None:
@@ -519,26 +567,6 @@ def count_tokens(model: SentenceTransformer, texts: list[str]) -> list[int]:
     if not texts or not callable(tokenizer):
         return [0] * len(texts)
     return [len(ids) for ids in tokenizer(list(map(readable, texts)), truncation=False, verbose=False)["input_ids"]]
-
-
-def process_state() -> PartialState:
-    """Accelerate's `PartialState` for the processes of a launcher, or for this one alone.
-
-    Raises:
-        ValueError: several processes were launched that do not know of one another.
-    """
-    from accelerate import PartialState
-    from accelerate.utils import parse_flag_from_env
-
-    launched = int(os.environ.get("WORLD_SIZE", "1"))
-    if launched == 1:
-        return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
-    cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
-    # A process may wait long for the others' last shards.
-    state = PartialState(cpu=cpu, timeout=PATIENCE)
-    if state.num_processes != launched:
-        raise ValueError(f"{launched} processes were launched, but accelerate sees {state.num_processes}.")
-    return state
 
 
 def load_encoder(
