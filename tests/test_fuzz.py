@@ -8,6 +8,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -163,6 +164,32 @@ def what_is_said(read: Callable[[Path], None], place: Path) -> str:
     except (ValueError, OSError, ImportError) as error:
         return str(error)
     return ""
+
+
+def places(content: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The keys that lead to every value of a JSON file."""
+    items = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
+    for key, value in items:
+        yield (*before, key)
+        yield from places(value, (*before, key))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("vectors", "manifest.json"), ("index", "index.json"), ("store", "store.json")]
+)
+def test_no_value_of_a_manifest_ends_in_a_traceback(whole, tmp_path, kind, name):
+    path = Path(kind) / name
+    content = (whole / path).read_text()
+    shutil.copytree(whole / kind, tmp_path / kind)
+    for keys in places(json.loads(content)):
+        for value in VALUES:
+            changed = json.loads(content)
+            place = changed
+            for key in keys[:-1]:
+                place = place[key]
+            place[keys[-1]] = value
+            (tmp_path / path).write_text(json.dumps(changed))
+            assert len(what_is_said(READERS[kind], tmp_path)) < 2000, f"{keys} is {value!r}"
 
 
 def test_damaged_files_are_told_in_one_line(whole, tmp_path):

@@ -199,6 +199,8 @@ def _open_array(folder: Path, name: str, entry: Json, verify: bool) -> np.ndarra
         state = "is missing" if found is None else f"has {found:,} bytes"
         raise ValueError(f"The token store is damaged: {path} {state}, expected {expected:,} bytes. {_REMEDY}")
     array = np.memmap(path, dtype=entry["dtype"], mode="r", shape=(entry["length"],))
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"`{name}` is of type {array.dtype}")
     if verify:
         checksum, block = 0, 1 << 24
         data = array.data.cast("B")

@@ -26,7 +26,9 @@ FORMATS = {"npy": ".npy", "safetensors": ".safetensors", "parquet": ".parquet"}
 
 
 # What every manifest has.
-_MANIFEST_KINDS: dict[str, type] = {"settings": dict, "dimension": int, "model": dict, "complete": bool}
+_MANIFEST_KINDS: dict[str, type] = {
+    "settings": dict, "dimension": int, "model": dict, "complete": bool, "shards": list,
+}  # fmt: skip
 
 
 def read_embeddings(
@@ -185,6 +187,8 @@ def read_manifest(folder: Path) -> Json:
     for name, kind in _MANIFEST_KINDS.items():
         if name not in manifest or not isinstance(manifest[name], kind):
             raise ValueError(f"{path} is damaged: `{name}` is {manifest.get(name)!r}.")
+    if (name := manifest["settings"].get("format")) not in list(FORMATS):
+        raise ValueError(f"{path} is damaged: `format` is {name!r}.")
     return manifest
 
 

@@ -100,6 +100,8 @@ class SentenceIndex:
             _ = "Flat" in self.manifest["factory"]
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{folder / INDEX_MANIFEST} is damaged ({error}); build the index again.") from None
+        if not 0 <= self.rows < 2**63:
+            raise ValueError(f"{folder / INDEX_MANIFEST} is damaged (`rows` is {self.rows}); build the index again.")
         self._pca = None if self.encoding.pca is None else load_pca(folder / COMPRESSION)
         self.texts = TextStore(folder) if (folder / TEXT_FILES[0]).is_file() else None
         path = folder / INDEX_VECTORS
