@@ -234,7 +234,7 @@ def test_bad_plans_are_refused(changes, reason, tmp_path):
     [
         ({"evaluate": {"tasks": "TREC,STS99", "any_size": True}}, "There is no task or group 'STS99'. Did you mean"),
         ({"evaluate": {"tasks": "TREC,paraphrases", "any_size": True}}, "paraphrases"),
-        ({"evaluate": {"tasks": "TREC", "controls": "bags", "any_size": True}}, "There is no control 'bags'; did you"),
+        ({"evaluate": {"tasks": "TREC", "controls": "bags", "any_size": True}}, "There is no control 'bags'. Did you"),
         ({"systems": {"a": {"model": "{data}/other", "controls": "bog"}}}, "There is no control 'bog'. Did you mean"),
         ({"reconstruct": {"source": "{data}/none.txt"}}, "none.txt"),
     ],

@@ -26,9 +26,7 @@ FORMATS = {"npy": ".npy", "safetensors": ".safetensors", "parquet": ".parquet"}
 
 
 # What every manifest has.
-_MANIFEST_KINDS: dict[str, type] = {
-    "settings": dict, "dimension": int, "model": dict, "complete": bool, "shards": list,
-}  # fmt: skip
+_MANIFEST_KINDS: dict[str, type] = {"settings": dict, "dimension": int, "model": dict, "complete": bool}
 
 
 def read_embeddings(
@@ -187,6 +185,9 @@ def read_manifest(folder: Path) -> Json:
     for name, kind in _MANIFEST_KINDS.items():
         if name not in manifest or not isinstance(manifest[name], kind):
             raise ValueError(f"{path} is damaged: `{name}` is {manifest.get(name)!r}.")
+    # An encoding in progress has none yet.
+    if manifest["complete"] and not isinstance(manifest.get("shards"), list):
+        raise ValueError(f"{path} is damaged: `shards` is {manifest.get('shards')!r}.")
     if (name := manifest["settings"].get("format")) not in list(FORMATS):
         raise ValueError(f"{path} is damaged: `format` is {name!r}.")
     return manifest
