@@ -115,8 +115,11 @@ def matching_loss(left: torch.Tensor, right: torch.Tensor, is_row: torch.Tensor,
 def gather_rows(
     left: torch.Tensor, right: torch.Tensor, is_row: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
-    """Both sides and `is_row` of all processes, with gradients, and where this process's rows begin."""
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+    """Both sides and `is_row` of all processes, with gradients, and where this process's rows begin.
+
+    Of tensors without numbers, whose operations are counted, nothing is gathered.
+    """
+    if left.is_meta or not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return left, right, is_row, 0
     from torch.distributed.nn.functional import all_gather
 
