@@ -1,12 +1,33 @@
-"""Processes of a launcher: what each of them says."""
+"""Processes of a launcher: what each of them says. tests/training/test_distributed.py and
+tests/inference/test_encode_processes.py have two of them."""
 
 from __future__ import annotations
 
-import pytest
+from datetime import timedelta
+from types import SimpleNamespace
 
+import pytest
+import torch
+from accelerate import PartialState
+
+from hf_meanmax import processes
 from hf_meanmax.commands.encode import main
 from hf_meanmax.commands.options import one_line_errors
-from hf_meanmax.processes import PeerEndedError, check_agreement, main_process_first, told_once, wait_for_everyone
+from hf_meanmax.processes import (
+    PeerEndedError,
+    check_agreement,
+    errors_shared,
+    lost_processes_named,
+    main_process_first,
+    package_versions,
+    process_state,
+    tells,
+    told_once,
+    wait_for_everyone,
+)
+
+ALONE = SimpleNamespace(num_processes=1, is_main_process=True)
+MINUTE = timedelta(minutes=1)
 
 
 @pytest.mark.parametrize(("rank", "said"), [("0", "unknown option --bach-size"), ("1", "")])
@@ -39,28 +60,74 @@ def test_a_process_whose_peer_has_ended_says_nothing():
     assert ended.value.code == 1
 
 
-class OfTwo:
-    """The state of one of two processes, the other of which has ended."""
+@pytest.mark.parametrize(("rank", "said"), [("0", "hf-meanmax encode: of all"), ("3", 1)])
+def test_a_shared_error_is_told_by_the_main_process(monkeypatch, rank, said):
+    monkeypatch.setenv("RANK", rank)
+    with pytest.raises(SystemExit) as ended, one_line_errors("encode"):
+        raise processes._marked(ValueError("of all"))
+    assert ended.value.code == said
+    assert tells(ValueError("its own"))
 
-    num_processes = 2
 
-    def __init__(self, is_main_process: bool):
-        self.is_main_process = is_main_process
+@pytest.mark.parametrize("state", [None, ALONE])
+def test_one_process_waits_for_nobody(state):
+    wait_for_everyone(state)
+    check_agreement(state, {"version": 1})
+    with main_process_first(state):
+        pass
+    with pytest.raises(ValueError, match="its own") as raised, errors_shared(state):
+        raise ValueError("its own")
+    assert tells(raised.value)
 
-    def wait_for_everyone(self) -> None:
+
+def test_an_error_of_a_process_is_not_taken_for_that_of_another(monkeypatch):
+    """Of two processes the other one has ended."""
+
+    def closed(*args: object, **options: object) -> None:
         raise RuntimeError("Connection closed by peer")
 
-
-def test_one_process_waits_for_nobody():
-    wait_for_everyone(None)
-    check_agreement(None, {"version": 1})
-    with main_process_first(None):
-        pass
-
-
-def test_an_error_of_the_first_process_is_not_taken_for_that_of_another():
-    with pytest.raises(RuntimeError, match="its own") as raised, main_process_first(OfTwo(True)):
+    monkeypatch.setattr(processes, "_patient_group", lambda world: None)
+    for name, found in (("get_world_size", lambda: 2), ("get_rank", lambda: 0), ("all_gather_object", closed)):
+        monkeypatch.setattr(torch.distributed, name, found)
+    here, there = (SimpleNamespace(num_processes=2, is_main_process=is_main) for is_main in (True, False))
+    with pytest.raises(RuntimeError, match="its own") as raised, main_process_first(here):
         raise RuntimeError("its own")
     assert type(raised.value) is RuntimeError
-    with pytest.raises(PeerEndedError), main_process_first(OfTwo(False)):
+    with pytest.raises(PeerEndedError, match="Connection closed"), main_process_first(there):
         pytest.fail("the block ran")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [::1]:4501: Connection reset by peer",
+        "[gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 3000ms for recv operation to complete",
+        "NCCL communicator was aborted on rank 1.",
+    ],
+)
+def test_what_backends_say_of_a_lost_process(monkeypatch, text):
+    with pytest.raises(RuntimeError, match=r"\w"), lost_processes_named(MINUTE):
+        raise RuntimeError(text)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConnectionError, match=r"ended, or did not answer within 60 s .*resumes from") as caught:
+        with lost_processes_named(MINUTE):
+            raise RuntimeError(text)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(RuntimeError, match="of another kind"), lost_processes_named(MINUTE):
+        raise RuntimeError("of another kind")
+
+
+def test_versions_are_those_that_run():
+    versions = package_versions()
+    assert versions["version of torch"].split("+")[0] == torch.__version__.split("+")[0]
+    assert {"version of hf_meanmax", "version of transformers"} <= set(versions)
+
+
+def test_processes_that_do_not_know_of_one_another(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    # As on a machine whose accelerator has no backend.
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    PartialState._reset_state()
+    with pytest.raises(ValueError, match="4 processes were launched, but accelerate sees 1"):
+        process_state()
+    PartialState._reset_state()

@@ -1,32 +1,49 @@
-"""The processes of `accelerate launch`: how they wait for each other, and how they end together when one fails.
+"""The processes of a launcher: how they wait for each other, agree, and end together when one fails.
 
-The process that fails says why, and ends. Those of its machine are ended by the launcher; those that wait for it
-elsewhere, or find out first, end without a word of their own.
+An error of one process is raised in all of them, and the main one tells of it. The launcher ends those of its machine
+when one ends; on other machines a closed connection does.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
 import io
 import os
+import re
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, redirect_stderr, suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed
 
+from hf_meanmax._version import __version__
 from hf_meanmax.hardware import PATIENCE
 
 if TYPE_CHECKING:
     from accelerate import PartialState
 
+# What weights, numbers and tokens depend on.
+_PACKAGES = ("accelerate", "numpy", "safetensors", "sentence-transformers", "tokenizers", "torch", "transformers")
+# What commands tell in a line.
+_TOLD = (ValueError, TypeError, OSError, FloatingPointError, ImportError)
+# What the backends say where a process ended or does not answer; gloo raises plain RuntimeErrors.
+_LOST = re.compile(r"gloo|NCCL|Connection (closed|reset|refused)|Broken pipe|[Tt]imed ?out|timeout")
+_MOST_SHOWN = 200
+
 
 class PeerEndedError(RuntimeError):
-    """Another process has ended before its time; it has said why, or was killed."""
+    """Another process has ended before its time, as one that was killed."""
 
 
-def process_state() -> PartialState:
+def process_state(timeout: timedelta | None = None) -> PartialState:
     """Accelerate's `PartialState` for the processes of a launcher, or for this one alone.
+
+    Args:
+        timeout: how long a process waits for the others in what it computes with them; by default the backend's limit.
 
     Raises:
         ValueError: several processes were launched that do not know of one another.
@@ -38,61 +55,104 @@ def process_state() -> PartialState:
     if launched == 1:
         return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
     cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
-    # A process may wait long for the others' last shards.
-    state = PartialState(cpu=cpu, timeout=PATIENCE)
+    state = PartialState(cpu=cpu, **({} if timeout is None else {"timeout": timeout}))
     if state.num_processes != launched:
         raise ValueError(f"{launched} processes were launched, but accelerate sees {state.num_processes}.")
     return state
+
+
+@contextmanager
+def errors_shared(state: PartialState | None) -> Iterator[None]:
+    """Waits for all processes at the end of the block, for hours if need be. An error of one of them is then raised in
+    each, so that none waits for one that has failed.
+
+    Blocks can be nested: a process at the end of an outer one meets others at the end of an inner one.
+
+    Args:
+        state: accelerate's, of the processes, each of which must come here; None for this one alone.
+
+    Raises:
+        PeerEndedError: another process has ended.
+    """
+    if state is None or state.num_processes == 1:
+        yield
+        return
+    try:
+        yield
+    except Exception as error:
+        if not is_shared(error):
+            with suppress(PeerEndedError):
+                _exchange(error)
+        raise
+    _exchange()
+
+
+@contextmanager
+def main_process_first(state: PartialState | None) -> Iterator[None]:
+    """Has the other processes run the block after the main one: they find what it leaves in a cache, and what is wrong
+    for all of them is found once. Errors are shared."""
+    is_main = state is None or state.is_main_process
+    if not is_main:
+        wait_for_everyone(state)
+    with errors_shared(state):
+        yield
+    if is_main:
+        wait_for_everyone(state)
 
 
 def wait_for_everyone(state: PartialState | None) -> None:
     """Waits until all processes are here.
 
     Raises:
-        PeerEndedError: one has ended.
+        PeerEndedError: one has ended. An error of another process is raised here too.
     """
-    if state is not None:
-        with _peers():
-            state.wait_for_everyone()
+    with errors_shared(state):
+        pass
 
 
-@contextmanager
-def main_process_first(state: PartialState | None) -> Iterator[None]:
-    """Has the other processes run the block after the first one: what is wrong for all of them is said once.
-
-    Raises:
-        PeerEndedError: the first process has ended.
-    """
-    is_main = state is None or state.is_main_process
-    if not is_main:
-        wait_for_everyone(state)
-    yield
-    if is_main:
-        wait_for_everyone(state)
-
-
-def check_agreement(state: PartialState | None, facts: Mapping[str, object]) -> None:
+def check_agreement(
+    state: PartialState | None, facts: Mapping[str, object], remedy: str = "It must be the same for all."
+) -> None:
     """Checks that all processes, perhaps on several machines, have the same versions, data or settings.
 
+    Args:
+        state: accelerate's, of the processes, each of which must come here; None for this one alone.
+        facts: plain values by name; of long ones a hash.
+        remedy: what to do where they differ.
+
     Raises:
-        ValueError: a process has other facts; raised on the first process, and names both machines and the fact.
-        PeerEndedError: on the others, in that case.
+        ValueError: a process has other facts; it names both machines, the first such fact and both values.
     """
     if state is None or state.num_processes == 1:
         return
-    from accelerate.utils import gather_object
+    everyones = _exchange(fact=(socket.gethostname(), dict(facts)))
+    host, ours = everyones[0]
+    for rank, (other_host, theirs) in enumerate(everyones):
+        for name in (name for name in ours | theirs if theirs.get(name) != ours.get(name)):
+            there, here = (str(values.get(name))[:_MOST_SHOWN] for values in (theirs, ours))
+            error = ValueError(
+                f"Process {rank} on {other_host} has another {name} than process 0 on {host} ({there} there, {here} "
+                f"here). {remedy}"
+            )
+            raise _marked(error)
 
-    with _peers():
-        gathered: list[tuple[str, dict[str, object]]] = gather_object([(socket.gethostname(), dict(facts))])
-    if state.is_main_process:
-        host, ours = gathered[0]
-        for rank, (other_host, theirs) in enumerate(gathered):
-            for name in (name for name in ours if theirs.get(name) != ours[name]):
-                raise ValueError(
-                    f"Process {rank} on {other_host} has another {name} than process 0 on {host} "
-                    f"({theirs.get(name)} there, {ours[name]} here); it must be the same for all."
-                )
-    wait_for_everyone(state)
+
+def package_versions() -> dict[str, str]:
+    """The versions of the packages that must be the same for all processes, for [`check_agreement`]."""
+    return {
+        "version of hf_meanmax": __version__,
+        **{f"version of {name}": importlib.metadata.version(name) for name in _PACKAGES},
+    }
+
+
+def is_shared(error: BaseException) -> bool:
+    """Whether every process has this error."""
+    return getattr(error, "is_shared", False)
+
+
+def tells(error: BaseException) -> bool:
+    """Whether this process is to tell of an error: of one that all have, the main process alone."""
+    return not is_shared(error) or os.environ.get("RANK", "0") == "0"
 
 
 @contextmanager
@@ -109,8 +169,53 @@ def told_once() -> Iterator[None]:
 
 
 @contextmanager
-def _peers() -> Iterator[None]:
+def lost_processes_named(timeout: timedelta) -> Iterator[None]:
+    """Turns what a backend says of a process that ended, or did not answer within `timeout`, into one line.
+
+    Raises:
+        ConnectionError: it did. Other errors pass.
+    """
     try:
         yield
-    except RuntimeError as error:  # The connection is closed.
-        raise PeerEndedError("Another process has ended.") from error
+    except RuntimeError as error:
+        is_lost = isinstance(error, PeerEndedError | torch.distributed.DistError) or _LOST.search(str(error))
+        if int(os.environ.get("WORLD_SIZE", "1")) == 1 or not is_lost:
+            raise
+        cause = " ".join(str(error).split())[:_MOST_SHOWN]
+        lost = ConnectionError(
+            f"Another process of this run ended, or did not answer within {timeout.total_seconds():g} s ({cause}). The "
+            "same command resumes from the last checkpoint."
+        )
+        raise (_marked(lost) if is_shared(error) else lost) from error
+
+
+def _exchange(error: Exception | None = None, fact: Any = None) -> list[Any]:
+    """The facts of all processes; if one of them has an error, it is raised in those that have none."""
+    told: list[Any] = [None] * torch.distributed.get_world_size()
+    own = None
+    if error is not None:
+        place = f"process {torch.distributed.get_rank()} on {socket.gethostname()}"
+        own = next((kind for kind in _TOLD if isinstance(error, kind)), RuntimeError), f"{place}: {error}"
+    try:
+        torch.distributed.all_gather_object(told, (own, fact), group=_patient_group(torch.distributed.group.WORLD))
+    except RuntimeError as closed:
+        raise PeerEndedError(f"Another process has ended ({' '.join(str(closed).split())[:_MOST_SHOWN]}).") from closed
+    if error is not None:
+        _marked(error)
+        return []
+    for failure, _ in told:
+        if failure is not None:
+            kind, text = failure
+            raise _marked(kind(text))
+    return [found for _, found in told]
+
+
+def _marked(error: Exception) -> Exception:
+    error.is_shared = True  # type: ignore[attr-defined]
+    return error
+
+
+@functools.lru_cache(maxsize=1)
+def _patient_group(world: object) -> Any:
+    """A second group of all processes, whose waits are not those of a training step; gloo needs no device."""
+    return torch.distributed.new_group(backend="gloo", timeout=PATIENCE)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 from hf_meanmax.data.corpus import Corpus, open_corpus
 from hf_meanmax.hardware import use_all_cores
 from hf_meanmax.inference.encode import load_encoder
-from hf_meanmax.processes import PeerEndedError, process_state, told_once
+from hf_meanmax.processes import PeerEndedError, process_state, tells, told_once
 from hf_meanmax.training.option_parser import OptionParser as OptionParser
 from hf_meanmax.training.option_parser import escape_unprintable as escape_unprintable
 
@@ -74,13 +74,14 @@ def interrupted(verb: str) -> int:
 @contextmanager
 def one_line_errors(verb: str) -> Iterator[None]:
     """Ends the program with exit code 1 and one line on stderr for errors that its user can cause; of several processes
-    only the one that failed says so."""
+    one says so."""
     try:
         yield
     except KeyboardInterrupt:
         raise SystemExit(interrupted(verb)) from None
     except (OSError, ValueError, ImportError) as error:
-        raise SystemExit(f"hf-meanmax {verb}: {' '.join(str(error).split())}") from error
+        text = f"hf-meanmax {verb}: {' '.join(str(error).split())}"
+        raise SystemExit(text if tells(error) else 1) from error
     except PeerEndedError:
         raise SystemExit(1) from None
 

@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from hf_meanmax.processes import tells, told_once
 from hf_meanmax.training.pretrain import pretrain
 from hf_meanmax.training.recipes import SettingsParser, family_of, list_recipes, parse_command_line
 from hf_meanmax.training.settings import PretrainArguments
@@ -27,9 +28,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             settings = SettingsParser(PretrainArguments, family_of(words)).format_help()
             print(f"{__doc__}\npackaged recipes: {', '.join(list_recipes())}\n\n{settings}")
             return 0
-        summary = pretrain(parse_command_line(words))
+        with told_once():
+            arguments = parse_command_line(words)
+        summary = pretrain(arguments)
     except (ValueError, TypeError, OSError, FloatingPointError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        if tells(error):
+            print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return interrupted("pretrain")

@@ -9,11 +9,10 @@ Works with every checkpoint of this package and every SentenceTransformer, on on
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -24,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 import torch
 
-from hf_meanmax._version import __version__
 from hf_meanmax.checkpoint.folder import (
     check_checkpoint,
     damage_named,
@@ -38,7 +36,7 @@ from hf_meanmax.hardware import is_bf16_fast
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
 from hf_meanmax.pretrained import packaged_folder
-from hf_meanmax.processes import check_agreement, main_process_first, wait_for_everyone
+from hf_meanmax.processes import check_agreement, errors_shared, main_process_first, package_versions
 from hf_meanmax.progress import progress_bar
 from hf_meanmax.tokenization import unknown_word_rate
 
@@ -183,24 +181,28 @@ def encode_corpus(
     settings, output = settings or EncodeSettings(), Path(output)
     if settings.compute_dtype == AUTO:
         settings = replace(settings, compute_dtype="bfloat16" if is_bf16_fast(model.device) else "float32")
-    with main_process_first(state):
-        limit_length(model, settings.max_length)
-        plan = _plan(model, corpus, settings, pca, model_name)
-    check_agreement(state, _to_agree_on(plan, batch_size))
     is_main = state is None or state.is_main_process
-    if is_main and show_progress:
-        _report_unknown(model, corpus)
-    with sole_writer(output) if is_main else nullcontext():
-        _start(output, plan, state)
-        model.to(COMPUTE_DTYPES[settings.compute_dtype])
-        compression = _fitted_once(model, corpus, output, settings, pca, batch_size, state, show_progress)
-        rows = _encode_shards(model, corpus, output, settings, compression, batch_size, state, show_progress)
-        wait_for_everyone(state)
-        if is_main and state is not None and state.num_processes > 1:
-            _check_shards(output, rows, settings, plan["dimension"])
-        manifest = {**plan, "compression": compression.describe(), "shards": rows, "rows": sum(rows), "complete": True}
-        if is_main:
-            write_manifest(output, manifest)
+    with errors_shared(state):
+        with main_process_first(state):
+            limit_length(model, settings.max_length)
+            plan = _plan(model, corpus, settings, pca, model_name)
+        check_agreement(state, _to_agree_on(plan, batch_size))
+        if is_main and show_progress:
+            _report_unknown(model, corpus)
+        with sole_writer(output) if is_main else nullcontext():
+            with errors_shared(state):
+                if is_main:
+                    _prepare(output, plan)
+            model.to(COMPUTE_DTYPES[settings.compute_dtype])
+            compression = _fitted_once(model, corpus, output, settings, pca, batch_size, state, show_progress)
+            with errors_shared(state):
+                rows = _encode_shards(model, corpus, output, settings, compression, batch_size, state, show_progress)
+            if is_main and state is not None and state.num_processes > 1:
+                _check_shards(output, rows, settings, plan["dimension"])
+            fitted = compression.describe()
+            manifest = {**plan, "compression": fitted, "shards": rows, "rows": sum(rows), "complete": True}
+            if is_main:
+                write_manifest(output, manifest)
     return manifest
 
 
@@ -227,10 +229,8 @@ def _plan(
 
 def _to_agree_on(plan: Json, batch_size: int) -> dict[str, object]:
     """What must be the same for all processes that encode into one folder."""
-    packages = ("torch", "transformers", "sentence-transformers", "tokenizers")
     return {
-        "version of hf_meanmax": __version__,
-        **{f"version of {name}": importlib.metadata.version(name) for name in packages},
+        **package_versions(),
         "text (path, size or time of change)": plan["input"],
         "model": plan["model"]["weights"],
         "tokenizer or length limit": plan["model"]["pipeline"],
@@ -249,20 +249,6 @@ def _check_shards(output: Path, rows: list[int], settings: EncodeSettings, dimen
             f"{output} lacks {lacks[0]} and {len(lacks) - 1:,} other shards that are written; name a folder that all "
             "machines share."
         )
-
-
-def _read_shards(
-    lines: CorpusLines, size: int, rank: int, processes: int, state: PartialState | None
-) -> Iterator[list[str]]:
-    """The shards of all processes. Of a text that cannot be read, the process says so whose shard it would be."""
-    number = 0
-    try:
-        for number, shard in enumerate(lines.shards(size), start=1):  # noqa: B007 (read below)
-            yield shard
-    except (OSError, ValueError):
-        if number % processes != rank:
-            wait_for_everyone(state)
-        raise
 
 
 def _encode_shards(
@@ -285,7 +271,7 @@ def _encode_shards(
     with progress_bar(
         total=corpus.size, unit=corpus.unit, unit_scale=True, desc="encode", disable=not show_progress or rank > 0
     ) as bar:
-        for number, shard in enumerate(_read_shards(lines, settings.shard_size, rank, processes, state)):
+        for number, shard in enumerate(lines.shards(settings.shard_size)):
             path = output / shard_name(number, suffix)
             if number % processes == rank and not is_finished(path, len(shard), dimension):
                 truncated += count_truncated(model, shard)
@@ -423,30 +409,40 @@ def _fitted_once(
     path = output / COMPRESSION
     if not settings.is_fitted:
         return Compression()
-    if (state is None or state.is_main_process) and not path.is_file():
-        ranges = None
-        if pca is None or settings.dtype == "int8":
-            texts = draw_lines(CorpusLines(corpus), settings.fit_rows)
-            if not texts:
-                raise ValueError("The corpus is empty; a PCA and the ranges of int8 are fitted to its lines.")
-            if show_progress:
-                print(f"Fitting the compression on {len(texts):,} lines.", file=sys.stderr)
-            raw = replace(settings, normalize=settings.normalize and settings.pca is None)
-            vectors = embed_texts(model, texts, raw, batch_size=batch_size)
-            check_finite(vectors)
-            if settings.pca is not None:
-                pca = pca or PCA.fit(vectors, settings.pca)
-                vectors = pca.apply(vectors)
-                vectors = unit_rows(vectors) if settings.normalize else vectors
-            if settings.dtype == "int8":
-                ranges = calibrate_int8(vectors)
-        if pca is not None and show_progress:
-            print(
-                f"{settings.pca} components keep {pca.explained_variance_ratio:.1%} of the variance.", file=sys.stderr
-            )
-        Compression(pca, ranges).save(path)
     with main_process_first(state):
+        if not path.is_file():
+            _fit_compression(model, corpus, settings, pca, batch_size, show_progress).save(path)
         return Compression.load(path)
+
+
+def _fit_compression(
+    model: SentenceTransformer,
+    corpus: Corpus,
+    settings: EncodeSettings,
+    pca: PCA | None,
+    batch_size: int,
+    show_progress: bool,
+) -> Compression:
+    """A PCA, unless one is given, and the ranges of int8, on vectors of lines drawn from the corpus."""
+    ranges = None
+    if pca is None or settings.dtype == "int8":
+        texts = draw_lines(CorpusLines(corpus), settings.fit_rows)
+        if not texts:
+            raise ValueError("The corpus is empty; a PCA and the ranges of int8 are fitted to its lines.")
+        if show_progress:
+            print(f"Fitting the compression on {len(texts):,} lines.", file=sys.stderr)
+        raw = replace(settings, normalize=settings.normalize and settings.pca is None)
+        vectors = embed_texts(model, texts, raw, batch_size=batch_size)
+        check_finite(vectors)
+        if settings.pca is not None:
+            pca = pca or PCA.fit(vectors, settings.pca)
+            vectors = pca.apply(vectors)
+            vectors = unit_rows(vectors) if settings.normalize else vectors
+        if settings.dtype == "int8":
+            ranges = calibrate_int8(vectors)
+    if pca is not None and show_progress:
+        print(f"{settings.pca} components keep {pca.explained_variance_ratio:.1%} of the variance.", file=sys.stderr)
+    return Compression(pca, ranges)
 
 
 def draw_lines(lines: Iterable[str], count: int, seed: int = 0) -> list[str]:
@@ -493,14 +489,8 @@ def tokenizer_text(tokenizer: PreTrainedTokenizerBase) -> str | None:
     return str(backend.to_str())
 
 
-def _start(output: Path, plan: Json, state: PartialState | None) -> None:
-    """Makes the folder, or checks that what is in it belongs to this text, model and these settings."""
-    if state is None or state.is_main_process:
-        _prepare(output, plan)
-    wait_for_everyone(state)
-
-
 def _prepare(output: Path, plan: Json) -> None:
+    """Makes the folder, or checks that what is in it belongs to this text, model and these settings."""
     for name in (MANIFEST, COMPRESSION, "shard-*"):
         for left in output.glob(f".{name}.partial-*"):
             left.unlink()
