@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{__doc__}\npackaged recipes: {', '.join(list_recipes())}\n\n{settings}")
             return 0
         with told_once():
-            arguments = parse_command_line(words)
+            arguments: PretrainArguments = parse_command_line(words)
         summary = pretrain(arguments)
     except (ValueError, TypeError, OSError, FloatingPointError, ImportError) as error:
         if tells(error):

@@ -120,11 +120,13 @@ class TokenStore:
         token_counts: int64 (vocabulary size,), frequency of each id in the store.
         report: the `StoreReport` of the build.
         fingerprint: hash of corpus, tokenizer and filter.
+        checksums: of the arrays' bytes, by their names.
     """
 
     def __init__(self, folder: Path, meta: Json, arrays: dict[str, np.ndarray]):
         self.folder = folder
         self.fingerprint: str = meta["fingerprint"]
+        self.checksums: dict[str, int] = {name: entry["crc32"] for name, entry in meta["arrays"].items()}
         self.eos_token_id: int = meta["eos_token_id"]
         self.pad_token_id: int = meta["pad_token_id"]
         self.report = StoreReport(**meta["report"])

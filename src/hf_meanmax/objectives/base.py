@@ -102,8 +102,9 @@ class TrainingModel(nn.Module):
         self.model = model
         self.config = model.config
         self.objectives = list(objectives)
-        # What Accelerate shards one by one.
-        self._no_split_modules = model._no_split_modules
+        # What Accelerate shards one by one; it refuses names that it does not find.
+        found = {type(module).__name__ for module in model.modules()}
+        self._no_split_modules = [name for name in model._no_split_modules or () if name in found]
 
     def forward(
         self, num_items_in_batch: torch.Tensor | int | None = None, **batch: torch.Tensor

@@ -77,6 +77,18 @@ class RowAdam(torch.optim.Adam):
         parameter.index_add_(0, rows, change)
 
 
+def parameter_groups(module: torch.nn.Module, word_weight_rate: float) -> list[Json]:
+    """The parameters that are trained; the weights of words have a learning rate of their own, `word_weight_rate` times
+    that of the others."""
+    apart: list[torch.Tensor] = []
+    others: list[torch.Tensor] = []
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            (apart if name.endswith("word_pooler.log_weights.weight") else others).append(parameter)
+    groups: list[Json] = [{"params": others}]
+    return [*groups, {"params": apart, "lr_factor": word_weight_rate}] if apart else groups
+
+
 def clip_gradients(parameters: Iterable[torch.Tensor], max_norm: float) -> torch.Tensor:
     """`torch.nn.utils.clip_grad_norm_` over gradients of which some are sparse; returns their norm before."""
     values = []

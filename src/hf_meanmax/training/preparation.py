@@ -89,6 +89,17 @@ class Prepared:
         stores = [store for store in (self.train, self.train_target) if store is not None]
         return digest(tokenizers, [(len(store), store.token_counts.tolist()) for store in stores])
 
+    def contents(self) -> dict[str, str]:
+        """Hashes of the tokenizers and of each store, token by token."""
+        parts = {"tokenizer": self.tokenizer, "tokenizer of the translations": self.target_tokenizer}
+        stores = {
+            "training texts": self.train, "translations": self.train_target, "held-out texts": self.validation,
+            "held-out translations": self.validation_target,
+        }  # fmt: skip
+        hashes = {name: _tokenizer_key(part) for name, part in parts.items() if part is not None}
+        hashes |= {name: digest(store.checksums) for name, store in stores.items() if store is not None}
+        return {f"hash of the {name}": value for name, value in hashes.items()}
+
     @property
     def output_store(self) -> TokenStore:
         """The store of what the decoder generates."""

@@ -8,40 +8,35 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs, PartialState
-from accelerate.utils import DistributedType
+from accelerate import PartialState
 from tqdm.auto import tqdm
 
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.data import CandidateSampler, Noise
 from hf_meanmax.files import Json, failed_writes_named, sole_writer
-from hf_meanmax.hardware import (
-    PATIENCE,
-    keep_freed_memory,
-    measure_matrix_rate,
-    synchronize,
-    use_all_cores,
-    uses_bf16,
-)
+from hf_meanmax.hardware import keep_freed_memory, measure_matrix_rate, synchronize, use_all_cores, uses_bf16
 from hf_meanmax.inference.embedder import describe_embedder, fit_standardization
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.modeling.generation import LEAST_OF_EMBEDDING, decoding_bound
 from hf_meanmax.modeling.modeling_embedding_decoder import EmbeddingDecoderForGeneration
 from hf_meanmax.objectives import TrainingModel, Weights, build_objectives
 from hf_meanmax.objectives.decoder_inputs import feed_decoder
+from hf_meanmax.processes import check_agreement, errors_shared, lost_processes_named, main_process_first
 from hf_meanmax.progress import progress_bar
 
+from .accelerator import exact_sums, is_sharded, make_accelerator
 from .batches import make_batches, pick_sentences
 from .checkpoints import CHECKPOINTS, Checkpoints, claim_folder
 from .metrics_log import MetricsLog, StepLosses
 from .model import make_model
-from .optimizer import RowAdam, clip_gradients
+from .optimizer import RowAdam, clip_gradients, parameter_groups
 from .preparation import Prepared, prepare, prepare_word_vectors, token_ids
 from .schedule import Schedule
 from .settings import PretrainArguments
@@ -57,7 +52,7 @@ if TYPE_CHECKING:
 # Settings that say how long a run goes on and what it shows, not what each step does.
 _FREE_ON_RESUME = {
     "max_steps", "epochs", "max_minutes", "max_training_tokens", "early_stopping_patience", "log_steps", "eval_steps",
-    "sample_sentences",
+    "sample_sentences", "ddp_timeout",
     "checkpoint_steps", "keep_checkpoints", "overwrite", "report_to", "showcase", "normalize", "cache_dir",
     "output_dir", "recipe", "attention",
 }  # fmt: skip
@@ -74,10 +69,15 @@ def pretrain(args: PretrainArguments) -> Json:
         FloatingPointError: if the loss is NaN or infinite.
         FileExistsError: if `output_dir` holds a run with other settings, or something else.
         BlockingIOError: if another process trains in `output_dir`.
+        ConnectionError: if another process of the run ended or did not answer.
         OSError: if a result cannot be written.
     """
-    run = Run(args)
-    with sole_writer(run.folder) if run.is_main else nullcontext(), failed_writes_named(run.folder):
+    with lost_processes_named(timedelta(seconds=args.ddp_timeout)), ExitStack() as stack:
+        run = Run(args)
+        with errors_shared(run.processes):
+            if run.is_main:
+                stack.enter_context(sole_writer(run.folder))
+        stack.enter_context(failed_writes_named(run.folder))
         return run.execute()
 
 
@@ -89,12 +89,12 @@ class Run:
     def __init__(self, args: PretrainArguments):
         self.args = args
         self.folder = Path(args.output_dir)
-        self.accelerator = _make_accelerator(args, self.folder)
+        self.accelerator = make_accelerator(args)
+        self.processes = PartialState()
         self.device = self.accelerator.device
         self.world_size = self.accelerator.num_processes
         self.is_main = self.accelerator.is_main_process
-        self.is_sharded = self.accelerator.distributed_type == DistributedType.FSDP
-        self._check_machine()
+        self.is_sharded = is_sharded(self.accelerator)
         if self.device.type == "cpu":
             use_all_cores(int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size)))
             keep_freed_memory()
@@ -110,34 +110,17 @@ class Run:
         self.agreed_seconds = 0.0
         self.stop_reason = ""
 
-    def _check_machine(self) -> None:
-        args = self.args
-        if args.lazy_adam and self.world_size > 1:
-            raise ValueError(f"`lazy_adam` is for one process, not {self.world_size}. Leave it out, or run one.")
-        if self.device.type == "cpu" and args.compile:
-            raise ValueError("`compile` is for GPUs: on a CPU the compiled step gives NaN gradients. Leave it out.")
-        if self.is_sharded and args.decoder_inputs == "own":
-            raise ValueError(
-                "`decoder_inputs` 'own' needs whole weights in each process. Leave FSDP out, or give 'words'."
-            )
-
     def execute(self) -> Json:
         """Prepares, trains, evaluates and exports."""
         args = self.args
-        self._claim_folder()
-        # The main process fills the cache, the others then find it there.
-        with self.accelerator.main_process_first():
-            self.prepared = prepare(args, show_progress=self.is_main)
-        self.print(f"training corpus: {self.prepared.train.report}")
-        if self.prepared.train_target is not None:
-            self.print(f"its translations: {self.prepared.train_target.report}")
-        self.print(f"held out: {len(self.prepared.validation):,} sentences for validation")
-        self.state["learnt_from"] = self.prepared.fingerprint()
-        self._build()
-        self._resume()
+        with errors_shared(self.processes):
+            self._claim_folder()
+            self._prepare()
+            self._build()
+            self._resume()
+            if args.report_to:
+                self.accelerator.init_trackers("hf_meanmax")
         self.matrix_rate = measure_matrix_rate(self.device, torch.bfloat16 if self.use_bf16 else torch.float32)
-        if args.report_to:
-            self.accelerator.init_trackers("hf_meanmax")
         with termination_flag() as terminated:
             self._train(terminated)
         if self.stop_reason == TERMINATED:
@@ -148,13 +131,29 @@ class Run:
         if args.early_stopping_patience and self._best_is_older():
             self.checkpoints.load_weights(self._best_checkpoint(), self.stateful_model)
             self.print(f"exporting the best checkpoint, step {self.state['best_step']}")
-        summary = self._finish()
+        with errors_shared(self.processes):
+            summary = self._finish()
         self._end()
         return summary
+
+    def _prepare(self) -> None:
+        """The data, the same in all processes."""
+        with main_process_first(self.processes):
+            self.prepared = prepare(self.args, show_progress=self.is_main)
+        check_agreement(self.processes, self.prepared.contents(), "Give every machine the same texts and tokenizer.")
+        self.print(f"training corpus: {self.prepared.train.report}")
+        if self.prepared.train_target is not None:
+            self.print(f"its translations: {self.prepared.train_target.report}")
+        self.print(f"held out: {len(self.prepared.validation):,} sentences for validation")
+        self.state["learnt_from"] = self.prepared.fingerprint()
 
     def _resume(self) -> None:
         """Continues from the latest checkpoint, if there is one."""
         latest = self.checkpoints.latest()
+        check_agreement(
+            self.processes, {"latest checkpoint": latest and latest.name},
+            "`output_dir` must be on a disk that all machines share.",
+        )  # fmt: skip
         if latest is not None:
             saved = self.checkpoints.read_state(latest)
             # Before its weights, which another vocabulary does not fit.
@@ -200,7 +199,7 @@ class Run:
         config = args.build_config(
             **derived, vocab_size=len(prepared.output_tokenizer), **token_ids(prepared.tokenizer)
         )
-        with self.accelerator.main_process_first():
+        with main_process_first(self.processes):
             vectors = prepare_word_vectors(
                 args, prepared.tokenizer, prepared.train, config.embedding_size, self.is_main, prepared.word_vectors
             )
@@ -224,6 +223,10 @@ class Run:
         compares = args.learns_from_teacher or args.contrastive != "none"
         terms = self.objectives if compares and len(self.objectives) > 1 else self.objectives[1:]
         self.side_losses = tuple(objective.name for objective in terms)
+        if self.is_sharded:
+            # Each process keeps a part of what it has made itself.
+            sums = exact_sums(self.model.state_dict())
+            check_agreement(self.processes, sums, "Give every machine the same word vectors and initial model.")
         self._make_optimizer()
         self._make_batches(config, teacher_vectors)
 
@@ -272,14 +275,25 @@ class Run:
         self.has_sparse_gradients = args.lazy_adam or (self.world_size == 1 and self.device.type == "cpu")
         if self.has_sparse_gradients:
             self.model.make_gradients_sparse()
-        training_model: Any = TrainingModel(self.model, self.objectives)
-        # The optimizer must be made of the parameters where they are in the end, on the device and sharded.
-        self.wrapped: Any = self.accelerator.prepare_model(
-            torch.compile(training_model) if args.compile else training_model
-        )
+        module: Any = TrainingModel(self.model, self.objectives)
+        if args.compile:
+            module = torch.compile(module)
+        self.wrapped: Any
+        if self.is_sharded:
+            # Accelerate puts the shards in the places of the parameters that the optimizer was made of.
+            self.wrapped, prepared = self.accelerator.prepare(module, self._new_optimizer(module))
+            self.optimizer = prepared.optimizer
+        else:
+            # The optimizer must be made of the parameters where they are in the end, on the device.
+            self.wrapped = self.accelerator.prepare_model(module)
+            self.optimizer = self._new_optimizer(self.wrapped)
         self.trained = [parameter for parameter in self.wrapped.parameters() if parameter.requires_grad]
-        self.optimizer = RowAdam(
-            self._parameter_groups(),
+        self.stateful_model = self.wrapped if self.is_sharded else self.model
+
+    def _new_optimizer(self, module: torch.nn.Module) -> RowAdam:
+        args = self.args
+        return RowAdam(
+            parameter_groups(module, args.word_weight_rate),
             lazy=args.lazy_adam,
             lr=args.learning_rate,
             betas=(args.adam_beta1, args.adam_beta2),
@@ -287,14 +301,6 @@ class Run:
             weight_decay=args.weight_decay,
             fused=self.device.type in ("cpu", "cuda"),
         )
-        self.stateful_model = self.wrapped if self.is_sharded else self.model
-
-    def _parameter_groups(self) -> list[Json]:
-        """What is trained; the weights of words have a learning rate of their own."""
-        names = {name: parameter for name, parameter in self.wrapped.named_parameters() if parameter.requires_grad}
-        apart = [parameter for name, parameter in names.items() if name.endswith("word_pooler.log_weights.weight")]
-        groups: list[Json] = [{"params": [p for p in self.trained if not any(p is other for other in apart)]}]
-        return [*groups, {"params": apart, "lr_factor": self.args.word_weight_rate}] if apart else groups
 
     def _make_batches(self, config: LatentConfig, teacher_vectors: dict[str, TeacherVectors]) -> None:
         args, prepared = self.args, self.prepared
@@ -458,11 +464,12 @@ class Run:
             rows = self.batches.sentences.in_store(np.concatenate(self.batches.plan.epoch(epoch).rows(step_in_epoch)))
             shown = " ".join(map(str, rows[:20])) + (" ..." if len(rows) > 20 else "")
             latest = self.checkpoints.latest()
-            raise FloatingPointError(
-                f"The loss is {value} at step {step} (epoch {epoch}). Sentences of the batch (indices in "
-                f"{self.prepared.train.folder}): {shown}. Last good checkpoint: {latest or 'none'}. "
-                "Lower --learning_rate, lengthen --warmup_steps or use --precision fp32, and run again."
-            )
+            with errors_shared(self.processes):
+                raise FloatingPointError(
+                    f"The loss is {value} at step {step} (epoch {epoch}). Sentences of the batch (indices in "
+                    f"{self.prepared.train.folder}): {shown}. Last good checkpoint: {latest or 'none'}. "
+                    "Lower --learning_rate, lengthen --warmup_steps or use --precision fp32, and run again."
+                )
 
     def _log(self, bar: tqdm) -> None:
         losses = self.state["unlogged_losses"]
@@ -506,8 +513,8 @@ class Run:
         return is_best and args.early_stopping_patience > 0
 
     def _save(self) -> None:
-        self.checkpoints.save(self.stateful_model, self.optimizer, self.state, self.is_main)
-        self.accelerator.wait_for_everyone()
+        with errors_shared(self.processes):
+            self.checkpoints.save(self.stateful_model, self.optimizer, self.state, self.is_main)
 
     def _finish(self) -> Json:
         """Final scores, the checkpoint folder and the summary."""
@@ -551,9 +558,9 @@ class Run:
     def _claim_folder(self) -> None:
         """Makes the output folder, or recognises the run in it."""
         ours = {k: v for k, v in self.args.to_dict().items() if k not in _FREE_ON_RESUME}
-        if self.is_main:
-            claim_folder(self.folder, ours, self.args.overwrite)
-        self.accelerator.wait_for_everyone()
+        with errors_shared(self.processes):
+            if self.is_main:
+                claim_folder(self.folder, ours, self.args.overwrite)
 
     def _end(self) -> None:
         self.accelerator.wait_for_everyone()
@@ -569,20 +576,6 @@ class Run:
 def _quality(scores: dict[str, float]) -> float:
     """What the best weights have most of: the accuracy of the decoder, or where there is none, a small loss."""
     return scores.get("validation_accuracy", -scores["validation_loss"])
-
-
-def _make_accelerator(args: PretrainArguments, folder: Path) -> Accelerator:
-    trackers: Json = {}
-    if args.report_to:
-        trackers = {"log_with": args.report_to.split(","), "project_dir": str(folder)}
-    return Accelerator(
-        mixed_precision="no",
-        kwargs_handlers=[
-            DistributedDataParallelKwargs(gradient_as_bucket_view=True),
-            InitProcessGroupKwargs(timeout=PATIENCE),
-        ],
-        **trackers,
-    )
 
 
 def _step_seed(seed: int, step: int, rank: int) -> int:

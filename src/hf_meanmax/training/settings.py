@@ -330,6 +330,7 @@ class PretrainArguments(RunArguments):
     )
     checkpoint_steps: int = field(default=1000, metadata={"help": "steps between checkpoints"})
     keep_checkpoints: int = field(default=2, metadata={"help": "latest checkpoints kept beside the best"})
+    ddp_timeout: float = field(default=1800, metadata={"help": "seconds that a process waits for others in a step"})
     showcase: bool = field(default=False, metadata={"help": "end by printing neighbours and reconstructions"})
 
     def __post_init__(self) -> None:
@@ -341,7 +342,7 @@ class PretrainArguments(RunArguments):
             batch_tokens=1, min_tokens=1, max_tokens=1, log_steps=1, eval_steps=0, checkpoint_steps=1,
             keep_checkpoints=1, max_steps=0, num_negatives=1, validation_sentences=1, early_stopping_patience=0,
             sample_sentences=0, max_target_tokens=1, source_vocab_size=0, teacher_weight=0, max_training_tokens=0,
-            context_weight=0, max_minutes=0, adam_epsilon=0, decoding_weight=0, contrastive_weight=0,
+            context_weight=0, max_minutes=0, ddp_timeout=1, adam_epsilon=0, decoding_weight=0, contrastive_weight=0,
             similarity_weight=0, word_weight_rate=0, embedding_noise=0,
         )  # fmt: skip
         self.check_most(num_negatives=10**6, batch_tokens=10**9)

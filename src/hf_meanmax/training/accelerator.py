@@ -1,0 +1,80 @@
+"""Accelerate's part of a run: its processes and device, and what cannot be done on them."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+import torch
+from accelerate import Accelerator, DistributedDataParallelKwargs
+from accelerate.utils import DistributedType, parse_flag_from_env
+
+from hf_meanmax.files import Json
+from hf_meanmax.processes import check_agreement, errors_shared, package_versions, process_state
+
+from .settings import PretrainArguments
+
+# Settings in which machines may differ.
+_OF_A_MACHINE = ("cache_dir", "output_dir")
+# Where FSDP is asked for, Accelerate silently does without it.
+_SHARDS_NOTHING = (DistributedType.NO, DistributedType.MULTI_CPU)
+
+
+def make_accelerator(args: PretrainArguments) -> Accelerator:
+    """The accelerator of a run, whose processes agree on its settings and on the packages.
+
+    Raises:
+        ValueError: they do not, or the settings do not fit the device or the number of processes.
+    """
+    state = process_state(timedelta(seconds=args.ddp_timeout))
+    if parse_flag_from_env("ACCELERATE_USE_FSDP"):
+        with errors_shared(state):
+            if state.distributed_type in _SHARDS_NOTHING:
+                raise ValueError(
+                    f"FSDP was asked for, but on the device {state.device.type!r} Accelerate shards no model. Leave "
+                    "`--use_fsdp` out, which trains with DDP, or use GPUs."
+                )
+        # Each process makes all weights itself: what the first one would send to the others lacks ties and buffers.
+        os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "False"
+    trackers: Json = {}
+    if args.report_to:
+        trackers = {"log_with": args.report_to.split(","), "project_dir": args.output_dir}
+    accelerator = Accelerator(
+        mixed_precision="no", kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)], **trackers
+    )
+    check_agreement(state, package_versions(), "Install the same packages on every machine.")
+    settings = args.to_dict()
+    model = settings.pop("model")
+    facts = {f"`{name}`": value for name, value in {**settings, **model}.items() if name not in _OF_A_MACHINE}
+    check_agreement(state, facts, "Give every process the same command and the same recipe.")
+    with errors_shared(state):
+        _check_machine(args, accelerator)
+    return accelerator
+
+
+def is_sharded(accelerator: Accelerator) -> bool:
+    """Whether each process holds a part of the weights."""
+    return bool(accelerator.distributed_type == DistributedType.FSDP)
+
+
+def exact_sums(weights: Json) -> dict[str, int]:
+    """For each tensor a whole number that tells it from others, the same on every machine."""
+    return {
+        name: int(tensor.detach().float().contiguous().view(torch.int32).sum(dtype=torch.int64))
+        for name, tensor in weights.items()
+    }
+
+
+def _check_machine(args: PretrainArguments, accelerator: Accelerator) -> None:
+    processes, device = accelerator.num_processes, accelerator.device.type
+    if args.lazy_adam and processes > 1:
+        raise ValueError(f"`lazy_adam` is for one process, not {processes}. Leave it out, or run one.")
+    if device == "cpu" and args.compile:
+        raise ValueError("`compile` is for GPUs: on a CPU the compiled step gives NaN gradients. Leave it out.")
+    if not is_sharded(accelerator):
+        return
+    if not accelerator.is_fsdp2:
+        found = os.environ.get("FSDP_VERSION", "1")
+        raise ValueError(f"FSDP has the version {found}; this trains with 2. Give `--fsdp_version 2`.")
+    if args.decoder_inputs == "own":
+        raise ValueError("`decoder_inputs` 'own' needs whole weights in each process. Leave FSDP out, or give 'words'.")

@@ -1,0 +1,61 @@
+"""What cannot be done on the processes and the device of a run."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedType
+
+from hf_meanmax.commands.pretrain import main
+from hf_meanmax.training import accelerator as module
+from hf_meanmax.training.accelerator import exact_sums
+
+
+def machine(processes: int, device: str = "cuda", fsdp_version: int | None = None) -> SimpleNamespace:
+    kind = DistributedType.MULTI_GPU if fsdp_version is None else DistributedType.FSDP
+    return SimpleNamespace(
+        num_processes=processes, device=torch.device(device), distributed_type=kind, is_fsdp2=fsdp_version == 2
+    )
+
+
+def test_fsdp_without_a_gpu_is_refused(monkeypatch, tmp_path, capsys):
+    """Accelerate would silently train with DDP."""
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    monkeypatch.setenv("FSDP_VERSION", "2")
+    AcceleratorState._reset_state(reset_partial_state=True)
+    assert main(["--corpus", "none.txt", "--output_dir", str(tmp_path / "run")]) == 1
+    AcceleratorState._reset_state(reset_partial_state=True)
+    assert capsys.readouterr().err == (
+        "error: FSDP was asked for, but on the device 'cpu' Accelerate shards no model. Leave `--use_fsdp` out, which "
+        "trains with DDP, or use GPUs.\n"
+    )
+
+
+def test_the_first_version_of_fsdp_is_refused(make_arguments, monkeypatch):
+    monkeypatch.setenv("FSDP_VERSION", "1")
+    with pytest.raises(ValueError, match="FSDP has the version 1; this trains with 2"):
+        module._check_machine(make_arguments(), machine(2, fsdp_version=1))
+    module._check_machine(make_arguments(), machine(2, fsdp_version=2))
+
+
+def test_a_sharded_decoder_generates_no_inputs_of_its_own(make_arguments):
+    args = make_arguments(family="rnn_cnn", objective="next_sentence", decoder_type="gru", decoder_inputs="own")
+    module._check_machine(args, machine(2))
+    with pytest.raises(ValueError, match="needs whole weights in each process"):
+        module._check_machine(args, machine(2, fsdp_version=2))
+
+
+def test_lazy_adam_is_for_one_process(make_arguments):
+    with pytest.raises(ValueError, match="`lazy_adam` is for one process, not 2"):
+        module._check_machine(make_arguments(lazy_adam=True, softmax="sampled", num_negatives=5), machine(2))
+
+
+def test_sums_tell_weights_apart():
+    weights = {"a": torch.randn(5, 3), "b": torch.zeros(2, dtype=torch.int64)}
+    assert exact_sums(weights) == exact_sums({name: weight.clone() for name, weight in weights.items()})
+    other = weights["a"].clone()
+    other[2, 1] = torch.nextafter(other[2, 1], torch.tensor(9.0))
+    assert exact_sums({**weights, "a": other})["a"] != exact_sums(weights)["a"]
