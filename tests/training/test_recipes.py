@@ -1,9 +1,15 @@
-"""What each packaged recipe publishes: vectors that its own decoder reads."""
+"""What each packaged recipe publishes, vectors that its own decoder reads; and the configurations of machines."""
 
 from __future__ import annotations
 
+import argparse
+import importlib.resources
+
 import pytest
 import torch
+from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.utils.launch import prepare_multi_gpu_env
 from sentence_transformers import SentenceTransformer
 
 from hf_meanmax.checkpoint.folder import save_checkpoint
@@ -48,3 +54,46 @@ def test_a_decoder_reads_what_is_published(name, tmp_path):
     if config.latent_normalization == "rows":
         unit = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, normalize_embeddings=True)
         assert torch.equal(model.generate(sentence_embedding=unit, max_new_tokens=8), words)
+
+
+CONFIGURATIONS = {
+    "1-gpu": ("NO", 1, 1),
+    "8-gpus": ("MULTI_GPU", 8, 1),
+    "8-gpus-fsdp": ("FSDP", 8, 1),
+    "2x8-gpus": ("MULTI_GPU", 16, 2),
+}
+
+
+def configuration(name: str) -> str:
+    return str(importlib.resources.files("hf_meanmax") / "recipes" / "accelerate" / f"{name}.yaml")
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_accelerate_reads_the_configurations_of_machines(name):
+    config = load_config_from_file(configuration(name))
+    assert (config.distributed_type, config.num_processes, config.num_machines) == CONFIGURATIONS[name]
+    assert config.mixed_precision == "no"
+
+
+def test_there_are_no_other_configurations_of_machines():
+    folder = importlib.resources.files("hf_meanmax") / "recipes" / "accelerate"
+    assert {item.name for item in folder.iterdir()} == {f"{name}.yaml" for name in CONFIGURATIONS}
+
+
+def test_what_accelerate_launch_makes_of_the_configurations():
+    """The launcher's own way from a file to the arguments of torchrun and the environment of the processes."""
+
+    def launched(name: str, *words: str) -> tuple[argparse.Namespace, dict[str, str]]:
+        words = ("--config_file", configuration(name), "--main_process_port", "0", *words, "scripts/pretrain.py")
+        args, *_ = _validate_launch_command(launch_command_parser().parse_args(words))
+        return args, prepare_multi_gpu_env(args)
+
+    _, environment = launched("8-gpus")
+    assert "ACCELERATE_USE_FSDP" not in environment
+    args, environment = launched("8-gpus-fsdp")
+    assert (args.nproc_per_node, environment["ACCELERATE_USE_FSDP"], environment["FSDP_VERSION"]) == ("8", "true", "2")
+    assert environment["FSDP_AUTO_WRAP_POLICY"] == "TRANSFORMER_BASED_WRAP"
+    place = ("--main_process_ip", "127.0.0.1", "--machine_rank", "1")
+    args, _ = launched("2x8-gpus", *place, "--rdzv_backend", "c10d")
+    assert (args.nnodes, args.nproc_per_node, args.node_rank, args.rdzv_backend) == ("2", "8", 1, "c10d")
+    assert args.rdzv_endpoint.startswith("127.0.0.1:")
