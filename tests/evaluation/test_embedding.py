@@ -10,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 
 from evaluation.fake_tasks import LengthEncoder, LengthTask
 from hf_meanmax.checkpoint.folder import save_checkpoint
-from hf_meanmax.data.corpus import open_corpus
+from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.evaluation.embedding import Embedder, EmbeddingFile, encoder_key, read_sentences, write_sentences
 from hf_meanmax.evaluation.runner import evaluate
 from hf_meanmax.inference.encode import EncodeSettings, encode_corpus, load_encoder

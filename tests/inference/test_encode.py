@@ -18,7 +18,8 @@ from sentence_transformers import SentenceTransformer
 
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands.encode import main
-from hf_meanmax.data.corpus import Documents, TextFile, open_corpus
+from hf_meanmax.data.corpus import Documents, TextFile
+from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.inference import encode
 from hf_meanmax.inference.compression import PCA, Compression
 from hf_meanmax.inference.embedding_files import (

@@ -16,7 +16,8 @@ from sentence_transformers import SentenceTransformer
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands import search as search_command
 from hf_meanmax.commands.search import format_table, main
-from hf_meanmax.data.corpus import Documents, open_corpus
+from hf_meanmax.data.corpus import Documents
+from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.inference.compression import PCA
 from hf_meanmax.inference.encode import EncodeSettings, encode_corpus, load_encoder
 from hf_meanmax.inference.index import IndexSettings, IndexType, build_index, check_index_output, make_index

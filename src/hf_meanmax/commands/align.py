@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from hf_meanmax.checkpoint.folder import check_free, load_checkpoint, load_target_tokenizer, save_checkpoint
-from hf_meanmax.data.corpus import open_corpus
+from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.evaluation.reconstruction import score_reconstructions
 from hf_meanmax.files import shared_name
 from hf_meanmax.inference.alignment import align, check_alignable

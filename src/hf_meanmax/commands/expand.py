@@ -10,7 +10,7 @@ from typing import Literal
 
 from hf_meanmax.checkpoint.expand import expand_checkpoint
 from hf_meanmax.checkpoint.folder import checkpoint_folder
-from hf_meanmax.data.corpus import open_corpus
+from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.tokenization import unknown_word_rate
 
 from .options import count, option, positional, verb, written

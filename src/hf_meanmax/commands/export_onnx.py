@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from hf_meanmax.data.corpus import open_corpus
+from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.inference.onnx_export import TEXTS, export_onnx, onnx_folder
 
 from .options import option, positional, verb, written

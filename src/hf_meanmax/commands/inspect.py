@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
-from hf_meanmax.data.corpus import open_corpus
+from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.inspection.attention import read_texts, short_names, write_attention
 from hf_meanmax.inspection.decoding import write_inspection
 from hf_meanmax.plots.attention import attention_text

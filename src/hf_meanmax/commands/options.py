@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
-from hf_meanmax.data.corpus import Corpus, open_corpus
+from hf_meanmax.data.corpus import Corpus
+from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.hardware import use_all_cores
 from hf_meanmax.inference.encode import load_encoder
 from hf_meanmax.processes import PeerEndedError, process_state, tells, told_once

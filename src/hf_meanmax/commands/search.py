@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hf_meanmax.data.corpus import CorpusLines, open_corpus, readable
+from hf_meanmax.data.corpus import CorpusLines, readable
+from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.evaluation.markdown import markdown_table, markdown_text
 from hf_meanmax.extras import require
 from hf_meanmax.files import failed_writes_named, replacing_file, sole_writer

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
-from hf_meanmax.data.corpus import CorpusLines, open_corpus
+from hf_meanmax.data.corpus import CorpusLines
+from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.evaluation.text_scores import score_texts
 from hf_meanmax.files import replacing_file
 from hf_meanmax.inference.decode import MOST_BEAMS

@@ -3,11 +3,12 @@
 from .batches import BatchPlan, EpochPlan, MicroBatches, Sentences
 from .candidates import CandidateSampler
 from .context import ContextSentences, NeighbouringSentences, SentencesAndContext
-from .corpus import Corpus, Documents, open_corpus, pick_sentences
+from .corpus import Corpus, Documents, pick_sentences
 from .cutting import Cutting, CuttingReport, cut_corpus
 from .docstrings import Docstrings, harvest_docstrings
 from .labelled import LabelledTexts, read_labelled
 from .noise import Noise
+from .opening import open_corpus
 from .parallel import PairedSentences, ParallelCorpus
 from .stored_texts import StoredTexts, StoredWords
 from .token_store import Ragged, SentenceFilter, StoreReport, TokenStore, build_token_store

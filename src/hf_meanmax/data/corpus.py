@@ -1,4 +1,4 @@
-"""Corpora: text files, `datasets` data sets and in-memory documents, all read as lines of sentences.
+"""Corpora: text files and documents in memory, read as lines of sentences.
 
 Iterating over a corpus yields one stripped sentence at a time; an empty string ends a document.
 """
@@ -6,7 +6,6 @@ Iterating over a corpus yields one stripped sentence at a time; an empty string 
 from __future__ import annotations
 
 import bz2
-import glob
 import hashlib
 import io
 import json
@@ -19,16 +18,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from datasets import Dataset
     from transformers import PreTrainedTokenizerBase
 
 ENCODING_ERRORS = ("strict", "replace", "ignore")
 COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
-TABLES = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 _PACKED = {
     b"\x1f\x8b": ".gz",
     b"\xfd7zXZ\x00": ".xz",
@@ -38,7 +34,6 @@ _PACKED = {
     b"7z\xbc\xaf\x27\x1c": "7z",
 }
 CHARACTERS_AT_ONCE = 1 << 22
-_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 # Regular expressions of tokenizers give up on a word of some million letters; no word has so many.
@@ -108,7 +103,7 @@ class TextFile(Corpus):
                 # utf-8-sig: a byte-order mark is no part of the first sentence. A lone carriage return ends no line, as
                 # for those who count the lines of a file.
                 text = io.TextIOWrapper(
-                    _decompressed(raw, self.path), encoding="utf-8-sig", errors=self.encoding_errors, newline="\n"
+                    decompressed(raw, self.path), encoding="utf-8-sig", errors=self.encoding_errors, newline="\n"
                 )
                 for number, line in enumerate(text):
                     if number == 0 and 3 * line.count("\0") > len(line) and self.encoding_errors == "strict":
@@ -130,7 +125,7 @@ class TextFile(Corpus):
         """The same error with the file, the line and the remedy; found by a second pass over the bytes."""
         place = str(self.path)
         with open(self.path, "rb") as raw:
-            for number, line in enumerate(_decompressed(raw, self.path), start=1):
+            for number, line in enumerate(decompressed(raw, self.path), start=1):
                 try:
                     line.decode("utf-8")
                 except UnicodeDecodeError as found:
@@ -142,7 +137,7 @@ class TextFile(Corpus):
         return UnicodeDecodeError(error.encoding, error.object, error.start, error.end, reason)
 
 
-def _decompressed(raw: IO[bytes], path: Path) -> Any:
+def decompressed(raw: IO[bytes], path: Path) -> Any:
     if path.suffix.lower() in COMPRESSED:
         return io.BufferedReader(_Decompressed(raw, path), buffer_size=1 << 20)
     start = raw.read(8)
@@ -214,52 +209,6 @@ class _Decompressed(io.RawIOBase):
         return size
 
 
-class DatasetRows(Corpus):
-    """A column of a `datasets` data set: a row is a sentence, an empty (or null) row ends a document.
-
-    With `rows_are_documents` every row is a document of its own and its lines are the sentences.
-    """
-
-    def __init__(
-        self, dataset: Dataset, text_column: str = "text", rows_are_documents: bool = False, name: object = None
-    ):
-        columns = dataset.column_names
-        # `translation.en` is the English of a column that holds a text in each language.
-        self.column, self.part = text_column, ""
-        if columns is not None and text_column not in columns:
-            self.column, _, self.part = text_column.partition(".")
-        if columns is not None and self.column not in columns:
-            raise ValueError(f"The data set has no column {text_column!r}; choose one of {', '.join(columns)}.")
-        self.dataset = dataset
-        self.text_column = text_column
-        self.rows_are_documents = rows_are_documents
-        self.name = name
-        self.size = len(dataset) if hasattr(dataset, "__len__") else None
-
-    def __iter__(self) -> Iterator[str]:
-        self.position = 0
-        dataset = self.dataset if self.dataset.column_names is None else self.dataset.select_columns(self.column)
-        for batch in dataset.iter(batch_size=1024):
-            for row, text in enumerate(batch[self.column], start=self.position):
-                if self.part and isinstance(text, dict):
-                    text = text.get(self.part)
-                if text is not None and not isinstance(text, str):
-                    raise ValueError(
-                        f"Row {row} of column {self.text_column!r} is {type(text).__name__}, not text; "
-                        "name the column that holds the text."
-                    )
-                if self.rows_are_documents:
-                    yield from (readable(line.strip()) for line in (text or "").split("\n"))
-                    yield ""
-                else:
-                    yield readable((text or "").strip())
-            self.position += len(batch[self.column])
-
-    def identity(self) -> object:
-        source = self.name if self.size is None else getattr(self.dataset, "_fingerprint", self.name)
-        return ["dataset", source, self.size, self.text_column, self.rows_are_documents]
-
-
 class Documents(Corpus):
     """Documents in memory, each a list of sentences."""
 
@@ -328,163 +277,6 @@ class CorpusLines(Chain):
         lines = iter(self)
         while shard := list(islice(lines, size)):
             yield shard
-
-
-def open_corpus(
-    source: object,
-    encoding_errors: str = "strict",
-    text_column: str = "text",
-    split: str = "train",
-    config_name: str | None = None,
-    rows_are_documents: bool = False,
-) -> Corpus:
-    """Open text files or a data set as a `Corpus`.
-
-    Args:
-        source: a path or glob of text files (any suffix, perhaps with .gz, .xz, .zst or .bz2) or of .csv, .json,
-            .jsonl or .parquet tables with named columns, the folder of a data set written by `save_to_disk`, the name
-            of a data set on the Hub (streamed; a `Path` is never one), a loaded data set, a `Corpus`, or a list.
-        encoding_errors: what to do with bytes that are not UTF-8: "strict" (an error), "replace" or "ignore".
-        text_column: the column of a data set or table that holds the text.
-        split: the split of a data set.
-        config_name: the configuration of a data set on the Hub.
-        rows_are_documents: whether every row of a data set is a document of its own.
-
-    Raises:
-        FileNotFoundError: no such file, no match of a glob, no such data set.
-        ValueError: unknown split, column or `encoding_errors`, a column of a text file, an empty list, a damaged table,
-            or a folder that is no data set.
-    """
-    if isinstance(source, Corpus):
-        return source
-    if isinstance(source, os.PathLike):
-        if not os.path.exists(source) and not glob.has_magic(os.fspath(source)):
-            raise FileNotFoundError(f"No such file: {os.fspath(source)!r}.")
-        source = os.fspath(source)
-    if isinstance(source, (list, tuple)):
-        if not source:
-            raise ValueError("The corpus is an empty list; name at least one file or data set.")
-        options = (encoding_errors, text_column, split, config_name, rows_are_documents)
-        return Chain([open_corpus(item, *options) for item in source])
-    if not isinstance(source, str):
-        if not hasattr(source, "column_names"):
-            raise TypeError(f"A corpus is a path, a data set or a list of these; got {type(source).__name__}.")
-        if isinstance(source, dict):
-            source = _choose_split(source, split, "the data set")
-        return DatasetRows(source, text_column, rows_are_documents, name=repr(getattr(source, "info", None)))
-
-    def open_file(path: Path) -> Corpus:
-        if split != "train" or config_name is not None:
-            name, given = ("split", split) if split != "train" else ("config_name", config_name)
-            raise ValueError(f"{path} is a file, which has no {name} {given!r}; leave --{name} out.")
-        return _open_file(path, encoding_errors, text_column, rows_are_documents)
-
-    path = Path(source).expanduser()
-    if path.is_file():
-        return open_file(path)
-    if path.is_dir():
-        return DatasetRows(load_from_disk(path, split), text_column, rows_are_documents)
-    if glob.has_magic(source):
-        files = sorted(file for file in glob.glob(str(path), recursive=True) if os.path.isfile(file))
-        if not files:
-            raise FileNotFoundError(f"No file matches {source!r}.")
-        return Chain([open_file(Path(file)) for file in files])
-    looks_local = source.startswith((".", "/", "~")) or path.suffix.lower() in (".txt", ".tsv", *COMPRESSED, *TABLES)
-    in_a_folder = path.parent != Path(".") and path.parent.is_dir()
-    if looks_local or in_a_folder or not _HUB_NAME.fullmatch(source):
-        raise FileNotFoundError(f"No such file, folder or data set: {source!r}.")
-    dataset = load_from_hub(source, split, config_name)
-    return DatasetRows(dataset, text_column, rows_are_documents, name=[source, config_name, split, repr(dataset.info)])
-
-
-def _open_file(path: Path, encoding_errors: str, text_column: str, rows_are_documents: bool) -> Corpus:
-    if table_kind(path) and is_empty_table(path):
-        return Documents([])
-    if table_kind(path):
-        return DatasetRows(load_table(path, encoding_errors), text_column, rows_are_documents)
-    if text_column != "text":
-        raise ValueError(
-            f"{path} is read as lines of text, which have no column {text_column!r}. Columns are those of "
-            f"{', '.join(TABLES)} files and of data sets; write one of these, or leave the column out."
-        )
-    return TextFile(path, encoding_errors)
-
-
-def table_kind(path: Path) -> str:
-    """The kind of a file with named columns, by its suffix, as `datasets` calls it; empty for other files."""
-    is_packed = path.suffix.lower() in COMPRESSED
-    return TABLES.get((Path(path.stem).suffix if is_packed else path.suffix).lower(), "")
-
-
-def is_empty_table(path: Path) -> bool:
-    """Whether a file of named columns has no row, which `datasets` refuses in many words."""
-    if table_kind(path) == "parquet":
-        import pyarrow.parquet  # type: ignore[import-untyped]
-
-        try:
-            return pyarrow.parquet.read_metadata(path).num_rows == 0
-        except (OSError, ValueError):
-            return False  # Damaged, which is said when it is read.
-    most = 1 if table_kind(path) == "csv" else 0
-    try:
-        with open(path, "rb") as raw:
-            filled = islice((line for line in _decompressed(raw, path) if line.strip()), most + 1)
-            return sum(1 for line in filled if line.strip() != b"[]") <= most
-    except (EOFError, OSError, ValueError):
-        return False
-
-
-def load_table(path: Path, encoding_errors: str = "strict") -> Dataset:
-    """A file with named columns as a data set.
-
-    Raises:
-        ValueError: the file is damaged.
-    """
-    if is_empty_table(path):
-        raise ValueError(f"{path}: empty, expected rows under named columns.")
-    # Words such as "None" are texts, not missing values.
-    options = {"keep_default_na": False, "encoding_errors": encoding_errors} if table_kind(path) == "csv" else {}
-    try:
-        return datasets_package().load_dataset(table_kind(path), data_files=str(path), split="train", **options)
-    except ImportError:
-        raise
-    except Exception as error:
-        # Of many kinds, most of which name what went wrong in their cause.
-        raise ValueError(f"{path} cannot be read as a table: {error.__cause__ or error}") from error
-
-
-def load_from_disk(path: Path, split: str) -> Dataset:
-    if not (path / "dataset_info.json").is_file() and not (path / "dataset_dict.json").is_file():
-        raise ValueError(
-            f"{path} is a folder but no data set written by save_to_disk; "
-            f"for text files give a glob such as {path}/*.txt."
-        )
-    loaded = datasets_package().load_from_disk(str(path))
-    return _choose_split(loaded, split, str(path)) if isinstance(loaded, dict) else loaded
-
-
-def load_from_hub(name: str, split: str, config_name: str | None) -> Dataset:
-    try:
-        return datasets_package().load_dataset(name, config_name, split=split, streaming=True)
-    except OSError as error:
-        raise FileNotFoundError(
-            f"{name!r} is no file here, and no data set of this name could be opened on the Hub "
-            f"({type(error).__name__}: {error})."
-        ) from error
-
-
-def _choose_split(loaded: dict[str, Dataset], split: str, name: str) -> Dataset:
-    if split not in loaded:
-        raise ValueError(f"{name} has no split {split!r}; choose one of {', '.join(map(str, loaded))}.")
-    return loaded[split]
-
-
-def datasets_package() -> ModuleType:
-    try:
-        import datasets
-    except ImportError:
-        raise ImportError('Reading a data set needs the datasets package: pip install "datasets"') from None
-    return datasets
 
 
 def pick_sentences(

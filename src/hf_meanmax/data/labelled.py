@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from .corpus import COMPRESSED, TABLES, TextFile, load_from_disk, load_from_hub, load_table, table_kind
+from .corpus import COMPRESSED, TextFile
+from .tables import TABLES, load_from_disk, load_from_hub, load_table, table_kind
 
 if TYPE_CHECKING:
     from datasets import Dataset

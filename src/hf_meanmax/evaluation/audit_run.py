@@ -15,7 +15,8 @@ import torch
 
 from hf_meanmax._version import __version__
 from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
-from hf_meanmax.data.corpus import CorpusLines, open_corpus
+from hf_meanmax.data.corpus import CorpusLines
+from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.extras import require
 from hf_meanmax.files import Json, shared_name
 from hf_meanmax.inference.alignment import embed

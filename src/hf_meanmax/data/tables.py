@@ -1,0 +1,139 @@
+"""Files with named columns and data sets, as the `datasets` package reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from .corpus import COMPRESSED, Corpus, decompressed, readable
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+TABLES = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+
+
+class DatasetRows(Corpus):
+    """A column of a `datasets` data set: a row is a sentence, an empty (or null) row ends a document.
+
+    With `rows_are_documents` every row is a document of its own and its lines are the sentences.
+    """
+
+    def __init__(
+        self, dataset: Dataset, text_column: str = "text", rows_are_documents: bool = False, name: object = None
+    ):
+        columns = dataset.column_names
+        # `translation.en` is the English of a column that holds a text in each language.
+        self.column, self.part = text_column, ""
+        if columns is not None and text_column not in columns:
+            self.column, _, self.part = text_column.partition(".")
+        if columns is not None and self.column not in columns:
+            raise ValueError(f"The data set has no column {text_column!r}; choose one of {', '.join(columns)}.")
+        self.dataset = dataset
+        self.text_column = text_column
+        self.rows_are_documents = rows_are_documents
+        self.name = name
+        self.size = len(dataset) if hasattr(dataset, "__len__") else None
+
+    def __iter__(self) -> Iterator[str]:
+        self.position = 0
+        dataset = self.dataset if self.dataset.column_names is None else self.dataset.select_columns(self.column)
+        for batch in dataset.iter(batch_size=1024):
+            for row, text in enumerate(batch[self.column], start=self.position):
+                if self.part and isinstance(text, dict):
+                    text = text.get(self.part)
+                if text is not None and not isinstance(text, str):
+                    raise ValueError(
+                        f"Row {row} of column {self.text_column!r} is {type(text).__name__}, not text; "
+                        "name the column that holds the text."
+                    )
+                if self.rows_are_documents:
+                    yield from (readable(line.strip()) for line in (text or "").split("\n"))
+                    yield ""
+                else:
+                    yield readable((text or "").strip())
+            self.position += len(batch[self.column])
+
+    def identity(self) -> object:
+        source = self.name if self.size is None else getattr(self.dataset, "_fingerprint", self.name)
+        return ["dataset", source, self.size, self.text_column, self.rows_are_documents]
+
+
+def table_kind(path: Path) -> str:
+    """The kind of a file with named columns, by its suffix, as `datasets` calls it; empty for other files."""
+    is_packed = path.suffix.lower() in COMPRESSED
+    return TABLES.get((Path(path.stem).suffix if is_packed else path.suffix).lower(), "")
+
+
+def is_empty_table(path: Path) -> bool:
+    """Whether a file of named columns has no row, which `datasets` refuses in many words."""
+    if table_kind(path) == "parquet":
+        import pyarrow.parquet  # type: ignore[import-untyped]
+
+        try:
+            return pyarrow.parquet.read_metadata(path).num_rows == 0
+        except (OSError, ValueError):
+            return False  # Damaged, which is said when it is read.
+    most = 1 if table_kind(path) == "csv" else 0
+    try:
+        with open(path, "rb") as raw:
+            filled = islice((line for line in decompressed(raw, path) if line.strip()), most + 1)
+            return sum(1 for line in filled if line.strip() != b"[]") <= most
+    except (EOFError, OSError, ValueError):
+        return False
+
+
+def load_table(path: Path, encoding_errors: str = "strict") -> Dataset:
+    """A file with named columns as a data set.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    if is_empty_table(path):
+        raise ValueError(f"{path}: empty, expected rows under named columns.")
+    # Words such as "None" are texts, not missing values.
+    options = {"keep_default_na": False, "encoding_errors": encoding_errors} if table_kind(path) == "csv" else {}
+    try:
+        return datasets_package().load_dataset(table_kind(path), data_files=str(path), split="train", **options)
+    except ImportError:
+        raise
+    except Exception as error:
+        # Of many kinds, most of which name what went wrong in their cause.
+        raise ValueError(f"{path} cannot be read as a table: {error.__cause__ or error}") from error
+
+
+def load_from_disk(path: Path, split: str) -> Dataset:
+    if not (path / "dataset_info.json").is_file() and not (path / "dataset_dict.json").is_file():
+        raise ValueError(
+            f"{path} is a folder but no data set written by save_to_disk; "
+            f"for text files give a glob such as {path}/*.txt."
+        )
+    loaded = datasets_package().load_from_disk(str(path))
+    return choose_split(loaded, split, str(path)) if isinstance(loaded, dict) else loaded
+
+
+def load_from_hub(name: str, split: str, config_name: str | None) -> Dataset:
+    try:
+        return datasets_package().load_dataset(name, config_name, split=split, streaming=True)
+    except OSError as error:
+        raise FileNotFoundError(
+            f"{name!r} is no file here, and no data set of this name could be opened on the Hub "
+            f"({type(error).__name__}: {error})."
+        ) from error
+
+
+def choose_split(loaded: dict[str, Dataset], split: str, name: str) -> Dataset:
+    if split not in loaded:
+        raise ValueError(f"{name} has no split {split!r}; choose one of {', '.join(map(str, loaded))}.")
+    return loaded[split]
+
+
+def datasets_package() -> ModuleType:
+    try:
+        import datasets
+    except ImportError:
+        raise ImportError('Reading a data set needs the datasets package: pip install "datasets"') from None
+    return datasets
