@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
     from transformers import PreTrainedTokenizerBase
 
 ENCODING_ERRORS = ("strict", "replace", "ignore")
@@ -85,51 +86,82 @@ class TextFile(Corpus):
     """One UTF-8 text file, plain or compressed (.gz, .xz, .zst, .bz2).
 
     A line is a sentence, a blank line ends a document.
+
+    Args:
+        path: where the file is.
+        encoding_errors: what to do with bytes that are not UTF-8: "strict" (an error), "replace" or "ignore".
+        filesystem: the fsspec file system that `path` is of; by default this machine's.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: another `encoding_errors`.
     """
 
     unit = "B"
 
-    def __init__(self, path: str | os.PathLike[str], encoding_errors: str = "strict"):
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        encoding_errors: str = "strict",
+        filesystem: AbstractFileSystem | None = None,
+    ):
         if encoding_errors not in ENCODING_ERRORS:
             raise ValueError(f"encoding_errors is {encoding_errors!r}; choose one of {', '.join(ENCODING_ERRORS)}.")
-        self.path = Path(path)
+        self.path = os.fspath(path)
         self.encoding_errors = encoding_errors
-        self.size = self.path.stat().st_size
+        self.filesystem = filesystem
+        self.name = self.path if filesystem is None else filesystem.unstrip_protocol(self.path)
+        self.size = os.stat(self.path).st_size if filesystem is None else filesystem.size(self.path)
 
     def __iter__(self) -> Iterator[str]:
         self.position = 0
-        with open(self.path, "rb") as raw:
+        with self._open() as raw:
             try:
                 # utf-8-sig: a byte-order mark is no part of the first sentence. A lone carriage return ends no line, as
                 # for those who count the lines of a file.
                 text = io.TextIOWrapper(
-                    decompressed(raw, self.path), encoding="utf-8-sig", errors=self.encoding_errors, newline="\n"
+                    decompressed(raw, self.name), encoding="utf-8-sig", errors=self.encoding_errors, newline="\n"
                 )
                 for number, line in enumerate(text):
                     if number == 0 and 3 * line.count("\0") > len(line) and self.encoding_errors == "strict":
-                        raise ValueError(f"{self.path} holds NUL characters, as UTF-16 does. Convert it to UTF-8.")
+                        raise ValueError(f"{self.name} holds NUL characters, as UTF-16 does. Convert it to UTF-8.")
                     if number % 1024 == 0:
                         self.position = raw.tell()
                     yield readable(line.strip())
             except UnicodeDecodeError as error:
                 raise self._located(error) from None
             except EOFError as error:
-                raise ValueError(f"{self.path}: the compressed file is damaged or cut short ({error}).") from error
+                raise ValueError(f"{self.name}: the compressed file is damaged or cut short ({error}).") from error
+            except (OSError, ValueError, ImportError):
+                raise
+            except Exception as error:
+                # Those who read over a network have errors of their own.
+                if self.filesystem is None:
+                    raise
+                raise OSError(f"{self.name} could not be read ({type(error).__name__}: {error}).") from error
         self.position = self.size or 0
 
     def identity(self) -> object:
-        status = self.path.stat()
-        return ["file", str(self.path.resolve()), status.st_size, status.st_mtime_ns, self.encoding_errors]
+        if self.filesystem is not None:
+            return ["file", self.name, self.filesystem.ukey(self.path), self.encoding_errors]
+        status = os.stat(self.path)
+        return ["file", str(Path(self.path).resolve()), status.st_size, status.st_mtime_ns, self.encoding_errors]
+
+    def _open(self) -> IO[bytes]:
+        if self.filesystem is None:
+            return open(self.path, "rb")
+        opened: IO[bytes] = self.filesystem.open(self.path, "rb")
+        return opened
 
     def _located(self, error: UnicodeDecodeError) -> UnicodeDecodeError:
         """The same error with the file, the line and the remedy; found by a second pass over the bytes."""
-        place = str(self.path)
-        with open(self.path, "rb") as raw:
-            for number, line in enumerate(decompressed(raw, self.path), start=1):
+        place = self.name
+        with self._open() as raw:
+            for number, line in enumerate(decompressed(raw, self.name), start=1):
                 try:
                     line.decode("utf-8")
                 except UnicodeDecodeError as found:
-                    error, place = found, f"{self.path}, line {number}"
+                    error, place = found, f"{self.name}, line {number}"
                     break
         reason = (
             f"{error.reason} in {place}: the file is not UTF-8. Convert it, or go on with --encoding-errors replace"
@@ -137,22 +169,32 @@ class TextFile(Corpus):
         return UnicodeDecodeError(error.encoding, error.object, error.start, error.end, reason)
 
 
-def decompressed(raw: IO[bytes], path: Path) -> Any:
-    if path.suffix.lower() in COMPRESSED:
-        return io.BufferedReader(_Decompressed(raw, path), buffer_size=1 << 20)
+def decompressed(raw: IO[bytes], name: str) -> Any:
+    """The bytes of an open file, unpacked if its name says that it is packed.
+
+    Raises:
+        ValueError: it is packed and its name does not say so.
+    """
+    if suffix_of(name) in COMPRESSED:
+        return io.BufferedReader(_Decompressed(raw, name), buffer_size=1 << 20)
     start = raw.read(8)
     raw.seek(0)
     for magic, kind in _PACKED.items():
         # "BZh" may begin a text, the digit and the constant after it do not.
         if start.startswith(magic) and (kind != ".bz2" or start[4:8] == b"1AY&"):
             remedy = f"Name it so that it ends in {kind}." if kind in COMPRESSED else "Unpack it."
-            raise ValueError(f"{path} is no text: its first bytes are those of a {kind.strip('.')} file. {remedy}")
+            raise ValueError(f"{name} is no text: its first bytes are those of a {kind.strip('.')} file. {remedy}")
     return raw
 
 
-def _decompressor(path: Path) -> tuple[Callable[[], Any], type[Exception]]:
+def suffix_of(name: str) -> str:
+    """The last suffix of a file's name, or of an address."""
+    return Path(name).suffix.lower()
+
+
+def _decompressor(name: str) -> tuple[Callable[[], Any], type[Exception]]:
     """What makes a decompressor of one frame of a file, and its error."""
-    suffix = path.suffix.lower()
+    suffix = suffix_of(name)
     if suffix == ".gz":
         return partial(zlib.decompressobj, wbits=31), zlib.error
     if suffix == ".xz":
@@ -162,7 +204,7 @@ def _decompressor(path: Path) -> tuple[Callable[[], Any], type[Exception]]:
     try:
         import zstandard
     except ImportError:
-        raise ImportError(f'{path}: .zst files need zstandard: pip install "hf_meanmax[zstd]"') from None
+        raise ImportError(f'{name}: .zst files need zstandard: pip install "hf_meanmax[zstd]"') from None
     return zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj, zstandard.ZstdError
 
 
@@ -173,9 +215,9 @@ class _Decompressed(io.RawIOBase):
     here NUL bytes, which pad files, may, and nothing else.
     """
 
-    def __init__(self, raw: IO[bytes], path: Path):
+    def __init__(self, raw: IO[bytes], name: str):
         self._raw = raw
-        self._make, self._error = _decompressor(path)
+        self._make, self._error = _decompressor(name)
         self._frame: Any = None
         self._compressed = b""
         self._ready = memoryview(b"")

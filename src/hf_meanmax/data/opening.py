@@ -6,6 +6,7 @@ import glob
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .corpus import COMPRESSED, Chain, Corpus, Documents, TextFile
 from .tables import (
@@ -16,8 +17,12 @@ from .tables import (
     load_from_disk,
     load_from_hub,
     load_table,
+    stream_table,
     table_kind,
 )
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
@@ -35,7 +40,8 @@ def open_corpus(
     Args:
         source: a path or glob of text files (any suffix, perhaps with .gz, .xz, .zst or .bz2) or of .csv, .json,
             .jsonl or .parquet tables with named columns, the folder of a data set written by `save_to_disk`, the name
-            of a data set on the Hub (streamed; a `Path` is never one), a loaded data set, a `Corpus`, or a list.
+            of a data set on the Hub (streamed; a `Path` is never one), a loaded data set, a `Corpus`, or a list. Files
+            may also be addresses (`hf://datasets/USER/NAME/*.txt.gz`, `s3://`, `https://`, ...), read as they come.
         encoding_errors: what to do with bytes that are not UTF-8: "strict" (an error), "replace" or "ignore".
         text_column: the column of a data set or table that holds the text.
         split: the split of a data set.
@@ -45,7 +51,9 @@ def open_corpus(
     Raises:
         FileNotFoundError: no such file, no match of a glob, no such data set.
         ValueError: unknown split, column or `encoding_errors`, a column of a text file, an empty list, a damaged table,
-            or a folder that is no data set.
+            a folder that is no data set, or an address of an unknown kind.
+        ImportError: the package that reads addresses of this kind is not installed.
+        OSError: an address does not answer.
     """
     if isinstance(source, Corpus):
         return source
@@ -65,12 +73,15 @@ def open_corpus(
             source = choose_split(source, split, "the data set")
         return DatasetRows(source, text_column, rows_are_documents, name=repr(getattr(source, "info", None)))
 
-    def open_file(path: Path) -> Corpus:
+    def open_file(path: str | Path, filesystem: AbstractFileSystem | None = None) -> Corpus:
         if split != "train" or config_name is not None:
             name, given = ("split", split) if split != "train" else ("config_name", config_name)
             raise ValueError(f"{path} is a file, which has no {name} {given!r}; leave --{name} out.")
-        return _open_file(path, encoding_errors, text_column, rows_are_documents)
+        return _open_file(path, encoding_errors, text_column, rows_are_documents, filesystem)
 
+    if is_address(source):
+        filesystem, paths = _find_at(source)
+        return Chain([open_file(path, filesystem) for path in paths])
     path = Path(source).expanduser()
     if path.is_file():
         return open_file(path)
@@ -89,14 +100,59 @@ def open_corpus(
     return DatasetRows(dataset, text_column, rows_are_documents, name=[source, config_name, split, repr(dataset.info)])
 
 
-def _open_file(path: Path, encoding_errors: str, text_column: str, rows_are_documents: bool) -> Corpus:
-    if table_kind(path) and is_empty_table(path):
-        return Documents([])
+def is_address(name: str) -> bool:
+    """Whether a name is of a file that is elsewhere, as `s3://bucket/file.txt` is."""
+    return "://" in name
+
+
+def _find_at(address: str) -> tuple[AbstractFileSystem, list[str]]:
+    """The file system of an address, and the paths in it that the address or its glob means."""
+    from fsspec import available_protocols
+    from fsspec.core import url_to_fs
+
+    protocol = re.split("://|::", address)[0]
+    if protocol not in available_protocols():
+        raise ValueError(f"{address!r} begins with {protocol!r}; choose one of {', '.join(available_protocols())}.")
+    is_folder = False
+    try:
+        filesystem, path = url_to_fs(address)
+        if "*" in path:
+            paths = sorted(filesystem.glob(path))
+        else:
+            paths = [path] if filesystem.exists(path) else []
+            is_folder = bool(paths) and filesystem.info(path)["type"] == "directory"
+    except ImportError as error:
+        raise ImportError(f"{address!r} cannot be read: {error}.") from error
+    except OSError:
+        raise
+    except Exception as error:
+        # Of many kinds, one of each package.
+        raise OSError(f"{address!r} could not be opened ({type(error).__name__}: {error}).") from error
+    if is_folder:
+        raise ValueError(f"{address!r} is a folder; give a glob such as {address.rstrip('/')}/*.txt.")
+    if not paths:
+        raise FileNotFoundError(f"There is no file at {address!r}.")
+    return filesystem, paths
+
+
+def _open_file(
+    path: str | Path,
+    encoding_errors: str,
+    text_column: str,
+    rows_are_documents: bool,
+    filesystem: AbstractFileSystem | None,
+) -> Corpus:
     if table_kind(path):
-        return DatasetRows(load_table(path, encoding_errors), text_column, rows_are_documents)
+        if filesystem is not None:
+            address = filesystem.unstrip_protocol(path)
+            table, name = stream_table(address, encoding_errors), [address, filesystem.ukey(path)]
+            return DatasetRows(table, text_column, rows_are_documents, name)
+        if is_empty_table(Path(path)):
+            return Documents([])
+        return DatasetRows(load_table(Path(path), encoding_errors), text_column, rows_are_documents)
     if text_column != "text":
         raise ValueError(
             f"{path} is read as lines of text, which have no column {text_column!r}. Columns are those of "
             f"{', '.join(TABLES)} files and of data sets; write one of these, or leave the column out."
         )
-    return TextFile(path, encoding_errors)
+    return TextFile(path, encoding_errors, filesystem)

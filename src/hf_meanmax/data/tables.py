@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
@@ -31,7 +32,7 @@ class DatasetRows(Corpus):
         if columns is not None and text_column not in columns:
             self.column, _, self.part = text_column.partition(".")
         if columns is not None and self.column not in columns:
-            raise ValueError(f"The data set has no column {text_column!r}; choose one of {', '.join(columns)}.")
+            raise _no_column(text_column, columns)
         self.dataset = dataset
         self.text_column = text_column
         self.rows_are_documents = rows_are_documents
@@ -42,6 +43,8 @@ class DatasetRows(Corpus):
         self.position = 0
         dataset = self.dataset if self.dataset.column_names is None else self.dataset.select_columns(self.column)
         for batch in dataset.iter(batch_size=1024):
+            if self.column not in batch:
+                raise _no_column(self.text_column, batch)
             for row, text in enumerate(batch[self.column], start=self.position):
                 if self.part and isinstance(text, dict):
                     text = text.get(self.part)
@@ -62,10 +65,15 @@ class DatasetRows(Corpus):
         return ["dataset", source, self.size, self.text_column, self.rows_are_documents]
 
 
-def table_kind(path: Path) -> str:
+def _no_column(name: str, columns: Iterable[str]) -> ValueError:
+    return ValueError(f"The data set has no column {name!r}; choose one of {', '.join(columns)}.")
+
+
+def table_kind(path: str | os.PathLike[str]) -> str:
     """The kind of a file with named columns, by its suffix, as `datasets` calls it; empty for other files."""
-    is_packed = path.suffix.lower() in COMPRESSED
-    return TABLES.get((Path(path.stem).suffix if is_packed else path.suffix).lower(), "")
+    name = Path(path)
+    is_packed = name.suffix.lower() in COMPRESSED
+    return TABLES.get((Path(name.stem).suffix if is_packed else name.suffix).lower(), "")
 
 
 def is_empty_table(path: Path) -> bool:
@@ -80,7 +88,7 @@ def is_empty_table(path: Path) -> bool:
     most = 1 if table_kind(path) == "csv" else 0
     try:
         with open(path, "rb") as raw:
-            filled = islice((line for line in decompressed(raw, path) if line.strip()), most + 1)
+            filled = islice((line for line in decompressed(raw, str(path)) if line.strip()), most + 1)
             return sum(1 for line in filled if line.strip() != b"[]") <= most
     except (EOFError, OSError, ValueError):
         return False
@@ -94,15 +102,29 @@ def load_table(path: Path, encoding_errors: str = "strict") -> Dataset:
     """
     if is_empty_table(path):
         raise ValueError(f"{path}: empty, expected rows under named columns.")
+    return _read_table(str(path), encoding_errors, streaming=False)
+
+
+def stream_table(url: str, encoding_errors: str = "strict") -> Dataset:
+    """A file with named columns at an address as a data set that is read as it comes.
+
+    Raises:
+        ValueError: the file cannot be read.
+    """
+    return _read_table(url, encoding_errors, streaming=True)
+
+
+def _read_table(name: str, encoding_errors: str, streaming: bool) -> Dataset:
+    kind = table_kind(name)
     # Words such as "None" are texts, not missing values.
-    options = {"keep_default_na": False, "encoding_errors": encoding_errors} if table_kind(path) == "csv" else {}
+    options = {"keep_default_na": False, "encoding_errors": encoding_errors} if kind == "csv" else {}
     try:
-        return datasets_package().load_dataset(table_kind(path), data_files=str(path), split="train", **options)
+        return datasets_package().load_dataset(kind, data_files=name, split="train", streaming=streaming, **options)
     except ImportError:
         raise
     except Exception as error:
         # Of many kinds, most of which name what went wrong in their cause.
-        raise ValueError(f"{path} cannot be read as a table: {error.__cause__ or error}") from error
+        raise ValueError(f"{name} cannot be read as a table: {error.__cause__ or error}") from error
 
 
 def load_from_disk(path: Path, split: str) -> Dataset:

@@ -31,6 +31,7 @@ from hf_meanmax.data import (
     pick_sentences,
 )
 from hf_meanmax.data.corpus import Chain
+from hf_meanmax.data.opening import is_address
 from hf_meanmax.inference.teacher_words import static_words
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.tokenization import (
@@ -355,7 +356,7 @@ def open_sides(args: PretrainArguments, show_progress: bool = True) -> tuple[Cor
 
 def _split_of(source: list[str], args: PretrainArguments) -> tuple[str, str | None]:
     """Split and configuration of the data sets of a run; files that stand beside one have neither."""
-    is_beside = source is not args.corpus and all(Path(name).is_file() for name in source)
+    is_beside = source is not args.corpus and all(is_address(name) or Path(name).is_file() for name in source)
     return ("train", None) if is_beside else (args.split, args.config_name or None)
 
 

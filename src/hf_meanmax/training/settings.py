@@ -176,7 +176,8 @@ class PretrainArguments(RunArguments):
     corpus: list[str] = field(
         default_factory=lambda: ["docstrings"],
         metadata={
-            "help": "text files or globs (.txt .gz .xz .zst .bz2), one data set, or `docstrings` for the built-in one",
+            "help": "text files or globs (.txt .gz .xz .zst .bz2), tables, addresses (hf:// s3://), one data set, or "
+            "`docstrings` for the built-in one",
         },
     )
     validation: list[str] | None = field(
