@@ -7,8 +7,9 @@ Each point is measured in a process of its own, so that its peak memory is its o
 Sentences are random words, all of one length: the cost depends on sizes alone. `vocabulary` has a tied output, with
 Adam and with `--lazy_adam`, and trains where the tables (weights, two moments, and Adam's gradient) fit into the memory
 that is free.
-`corpus` measures the tokenised store at three sizes and draws the line to 100 million sentences. `processes` is one
-process on one core against two on one core each. `gpus` is arithmetic with its assumptions, not a measurement.
+`corpus` measures the tokenised store at three sizes and draws the line to 100 million sentences. `stores` starts on
+stores of random tokens, up to 1,000 million. `processes` is one process on one core against two on one core each.
+`gpus` is arithmetic with its assumptions, not a measurement.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,16 @@ from rounds import GIB, Rounds, add_options, fast_precision, report
 from training_speed import make_optimizer
 
 from hf_meanmax import MeanMaxAAEConfig, MeanMaxAAEForReconstruction
-from hf_meanmax.data import BatchPlan, SentenceFilter, build_token_store, open_corpus
+from hf_meanmax.data import (
+    BatchPlan,
+    MicroBatches,
+    SentenceFilter,
+    StoreReport,
+    TokenStore,
+    build_token_store,
+    open_corpus,
+)
+from hf_meanmax.data.token_store import FORMAT_VERSION, ArrayWriter
 from hf_meanmax.files import replacing_file
 from hf_meanmax.hardware import (
     attention_for,
@@ -190,6 +201,67 @@ def scale_corpus(args: Any) -> list[dict[str, Any]]:
     return [*rows, drawn]
 
 
+def generate_store(folder: Path, sentences: int) -> None:
+    """A token store of random sentences of 4-34 words, written a part at a time."""
+    random = np.random.default_rng(0)
+    lengths = random.integers(5, 36, sentences)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    tokens, vocabulary = int(offsets[-1]), 20_000
+    parts: dict[str, Iterable[np.ndarray]] = {
+        "tokens": (
+            random.integers(4, vocabulary, min(1 << 26, tokens - start)).astype("<u2")
+            for start in range(0, tokens, 1 << 26)
+        ),
+        "offsets": [offsets],
+        "document_starts": [np.arange(0, sentences, 20)],
+        "positions": [(np.arange(sentences) % 20).astype("<i4")],
+        "token_counts": [np.full(vocabulary, tokens // vocabulary)],
+    }
+    arrays = {}
+    for name, chunks in parts.items():
+        writer = ArrayWriter(folder, name, {"tokens": "<u2", "positions": "<i4"}.get(name, "<i8"))
+        for chunk in chunks:
+            writer.append(chunk)
+        arrays[name] = writer.close()
+    report = asdict(StoreReport(lines=sentences, kept=sentences, tokens=tokens))
+    meta = {"format_version": FORMAT_VERSION, "fingerprint": "", "eos_token_id": 2, "pad_token_id": 0}
+    (folder / "store.json").write_text(json.dumps({**meta, "report": report, "arrays": arrays}), encoding="utf-8")
+
+
+def measure_start(args: Any, folder: Path) -> dict[str, float]:
+    """Seconds until the first batch of a store, its speed then, and how much memory of its own the process takes."""
+    before = own_memory()
+    start = time.perf_counter()
+    store = TokenStore.open(folder)
+    opening = time.perf_counter() - start
+    batches = MicroBatches(store, BatchPlan(store.lengths, args.batch_tokens)).iterate(0)
+    next(batches)
+    first = time.perf_counter() - start
+    tokens = sum(number for _, _, number in islice(batches, 500))
+    rate = tokens / (time.perf_counter() - start - first)
+    memory = (own_memory() - before) / 2**20
+    batches.close()
+    return {"tokens": store.num_tokens, "checked, s": opening, "first batch, s": first, "tokens/s": rate,
+            "own memory, MiB": memory}  # fmt: skip
+
+
+def own_memory() -> int:
+    """Bytes that are this process's alone: those of a mapped file are the system's to drop."""
+    memory = psutil.Process().memory_info()
+    return memory.rss - memory.shared
+
+
+def scale_stores(args: Any) -> list[dict[str, Any]]:
+    """Starting on stores of 10 million, 100 million and 1,000 million tokens."""
+    rows = []
+    for sentences in (500_000, 5_000_000, 50_000_000):
+        with tempfile.TemporaryDirectory() as name:
+            generate_store(Path(name), sentences)
+            rows.append({"sentences": sentences, **alone(measure_start, args, Path(name))})
+        print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
 def scale_processes(args: Any) -> list[dict[str, Any]]:
     """Tokens/s of a training run on one process and on two, a core each, and on one process with both cores."""
     rows = []
@@ -243,6 +315,7 @@ PARTS: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
     "widths": lambda args: scale_model(args, "widths"),
     "vocabulary": lambda args: scale_model(args, "vocabulary"),
     "corpus": scale_corpus,
+    "stores": scale_stores,
     "processes": scale_processes,
     "gpus": estimate_gpus,
 }

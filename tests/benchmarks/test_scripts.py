@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import sys
@@ -63,6 +64,15 @@ def test_a_point_of_a_scale_has_speeds_and_memory(script, monkeypatch):
     assert 0 < point["training share"] < 1
     figures = module.measured({"lengths": [point]}, ["lengths"]).figures
     assert set(figures["length 4"]) == set(point) - {"length"} > {"training tokens/s", "encoding tokens/s"}
+
+
+def test_a_generated_store_is_read_as_one_of_a_corpus(script, tmp_path):
+    module = script("scaling")
+    module.generate_store(tmp_path, 1000)
+    assert len(module.TokenStore.open(tmp_path)) == 1000, "its checksums match"
+    found = module.measure_start(argparse.Namespace(batch_tokens=64), tmp_path)
+    assert found["tokens/s"] > 0
+    assert found["first batch, s"] >= found["checked, s"]
 
 
 def test_recurrent_layers_are_compared_at_each_length(start):

@@ -213,7 +213,7 @@ def _open_array(folder: Path, name: str, entry: Json, verify: bool) -> np.ndarra
     return array
 
 
-class _ArrayWriter:
+class ArrayWriter:
     """Appends chunks to one raw array of the store."""
 
     def __init__(self, folder: Path, name: str, dtype: npt.DTypeLike):
@@ -407,11 +407,11 @@ def _write_store(
     corpus: Corpus, encoder: TokenEncoder, rule: SentenceFilter, folder: Path, fingerprint: str, show_progress: bool
 ) -> StoreReport:
     writers = {
-        "tokens": _ArrayWriter(folder, "tokens", np.uint16 if encoder.vocab_size <= 1 << 16 else np.int32),
-        "offsets": _ArrayWriter(folder, "offsets", np.int64),
-        "document_starts": _ArrayWriter(folder, "document_starts", np.int64),
-        "positions": _ArrayWriter(folder, "positions", np.int32),
-        "token_counts": _ArrayWriter(folder, "token_counts", np.int64),
+        "tokens": ArrayWriter(folder, "tokens", np.uint16 if encoder.vocab_size <= 1 << 16 else np.int32),
+        "offsets": ArrayWriter(folder, "offsets", np.int64),
+        "document_starts": ArrayWriter(folder, "document_starts", np.int64),
+        "positions": ArrayWriter(folder, "positions", np.int32),
+        "token_counts": ArrayWriter(folder, "token_counts", np.int64),
     }
     report = StoreReport()
     token_counts = np.zeros(encoder.vocab_size, np.int64)
