@@ -73,7 +73,7 @@ def other_version(name: str, version: Callable[[str], str] = importlib.metadata.
 # What is in the place of what, in one process alone.
 FAULTS = {
     "other versions": (1, importlib.metadata, "version", other_version),
-    "no space for the store": (1, token_store._ArrayWriter, "append", full),
+    "no space for the store": (1, token_store.ArrayWriter, "append", full),
     "no space for the teacher": (1, np, "save", full),
     "no space for the checkpoint": (0, checkpoints, "save_file", full),
     "no space for the model": (0, PreTrainedModel, "save_pretrained", full),

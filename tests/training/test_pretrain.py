@@ -863,15 +863,14 @@ def test_sigterm_of_a_process(make_arguments, settings):
     assert losses(args.output_dir) == losses(whole.output_dir)
 
 
-def test_sigkill_of_real_processes(tmp_path):
-    """Two kills of one process and one of two, all losses compared bit for bit; and one process learns as two do."""
+def test_sigkill_of_a_real_process(tmp_path):
+    """All losses are compared bit for bit. A process of two is killed in test_elastic.py."""
     script = str(ROOT / "benchmarks" / "kill_resume.py")
-    number = ["--processes", "1", "2", "--kills", "2", "1", "--fork", "--folder", str(tmp_path)]
+    number = ["--processes", "1", "--kills", "2", "--fork", "--folder", str(tmp_path)]
     settings = ["--max_steps", "40", "--precision", "fp32", "--embedding_dropout", "0", "--attention_dropout", "0"]
     result = run_python(script, *number, *settings, timeout=240)
     assert result.returncode == 0, result.stdout + result.stderr[-3000:]
-    assert result.stdout.count("all 40 losses and the final weights are identical to the last bit") == 2
-    assert losses(tmp_path / "whole-1") == pytest.approx(losses(tmp_path / "whole-2"), abs=1e-5)
+    assert result.stdout.count("all 40 losses and the final weights are identical to the last bit") == 1
 
 
 def test_the_steps_after_the_last_log_line_are_logged_at_the_end(make_arguments):
