@@ -88,7 +88,7 @@ PARTS = {
     ),
     **{
         name: Part(f"{_SCALING} --parts {name} --rounds {{rounds}}", minutes, _SMALL_SCALING, is_long=True)
-        for name, minutes in {"lengths": 6, "widths": 10, "vocabulary": 15, "corpus": 10, "processes": 10}.items()
+        for name, minutes in {"lengths": 6, "widths": 10, "vocabulary": 15, "corpus": 10, "stores": 5, "processes": 10}.items()
     },
 }
 
