@@ -57,6 +57,7 @@ class Part:
 _SMALL = "--vocab-size 1000 --hidden-size 64 --negatives 50 --lines 2000 --steps 1"
 _SMALL_LAYER = f"{_SMALL} --intermediate-size 64 --batch-tokens 128"
 _SCALING = "scaling.py {corpus} --output {folder}"
+_SCALING_MINUTES = {"lengths": 6, "widths": 10, "vocabulary": 15, "corpus": 10, "stores": 5, "processes": 10}
 _SMALL_SCALING = "--hidden-size 64 --batch-tokens 128 --negatives 50 --lines 2000 --steps 8"
 PARTS = {
     "training": Part("training_speed.py {corpus} --rounds {rounds}", 6, _SMALL_LAYER),
@@ -88,7 +89,7 @@ PARTS = {
     ),
     **{
         name: Part(f"{_SCALING} --parts {name} --rounds {{rounds}}", minutes, _SMALL_SCALING, is_long=True)
-        for name, minutes in {"lengths": 6, "widths": 10, "vocabulary": 15, "corpus": 10, "stores": 5, "processes": 10}.items()
+        for name, minutes in _SCALING_MINUTES.items()
     },
 }
 

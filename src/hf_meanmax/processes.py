@@ -191,19 +191,19 @@ def lost_processes_named(timeout: timedelta) -> Iterator[None]:
 
 def _exchange(error: Exception | None = None, fact: Any = None) -> list[Any]:
     """The facts of all processes; if one of them has an error, it is raised in those that have none."""
-    told: list[Any] = [None] * torch.distributed.get_world_size()
+    gathered: list[Any] = [None] * torch.distributed.get_world_size()
     own = None
     if error is not None:
         place = f"process {torch.distributed.get_rank()} on {socket.gethostname()}"
         own = next((kind for kind in _TOLD if isinstance(error, kind)), RuntimeError), f"{place}: {error}"
     try:
-        torch.distributed.all_gather_object(told, (own, fact), group=_patient_group(torch.distributed.group.WORLD))
+        torch.distributed.all_gather_object(gathered, (own, fact), group=_patient_group(torch.distributed.group.WORLD))
     except RuntimeError as closed:
         raise PeerEndedError(f"Another process has ended ({' '.join(str(closed).split())[:_MOST_SHOWN]}).") from closed
     if error is not None:
         _marked(error)
         return []
-    for failure, _ in told:
+    for failure, _ in gathered:
         if failure is not None:
             kind, text = failure
             raise _marked(kind(text))
