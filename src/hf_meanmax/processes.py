@@ -207,7 +207,7 @@ def _exchange(error: Exception | None = None, fact: Any = None) -> list[Any]:
         if failure is not None:
             kind, text = failure
             raise _marked(kind(text))
-    return [found for _, found in told]
+    return [found for _, found in gathered]
 
 
 def _marked(error: Exception) -> Exception:
