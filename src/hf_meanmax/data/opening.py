@@ -113,14 +113,16 @@ def _find_at(address: str) -> tuple[AbstractFileSystem, list[str]]:
     protocol = re.split("://|::", address)[0]
     if protocol not in available_protocols():
         raise ValueError(f"{address!r} begins with {protocol!r}; choose one of {', '.join(available_protocols())}.")
-    is_folder = False
+    paths, is_folder = [], False
     try:
         filesystem, path = url_to_fs(address)
         if "*" in path:
             paths = sorted(filesystem.glob(path))
         else:
-            paths = [path] if filesystem.exists(path) else []
-            is_folder = bool(paths) and filesystem.info(path)["type"] == "directory"
+            # One question to the server tells both.
+            paths, is_folder = [path], filesystem.info(path)["type"] == "directory"
+    except FileNotFoundError:
+        pass
     except ImportError as error:
         raise ImportError(f"{address!r} cannot be read: {error}.") from error
     except OSError:
