@@ -58,7 +58,7 @@ _SMALL = "--vocab-size 1000 --hidden-size 64 --negatives 50 --lines 2000 --steps
 _SMALL_LAYER = f"{_SMALL} --intermediate-size 64 --batch-tokens 128"
 _SCALING = "scaling.py {corpus} --output {folder}"
 _SCALING_MINUTES = {"lengths": 6, "widths": 10, "vocabulary": 15, "corpus": 10, "stores": 5, "processes": 10}
-_SMALL_SCALING = "--hidden-size 64 --batch-tokens 128 --negatives 50 --lines 2000 --steps 8"
+_SMALL_SCALING = "--hidden-size 64 --batch-tokens 128 --negatives 50 --lines 2000 --steps 8 --store-sentences 2000"
 PARTS = {
     "training": Part("training_speed.py {corpus} --rounds {rounds}", 6, _SMALL_LAYER),
     "training-512": Part(

@@ -252,9 +252,9 @@ def own_memory() -> int:
 
 
 def scale_stores(args: Any) -> list[dict[str, Any]]:
-    """Starting on stores of 10 million, 100 million and 1,000 million tokens."""
+    """Starting on stores of so many sentences of 20 tokens."""
     rows = []
-    for sentences in (500_000, 5_000_000, 50_000_000):
+    for sentences in args.store_sentences:
         with tempfile.TemporaryDirectory() as name:
             generate_store(Path(name), sentences)
             rows.append({"sentences": sentences, **alone(measure_start, args, Path(name))})
@@ -330,6 +330,9 @@ def main() -> None:
     parser.add_argument("--batch-tokens", type=int, default=2048)
     parser.add_argument("--negatives", type=int, default=4000)
     parser.add_argument("--lines", type=int, default=400_000, help="of the largest corpus that is measured")
+    parser.add_argument(
+        "--store-sentences", type=int, nargs="+", default=[500_000, 5_000_000, 50_000_000], help="of each random store"
+    )
     parser.add_argument("--steps", type=int, default=60, help="of a training run on one process and on two")
     parser.add_argument("--gpu-rate", type=float, default=700.0, help="assumed TFLOP/s of large bf16 products")
     parser.add_argument("--gpu-share", type=float, default=0.45, help="assumed share of it that training reaches")
