@@ -112,6 +112,21 @@ def test_killed_teacher_vectors_are_continued_and_belong_to_their_texts(make_arg
     assert not np.allclose(other[rows], vectors[rows])
 
 
+def test_a_run_in_bf16_has_its_teacher_compute_in_bf16(make_arguments, teacher, tmp_path):
+    args = make_arguments(teacher=teacher, cache_dir=str(tmp_path / "cache"))
+    texts, encoder = prepare(args, show_progress=False).sources["train"], load_teacher(args, "cpu")
+    plain = prepare_teacher(args, texts, encoder, show_progress=False)
+    args.precision = "bf16"
+    weights = encode_module.weights_fingerprint(encoder)
+    rounded = prepare_teacher(args, texts, encoder, show_progress=False)
+    assert encode_module.weights_fingerprint(encoder) == weights
+    assert rounded.files[0].parent != plain.files[0].parent
+    both = [vectors[np.arange(len(vectors))] for vectors in (plain, rounded)]
+    assert not np.array_equal(*both)
+    norms = [np.linalg.norm(vectors, axis=1) for vectors in both]
+    np.testing.assert_allclose((both[0] * both[1]).sum(axis=1) / (norms[0] * norms[1]), 1, atol=1e-3)
+
+
 def test_an_index_of_the_teacher_answers_its_student(make_arguments, teacher, tmp_path):
     args = make_arguments(**ROWS, objective="none", teacher=teacher, max_steps=60, learning_rate=0.02)
     pretrain(args)

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from hf_meanmax.data import StoredTexts
 from hf_meanmax.files import replacing_file
+from hf_meanmax.hardware import uses_bf16
 from hf_meanmax.inference.embedder import load_embedder
 from hf_meanmax.inference.embedding_files import embedding_files
 from hf_meanmax.inference.encode import EncodeSettings, encode_corpus, encode_texts, model_fingerprints
@@ -19,7 +21,6 @@ from .preparation import cache_folder, digest, one_at_a_time
 from .settings import PretrainArguments
 
 if TYPE_CHECKING:
-    import torch
     from accelerate import PartialState
     from sentence_transformers import SentenceTransformer
 
@@ -87,11 +88,11 @@ def prepare_teacher(
 ) -> TeacherVectors:
     """The teacher's, or the embedder's, vectors of the texts of a store, computed once and cached as float16.
 
-    They belong to the texts and to the teacher with its prompt: other ones are computed anew. A killed run keeps the
-    finished shards. With several processes each computes a part.
+    They belong to the texts, to the teacher with its prompt, and to the precision it ran in, which is the run's: other
+    ones are computed anew. A killed run keeps the finished shards. With several processes each computes a part.
 
     Args:
-        args: the run's, with `cache_dir` and `teacher_shuffled`.
+        args: the run's, with `cache_dir`, `precision` and `teacher_shuffled`.
         texts: what the teacher reads.
         teacher: see [`load_teacher`].
         state: accelerate's, of the processes, each of which must call this.
@@ -108,15 +109,19 @@ def prepare_teacher(
             with replacing_file(known) as file:
                 file.write(str(texts.digest))
         texts.digest = known.read_text()
-    folder = cache / digest(model_fingerprints(teacher), texts.fingerprint())
+    in_bf16 = uses_bf16(args.precision, teacher.device)
+    folder = cache / digest(model_fingerprints(teacher), texts.fingerprint(), *(["bf16"] if in_bf16 else []))
     is_main = state is None or state.is_main_process
     lock = one_at_a_time(folder)
     if is_main:
         lock.acquire()
     try:
-        encode_corpus(
-            teacher, texts, folder, _SETTINGS, model_name=args.frozen_encoder, state=state, show_progress=show_progress
-        )
+        # The weights stay as they are: the validation texts, or another run, ask for their hash again.
+        with torch.autocast(teacher.device.type, torch.bfloat16, enabled=in_bf16):
+            encode_corpus(
+                teacher, texts, folder, _SETTINGS, model_name=args.frozen_encoder, state=state,
+                show_progress=show_progress,
+            )  # fmt: skip
     finally:
         if is_main:
             lock.release()
