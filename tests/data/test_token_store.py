@@ -117,7 +117,7 @@ def test_store_is_reused_until_an_input_changes(tmp_path, tokenizer, monkeypatch
     first = build_token_store(documents, tokenizer, folder, show_progress=False)
     written = (folder / "store.json").stat().st_mtime_ns
     with monkeypatch.context() as patch:
-        patch.setattr(module, "_write_store", lambda *args: pytest.fail("built again"))
+        patch.setattr(module, "_write_arrays", lambda *args: pytest.fail("built again"))
         again = build_token_store(documents, tokenizer, folder, show_progress=False)
     assert (folder / "store.json").stat().st_mtime_ns == written
     assert again.fingerprint == first.fingerprint
@@ -160,6 +160,57 @@ def test_interrupted_build_leaves_the_old_store(tmp_path, tokenizer, monkeypatch
         build_token_store(Broken(), tokenizer, tmp_path / "s", show_progress=False)
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
     assert TokenStore.open(tmp_path / "s")[0].tolist() == [4, 3]
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("killed_at", [3, 5, 8])
+@pytest.mark.parametrize("damaged", [False, True], ids=["whole", "cut short"])
+def test_killed_build_goes_on_where_it_was(tmp_path, monkeypatch, killed_at, damaged):
+    monkeypatch.setattr(module, "_LINES_PER_CHUNK", 10)
+    monkeypatch.setattr(module, "_CHUNKS_PER_RECORD", 2)
+    rng = np.random.default_rng(0)
+    documents = [
+        [" ".join(rng.choice([*WORDS, "other"], size=rng.integers(1, 6))) for _ in range(7)] for _ in range(12)
+    ]
+    corpus, tokenizer, rule = Documents(documents), make_tokenizer(WORDS), SentenceFilter(2, max_unknown_rate=0.6)
+    expected = build_token_store(corpus, tokenizer, tmp_path / "whole", rule, show_progress=False)
+
+    true, read = module.apply_filter, []
+
+    def dying(*arguments):
+        if len(read) == killed_at:
+            raise Killed
+        read.append(1)
+        return true(*arguments)
+
+    monkeypatch.setattr(module, "apply_filter", dying)
+    with pytest.raises(Killed):
+        build_token_store(corpus, tokenizer, tmp_path / "s", rule, show_progress=False)
+    assert not (tmp_path / "s").exists()
+    growing = tmp_path / ".s.growing"
+    if damaged:
+        (growing / "tokens.bin").write_bytes((growing / "tokens.bin").read_bytes()[:3])
+    read.clear()
+    killed_at, before = 100, killed_at
+    store = build_token_store(corpus, tokenizer, tmp_path / "s", rule, show_progress=False)
+    assert len(read) == (9 if damaged else 9 - before // 2 * 2)
+    assert not growing.exists()
+    for path in sorted(expected.folder.iterdir()):
+        assert (store.folder / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_unfinished_build_of_another_text_is_no_beginning(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr(module, "_LINES_PER_CHUNK", 10)
+    monkeypatch.setattr(module, "_CHUNKS_PER_RECORD", 2)
+    with pytest.raises(RuntimeError, match="disk is gone"):
+        build_token_store(Broken(), tokenizer, tmp_path / "s", show_progress=False)
+    assert [path.name for path in tmp_path.iterdir()] == [".s.growing"]
+    store = build_token_store(Documents([["alpha"]]), tokenizer, tmp_path / "s", show_progress=False)
+    assert store.tokens.tolist() == [4, 3]
+    assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
 
 def test_half_written_store_does_not_open(store, tmp_path):

@@ -1,7 +1,8 @@
 """The token store: a corpus tokenised once into memory-mapped arrays.
 
 A store is a folder of raw little-endian arrays and `store.json`. It is written under a temporary name and renamed
-when it is complete, so a folder that opens is a whole store.
+when it is complete, so a folder that opens is a whole store. Beside the arrays of an incomplete one stands how far it
+has come, from where a killed build goes on.
 """
 
 from __future__ import annotations
@@ -10,19 +11,20 @@ import hashlib
 import itertools
 import json
 import os
+import shutil
 import warnings
 import zlib
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from hf_meanmax.files import Json, replacing_folder
+from hf_meanmax.files import Json, failed_writes_named, replacing_file, replacing_folder
 from hf_meanmax.progress import progress_bar
 
 from .corpus import CHARACTERS_AT_ONCE, Corpus
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 1
 _LINES_PER_CHUNK = 8192
+_CHUNKS_PER_RECORD = 64
+_PROGRESS = "progress.json"
+_BLOCK = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -204,23 +209,24 @@ def _open_array(folder: Path, name: str, entry: Json, verify: bool) -> np.ndarra
     if array.dtype.kind not in "iu":
         raise TypeError(f"`{name}` is of type {array.dtype}")
     if verify:
-        checksum, block = 0, 1 << 24
+        checksum = 0
         data = array.data.cast("B")
-        for start in range(0, len(data), block):
-            checksum = zlib.crc32(data[start : start + block], checksum)
+        for start in range(0, len(data), _BLOCK):
+            checksum = zlib.crc32(data[start : start + _BLOCK], checksum)
         if checksum != entry["crc32"]:
             raise ValueError(f"The token store is damaged: the checksum of {path} does not match. {_REMEDY}")
     return array
 
 
 class ArrayWriter:
-    """Appends chunks to one raw array of the store."""
+    """Appends chunks to one raw array of the store, after the `length` numbers of checksum `crc32` that it has."""
 
-    def __init__(self, folder: Path, name: str, dtype: npt.DTypeLike):
+    def __init__(self, folder: Path, name: str, dtype: npt.DTypeLike, length: int = 0, crc32: int = 0):
         self.dtype = np.dtype(dtype).newbyteorder("<")
-        self.file = open(folder / f"{name}.bin", "wb")
-        self.length = 0
-        self.crc32 = 0
+        self.file = open(folder / f"{name}.bin", "r+b" if length else "wb")
+        self.length = length
+        self.crc32 = crc32
+        self.file.seek(self.file.truncate(length * self.dtype.itemsize))
 
     def append(self, values: np.ndarray) -> None:
         if not len(values):
@@ -230,11 +236,47 @@ class ArrayWriter:
         self.crc32 = zlib.crc32(data, self.crc32)
         self.length += len(values)
 
-    def close(self) -> Json:
+    def record(self) -> Json:
+        """What `store.json` says of the array, whose numbers are on the disk."""
         self.file.flush()
         os.fsync(self.file.fileno())
-        self.file.close()
         return {"dtype": self.dtype.str, "length": self.length, "crc32": self.crc32}
+
+    def close(self) -> Json:
+        entry = self.record()
+        self.file.close()
+        return entry
+
+
+@dataclass
+class _Progress:
+    """How much of a corpus is in the arrays of an incomplete store."""
+
+    fingerprint: str
+    chunks: int = 0
+    last_document: int = -1
+    report: StoreReport = field(default_factory=StoreReport)
+    arrays: dict[str, Json] = field(default_factory=dict)
+
+    @classmethod
+    def begin(cls, folder: Path, fingerprint: str) -> _Progress:
+        """The progress of a build in `folder`, which is emptied where that was of another store, or is damaged."""
+        try:
+            read = json.loads((folder / _PROGRESS).read_text(encoding="utf-8"))
+            found = cls(**{**read, "report": StoreReport(**read["report"])})
+            bytes_of = {name: e["length"] * np.dtype(e["dtype"]).itemsize for name, e in found.arrays.items()}
+            whole = all((folder / f"{name}.bin").stat().st_size >= size for name, size in bytes_of.items())
+            if whole and found.fingerprint == fingerprint:
+                return found
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            pass
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return cls(fingerprint)
+
+    def write(self, folder: Path) -> None:
+        with replacing_file(folder / _PROGRESS) as file:
+            json.dump(asdict(self), file)
 
 
 class _Chunk(NamedTuple):
@@ -392,8 +434,22 @@ def build_token_store(
         else:
             if store.fingerprint == fingerprint:
                 return store
-    with replacing_folder(folder, owned=["*"]) as partial:
-        report = _write_store(corpus, encoder, rule, partial, fingerprint, show_progress)
+    growing = folder.with_name(f".{folder.name}.growing")
+    with failed_writes_named(folder, growing):
+        progress = _Progress.begin(growing, fingerprint)
+        try:
+            meta = _write_arrays(corpus, encoder, rule, growing, progress, show_progress)
+        except BaseException as error:
+            # A text that cannot be read will be another text next time.
+            if not progress.chunks or isinstance(error, ValueError):
+                shutil.rmtree(growing, ignore_errors=True)
+            raise
+        with replacing_folder(folder, owned=["*"]) as partial:
+            for name in meta["arrays"]:
+                os.replace(growing / f"{name}.bin", partial / f"{name}.bin")
+            (partial / "store.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+        shutil.rmtree(growing, ignore_errors=True)
+    report = progress.report
     if report.truncated:
         warnings.warn(
             f"{report.truncated:,} of {report.kept:,} sentences were longer than {rule.max_tokens} tokens "
@@ -403,64 +459,75 @@ def build_token_store(
     return TokenStore.open(folder, verify=False)
 
 
-def _write_store(
-    corpus: Corpus, encoder: TokenEncoder, rule: SentenceFilter, folder: Path, fingerprint: str, show_progress: bool
-) -> StoreReport:
-    writers = {
-        "tokens": ArrayWriter(folder, "tokens", np.uint16 if encoder.vocab_size <= 1 << 16 else np.int32),
-        "offsets": ArrayWriter(folder, "offsets", np.int64),
-        "document_starts": ArrayWriter(folder, "document_starts", np.int64),
-        "positions": ArrayWriter(folder, "positions", np.int32),
-        "token_counts": ArrayWriter(folder, "token_counts", np.int64),
-    }
-    report = StoreReport()
-    token_counts = np.zeros(encoder.vocab_size, np.int64)
-    writers["offsets"].append(np.zeros(1, np.int64))
-    last_document = -1
+def _write_arrays(
+    corpus: Corpus, encoder: TokenEncoder, rule: SentenceFilter, folder: Path, progress: _Progress, show_progress: bool
+) -> Json:
+    """Writes the arrays, from where `progress` says on; returns what `store.json` says of them."""
+    tokens_type = np.uint16 if encoder.vocab_size <= 1 << 16 else np.int32
+    types = {"tokens": tokens_type, "offsets": np.int64, "document_starts": np.int64, "positions": np.int32}
+    written = {name: {key: entry[key] for key in ("length", "crc32")} for name, entry in progress.arrays.items()}
+    writers = {name: ArrayWriter(folder, name, dtype, **written.get(name, {})) for name, dtype in types.items()}
+    report = progress.report
+    token_counts = _token_counts(folder / "tokens.bin", tokens_type, report.tokens, encoder.vocab_size)
+    if not progress.chunks:
+        writers["offsets"].append(np.zeros(1, np.int64))
     with progress_bar(
         total=corpus.size, unit=corpus.unit, unit_scale=True, desc="tokenise", disable=not show_progress
     ) as bar:
-        for chunk, rows in encoded_chunks(corpus, encoder):
+        for number, (chunk, rows) in enumerate(encoded_chunks(corpus, encoder, progress.chunks), progress.chunks + 1):
             rows, kept, part = apply_filter(rows, encoder.unk_token_id, rule)
             rows = append_token(rows, encoder.eos_token_id)
             documents = chunk.documents[kept]
-            is_start = np.diff(documents, prepend=last_document) != 0
-            last_document = int(documents[-1]) if len(documents) else last_document
+            is_start = np.diff(documents, prepend=progress.last_document) != 0
+            progress.last_document = int(documents[-1]) if len(documents) else progress.last_document
             writers["document_starts"].append(report.kept + np.flatnonzero(is_start))
             writers["positions"].append(chunk.positions[kept])
             writers["offsets"].append(report.tokens + np.cumsum(rows.lengths))
             writers["tokens"].append(rows.ids)
             token_counts += np.bincount(rows.ids, minlength=len(token_counts))
             part.tokens, part.documents = len(rows.ids), int(is_start.sum())
-            for field in fields(StoreReport):
-                setattr(report, field.name, getattr(report, field.name) + getattr(part, field.name))
+            for column in fields(StoreReport):
+                setattr(report, column.name, getattr(report, column.name) + getattr(part, column.name))
+            if number % _CHUNKS_PER_RECORD == 0:
+                progress.chunks = number
+                progress.arrays = {name: writer.record() for name, writer in writers.items()}
+                progress.write(folder)
             bar.set_postfix(sentences=report.kept, tokens=report.tokens, refresh=False)
             bar.update(corpus.position - bar.n)
     if encoder.unk_token_id is not None:
         report.unknown_tokens = int(token_counts[encoder.unk_token_id])
+    writers["token_counts"] = ArrayWriter(folder, "token_counts", np.int64)
     writers["token_counts"].append(token_counts)
     arrays = {name: writer.close() for name, writer in writers.items()}
     if report.kept == 0:
         reason = "The corpus is empty" if report.lines == 0 else "No sentence of the corpus is left after the filters"
         raise ValueError(f"{reason} ({report.dropped()}).")
-    meta = {
+    return {
         "format_version": FORMAT_VERSION,
-        "fingerprint": fingerprint,
+        "fingerprint": progress.fingerprint,
         "eos_token_id": encoder.eos_token_id,
         "pad_token_id": encoder.pad_token_id,
         "filter": asdict(rule),
         "report": asdict(report),
         "arrays": arrays,
     }
-    (folder / "store.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
-    return report
 
 
-def encoded_chunks(corpus: Corpus, encoder: TokenEncoder) -> Iterator[tuple[_Chunk, Ragged]]:
-    """Chunks with their ids, in order, a few encoded ahead on two threads."""
+def _token_counts(path: Path, dtype: npt.DTypeLike, tokens: int, vocab_size: int) -> npt.NDArray[np.int64]:
+    """How often each id is among the first `tokens` numbers of a file."""
+    counts = np.zeros(vocab_size, np.int64)
+    with open(path, "rb") as file:
+        for start in range(0, tokens, _BLOCK):
+            ids = np.fromfile(file, np.dtype(dtype).newbyteorder("<"), min(_BLOCK, tokens - start))
+            counts += np.bincount(ids, minlength=vocab_size)
+    return counts
+
+
+def encoded_chunks(corpus: Corpus, encoder: TokenEncoder, start: int = 0) -> Iterator[tuple[_Chunk, Ragged]]:
+    """Chunks from the `start`-th on with their ids, in order, a few encoded ahead on two threads."""
     with ThreadPoolExecutor(max_workers=2) as pool:
         waiting: deque[tuple[_Chunk, Future[Ragged]]] = deque()
-        for chunk in _chunks(corpus):
+        for chunk in itertools.islice(_chunks(corpus), start, None):
             waiting.append((chunk, pool.submit(encoder, chunk.lines)))
             if len(waiting) > 3:
                 chunk, future = waiting.popleft()
