@@ -13,7 +13,14 @@ import pickle
 
 import pytest
 import torch
-from transformers import AutoConfig, BitsAndBytesConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments
+from transformers import (
+    AutoConfig,
+    BitsAndBytesConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+)
 
 from modeling.family_tests import IGNORE, WarningRecorder, close, pad
 from modeling.kinds import GENERATING, KINDS, labels, make, read, same
@@ -452,6 +459,28 @@ def test_who_can_generate(kind):
     assert model.can_generate() is (kind in GENERATING)
     assert hasattr(model, "generation_config") is model.can_generate()
     assert not make("attention", decoder_type="none").can_generate()
+
+
+class Repeating(LogitsProcessor):
+    """A word that is always likelier than the end."""
+
+    steps = 0
+
+    def __call__(self, input_ids, scores):
+        self.steps += 1
+        scores = torch.full_like(scores, -30.0)
+        scores[:, [5, 3]] = torch.tensor([0.6, 0.4]).log()
+        return scores
+
+
+@pytest.mark.parametrize(("told", "steps"), [({}, 3), ({"early_stopping": False}, 40)])
+def test_a_beam_that_repeats_a_word_does_not_hold_up_a_batch(told, steps):
+    model, likely = make("attention"), Repeating()
+    assert model.generation_config.eos_token_id == 3
+    model.generate(
+        **read("attention"), num_beams=3, max_new_tokens=40, logits_processor=LogitsProcessorList([likely]), **told
+    )
+    assert likely.steps == steps
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,8 @@ class LatentGenerationMixin(GenerationMixin):
         A bound of the caller's wins: `max_new_tokens` or `max_length`, as an argument or in a `generation_config`.
         Without one, a text is decoded to at most 1.5 times its own tokens (Zhang, Wu, Li and Zhang, section 5.2; at
         least 16), whatever else is in its batch, and a vector, whose text's length is not known, to the
-        `max_new_tokens` of the model's `generation_config`. What follows the end of a row is padding.
+        `max_new_tokens` of the model's `generation_config`. What follows the end of a row is padding. A beam search
+        ends when it has as many texts as beams (`early_stopping=True`), unless `early_stopping` is given.
 
         Args:
             sentence_embedding: raw embeddings `(B, L * d)` (`pooler_output`, or `SentenceTransformer.encode` of a
@@ -239,6 +240,9 @@ class LatentGenerationMixin(GenerationMixin):
             # As transformers makes them, which means no text; it would put them where the weights are.
             ids = torch.full(rows.shape[:2], -100, device=rows.device)
         _mark_read_words(kwargs)
+        if (_setting("num_beams", settings) or 1) > 1 and _setting("early_stopping", settings) is None:
+            # Otherwise a beam that repeats a word holds up the batch to its bound: by its mean it could yet be better.
+            kwargs["early_stopping"] = True
         criteria = self._bound_length(kwargs, generation_config, text, kwargs.get("attention_mask"))
         if criteria is not None:
             stopping_criteria = StoppingCriteriaList([*(stopping_criteria or []), criteria])
