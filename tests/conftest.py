@@ -86,6 +86,21 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def fp32_where_a_machine_decides() -> Iterator[None]:
+    """What `auto` is must not depend on the machine of the tests; those of bf16 ask for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("amx_tile", "avx512_bf16"):
+            patch.setattr(torch.cpu, f"_is_{name}_supported", lambda: False, raising=False)
+        yield
+
+
+@pytest.fixture
+def bf16_is_fast(monkeypatch) -> None:
+    """The machine is one that multiplies bf16 matrices faster than fp32 ones."""
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True, raising=False)
+
+
 @pytest.fixture(autouse=True)
 def seeds() -> None:
     random.seed(0)

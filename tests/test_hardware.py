@@ -132,9 +132,14 @@ def test_freed_memory_is_kept_only_where_both_thresholds_can_be_set(monkeypatch)
 
 
 def test_devices():
-    assert isinstance(is_bf16_fast(CPU), bool)
+    assert not is_bf16_fast(CPU)
     assert not is_bf16_fast(torch.device("meta"))
     synchronize(CPU)
+
+
+def test_a_cpu_with_products_of_bf16(bf16_is_fast):
+    assert is_bf16_fast(CPU)
+    assert uses_bf16("auto", CPU)
 
 
 def test_a_gpu_that_emulates_bf16_is_not_fast_at_it(monkeypatch):

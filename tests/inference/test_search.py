@@ -566,6 +566,15 @@ def test_what_a_killed_run_left_serves_its_own_text_alone(checkpoint, corpus, tm
     assert texts[len(texts) - 1] == "one more"
 
 
+def test_an_index_where_bf16_is_fast(checkpoint, corpus, tmp_path, bf16_is_fast, capsys):
+    main(["index", str(checkpoint), str(corpus), "--output", str(tmp_path / "index")])
+    assert SentenceIndex(tmp_path / "index").encoding.compute_dtype == "bfloat16"
+    capsys.readouterr()
+    main(["query", str(tmp_path / "index"), LINES[0], "--k", "1", "--json"])
+    assert json.loads(capsys.readouterr().out)[0]["nearest"][0]["text"] == LINES[0]
+    assert [path.name for path in tmp_path.iterdir()] == ["index"]
+
+
 def test_faiss_is_missed_before_the_corpus_is_encoded(checkpoint, corpus, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     monkeypatch.setattr(search_command, "encode_corpus", lambda *_, **__: pytest.fail("encoded first"))

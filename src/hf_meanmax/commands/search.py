@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -109,17 +110,18 @@ def search_index(
     dimension = encoding.check_dimension(int(model.get_embedding_dimension() or 0))
     make_index(sum(1 for _ in CorpusLines(corpus)), dimension, settings)
     with sole_writer(output, beside=True), failed_writes_named(output, None if args.embeddings else embeddings):
-        for attempt in ("resume", "anew"):
-            try:
-                encode_corpus(
-                    model, corpus, embeddings, encoding, pca=pca, model_name=encoder.model,
-                    batch_size=encoder.batch_size,
-                )  # fmt: skip
-            except FileExistsError:
-                if args.embeddings or attempt == "anew":
-                    raise
-                # What a run that was killed has left serves the same text, model and settings alone.
-                shutil.rmtree(embeddings)
+        encode = partial(
+            encode_corpus, model, corpus, embeddings, encoding, pca=pca, model_name=encoder.model,
+            batch_size=encoder.batch_size,
+        )  # fmt: skip
+        try:
+            encode()
+        except FileExistsError:
+            if args.embeddings:
+                raise
+            # What a run that was killed has left serves the same text, model and settings alone.
+            shutil.rmtree(embeddings)
+            encode()
         manifest = build_index(
             [embeddings], output, settings, lines=CorpusLines(corpus), recall_queries=args.recall_queries
         )
