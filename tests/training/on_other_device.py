@@ -109,7 +109,6 @@ def test_what_is_said(family, variant):
 @pytest.fixture
 def use(monkeypatch):
     """Has the runs that follow compute on a device, as Accelerate is told to."""
-    monkeypatch.setattr(pretraining, "measure_matrix_rate", lambda device, dtype: 1e12)
 
     def use(device):
         AcceleratorState._reset_state(reset_partial_state=True)

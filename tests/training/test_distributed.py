@@ -112,7 +112,6 @@ class Place:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Iterator[Place]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pretraining, "measure_matrix_rate", lambda device, dtype: 1e12)
         patch.setattr(pretraining, "count_flops_per_token", lambda *arguments: 1.0)
         # As in `launched.py`.
         patch.setattr(teacher, "_SETTINGS", replace(teacher._SETTINGS, shard_size=16))

@@ -11,10 +11,8 @@ import time
 from pathlib import Path
 
 import psutil
-import pytest
 from accelerate.state import AcceleratorState
 
-from hf_meanmax.training import pretrain as pretraining
 from hf_meanmax.training.pretrain import pretrain
 from hf_meanmax.training.recipes import arguments_from_settings
 from tiny_model import python_environment
@@ -22,11 +20,6 @@ from training.test_distributed import free_port
 from training.test_pretrain import losses, weights
 
 STEPS = 200
-
-
-@pytest.fixture(autouse=True)
-def quick_machine(monkeypatch):
-    monkeypatch.setattr(pretraining, "measure_matrix_rate", lambda device, dtype: 1e12)
 
 
 def train_as(rank: int, port: int, settings: dict[str, object]) -> None:

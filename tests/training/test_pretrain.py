@@ -83,11 +83,6 @@ CONTEXT_MODELS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def quick_machine(monkeypatch):
-    monkeypatch.setattr(module, "measure_matrix_rate", lambda device, dtype: 1e12)
-
-
 def records(folder: str | Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
 

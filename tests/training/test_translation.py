@@ -12,7 +12,6 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer, save_checkpoint
 from hf_meanmax.commands.pretrain import main
-from hf_meanmax.training import pretrain as module
 from hf_meanmax.training.preparation import open_pairs, prepare
 from hf_meanmax.training.pretrain import pretrain
 from hf_meanmax.training.teacher import load_teacher, prepare_teacher
@@ -27,11 +26,6 @@ TINY = {
     "batch_tokens": 256, "learning_rate": 0.02, "max_steps": 240, "log_steps": 10, "long_lines": "truncate",
     "initializer_range": 0.3,
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def quick_machine(monkeypatch):
-    monkeypatch.setattr(module, "measure_matrix_rate", lambda device, dtype: 1e12)
 
 
 @pytest.fixture(scope="session")
