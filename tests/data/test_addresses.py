@@ -39,6 +39,7 @@ def test_a_glob_reads_its_files_in_order(memory):
     for name in ("b", "a"):
         memory.pipe(f"/corpus/{name}.txt", name.encode())
     memory.pipe("/corpus/c.csv", b"no")
+    memory.pipe("/corpus/folder.txt/d.txt", b"deeper")
     assert list(open_corpus("memory://corpus/*.txt")) == ["a", "", "b", ""]
 
 

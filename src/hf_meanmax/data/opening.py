@@ -117,7 +117,8 @@ def _find_at(address: str) -> tuple[AbstractFileSystem, list[str]]:
     try:
         filesystem, path = url_to_fs(address)
         if "*" in path:
-            paths = sorted(filesystem.glob(path))
+            found = filesystem.glob(path, detail=True)
+            paths = sorted(name for name, info in found.items() if info["type"] != "directory")
         else:
             # One question to the server tells both.
             paths, is_folder = [path], filesystem.info(path)["type"] == "directory"
