@@ -104,6 +104,25 @@ def test_models_of_the_package_are_encoded_in_turn(start):
     assert rows["static-en"]["facts"]["size, MB"] > 1
 
 
+def test_quality_is_drawn_against_speed_and_reconstruction(script):
+    module = script("draw_vectors")
+    quality = {"rows": {"a": {"STS12-16": 0.7}, "b": {"STS12-16": 0.6, "BLEU": 30.0}, "c": {"eight tasks": 80.0}}}
+    speed = {"rows": {
+        "a": {"figures": {"sentences/s": {"median": 10.0}}},
+        "b": {"figures": {"sentences/s": {"median": 70.0, "ratio": {"median": 7.0}}}},
+    }}  # fmt: skip
+    rows = module.joined(quality, speed)
+    assert rows["b"] == {"STS12-16": 0.6, "BLEU": 30.0, module.SPEED: 7.0}
+    assert rows["a"][module.SPEED] == 1.0
+    axes = module.draw(rows, "a").axes
+    assert [(one.get_xlabel(), one.get_ylabel()) for one in axes] == [module.PANELS[0], module.PANELS[2]]
+    assert [text.get_text() for text in axes[0].texts] == ["a", "b"]
+    assert [text.get_text() for text in axes[1].texts] == ["b"]
+    assert axes[1].lines[0].get_ydata() == [0.7, 0.7], "the reference, which cannot be decoded, is a line"
+    with pytest.raises(SystemExit, match="No model has both figures"):
+        module.draw({"c": {"eight tasks": 80.0}}, "a")
+
+
 def test_one_text_takes_the_time_of_its_parts(script):
     module = script("encoding_speed")
     encoding = module.Encoding(SENTENCES[:4], module.load_fast, "mini-en")
