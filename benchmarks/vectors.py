@@ -67,7 +67,12 @@ def megabytes(folder: str) -> float:
 def has_decoder(name: str) -> bool:
     """Whether a folder is a checkpoint of this package that can decode."""
     folder = Path(name)
-    return folder.is_dir() and is_own_checkpoint(folder) and check_checkpoint(folder, encoder_alone=True).has_decoder
+    if not folder.is_dir() or not is_own_checkpoint(folder):
+        return False
+    try:
+        return check_checkpoint(folder).has_decoder
+    except ValueError:
+        return False  # an encoder alone
 
 
 def main() -> None:
