@@ -94,6 +94,11 @@ class StoreReport:
     tokens: int = 0
     documents: int = 0
 
+    def add(self, part: StoreReport) -> None:
+        """Counts what another report has counted."""
+        for column in fields(StoreReport):
+            setattr(self, column.name, getattr(self, column.name) + getattr(part, column.name))
+
     def dropped(self) -> str:
         return (
             f"{self.lines:,} lines read; dropped: {self.empty:,} without a token, "
@@ -434,22 +439,7 @@ def build_token_store(
         else:
             if store.fingerprint == fingerprint:
                 return store
-    growing = folder.with_name(f".{folder.name}.growing")
-    with failed_writes_named(folder, growing):
-        progress = _Progress.begin(growing, fingerprint)
-        try:
-            meta = _write_arrays(corpus, encoder, rule, growing, progress, show_progress)
-        except BaseException as error:
-            # A text that cannot be read will be another text next time.
-            if not progress.chunks or isinstance(error, ValueError):
-                shutil.rmtree(growing, ignore_errors=True)
-            raise
-        with replacing_folder(folder, owned=["*"]) as partial:
-            for name in meta["arrays"]:
-                os.replace(growing / f"{name}.bin", partial / f"{name}.bin")
-            (partial / "store.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
-        shutil.rmtree(growing, ignore_errors=True)
-    report = progress.report
+    report = _build(corpus, encoder, rule, folder, fingerprint, show_progress)
     if report.truncated:
         warnings.warn(
             f"{report.truncated:,} of {report.kept:,} sentences were longer than {rule.max_tokens} tokens "
@@ -459,10 +449,41 @@ def build_token_store(
     return TokenStore.open(folder, verify=False)
 
 
+def _build(
+    corpus: Corpus, encoder: TokenEncoder, rule: SentenceFilter, folder: Path, fingerprint: str, show_progress: bool
+) -> StoreReport:
+    """Writes a store beside `folder`, or the rest of it, and puts it there when it is whole."""
+    growing = folder.with_name(f".{folder.name}.growing")
+    with failed_writes_named(folder, growing):
+        progress = _Progress.begin(growing, fingerprint)
+        try:
+            arrays = _write_arrays(corpus, encoder, rule, growing, progress, show_progress)
+        except BaseException as error:
+            # A text that cannot be read will be another text next time.
+            if not progress.chunks or isinstance(error, ValueError):
+                shutil.rmtree(growing, ignore_errors=True)
+            raise
+        meta = {
+            "format_version": FORMAT_VERSION,
+            "fingerprint": fingerprint,
+            "eos_token_id": encoder.eos_token_id,
+            "pad_token_id": encoder.pad_token_id,
+            "filter": asdict(rule),
+            "report": asdict(progress.report),
+            "arrays": arrays,
+        }
+        with replacing_folder(folder, owned=["*"]) as partial:
+            for name in arrays:
+                os.replace(growing / f"{name}.bin", partial / f"{name}.bin")
+            (partial / "store.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+        shutil.rmtree(growing, ignore_errors=True)
+    return progress.report
+
+
 def _write_arrays(
     corpus: Corpus, encoder: TokenEncoder, rule: SentenceFilter, folder: Path, progress: _Progress, show_progress: bool
-) -> Json:
-    """Writes the arrays, from where `progress` says on; returns what `store.json` says of them."""
+) -> dict[str, Json]:
+    """Writes the arrays, from where `progress` says on; returns what `store.json` says of each."""
     tokens_type = np.uint16 if encoder.vocab_size <= 1 << 16 else np.int32
     types = {"tokens": tokens_type, "offsets": np.int64, "document_starts": np.int64, "positions": np.int32}
     written = {name: {key: entry[key] for key in ("length", "crc32")} for name, entry in progress.arrays.items()}
@@ -486,8 +507,7 @@ def _write_arrays(
             writers["tokens"].append(rows.ids)
             token_counts += np.bincount(rows.ids, minlength=len(token_counts))
             part.tokens, part.documents = len(rows.ids), int(is_start.sum())
-            for column in fields(StoreReport):
-                setattr(report, column.name, getattr(report, column.name) + getattr(part, column.name))
+            report.add(part)
             if number % _CHUNKS_PER_RECORD == 0:
                 progress.chunks = number
                 progress.arrays = {name: writer.record() for name, writer in writers.items()}
@@ -502,15 +522,7 @@ def _write_arrays(
     if report.kept == 0:
         reason = "The corpus is empty" if report.lines == 0 else "No sentence of the corpus is left after the filters"
         raise ValueError(f"{reason} ({report.dropped()}).")
-    return {
-        "format_version": FORMAT_VERSION,
-        "fingerprint": progress.fingerprint,
-        "eos_token_id": encoder.eos_token_id,
-        "pad_token_id": encoder.pad_token_id,
-        "filter": asdict(rule),
-        "report": asdict(report),
-        "arrays": arrays,
-    }
+    return arrays
 
 
 def _token_counts(path: Path, dtype: npt.DTypeLike, tokens: int, vocab_size: int) -> npt.NDArray[np.int64]:
