@@ -199,9 +199,8 @@ class LatentGenerationMixin(GenerationMixin):
 
         A bound of the caller's wins: `max_new_tokens` or `max_length`, as an argument or in a `generation_config`.
         Without one, a text is decoded to at most 1.5 times its own tokens (Zhang, Wu, Li and Zhang, section 5.2; at
-        least 16), whatever else is in its batch, and a vector, whose text's length is not known, to the
-        `max_new_tokens` of the model's `generation_config`. What follows the end of a row is padding. A beam search
-        ends when it has as many texts as beams (`early_stopping=True`), unless `early_stopping` is given.
+        least 16), whatever else is in its batch, and a vector to the `max_new_tokens` of the `generation_config`. A
+        beam search ends with as many texts as beams, unless `early_stopping` is given. Behind its end a row is padding.
 
         Args:
             sentence_embedding: raw embeddings `(B, L * d)` (`pooler_output`, or `SentenceTransformer.encode` of a
@@ -240,10 +239,7 @@ class LatentGenerationMixin(GenerationMixin):
             # As transformers makes them, which means no text; it would put them where the weights are.
             ids = torch.full(rows.shape[:2], -100, device=rows.device)
         _mark_read_words(kwargs)
-        if (_setting("num_beams", settings) or 1) > 1 and _setting("early_stopping", settings) is None:
-            # Otherwise a beam that repeats a word holds up the batch to its bound: by its mean it could yet be better.
-            kwargs["early_stopping"] = True
-        criteria = self._bound_length(kwargs, generation_config, text, kwargs.get("attention_mask"))
+        criteria = self._set_end(kwargs, generation_config, text, kwargs.get("attention_mask"))
         if criteria is not None:
             stopping_criteria = StoppingCriteriaList([*(stopping_criteria or []), criteria])
         output = super().generate(ids, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
@@ -304,14 +300,18 @@ class LatentGenerationMixin(GenerationMixin):
             return sequences
         return GenerateEncoderDecoderOutput(sequences=sequences)
 
-    def _bound_length(
+    def _set_end(
         self,
         kwargs: dict[str, Any],
         generation_config: GenerationConfig | None,
         text: dict[str, torch.Tensor],
         attention_mask: torch.Tensor | None,
     ) -> TextLengthCriteria | None:
-        """Puts the caller's bound, or that of the longest text, into `kwargs`; with the latter, each text's own."""
+        """Puts into `kwargs` when to end: at the caller's bound, or the longest text's and then each at its own."""
+        settings = (kwargs, generation_config, self.generation_config)
+        if (_setting("num_beams", settings) or 1) > 1 and _setting("early_stopping", settings) is None:
+            # Otherwise a beam that repeats a word holds up the batch to its bound: by its mean it could yet be better.
+            kwargs["early_stopping"] = True
         if kwargs.get("max_new_tokens") is not None:
             return None
         kwargs.pop("max_new_tokens", None)  # transformers would take a None for its own default, 20 tokens
