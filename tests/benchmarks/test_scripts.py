@@ -7,7 +7,10 @@ import json
 import re
 import sys
 
+import numpy as np
 import pytest
+import torch
+from sentence_transformers import SentenceTransformer
 
 PAIRS = [(noun, other) for noun in ("cat", "dog", "man", "boy") for other in ("cow", "hen", "fox")]
 SENTENCES = [f"the {noun} saw a {other} by the old house" for noun, other in PAIRS]
@@ -144,3 +147,29 @@ def test_every_part_has_options_that_its_script_knows(script, monkeypatch, capsy
             known[stem] = capsys.readouterr().out
         for option in (word for word in words if word.startswith("--")):
             assert re.search(rf"{option}\b(?!-)", known[stem]), (name, option)
+
+
+def test_an_embedder_with_fewer_layers_learns_its_own_vectors(script, monkeypatch, tmp_path):
+    peer, module = script("train_peer"), script("train_fewer_layers")
+    (tmp_path / "texts.txt").write_text("\n".join(SENTENCES))
+    whole = peer.make_model(peer.train_tokenizer(SENTENCES), tmp_path, torch.device("cpu"), "mean").eval()
+    whole.save_pretrained(str(tmp_path / "embedder"))
+    np.save(tmp_path / "vectors.npy", whole.encode(SENTENCES))
+    words = [str(tmp_path / name) for name in ("embedder", "texts.txt", "vectors.npy")]
+    options = f"--layers 2 --sentences 12 --learning-rate 1e-3 --max-minutes 0.03 --output {tmp_path / 'student'}"
+    monkeypatch.setattr(sys, "argv", ["train_fewer_layers", *words, *options.split()])
+    module.main()
+    told = json.loads((tmp_path / "student" / "training_args.json").read_text())["results"]
+    assert told["kept"] == [0, 5]
+    assert told["steps"] > 1
+    student = SentenceTransformer(str(tmp_path / "student"))
+    assert len(student[0].auto_model.encoder.layer) == 2
+    untrained = SentenceTransformer(str(tmp_path / "embedder"))
+    module.keep_layers(untrained, 2)
+    wanted = whole.encode(SENTENCES)
+    errors = [np.square(model.encode(SENTENCES) - wanted).mean() for model in (student, untrained)]
+    assert errors[0] < errors[1]
+
+    (tmp_path / "texts.txt").write_text(SENTENCES[0])
+    with pytest.raises(SystemExit):
+        module.main()
