@@ -145,6 +145,20 @@ def test_noise_changes_inputs_only(store):
     assert not torch.equal(again[0][1][0]["input_ids"], noisy[0][1][0]["input_ids"])
 
 
+def test_noise_is_of_the_view_where_there_is_one(store):
+    plan = BatchPlan(store.lengths, 48, 3, seed=5)
+    clean = MicroBatches(store, plan).iterate(0)
+    changed = 0
+    for (_, first, _), (_, second, _) in zip(
+        clean, MicroBatches(store, plan, noise=Noise(0.5), makes_views=True).iterate(0), strict=True
+    ):
+        for a, b in zip(first, second, strict=True):
+            assert torch.equal(a["input_ids"], b["input_ids"])
+            assert torch.equal(a["labels"], b["labels"])
+            changed += b["view_ids"].shape != b["input_ids"].shape
+    assert changed > 5
+
+
 @pytest.mark.parametrize("world_size", [2, 3, 7])
 @pytest.mark.parametrize("budget", [12, 48])
 def test_ranks_together_see_the_global_batches(store, world_size, budget):

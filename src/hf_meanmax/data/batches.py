@@ -199,7 +199,7 @@ class MicroBatches:
     all -100, so every process makes the same number of forward passes.
 
     Sentences with neighbours have `neighbour_ids` (B, M) and, where there is padding, `neighbour_mask` as well; with
-    `makes_views` there are `view_ids` and `view_mask`: the input again, under other noise.
+    `makes_views` there are `view_ids` and `view_mask`: the input again, and the noise is in these alone.
 
     With `counts_sentences`, each batch also has the number of sentences of the whole global step,
     `num_sentences_in_batch`; with `teacher_vectors` that number and the vectors of its sentences, `teacher_embeddings`
@@ -210,7 +210,7 @@ class MicroBatches:
         plan: a batch plan over `sentences.costs()`.
         rank: number of this process.
         world_size: number of processes.
-        noise: denoising noise for the input; the labels stay clean.
+        noise: denoising noise for the input, or for the view of it where there is one; the labels stay clean.
         candidates: sampler for sampled softmax.
         teacher_vectors: `(len(store), size)`, a vector of another encoder for each sentence of the store.
         counts_sentences: for a loss with a mean over sentences.
@@ -287,7 +287,7 @@ class MicroBatches:
 
     def _make(self, rows: np.ndarray, epoch: int, step: int, micro: int) -> tuple[MicroBatch, int]:
         inputs, labels = self.sentences.inputs(rows), self._labels(rows)
-        if self.noise is not None:
+        if self.noise is not None and not self.makes_views:
             inputs = self.noise(inputs, stream(self.plan.seed, NOISE, epoch, step, micro))
         candidates = None
         if self.candidates is not None:
