@@ -257,6 +257,17 @@ def test_similarity_is_the_correlation_of_cosines_by_data_set(folder, year):
     assert result.num_test == sum(sizes)
 
 
+@pytest.mark.parametrize("name", ["SICK-R", "STSB"])
+def test_related_pairs_have_plain_cosines_too(folder, name):
+    task = load(name, folder)
+    embed = Bag()
+    first, second = (embed(column).astype(np.float64) for column in task.sets["test"].texts)
+    cosines = (first * second).sum(axis=1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)
+    metrics = task.evaluate(embed).metrics
+    assert metrics["cosine_pearson"] == pytest.approx(np.corrcoef(cosines, task.sets["test"].labels)[0, 1], abs=1e-5)
+    assert metrics["cosine_spearman"] == pytest.approx(spearmanr(cosines, task.sets["test"].labels)[0], abs=1e-5)
+
+
 @pytest.mark.parametrize("name", SENTEVAL_TASKS)
 def test_exactly_the_listed_sentences_are_embedded_and_a_perfect_encoder_wins(folder, name):
     task = load(name, folder)

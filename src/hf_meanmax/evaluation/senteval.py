@@ -256,21 +256,28 @@ class DevelopmentSetTask(SentEvalTask):
 
 
 class RelatednessTask(SentEvalTask):
-    """SICK-R and STSB: see [`~hf_meanmax.evaluation.relatedness.fit_relatedness`]."""
+    """SICK-R and STSB: see [`~hf_meanmax.evaluation.relatedness.fit_relatedness`].
+
+    `cosine_pearson` and `cosine_spearman` are of the cosines of the test pairs, with nothing fitted.
+    """
 
     main_metric = "pearson"
 
     def evaluate(self, embed: Embed, device: torch.device | str | None = None) -> TaskResult:
         train, dev, test = (self.sets[name].labels for name in ("train", "dev", "test"))
         model = fit_relatedness(self._features(embed, "train"), train, self._features(embed, "dev"), dev, device=device)
-        predicted = model.predict(self._features(embed, "test"))
+        first, second = (np.asarray(embed(column), dtype=np.float32) for column in self.sets["test"].texts)
+        predicted = model.predict(self._join(first, second))
         pearson, spearman = np.nan_to_num(correlations(predicted, test, RESOLUTION)).tolist()
+        plain = np.nan_to_num(correlations(_cosines(first, second), test)).tolist()
         return TaskResult(
             metrics={
                 "pearson": pearson,
                 "spearman": spearman,
                 "mse": float(np.square(predicted - test).mean()),
                 "dev_pearson": model.dev_pearson,
+                "cosine_pearson": plain[0],
+                "cosine_spearman": plain[1],
             },
             main="pearson",
             items={"predicted": predicted, "gold": test.copy(), "group": np.zeros(len(test), dtype=np.int64)},
