@@ -23,7 +23,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import MSELoss
 from tqdm import tqdm
-from train_peer import rate_at
+from train_peer import features_of, rate_at
 
 from hf_meanmax.data import open_corpus
 from hf_meanmax.hardware import is_bf16_fast, keep_freed_memory, peak_memory_bytes
@@ -33,7 +33,7 @@ def keep_layers(model: SentenceTransformer, count: int) -> list[int]:
     """Leaves so many of its layers to an embedder with the architecture of BERT; returns which."""
     transformer = model[0].auto_model
     layers = transformer.encoder.layer
-    kept = sorted({round(place) for place in np.linspace(0, len(layers) - 1, count)}) if count > 1 else [0]
+    kept: list[int] = np.linspace(0, len(layers) - 1, count).round().astype(int).tolist()
     transformer.encoder.layer = torch.nn.ModuleList(layers[place] for place in kept)
     transformer.config.num_hidden_layers = count
     return kept
@@ -59,7 +59,7 @@ def main() -> None:
     keep_freed_memory()
     torch.manual_seed(args.seed)
     model = SentenceTransformer(args.embedder).train()
-    device = model.device
+    device, use_bf16 = model.device, is_bf16_fast(model.device)
     kept = keep_layers(model, args.layers)
     loss = MSELoss(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate, fused=True)
@@ -70,13 +70,9 @@ def main() -> None:
             for group in optimizer.param_groups:
                 group["lr"] = rate_at(args.learning_rate, steps, minutes / args.max_minutes)
             rows = order.sample(range(len(lines)), args.sentences)
-            features = {
-                name: value.to(device)
-                for name, value in model.preprocess([lines[row] for row in rows]).items()
-                if isinstance(value, torch.Tensor)
-            }
+            features = features_of(model, [lines[row] for row in rows])
             labels = torch.from_numpy(vectors[rows].astype(np.float32)).to(device)
-            with torch.autocast(device.type, torch.bfloat16, enabled=is_bf16_fast(device)):
+            with torch.autocast(device.type, torch.bfloat16, enabled=use_bf16):
                 value = loss([features], labels)
             value.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -58,6 +58,12 @@ def make_model(tokenizer: str, folder: Path, device: torch.device, pooling: str)
     return SentenceTransformer(modules=modules, device=str(device)).train()
 
 
+def features_of(model: Any, texts: list[str]) -> dict[str, torch.Tensor]:
+    """What a SentenceTransformer reads of texts, on its device."""
+    features = model.preprocess(texts)
+    return {name: value.to(model.device) for name, value in features.items() if isinstance(value, torch.Tensor)}
+
+
 class Peer:
     """A step of TSDAE or SimCSE, as sentence-transformers' trainer makes one."""
 
@@ -124,8 +130,7 @@ class Peer:
         return sum(counts)
 
     def _features(self, texts: list[str]) -> dict[str, torch.Tensor]:
-        features = self.model.preprocess(texts)
-        return {name: value.to(self.device) for name, value in features.items() if isinstance(value, torch.Tensor)}
+        return features_of(self.model, texts)
 
     def state_dict(self) -> dict[str, Any]:
         return {

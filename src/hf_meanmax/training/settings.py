@@ -247,7 +247,7 @@ class PretrainArguments(RunArguments):
         default="none",
         metadata={
             "help": "train embeddings to tell from the others of the batch the sentence that follows, or the same "
-            "sentence under noise (`word_drop`, `span_drop`, `word_swap`, dropout)"
+            "sentence under noise (`word_drop`, `span_drop`, `word_swap`, then of this alone; dropout)"
         },
     )
     contrastive_weight: float = field(default=1.0, metadata={"help": "weight of this loss"})
@@ -291,9 +291,7 @@ class PretrainArguments(RunArguments):
             "sampling), or words drawn evenly (uniform sampling)"
         },
     )
-    word_drop: float = field(
-        default=0.0, metadata={"help": "denoising, or noise of a view: share of input words dropped"}
-    )
+    word_drop: float = field(default=0.0, metadata={"help": "denoising: share of input words dropped"})
     word_swap: float = field(default=0.0, metadata={"help": "denoising: share of neighbouring input words swapped"})
     span_drop: float = field(default=0.0, metadata={"help": "denoising: share of a text dropped in one stretch"})
     word_weight_rate: float = field(
