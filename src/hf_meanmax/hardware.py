@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 # How long a process may wait for what another one prepares; the backends' own limits are minutes.
 PATIENCE = timedelta(days=7)
 
+ComputeDtype = Literal["auto", "float32", "bfloat16", "float16"]
+COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
 # Of malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-
 
 # No model is larger; what is would fill the memory, or take for ever to be made.
 _MOST_LAYERS, _MOST_SIZE = 1000, 1 << 28
@@ -96,6 +98,13 @@ def is_bf16_fast(device: torch.device) -> bool:
         cpu: Any = torch.cpu
         return any(getattr(cpu, f"_is_{name}_supported", bool)() for name in ("amx_tile", "avx512_bf16"))
     return False
+
+
+def compute_dtype(name: ComputeDtype, device: torch.device) -> ComputeDtype:
+    """The type of a model's numbers: for "auto" bfloat16 where the device multiplies it faster, else float32."""
+    if name != "auto":
+        return name
+    return "bfloat16" if is_bf16_fast(device) else "float32"
 
 
 def uses_bf16(precision: str, device: torch.device) -> bool:

@@ -22,6 +22,8 @@ from tiny_model import make_model, make_tokenizer
 
 BOUND = ["--max_length", "6"]
 
+pytestmark = pytest.mark.usefixtures("bf16_is_slow")
+
 
 @pytest.fixture
 def files(tmp_path):
@@ -41,8 +43,9 @@ def results(files):
     return json.loads((files / "audit" / "results.json").read_text())
 
 
-def decoded(decoder, vectors, **generation):  # noqa: F811
+def decoded(decoder, vectors, dtype=torch.float32, **generation):  # noqa: F811
     model, tokenizer = load_checkpoint(decoder)
+    model.to(dtype)
     tokens = model.generate(sentence_embedding=torch.from_numpy(vectors), max_new_tokens=6, **generation)
     return tokenizer.batch_decode(tokens, skip_special_tokens=True)
 
@@ -131,6 +134,16 @@ def test_candidates_are_chosen(files, options, embedder, decoder):  # noqa: F811
     main([*options, "--num_beams", "3", "--defence_texts", "0"])
     expected = expected_scores(decoded(decoder, own.encode(LINES[:12]), num_beams=3))
     assert scores_of(results(files)["decoder"], expected) == pytest.approx(expected)
+
+
+def test_the_decoder_in_bf16(files, options, embedder, decoder):  # noqa: F811
+    main([*options, "--compute_dtype", "bfloat16", "--defence_texts", "0"])
+    vectors = load_encoder(str(embedder), device="cpu").encode(LINES[:12])
+    expected = expected_scores(decoded(decoder, vectors, torch.bfloat16))
+    assert scores_of(results(files)["decoder"], expected) == pytest.approx(expected)
+    assert results(files)["settings"]["compute_dtype"] == "bfloat16"
+    with pytest.raises(ValueError, match="compute_dtype is 'int8'; choose one of auto, float32"):
+        Attack(compute_dtype="int8")
 
 
 def test_an_autoencoder_is_audited_by_itself(files):

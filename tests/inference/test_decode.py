@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from hf_meanmax import hardware
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands.decode import main
 from hf_meanmax.data.corpus import Documents
@@ -23,6 +24,8 @@ from tiny_model import make_model, make_tokenizer, random_lines
 
 LINES = random_lines(37)
 BOUND = {"max_new_tokens": 8}
+
+pytestmark = pytest.mark.usefixtures("bf16_is_slow")
 
 
 @pytest.fixture(scope="module")
@@ -225,3 +228,11 @@ def test_command_line(checkpoint, encoded, said, tmp_path, capsys, monkeypatch):
     with pytest.raises(SystemExit):
         main([*command, "--num-beam", "2"])
     assert "Did you mean --num-beams?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("is_fast", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_the_fast_precision_is_taken(checkpoint, encoded, tmp_path, monkeypatch, is_fast, dtype):
+    """And vectors of the model in float32 are known as its own."""
+    monkeypatch.setattr(hardware, "is_bf16_fast", lambda device: is_fast)
+    main([str(checkpoint), str(encoded), "--max_length", "8", "--output", str(tmp_path / "said.txt")])
+    assert (tmp_path / "said.txt").read_text().splitlines() == decoded(encoded, dtype=dtype)

@@ -16,6 +16,7 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
+from hf_meanmax import hardware
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands.encode import main
 from hf_meanmax.data.corpus import Documents, TextFile
@@ -36,10 +37,7 @@ from tiny_model import make_model, make_tokenizer, python_environment, random_li
 LINES = random_lines(230)
 
 
-@pytest.fixture(autouse=True)
-def slow_bf16(monkeypatch):
-    """A machine on which "auto" is float32."""
-    monkeypatch.setattr(encode, "is_bf16_fast", lambda device: False)
+pytestmark = pytest.mark.usefixtures("bf16_is_slow")
 
 
 @pytest.fixture(scope="module")
@@ -452,7 +450,7 @@ def test_resumes_after_a_kill(checkpoint, tmp_path):
 def test_the_fast_precision_is_taken_and_on_record(
     checkpoint, expected, text, tmp_path, monkeypatch, is_fast, precision
 ):
-    monkeypatch.setattr(encode, "is_bf16_fast", lambda device: is_fast)
+    monkeypatch.setattr(hardware, "is_bf16_fast", lambda device: is_fast)
     main([str(checkpoint), str(text), "--output", str(tmp_path / "out")])
     assert read_manifest(tmp_path / "out")["settings"]["compute_dtype"] == precision
     error = np.linalg.norm(read(tmp_path / "out") - expected) / np.linalg.norm(expected)

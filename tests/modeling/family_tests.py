@@ -20,6 +20,7 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from hf_meanmax.modeling.attention import MultiHeadAttention
+from hf_meanmax.modeling.generation import WORDS_OF_A_STAGE
 from hf_meanmax.modeling.losses import attention_penalty
 from training_loss import training_loss, training_model
 
@@ -1037,6 +1038,8 @@ class FamilyTests:
             for side in ("left", "right"):
                 text = text_of(self.make_batch(sentences, side=side))
                 said = model.generate(**text, **strategy, return_dict_in_generate=True).sequences
+                if not strategy:
+                    assert torch.equal(model.generate(**text), said)
                 rows = strategy.get("num_return_sequences", 1)
                 for number, sentence in enumerate(sentences):
                     own = said[number * rows : (number + 1) * rows]
@@ -1051,6 +1054,21 @@ class FamilyTests:
                         assert torch.equal(own[:, : alone[number].shape[1]], alone[number]), (strategy, side)
         for found in lengths.values():
             assert found == {16, 18, 23, 36} if not ends else len(found) > 4
+
+    @pytest.mark.parametrize("cache", [{}, {"use_cache": False}], ids=["cache", "no_cache"])
+    def test_rows_that_have_ended_leave_the_batch(self, variant, cache):
+        """The ids are those of the loop of transformers, which computes all rows until the last one ends."""
+        model = self.saying(variant, torch.float64)
+        text, bound = text_of(self.make_batch(side="left")), {"max_new_tokens": 2 * WORDS_OF_A_STAGE + 3}
+        said = model.generate(**text, **bound, **cache, return_dict_in_generate=True).sequences
+        end = [word for word in said[1, 1:4].tolist() if word != PAD][-1]
+        whole = model.generate(**text, **bound, **cache, eos_token_id=end, return_dict_in_generate=True).sequences
+        read = []
+        model.decoder.register_forward_hook(lambda module, args, output: read.append(len(output.last_hidden_state)))
+        assert torch.equal(model.generate(**text, **bound, **cache, eos_token_id=end), whole)
+        stages = [length - length % WORDS_OF_A_STAGE for length in range(whole.shape[1] - 1)]
+        assert read == [sum(end not in row[1 : stage + 1] for row in whole.tolist()) for stage in stages]
+        assert end in whole[1, 1:4]
 
     def generation(self, **settings):
         from transformers import GenerationConfig

@@ -25,7 +25,7 @@ class AuditOptions:
     output: str = written("folder of audit.html and results.json")
 
 
-@verb("audit")
+@verb("audit", compute_dtype="auto")
 def main(source: AuditSource, args: AuditOptions, attack: Attack, settings: AuditSettings) -> None:
     """Show on one page what an embedder's vectors say about their texts."""
     result = audit_checkpoint(source, args.output, attack, settings, process_state().device)

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 
 from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
 from hf_meanmax.files import Json, replacing_file
+from hf_meanmax.hardware import COMPUTE_DTYPES, ComputeDtype, compute_dtype
 from hf_meanmax.inference.continued_file import ContinuedFile, continued_file
 from hf_meanmax.inference.correction import Corrector, embedder_of
 from hf_meanmax.inference.decode import MOST_BEAMS, DecodedBatch, decode_sources, key_of_row
@@ -49,6 +50,9 @@ class DecodeOptions(SourceOptions):
     embedder: str | None = option("where the embedder is, for --rerank; by default as the checkpoint calls it", None)
     trust_remote_code: bool = option("run code that comes with the embedder", False)
     max_length: int | None = count("most tokens of a text; by default the model's bound", None)
+    compute_dtype: ComputeDtype = option(
+        "numbers in the model (auto: bfloat16 where the device multiplies it faster)", "auto"
+    )
 
 
 @verb("decode")
@@ -59,6 +63,7 @@ def main(args: DecodeOptions) -> None:
     sources = open_sources(args.input, args)
     model, tokenizer = load_checkpoint(args.model)
     model.to(PartialState().device)
+    args.compute_dtype = compute_dtype(args.compute_dtype, model.device)
     target_tokenizer = load_target_tokenizer(args.model, model.config, tokenizer)
     corrector = None
     if args.rerank is not None:
@@ -77,8 +82,9 @@ def main(args: DecodeOptions) -> None:
     def decode(start: int = 0) -> Iterator[DecodedBatch]:
         beams = {} if args.rerank else {"num_beams": args.num_beams}
         generation = {"max_new_tokens": args.max_length, **beams}
+        dtype = COMPUTE_DTYPES[args.compute_dtype]
         return decode_sources(
-            model, target_tokenizer, sources, args.batch_size, start, corrector=corrector, **generation
+            model, target_tokenizer, sources, args.batch_size, start, corrector=corrector, dtype=dtype, **generation
         )
 
     # A device or a pipe is written to as it is.

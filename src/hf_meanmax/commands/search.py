@@ -22,10 +22,10 @@ from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.evaluation.markdown import markdown_table, markdown_text
 from hf_meanmax.extras import require
 from hf_meanmax.files import failed_writes_named, replacing_file, sole_writer
+from hf_meanmax.hardware import COMPUTE_DTYPES
 from hf_meanmax.inference.compression import PCA, Compression
 from hf_meanmax.inference.embedding_files import COMPRESSION, MANIFEST, count_rows, read_embeddings, read_manifest
 from hf_meanmax.inference.encode import (
-    COMPUTE_DTYPES,
     EncodeSettings,
     count_truncated,
     encode_corpus,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -19,6 +19,7 @@ from hf_meanmax.data.corpus import CorpusLines
 from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.extras import require
 from hf_meanmax.files import Json, shared_name
+from hf_meanmax.hardware import COMPUTE_DTYPES, ComputeDtype, compute_dtype
 from hf_meanmax.inference.alignment import embed
 from hf_meanmax.inference.correction import Corrector, embedder_of
 from hf_meanmax.inference.decode import MOST_BEAMS, check_sources, decode_vectors
@@ -77,7 +78,7 @@ class Attack:
     """How the decoder is used.
 
     Raises:
-        ValueError: corrections without candidates, or beams and candidates at once.
+        ValueError: corrections without candidates, or beams and candidates at once; or no such `compute_dtype`.
     """
 
     num_beams: int = field(
@@ -99,8 +100,16 @@ class Attack:
         default=None, metadata={"help": "most tokens of a text; by default the model's bound", "at_least": 1}
     )
     batch_size: int = field(default=64, metadata={"help": "texts or vectors of one forward pass", "at_least": 1})
+    compute_dtype: ComputeDtype = field(
+        default="float32",
+        metadata={"help": "numbers in the decoder (auto: bfloat16 where the device multiplies it faster)"},
+    )
 
     def __post_init__(self) -> None:
+        if self.compute_dtype not in ("auto", *COMPUTE_DTYPES):
+            raise ValueError(
+                f"compute_dtype is {self.compute_dtype!r}; choose one of auto, {', '.join(COMPUTE_DTYPES)}."
+            )
         if self.rerank is None and self.num_corrections:
             raise ValueError("`num_corrections` is of `rerank`; give it, for instance 8.")
         if self.rerank is not None and self.num_beams > 1:
@@ -139,6 +148,7 @@ def audit_checkpoint(
     model, tokenizer = load_checkpoint(source.decoder)
     tokenizer = load_target_tokenizer(source.decoder, model.config, tokenizer)
     model.to(device or "cpu")
+    attack = replace(attack, compute_dtype=compute_dtype(attack.compute_dtype, model.device))
     embedder = _load_embedder(source, attack, model)
     texts, rows = _draw_texts(source, sources, settings.seed)
     corpus = list(islice(filter(None, _lines(source, source.corpus)), source.corpus_limit)) if source.corpus else []
@@ -152,6 +162,7 @@ def audit_checkpoint(
     cosine = None
     if source.embeddings and embedder is not None:
         cosine = _compare(vectors[:_COMPARED], make_vectors(texts[:_COMPARED], "some texts"))
+    model.to(COMPUTE_DTYPES[attack.compute_dtype])
     result = audit(
         _decoder(model, tokenizer, embedder, attack, show_progress),
         texts,

@@ -51,6 +51,7 @@ def decode_embeddings(
     batch_size: int = 64,
     name: str | None = None,
     corrector: Corrector | None = None,
+    dtype: torch.dtype | None = None,
     **generation: object,
 ) -> Iterator[str]:
     """The text of each embedding, in order and in constant memory. A line break in a text becomes a space.
@@ -65,6 +66,7 @@ def decode_embeddings(
         batch_size: embeddings decoded at a time.
         name: the tensor or column that holds the embeddings.
         corrector: what chooses among candidates; by default the likeliest text is taken.
+        dtype: what the model is cast to, once its weights are known to be those of the embeddings.
         generation: arguments of `generate`, for instance `num_beams` and `max_new_tokens`.
 
     Raises:
@@ -74,7 +76,7 @@ def decode_embeddings(
     """
     options = SourceOptions(vector_column=name)
     opened = [source if isinstance(source, VectorSource) else open_sources([source], options)[0] for source in sources]
-    for batch in decode_sources(model, tokenizer, opened, batch_size, 0, corrector, **generation):
+    for batch in decode_sources(model, tokenizer, opened, batch_size, 0, corrector, dtype, **generation):
         yield from batch.texts
 
 
@@ -85,10 +87,12 @@ def decode_sources(
     batch_size: int = 64,
     start: int = 0,
     corrector: Corrector | None = None,
+    dtype: torch.dtype | None = None,
     **generation: object,
 ) -> Iterator[DecodedBatch]:
     """As [`decode_embeddings`], in batches with the keys of the rows, from the row `start` of all on."""
     check_sources(sources, model)
+    model.to(dtype)
     row, cut, longest = start, 0, 0
     expects_unit_length = getattr(model.config, "normalize_embeddings", False)
     for keys, batch in _batches_from(sources, batch_size, start):

@@ -32,7 +32,7 @@ from hf_meanmax.checkpoint.folder import (
 )
 from hf_meanmax.data.corpus import Corpus, CorpusLines, readable
 from hf_meanmax.files import LOCK, Json, sole_writer
-from hf_meanmax.hardware import is_bf16_fast
+from hf_meanmax.hardware import COMPUTE_DTYPES, ComputeDtype, compute_dtype
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
 from hf_meanmax.pretrained import packaged_folder
@@ -60,9 +60,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "int8": np.int8}
-COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-AUTO = "auto"
 
 Value = TypeVar("Value")
 
@@ -94,12 +91,13 @@ class EncodeSettings:
     normalize: bool = _setting(False, "scale vectors to unit length (they cannot be decoded then)")
     fit_rows: int = _setting(16384, "lines that the PCA and the ranges of int8 are fitted on", 1)
     max_length: int | None = _setting(None, "cut texts at so many tokens", 1)
-    compute_dtype: Literal["auto", "float32", "bfloat16", "float16"] = _setting(
-        "float32", "numbers in the model (auto: bfloat16 where the device multiplies it faster)"
+    compute_dtype: ComputeDtype = field(
+        default="float32",
+        metadata={"help": "numbers in the model (auto: bfloat16 where the device multiplies it faster)"},
     )
 
     def __post_init__(self) -> None:
-        for name, allowed in (("format", FORMATS), ("dtype", DTYPES), ("compute_dtype", (AUTO, *COMPUTE_DTYPES))):
+        for name, allowed in (("format", FORMATS), ("dtype", DTYPES), ("compute_dtype", ("auto", *COMPUTE_DTYPES))):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(allowed)}.")
         for name in ("shard_size", "truncate_dim", "pca", "fit_rows", "max_length"):
@@ -179,8 +177,7 @@ def encode_corpus(
         ImportError: scikit-learn is not installed, and a PCA must be fitted.
     """
     settings, output = settings or EncodeSettings(), Path(output)
-    if settings.compute_dtype == AUTO:
-        settings = replace(settings, compute_dtype="bfloat16" if is_bf16_fast(model.device) else "float32")
+    settings = replace(settings, compute_dtype=compute_dtype(settings.compute_dtype, model.device))
     is_main = state is None or state.is_main_process
     with errors_shared(state):
         with main_process_first(state):

@@ -29,6 +29,15 @@ NO_DECODER = (
 # The least bound for a text, however short, and for an embedding, whose text's length is not known.
 LEAST_OF_TEXT, LEAST_OF_EMBEDDING = 16, 256
 
+# Greedy decoding drops the rows that have ended each time it has generated so many words.
+WORDS_OF_A_STAGE = 8
+# What may be set for that: none of it looks at how much has been generated, or at other rows.
+_FREE_OF_STAGES = {
+    "attention_mask", "bos_token_id", "decoder_start_token_id", "do_sample", "encoder_outputs", "eos_token_id",
+    "max_new_tokens", "num_beams", "pad_token_id", "repetition_penalty", "transformers_version", "use_cache",
+    "_from_model_config",
+}  # fmt: skip
+
 
 def decoding_bound(tokens: Count) -> Count:
     """The most tokens generated for a text of `tokens` tokens, `</s>` counted in both: 1.5 times as many, rounded up
@@ -240,11 +249,67 @@ class LatentGenerationMixin(GenerationMixin):
             ids = torch.full(rows.shape[:2], -100, device=rows.device)
         _mark_read_words(kwargs)
         criteria = self._set_end(kwargs, generation_config, text, kwargs.get("attention_mask"))
+        given = args or (generation_config, logits_processor, stopping_criteria) != (None, None, None)
+        if not given and len(rows) > 1 and self._is_plainly_greedy(kwargs):
+            return self._generate_in_stages(ids, criteria, kwargs)
         if criteria is not None:
             stopping_criteria = StoppingCriteriaList([*(stopping_criteria or []), criteria])
         output = super().generate(ids, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
         pad_ended(getattr(output, "sequences", output), criteria, *settings)
         return output
+
+    def _is_plainly_greedy(self, kwargs: dict[str, Any]) -> bool:
+        """Whether each word is the likeliest, up to a bound, and ids are all that is asked for."""
+        own = self.generation_config.to_diff_dict()
+        settings = (kwargs, own)
+        set_names = {
+            name for given in settings for name, value in given.items() if not (value is None or value is False)
+        }
+        if not set_names <= _FREE_OF_STAGES:
+            return False
+        is_search = _setting("do_sample", settings) or (_setting("num_beams", settings) or 1) > 1
+        return not is_search and None not in (_setting(name, settings) for name in ("max_new_tokens", "pad_token_id"))
+
+    def _generate_in_stages(
+        self, ids: torch.Tensor, criteria: TextLengthCriteria | None, kwargs: dict[str, Any]
+    ) -> torch.Tensor:
+        """Greedy ids `(B, T)`, as transformers generates them, but the rows that have ended leave the batch.
+
+        Args:
+            ids: the text `(B, N)`, as transformers is given it.
+            criteria: the bounds of the texts, if there are any.
+            kwargs: of `generate`.
+        """
+        latents, mask = kwargs.pop("encoder_outputs").last_hidden_state, kwargs.pop("attention_mask", None)
+        settings = (kwargs, self.generation_config)
+        bound, pad_id, end_ids = (_setting(f, settings) for f in ("max_new_tokens", "pad_token_id", "eos_token_id"))
+        kwargs |= {"return_dict_in_generate": True, "decoder_input_ids": None, "past_key_values": None}
+        rows = torch.arange(len(latents), device=ids.device)
+        sequences, length = ids.new_full((len(latents), bound + 1), pad_id), 1
+        while len(rows) and length <= bound:
+            bounds = None if criteria is None else TextLengthCriteria(criteria.bounds[rows], criteria.prompt)
+            kwargs["max_new_tokens"] = min(WORDS_OF_A_STAGE, bound + 1 - length)
+            output: Any = super().generate(
+                ids[rows],
+                stopping_criteria=None if bounds is None else StoppingCriteriaList([bounds]),
+                encoder_outputs=BaseModelOutput(last_hidden_state=latents[rows]),
+                attention_mask=None if mask is None else mask[rows],
+                **kwargs,
+            )
+            words, cache = output.sequences, output.past_key_values
+            length = words.shape[1]
+            sequences[rows, :length] = words
+            goes_on = ~torch.isin(words[:, 1:], torch.as_tensor(end_ids, device=ids.device)).any(dim=1)
+            if bounds is not None:
+                goes_on &= ~bounds.reached(len(words), length - bounds.prompt)
+            rows = rows[goes_on]
+            if cache is not None:
+                cache.batch_select_indices(goes_on)
+            kwargs |= {"decoder_input_ids": words[goes_on], "past_key_values": cache, "decoder_attention_mask": None}
+            _mark_read_words(kwargs)
+        sequences = sequences[:, :length]
+        pad_ended(sequences, criteria, *settings)
+        return sequences
 
     def _encode_input(
         self,
