@@ -3,7 +3,8 @@
     python benchmarks/decoding_speed.py books.txt --model mini-en
 
 Decodes the vectors that the model itself gives of some sentences. Each form is a process of its own; they run in turn,
-so a machine that slows down slows them all. All must decode the same texts. Prints generated tokens/s and vectors/s,
+so a machine that slows down slows them all. All must decode the same texts, but for the one in bf16, where the machine
+is fast at that. One keeps the rows that have ended to the end of their batch. Prints generated tokens/s and vectors/s,
 their ratios to one vector at a time without a cache, and peak memory. Of the batch sizes, each takes its best.
 """
 
@@ -11,35 +12,50 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from rounds import MEMORY, Measured, add_options, device, measure_in_turn, report
+from rounds import MEMORY, Measured, add_options, device, fast_precision, measure_in_turn, report
 from worker import Worker
 
 from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
 from hf_meanmax.data import open_corpus
+from hf_meanmax.hardware import COMPUTE_DTYPES
 from hf_meanmax.inference.decode import generate_ids
 from hf_meanmax.inference.encode import draw_lines, load_encoder
+from hf_meanmax.modeling import generation
 from hf_meanmax.pretrained import packaged_folder
 
 
-class Decoding:
-    """A model, the vectors that it decodes, and how.
+@dataclass(frozen=True)
+class Form:
+    """How vectors are decoded.
 
     Args:
-        name: of the checkpoint.
-        vectors: `(N, D)`.
-        max_length: most tokens of a text.
+        batch_sizes: of which the fastest is taken.
         use_cache: whether the decoder keeps what it has computed of earlier tokens.
+        drops_ended: whether rows leave the batch when they have ended.
+        dtype: numbers in the model.
     """
 
-    def __init__(self, name: str, vectors: np.ndarray, max_length: int, use_cache: bool) -> None:
+    batch_sizes: list[int]
+    use_cache: bool = True
+    drops_ended: bool = True
+    dtype: str = "float32"
+
+
+class Decoding:
+    """A model, the vectors `(N, D)` that it decodes to texts of `max_length` tokens at most, and how."""
+
+    def __init__(self, name: str, vectors: np.ndarray, max_length: int, form: Form) -> None:
         self.model, tokenizer = load_checkpoint(name)
-        self.model.to(device()).eval()
+        self.model.to(device(), COMPUTE_DTYPES[form.dtype]).eval()
         self.tokenizer = load_target_tokenizer(name, self.model.config, tokenizer)
         self.vectors, self.batch_size = vectors, 1
-        self.options = {"max_new_tokens": max_length, "use_cache": use_cache, "num_beams": 1, "do_sample": False}
+        self.options = {"max_new_tokens": max_length, "use_cache": form.use_cache, "num_beams": 1, "do_sample": False}
+        if not form.drops_ended:
+            generation.WORDS_OF_A_STAGE = max_length
         self.ids: list[list[int]] = []
 
     def choose_batch_size(self, sizes: list[int]) -> int:
@@ -86,20 +102,25 @@ def main() -> None:
     add_options(parser)
     args = parser.parse_args()
 
-    name = str(packaged_folder(args.model) or args.model)
+    folder = str(packaged_folder(args.model) or args.model)
     texts = draw_lines((line for line in open_corpus(args.corpus) if 4 <= len(line.split()) <= 32), args.sentences)
-    vectors = load_encoder(name, device=device()).encode(texts, batch_size=32)
+    vectors = load_encoder(folder, device=device()).encode(texts, batch_size=32)
     forms = {
-        f"{batches}, {'cache' if use_cache else 'no cache'}": (sizes, use_cache)
-        for batches, sizes in (("one vector at a time", [1]), ("batches", args.batch_sizes))
-        for use_cache in (False, True)
+        "one vector at a time, no cache": Form([1], use_cache=False),
+        "one vector at a time": Form([1]),
+        "batches, no cache": Form(args.batch_sizes, use_cache=False),
+        "batches, ended rows kept": Form(args.batch_sizes, drops_ended=False),
+        "batches": Form(args.batch_sizes),
     }
-    workers = {form: Worker(Decoding, name, vectors, args.max_length, cache) for form, (_, cache) in forms.items()}
-    sizes = {form: worker.call("choose_batch_size", forms[form][0]) for form, worker in workers.items()}
-    runs = {form: partial(worker.call, "throughput") for form, worker in workers.items()}
+    if fast_precision() == "bfloat16":
+        forms["one vector at a time, bf16"] = Form([1], dtype="bfloat16")
+        forms["batches, bf16"] = Form(args.batch_sizes, dtype="bfloat16")
+    workers = {name: Worker(Decoding, folder, vectors, args.max_length, form) for name, form in forms.items()}
+    sizes = {name: worker.call("choose_batch_size", forms[name].batch_sizes) for name, worker in workers.items()}
+    runs = {name: partial(worker.call, "throughput") for name, worker in workers.items()}
     found = measure_in_turn(runs, args.rounds)
-    check_same({form: worker.call("texts") for form, worker in workers.items()})
-    found.facts = {form: {"batch size": sizes[form], MEMORY: worker.peak_memory()} for form, worker in workers.items()}
+    check_same({name: worker.call("texts") for name, worker in workers.items() if forms[name].dtype == "float32"})
+    found.facts = {name: {"batch size": sizes[name], MEMORY: worker.peak_memory()} for name, worker in workers.items()}
     report(found, args, args.model)
 
 

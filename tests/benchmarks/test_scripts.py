@@ -84,13 +84,19 @@ def test_recurrent_layers_are_compared_at_each_length(start):
     assert rows["8 tokens, ours"]["figures"]["rows/s"]["ratio"]["to"] == "8 tokens, packed"
 
 
-def test_decoding_says_the_same_with_and_without_a_cache(start):
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_decoding_says_the_same_in_each_form(start, script, monkeypatch, precision):
+    monkeypatch.setattr(script("rounds"), "is_bf16_fast", lambda device: precision == "bfloat16")
+    # A worker of its own changes it; here the test's process is the worker.
+    monkeypatch.setattr("hf_meanmax.modeling.generation.WORDS_OF_A_STAGE", 8)
     rows = start("decoding_speed", *"CORPUS --sentences 2 --max-length 3 --batch-sizes 2 --rounds 1".split())
-    assert list(rows) == [
-        "one vector at a time, no cache", "one vector at a time, cache", "batches, no cache", "batches, cache",
+    exact = [
+        "one vector at a time, no cache", "one vector at a time", "batches, no cache", "batches, ended rows kept",
+        "batches",
     ]  # fmt: skip
-    assert rows["batches, cache"]["facts"]["batch size"] == 2
-    assert rows["batches, cache"]["figures"]["vectors/s"]["ratio"]["to"] == "one vector at a time, no cache"
+    assert list(rows) == exact + (precision == "bfloat16") * ["one vector at a time, bf16", "batches, bf16"]
+    assert rows["batches"]["facts"]["batch size"] == 2
+    assert rows["batches"]["figures"]["vectors/s"]["ratio"]["to"] == "one vector at a time, no cache"
 
 
 def test_another_text_ends_the_decoding_benchmark(script):
