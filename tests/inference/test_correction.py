@@ -8,6 +8,7 @@ import torch
 
 from hf_meanmax.checkpoint.folder import load_checkpoint, save_checkpoint
 from hf_meanmax.commands.decode import main
+from hf_meanmax.inference import correction
 from hf_meanmax.inference.correction import Corrector, embedder_of
 from hf_meanmax.inference.encode import load_encoder
 from inference.test_embedder import LINES, decoder, embedder  # noqa: F401
@@ -101,6 +102,21 @@ def test_many_vectors_are_decoded_in_batches(make, vectors):
     batches = corrector.decode_all(vectors, batch_size=4, show_progress=True, **BOUND)
     assert [one.text for one in batches] == [one.text for one in together]
     assert corrector.decode_all(vectors[:0]) == []
+
+
+def test_few_vectors_are_searched_together(make, vectors, monkeypatch):
+    """Nine are in two parts, and what is found is the same."""
+    corrector, searched = make(num_candidates=4, num_corrections=1), []
+    whole = corrector.decode(vectors, **BOUND)
+    monkeypatch.setattr(correction, "_CANDIDATES_TOGETHER", 20)
+    generate = corrector.model.generate
+    monkeypatch.setattr(
+        corrector.model,
+        "generate",
+        lambda **given: searched.append(len(given["sentence_embedding"])) or generate(**given),
+    )
+    assert [one.text for one in corrector.decode(vectors, **BOUND)] == [one.text for one in whole]
+    assert searched == [5, 5, 4, 4]
 
 
 def test_samples(make, vectors):

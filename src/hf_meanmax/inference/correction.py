@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
+# Candidates of so many rows fit a processor's cache; more of them together take up to twice as long.
+_CANDIDATES_TOGETHER = 128
+
+
 @dataclass(frozen=True)
 class Decoded:
     """A text decoded from a vector.
@@ -74,7 +78,7 @@ class Corrector:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be {least} or more.")
 
     def decode(self, vectors: np.ndarray, **generation: object) -> list[Decoded]:
-        """The text of each vector `(N, D)`, all together; see [`decode_all`][] for many.
+        """The text of each vector `(N, D)`; see [`decode_all`][] for many.
 
         Args:
             vectors: raw vectors of the embedder.
@@ -85,6 +89,10 @@ class Corrector:
         """
         if not len(vectors):
             return []
+        together = max(1, _CANDIDATES_TOGETHER // self.num_candidates)
+        if len(vectors) > together:
+            parts = (vectors[start : start + together] for start in range(0, len(vectors), together))
+            return [decoded for part in parts for decoded in self.decode(part, **generation)]
         targets = unit_rows(np.asarray(vectors, dtype=np.float32))
         lengths = np.linalg.norm(np.asarray(vectors, dtype=np.float32), axis=1, keepdims=True)
         best, found = self._nearest(vectors, targets, generation)
