@@ -307,7 +307,7 @@ class LatentGenerationMixin(GenerationMixin):
                 cache.batch_select_indices(goes_on)
             kwargs |= {"decoder_input_ids": words[goes_on], "past_key_values": cache, "decoder_attention_mask": None}
             _mark_read_words(kwargs)
-        sequences = sequences[:, :length]
+        sequences = sequences[:, :length].contiguous()
         pad_ended(sequences, criteria, *settings)
         return sequences
 
