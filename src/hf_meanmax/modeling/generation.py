@@ -284,7 +284,7 @@ class LatentGenerationMixin(GenerationMixin):
         settings = (kwargs, self.generation_config)
         bound, pad_id, end_ids = (_setting(f, settings) for f in ("max_new_tokens", "pad_token_id", "eos_token_id"))
         kwargs |= {"return_dict_in_generate": True, "decoder_input_ids": None, "past_key_values": None}
-        rows = torch.arange(len(latents), device=ids.device)
+        rows = torch.arange(len(latents))
         sequences, length = ids.new_full((len(latents), bound + 1), pad_id), 1
         while len(rows) and length <= bound:
             bounds = None if criteria is None else TextLengthCriteria(criteria.bounds[rows], criteria.prompt)
@@ -302,6 +302,7 @@ class LatentGenerationMixin(GenerationMixin):
             goes_on = ~torch.isin(words[:, 1:], torch.as_tensor(end_ids, device=ids.device)).any(dim=1)
             if bounds is not None:
                 goes_on &= ~bounds.reached(len(words), length - bounds.prompt)
+            goes_on = goes_on.cpu()  # which waits for a GPU once
             rows = rows[goes_on]
             if cache is not None:
                 cache.batch_select_indices(goes_on)
