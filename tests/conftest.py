@@ -119,12 +119,6 @@ def bf16_is_fast(monkeypatch) -> None:
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True, raising=False)
 
 
-@pytest.fixture
-def bf16_is_slow(monkeypatch) -> None:
-    """The machine multiplies bf16 matrices no faster, so that "auto" is float32."""
-    monkeypatch.setattr("hf_meanmax.hardware.is_bf16_fast", lambda device: False)
-
-
 @pytest.fixture(autouse=True)
 def seeds() -> None:
     random.seed(0)

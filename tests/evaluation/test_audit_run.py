@@ -22,8 +22,6 @@ from tiny_model import make_model, make_tokenizer
 
 BOUND = ["--max_length", "6"]
 
-pytestmark = pytest.mark.usefixtures("bf16_is_slow")
-
 
 @pytest.fixture
 def files(tmp_path):

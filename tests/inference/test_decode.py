@@ -25,8 +25,6 @@ from tiny_model import make_model, make_tokenizer, random_lines
 LINES = random_lines(37)
 BOUND = {"max_new_tokens": 8}
 
-pytestmark = pytest.mark.usefixtures("bf16_is_slow")
-
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory) -> Path:

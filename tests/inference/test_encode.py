@@ -37,9 +37,6 @@ from tiny_model import make_model, make_tokenizer, python_environment, random_li
 LINES = random_lines(230)
 
 
-pytestmark = pytest.mark.usefixtures("bf16_is_slow")
-
-
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory) -> Path:
     return save_checkpoint(make_model(), make_tokenizer(), tmp_path_factory.mktemp("encode") / "model")

@@ -1070,6 +1070,24 @@ class FamilyTests:
         assert read == [sum(end not in row[1 : stage + 1] for row in whole.tolist()) for stage in stages]
         assert end in whole[1, 1:4]
 
+    def test_generation_in_bf16(self, variant):
+        """Where a machine is fast at it, vectors are decoded in it: logits near those of float32, and ids."""
+        if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            pytest.skip("this processor has no bf16, so that nothing is decoded in it")
+        model = self.saying(variant)
+        if not model.config.has_latents:
+            pytest.skip("there is no vector to decode")
+        latents = model.encoder(**text_of(self.make_batch())).latents
+        words = torch.tensor(len(SENTENCES) * [[START, 7, 9, 21]])
+        logits = {}
+        for dtype in (torch.float32, torch.bfloat16):
+            model.to(dtype)
+            read = BaseModelOutput(last_hidden_state=latents.to(dtype))
+            logits[dtype] = model(encoder_outputs=read, decoder_input_ids=words).logits.float()
+        assert model.generate(encoder_outputs=read, max_new_tokens=6).shape[0] == len(SENTENCES)
+        error = (logits[torch.bfloat16] - logits[torch.float32]).norm() / logits[torch.float32].norm()
+        assert 0 < error < 0.05
+
     def generation(self, **settings):
         from transformers import GenerationConfig
 
