@@ -239,9 +239,8 @@ class LatentGenerationMixin(GenerationMixin):
         ids = self._readable_ids(text.get("input_ids"), kwargs.get("assistant_model"), settings)
         if any(len(texts) == 0 for texts in text.values()):
             return self._nothing(kwargs.get("decoder_input_ids"), settings)
-        encoded = self._encode_input(text, sentence_embedding, kwargs, settings)
-        kwargs["encoder_outputs"] = encoded
-        rows = encoded.last_hidden_state
+        kwargs["encoder_outputs"] = self._encode_input(text, sentence_embedding, kwargs, settings)
+        rows = kwargs["encoder_outputs"].last_hidden_state
         if len(rows) == 0:
             return self._nothing(kwargs.get("decoder_input_ids"), settings)
         if ids is None:
@@ -249,17 +248,17 @@ class LatentGenerationMixin(GenerationMixin):
             ids = torch.full(rows.shape[:2], -100, device=rows.device)
         _mark_read_words(kwargs)
         criteria = self._set_end(kwargs, generation_config, text, kwargs.get("attention_mask"))
-        given = args or (generation_config, logits_processor, stopping_criteria) != (None, None, None)
-        if not given and len(rows) > 1 and self._is_plainly_greedy(kwargs):
+        if self._is_plainly_greedy(kwargs, generation_config, logits_processor, stopping_criteria, *args):
             return self._generate_in_stages(ids, criteria, kwargs)
-        if criteria is not None:
-            stopping_criteria = StoppingCriteriaList([*(stopping_criteria or []), criteria])
+        stopping_criteria = StoppingCriteriaList([*(stopping_criteria or []), *([criteria] if criteria else [])])
         output = super().generate(ids, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
         pad_ended(getattr(output, "sequences", output), criteria, *settings)
         return output
 
-    def _is_plainly_greedy(self, kwargs: dict[str, Any]) -> bool:
+    def _is_plainly_greedy(self, kwargs: dict[str, Any], *others: object) -> bool:
         """Whether each word is the likeliest, up to a bound, and ids are all that is asked for."""
+        if any(other is not None for other in others):
+            return False
         own = self.generation_config.to_diff_dict()
         settings = (kwargs, own)
         set_names = {
