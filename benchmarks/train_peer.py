@@ -111,7 +111,10 @@ class Peer:
         others = [self._noisy(text) for text in texts] if self.kind == "tsdae" else texts
         size = -(-len(texts) // self.groups)
         groups = [
-            (self._features(others[start : start + size]), self._features(texts[start : start + size]))
+            (
+                features_of(self.model, others[start : start + size]),
+                features_of(self.model, texts[start : start + size]),
+            )
             for start in range(0, len(texts), size)
         ]
         # The first token of a text is no target.
@@ -128,9 +131,6 @@ class Peer:
                 ]
                 self.loss.compute_loss_from_embeddings(sides, None).backward()
         return sum(counts)
-
-    def _features(self, texts: list[str]) -> dict[str, torch.Tensor]:
-        return features_of(self.model, texts)
 
     def state_dict(self) -> dict[str, Any]:
         return {

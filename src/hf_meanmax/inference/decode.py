@@ -92,7 +92,8 @@ def decode_sources(
 ) -> Iterator[DecodedBatch]:
     """As [`decode_embeddings`], in batches with the keys of the rows, from the row `start` of all on."""
     check_sources(sources, model)
-    model.to(dtype)
+    if dtype is not None:
+        model.to(dtype)
     row, cut, longest = start, 0, 0
     expects_unit_length = getattr(model.config, "normalize_embeddings", False)
     for keys, batch in _batches_from(sources, batch_size, start):

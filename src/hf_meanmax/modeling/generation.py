@@ -87,16 +87,23 @@ def pad_ended(sequences: torch.Tensor, criteria: TextLengthCriteria | None, *set
         criteria: the bounds, if there were any.
         settings: dicts and configurations; the first that has a `pad_token_id` or an `eos_token_id` tells it.
     """
-    pad_id, end_ids = _setting("pad_token_id", settings), _setting("eos_token_id", settings)
+    pad_id = _setting("pad_token_id", settings)
     if pad_id is None:
         return
-    is_end = torch.isin(sequences, torch.as_tensor([] if end_ids is None else end_ids, device=sequences.device))
-    is_end[:, 0] = False  # some decoders start with it
+    is_end = _is_end(sequences, settings)
     behind = is_end.cumsum(dim=1) > is_end
     if criteria is not None:
         columns = torch.arange(sequences.shape[1], device=sequences.device)
         behind |= criteria.reached(len(sequences), columns - criteria.prompt)
     sequences.masked_fill_(behind, pad_id)
+
+
+def _is_end(sequences: torch.Tensor, settings: Iterable[object]) -> torch.Tensor:
+    """Which of `(rows, T)` ids are end tokens, by the first of the settings that has an `eos_token_id`."""
+    end_ids = _setting("eos_token_id", settings)
+    is_end = torch.isin(sequences, torch.as_tensor([] if end_ids is None else end_ids, device=sequences.device))
+    is_end[:, 0] = False  # some decoders start with it
+    return is_end
 
 
 def _setting(name: str, sources: Iterable[object]) -> Any:
@@ -281,13 +288,15 @@ class LatentGenerationMixin(GenerationMixin):
         """
         latents, mask = kwargs.pop("encoder_outputs").last_hidden_state, kwargs.pop("attention_mask", None)
         settings = (kwargs, self.generation_config)
-        bound, pad_id, end_ids = (_setting(f, settings) for f in ("max_new_tokens", "pad_token_id", "eos_token_id"))
+        bound, pad_id = (_setting(name, settings) for name in ("max_new_tokens", "pad_token_id"))
         kwargs |= {"return_dict_in_generate": True, "decoder_input_ids": None, "past_key_values": None}
         rows = torch.arange(len(latents))
         sequences, length = ids.new_full((len(latents), bound + 1), pad_id), 1
         while len(rows) and length <= bound:
             bounds = None if criteria is None else TextLengthCriteria(criteria.bounds[rows], criteria.prompt)
-            kwargs["max_new_tokens"] = min(WORDS_OF_A_STAGE, bound + 1 - length)
+            left = bound + 1 - length
+            # A row alone has none to wait for.
+            kwargs["max_new_tokens"] = left if len(rows) == 1 else min(WORDS_OF_A_STAGE, left)
             output: Any = super().generate(
                 ids[rows],
                 stopping_criteria=None if bounds is None else StoppingCriteriaList([bounds]),
@@ -298,7 +307,7 @@ class LatentGenerationMixin(GenerationMixin):
             words, cache = output.sequences, output.past_key_values
             length = words.shape[1]
             sequences[rows, :length] = words
-            goes_on = ~torch.isin(words[:, 1:], torch.as_tensor(end_ids, device=ids.device)).any(dim=1)
+            goes_on = ~_is_end(words, settings).any(dim=1)
             if bounds is not None:
                 goes_on &= ~bounds.reached(len(words), length - bounds.prompt)
             goes_on = goes_on.cpu()  # which waits for a GPU once
