@@ -33,7 +33,7 @@ def test_groups_of_like_length_have_the_gradients_of_the_library(kind, tmp_path)
     peer.loss.eval()
     state = peer.random.getstate()
     noisy = [peer._noisy(line) for line in lines] if kind == "tsdae" else lines
-    peer.loss([peer._features(noisy), peer._features(lines)], None).backward()
+    peer.loss([train_peer.features_of(peer.model, text) for text in (noisy, lines)], None).backward()
     expected = {name: weight.grad.clone() for name, weight in peer.loss.named_parameters() if weight.grad is not None}
     tokens = []
     for peer.groups in (1, 3):
