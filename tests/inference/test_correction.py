@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from hf_meanmax.checkpoint.folder import load_checkpoint, save_checkpoint
 from hf_meanmax.commands.decode import main
-from hf_meanmax.inference import correction
+from hf_meanmax.inference import correction, edits
 from hf_meanmax.inference.correction import Corrector, embedder_of
 from hf_meanmax.inference.encode import load_encoder
 from inference.test_embedder import LINES, decoder, embedder  # noqa: F401
@@ -79,21 +81,72 @@ def test_corrections_never_lose(make, vectors):
         assert cosine(corrector.embedder, one.text, vector) == pytest.approx(one.cosine, abs=1e-5)
 
 
-def test_a_round_decodes_the_vector_moved_by_what_is_missed(make, vectors, monkeypatch):
-    corrector = make(num_candidates=1, num_corrections=1)
-    given, generate = [], corrector.model.generate
+def test_a_wrong_word_is_mended(make, vectors, monkeypatch):
+    """The first text has another word in one place; the right one has a cosine of 1."""
+    monkeypatch.setattr(edits, "_WORDS_OF_A_PLACE", 1000)
+    monkeypatch.setattr(correction, "_LIKELIHOOD_WEIGHT", 0.0)
+    corrector = make(num_candidates=1, num_corrections=1, num_edits=10_000)
+    right = corrector.tokenizer(LINES[:9], padding=True, return_tensors="pt")["input_ids"]
+    wrong = right.clone()
+    wrong[:, 1] = torch.where(right[:, 1] == 7, 8, 7)
+    start = torch.full((9, 1), corrector.model.config.decoder_start_token_id)
+    monkeypatch.setattr(corrector.model, "generate", lambda **given: torch.cat((start, wrong), dim=1))
+    expected = corrector.tokenizer.batch_decode(right, skip_special_tokens=True)
+    assert [one.text for one in corrector.decode(vectors, max_new_tokens=20)] == expected
+    assert [one.text for one in replace(corrector, num_corrections=0).decode(vectors, max_new_tokens=20)] != expected
 
-    def record(sentence_embedding, **options):
-        given.append(sentence_embedding.numpy())
-        return generate(sentence_embedding=sentence_embedding, **options)
 
-    monkeypatch.setattr(corrector.model, "generate", record)
-    first = make(num_candidates=1).decode(3 * vectors, **BOUND)
-    given.clear()
-    corrector.decode(3 * vectors, **BOUND)
-    own = corrector.embedder.encode([one.text for one in first])
-    np.testing.assert_allclose(given[0], 3 * vectors)
-    np.testing.assert_allclose(given[1], 3 * (2 * vectors - own), atol=1e-4)
+def test_the_decoder_has_a_say_in_what_is_near(make, vectors, monkeypatch):
+    """With all weight on cosines the texts are nearer, with much on likelihood they are likelier; never less near."""
+    found = {}
+    for weight in (0.0, 0.1):
+        monkeypatch.setattr(correction, "_LIKELIHOOD_WEIGHT", weight)
+        corrector = make(num_candidates=2, num_corrections=3)
+        texts = corrector.decode(vectors, **BOUND)
+        ids = [tuple(corrector.tokenizer(one.text)["input_ids"][:-1]) for one in texts]
+        latents = corrector.model.latents_from_embedding(torch.from_numpy(vectors))
+        found[weight] = (
+            np.mean([one.cosine for one in texts]),
+            edits.log_likelihoods(corrector.model, latents, ids).mean(),
+        )
+        before = replace(corrector, num_corrections=0).decode(vectors, **BOUND)
+        assert all(one.cosine >= other.cosine for one, other in zip(texts, before, strict=True))
+    assert found[0.0][0] > found[0.1][0]
+    assert found[0.0][1] < found[0.1][1]
+
+
+def test_a_text_whose_vector_is_the_right_one_is_left(make, vectors, monkeypatch):
+    corrector = make(num_candidates=1, num_corrections=2)
+    right = corrector.tokenizer(LINES[:9], padding=True, return_tensors="pt")["input_ids"]
+    start = torch.full((9, 1), corrector.model.config.decoder_start_token_id)
+    monkeypatch.setattr(corrector.model, "generate", lambda **given: torch.cat((start, right), dim=1))
+    monkeypatch.setattr(correction, "propose_edits", None)
+    assert [one.text for one in corrector.decode(vectors)] == [" ".join(line.split()) for line in LINES[:9]]
+
+
+@pytest.mark.parametrize("bound", [2, 5])
+def test_edits_keep_to_the_bound(make, vectors, bound):
+    corrector = make(num_candidates=2, num_corrections=3)
+    corrector.model.generation_config.max_new_tokens = bound
+    found = [corrector.decode(vectors), make(num_candidates=2, num_corrections=3).decode(vectors, max_new_tokens=bound)]
+    for one, other in zip(*found, strict=True):
+        assert one == other
+        assert len(corrector.tokenizer(one.text)["input_ids"]) <= bound + (not one.ended)
+
+
+def test_in_bf16(make, vectors, monkeypatch):
+    """The embedder computes in what the decoder does, and cosines stay what they are to three digits."""
+    corrector = make(num_candidates=2, num_corrections=1)
+    corrector.model.bfloat16()
+    modes, encode = [], correction.encode_texts
+    monkeypatch.setattr(
+        correction, "encode_texts", lambda *given: modes.append(torch.is_autocast_enabled("cpu")) or encode(*given)
+    )
+    for one, vector in zip(corrector.decode(vectors, **BOUND), vectors, strict=True):
+        assert one.cosine == pytest.approx(cosine(corrector.embedder, one.text, vector), abs=5e-3)
+    corrector.model.float()
+    corrector.decode(vectors, **BOUND)
+    assert modes == [True, True, False, False]
 
 
 def test_many_vectors_are_decoded_in_batches(make, vectors):
@@ -116,7 +169,7 @@ def test_few_vectors_are_searched_together(make, vectors, monkeypatch):
         lambda **given: searched.append(len(given["sentence_embedding"])) or generate(**given),
     )
     assert [one.text for one in corrector.decode(vectors, **BOUND)] == [one.text for one in whole]
-    assert searched == [5, 5, 4, 4]
+    assert searched == [5, 4]
 
 
 def test_samples(make, vectors):
@@ -127,14 +180,14 @@ def test_samples(make, vectors):
 
 
 def test_settings_that_are_too_small(make):
-    for name, value in (("num_candidates", 0), ("num_corrections", -1), ("batch_size", 0)):
+    for name, value in (("num_candidates", 0), ("num_corrections", -1), ("batch_size", 0), ("num_edits", 0)):
         with pytest.raises(ValueError, match=f"{name} is {value}"):
             make(**{name: value})
 
 
 def test_the_command(embedder, decoder, vectors, make, tmp_path, capsys):  # noqa: F811
     np.save(tmp_path / "vectors.npy", vectors)
-    options = [str(decoder), str(tmp_path / "vectors.npy"), "--max_length", "6"]
+    options = [str(decoder), str(tmp_path / "vectors.npy"), "--max_length", "6", "--compute_dtype", "float32"]
     main([*options, "--rerank", "3", "--num_corrections", "2", "--embedder", str(embedder)])
     captured = capsys.readouterr()
     expected = make(num_candidates=3, num_corrections=2).decode(vectors, **BOUND)

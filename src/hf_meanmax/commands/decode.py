@@ -43,15 +43,13 @@ class DecodeOptions(SourceOptions):
         None,
         at_most=MOST_BEAMS,
     )
-    num_corrections: int = option(
-        "rounds of --rerank on the vector moved by what the best text so far misses of it", 0, at_least=0
-    )
+    num_corrections: int = option("rounds that try edits of the text of --rerank, and keep nearer ones", 0, at_least=0)
     do_sample: bool = option("draw the candidates of --rerank instead of searching beams", False)
     embedder: str | None = option("where the embedder is, for --rerank; by default as the checkpoint calls it", None)
     trust_remote_code: bool = option("run code that comes with the embedder", False)
     max_length: int | None = count("most tokens of a text; by default the model's bound", None)
     compute_dtype: ComputeDtype = option(
-        "numbers in the model (auto: bfloat16 where the device multiplies it faster)", "auto"
+        "numbers in the model, and in the embedder (auto: bfloat16 where the device multiplies it faster)", "auto"
     )
 
 

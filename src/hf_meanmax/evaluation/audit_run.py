@@ -94,7 +94,7 @@ class Attack:
     )
     num_corrections: int = field(
         default=0,
-        metadata={"help": "rounds of --rerank on the vector moved by what the best text misses", "at_least": 0},
+        metadata={"help": "rounds that try edits of the text of --rerank, and keep nearer ones", "at_least": 0},
     )
     max_length: int | None = field(
         default=None, metadata={"help": "most tokens of a text; by default the model's bound", "at_least": 1}
@@ -102,7 +102,7 @@ class Attack:
     batch_size: int = field(default=64, metadata={"help": "texts or vectors of one forward pass", "at_least": 1})
     compute_dtype: ComputeDtype = field(
         default="float32",
-        metadata={"help": "numbers in the decoder (auto: bfloat16 where the device multiplies it faster)"},
+        metadata={"help": "numbers in decoder and --rerank (auto: bfloat16 where the device multiplies it faster)"},
     )
 
     def __post_init__(self) -> None:

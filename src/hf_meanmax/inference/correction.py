@@ -1,21 +1,24 @@
 """Better texts from vectors: candidates are embedded again, and the one whose vector is nearest is kept.
 
-No further training is needed. With corrections, each round decodes the vector moved by what the best text so far
-misses of it (target + target - embedding of the text), and again the nearest of all candidates is kept.
+No further training is needed. With corrections, each round tries small edits of the best text so far
+([`~hf_meanmax.inference.edits.propose_edits`][]), and keeps one that is nearer. A text whose vector is near can still
+be no sentence, so among the nearest edits the decoder has a say.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
 
 from hf_meanmax.checkpoint.folder import checkpoint_folder, saved_normalization
+from hf_meanmax.modeling.generation import LEAST_OF_EMBEDDING
 from hf_meanmax.progress import progress_bar
 
+from .edits import Tokens, log_likelihoods, propose_edits
 from .embedder import describe_embedder, load_embedder
 from .encode import encode_texts, load_encoder, unit_rows
 
@@ -27,6 +30,13 @@ if TYPE_CHECKING:
 # Candidates of so many rows fit a processor's cache; more of them together take up to twice as long.
 _CANDIDATES_TOGETHER = 128
 
+# A text with a higher cosine is not edited: its vector is the right one.
+_AS_GOOD_AS_EQUAL = 0.9999
+
+# Edits of a text that the decoder weighs, and how much cosine one unit of log probability is worth.
+_WEIGHED_EDITS = 8
+_LIKELIHOOD_WEIGHT = 0.003
+
 
 @dataclass(frozen=True)
 class Decoded:
@@ -36,7 +46,7 @@ class Decoded:
         text: the text, on one line.
         cosine: of its own vector with the one that was decoded.
         first_cosine: the same of the likeliest candidate, before any choice.
-        ended: whether it ended before the bound of its length.
+        ended: whether it ended before the bound of its length; an edited text did.
         length: tokens of the longest candidate of its batch.
     """
 
@@ -56,9 +66,10 @@ class Corrector:
         tokenizer: of what it says.
         embedder: whose vectors are decoded (see [`embedder_of`][]).
         num_candidates: candidates of each vector in each round: beams, or samples.
-        num_corrections: rounds after the first.
+        num_corrections: rounds of edits after that.
         do_sample: draw candidates instead of searching beams.
         batch_size: texts that the embedder reads together.
+        num_edits: edits of each text in a round.
 
     Raises:
         ValueError: a number is too small.
@@ -71,9 +82,11 @@ class Corrector:
     num_corrections: int = 0
     do_sample: bool = False
     batch_size: int = 64
+    num_edits: int = 48
 
     def __post_init__(self) -> None:
-        for name, least in (("num_candidates", 1), ("num_corrections", 0), ("batch_size", 1)):
+        least_values = {"num_candidates": 1, "num_corrections": 0, "batch_size": 1, "num_edits": 1}
+        for name, least in least_values.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be {least} or more.")
 
@@ -94,19 +107,30 @@ class Corrector:
             parts = (vectors[start : start + together] for start in range(0, len(vectors), together))
             return [decoded for part in parts for decoded in self.decode(part, **generation)]
         targets = unit_rows(np.asarray(vectors, dtype=np.float32))
-        lengths = np.linalg.norm(np.asarray(vectors, dtype=np.float32), axis=1, keepdims=True)
-        best, found = self._nearest(vectors, targets, generation)
-        first = [candidate.first_cosine for candidate in best]
-        for _ in range(self.num_corrections):
-            moved = lengths * (2 * targets - found)
-            others, other_vectors = self._nearest(moved, targets, generation)
-            for row, other in enumerate(others):
-                if other.cosine > best[row].cosine:
-                    best[row], found[row] = other, other_vectors[row]
-        return [
-            Decoded(chosen.text, chosen.cosine, cosine, chosen.ended, chosen.length)
-            for chosen, cosine in zip(best, first, strict=True)
-        ]
+        inputs = torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32))
+        best, tokens = self._nearest(inputs, targets, generation)
+        if not self.num_corrections:
+            return best
+        with torch.no_grad():
+            latents = self.model.latents_from_embedding(inputs)
+        likelihoods = log_likelihoods(self.model, latents, tokens)
+        tried = [{text} for text in tokens]
+        own_bound = self.model.generation_config.max_new_tokens or LEAST_OF_EMBEDDING
+        bound = cast("int", generation.get("max_new_tokens") or own_bound)
+        for number in range(self.num_corrections):
+            rows = [row for row, one in enumerate(best) if one.cosine < _AS_GOOD_AS_EQUAL]
+            if not rows:
+                break
+            edits = propose_edits(
+                self.model, latents[rows], [tokens[row] for row in rows], self.num_edits,
+                [tried[row] for row in rows], bound - 1, seed=number,
+            )  # fmt: skip
+            for row, edit, text, cosine, likelihood in self._nearer(rows, edits, targets, latents, best):
+                gain = cosine - best[row].cosine + _LIKELIHOOD_WEIGHT * (likelihood - likelihoods[row])
+                if gain > 0:
+                    tokens[row], likelihoods[row] = edit, likelihood
+                    best[row] = replace(best[row], text=text, cosine=cosine, ended=True)
+        return best
 
     def decode_all(
         self, vectors: np.ndarray, batch_size: int = 64, show_progress: bool = False, **generation: object
@@ -120,34 +144,69 @@ class Corrector:
         return decoded
 
     def _nearest(
-        self, inputs: np.ndarray, targets: np.ndarray, generation: dict[str, object]
-    ) -> tuple[list[Decoded], np.ndarray]:
-        """Of the candidates for each input the one nearest to its target, and its vector `(N, D)` of unit length."""
+        self, inputs: torch.Tensor, targets: np.ndarray, generation: dict[str, object]
+    ) -> tuple[list[Decoded], list[Tokens]]:
+        """Of the candidates for each input the one nearest to its target, and its tokens without special ones."""
         count = self.num_candidates
         search: dict[str, object] = {"do_sample": True} if self.do_sample else {"num_beams": count}
         tokens = self.model.generate(
-            sentence_embedding=torch.from_numpy(np.ascontiguousarray(inputs, dtype=np.float32)),
-            **{**search, **generation, "num_return_sequences": count},
+            sentence_embedding=inputs, **{**search, **generation, "num_return_sequences": count}
         )
         texts, ended = read_tokens(self.tokenizer, tokens)
-        # Many candidates are the same text.
-        unique, places = np.unique(texts, return_inverse=True)
-        vectors = unit_rows(np.asarray(encode_texts(self.embedder, unique.tolist(), self.batch_size), np.float32))
-        cosines = np.einsum("nd,ncd->nc", targets, vectors[places].reshape(len(inputs), count, -1))
+        vectors = self._embed(texts).reshape(len(inputs), count, -1)
+        cosines = np.einsum("nd,ncd->nc", targets, vectors)
         chosen = cosines.argmax(axis=1)
-        rows = np.arange(len(inputs)) * count + chosen
+        rows = (np.arange(len(inputs)) * count + chosen).tolist()
         length = tokens.shape[1] - 1
         best = [
             Decoded(texts[row], float(cosines[number, chosen[number]]), float(cosines[number, 0]), ended[row], length)
             for number, row in enumerate(rows)
         ]
-        return best, vectors[places[rows]]
+        specials = self.model.config.num_special_tokens
+        return best, [tuple(token for token in tokens[row].tolist() if token >= specials) for row in rows]
+
+    def _nearer(
+        self,
+        rows: list[int],
+        edits: list[list[Tokens]],
+        targets: np.ndarray,
+        latents: torch.Tensor,
+        best: list[Decoded],
+    ) -> list[tuple[int, Tokens, str, float, float]]:
+        """Of each row's edits the nearest few that are nearer than its best text, each with its row, its text, its
+        cosine and its log probability."""
+        owners = np.repeat(rows, [len(of_row) for of_row in edits])
+        flat = [edit for of_row in edits for edit in of_row]
+        if not flat:
+            return []
+        texts, _ = read_tokens(self.tokenizer, flat)
+        cosines = np.einsum("nd,nd->n", self._embed(texts), targets[owners])
+        nearer: list[int] = []
+        for row in rows:
+            mine = np.flatnonzero((owners == row) & (cosines > best[row].cosine))
+            nearer += mine[np.argsort(-cosines[mine], kind="stable")[:_WEIGHED_EDITS]].tolist()
+        likelihoods = log_likelihoods(self.model, latents[owners[nearer]], [flat[place] for place in nearer])
+        return [
+            (int(owners[place]), flat[place], texts[place], float(cosines[place]), float(likelihood))
+            for place, likelihood in zip(nearer, likelihoods, strict=True)
+        ]
+
+    def _embed(self, texts: list[str]) -> np.ndarray:
+        """Vectors `(N, D)` of unit length; computed in bf16 where the decoder's weights are."""
+        # Many candidates are the same text.
+        unique, places = np.unique(texts, return_inverse=True)
+        with torch.autocast(self.embedder.device.type, torch.bfloat16, enabled=self.model.dtype == torch.bfloat16):
+            vectors = encode_texts(self.embedder, unique.tolist(), self.batch_size)
+        return unit_rows(np.asarray(vectors, np.float32))[places]
 
 
-def read_tokens(tokenizer: PreTrainedTokenizerBase, tokens: torch.Tensor) -> tuple[list[str], list[bool]]:
-    """The texts of generated ids `(B, T)`, each on one line, and whether each had ended."""
-    texts = [" ".join(text.splitlines()) for text in tokenizer.batch_decode(tokens, skip_special_tokens=True)]
-    return texts, (tokens == tokenizer.eos_token_id).any(dim=1).tolist()
+def read_tokens(
+    tokenizer: PreTrainedTokenizerBase, tokens: torch.Tensor | list[Tokens]
+) -> tuple[list[str], list[bool]]:
+    """The texts of generated ids, `(B, T)` or B rows of any length, each on one line, and whether each had ended."""
+    rows = tokens.tolist() if isinstance(tokens, torch.Tensor) else [list(row) for row in tokens]
+    texts = [" ".join(text.splitlines()) for text in tokenizer.batch_decode(rows, skip_special_tokens=True)]
+    return texts, [tokenizer.eos_token_id in row for row in rows]
 
 
 def embedder_of(
