@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from hf_meanmax.checkpoint.folder import checkpoint_folder, saved_normalization
-from hf_meanmax.modeling.generation import LEAST_OF_EMBEDDING
 from hf_meanmax.progress import progress_bar
 
 from .edits import Tokens, log_likelihoods, propose_edits
@@ -65,8 +64,8 @@ class Corrector:
         model: what decodes.
         tokenizer: of what it says.
         embedder: whose vectors are decoded (see [`embedder_of`][]).
-        num_candidates: candidates of each vector in each round: beams, or samples.
-        num_corrections: rounds of edits after that.
+        num_candidates: candidates of each vector: beams, or samples.
+        num_corrections: rounds of edits of the best of them.
         do_sample: draw candidates instead of searching beams.
         batch_size: texts that the embedder reads together.
         num_edits: edits of each text in a round.
@@ -115,8 +114,7 @@ class Corrector:
             latents = self.model.latents_from_embedding(inputs)
         likelihoods = log_likelihoods(self.model, latents, tokens)
         tried = [{text} for text in tokens]
-        own_bound = self.model.generation_config.max_new_tokens or LEAST_OF_EMBEDDING
-        bound = cast("int", generation.get("max_new_tokens") or own_bound)
+        bound = cast("int", generation.get("max_new_tokens") or self.model.generation_config.max_new_tokens)
         for number in range(self.num_corrections):
             rows = [row for row, one in enumerate(best) if one.cosine < _AS_GOOD_AS_EQUAL]
             if not rows:

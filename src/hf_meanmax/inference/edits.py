@@ -51,13 +51,12 @@ def propose_edits(
         longest: most tokens of an edited text.
         seed: of the moves.
     """
-    specials, end = model.config.num_special_tokens, model.config.eos_token_id
+    specials = model.config.num_special_tokens
     proposed: list[list[Tokens]] = []
     for part, scores, labels in _scored(model, latents, texts):
         best, words = scores[..., specials:].topk(min(_WORDS_OF_A_PLACE, scores.shape[-1] - specials), dim=-1)
         # What the text has at a place, and what it would have if it left that word away.
-        followers = torch.cat((labels[:, 1:], torch.full_like(labels[:, :1], end)), dim=1)
-        own, after = (_of_words(scores, ids).tolist() for ids in (labels, followers))
+        own, after = (_of_words(scores, ids).tolist() for ids in (labels, labels.roll(-1, dims=1)))
         for row, text in enumerate(part):
             known = tried[len(proposed)]
             moves = _moves(text, int(_SHARE_OF_MOVES * count), np.random.default_rng(seed))
