@@ -10,6 +10,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 
+from .layers import autocast_dtype
+
 # Tokens up to which attention written out needs little memory.
 _SHORT = 256
 
@@ -120,6 +122,8 @@ class MultiHeadAttention(nn.Module):
         if projected is not None:
             query, key, value = map(self._heads, projected.chunk(3, dim=-1))
         else:
+            # Autocast would do so once for each map, and again for each gradient.
+            hidden_states, states = (x.to(autocast_dtype(x)) for x in (hidden_states, states))
             query = self._heads(self.query(hidden_states))
             key, value = self._heads(self.key(states)), self._heads(self.value(states))
         if past_key_values is not None:

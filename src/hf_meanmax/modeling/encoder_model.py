@@ -121,14 +121,17 @@ class LatentEncoderModel(LatentPreTrainedModel):
         if not is_traced and self.word_projections is not None and input_ids is not None and not records_inputs:
             attention: Any = self.sequence_encoder.layers[0].attention
             projected = self.word_projections(self.embeddings, attention, input_ids, attention_mask)
-        inputs = projected
+        inputs, words = projected, inputs_embeds
+        if self.word_pooler is not None and input_ids is not None:
+            # Encoder and pooling read them: one look-up, and one gradient of the table.
+            words = self.embeddings.embed_words(input_ids)
         if inputs is None:
             position_ids = None if attention_mask is None else token_positions(attention_mask)
-            inputs = self.embeddings(input_ids, inputs_embeds, position_ids)
+            inputs = self.embeddings(input_ids if words is None else None, words, position_ids)
         hidden_states = self.sequence_encoder(inputs, attention_mask, projected=projected, **kwargs)
         latents, pooling_attentions = self.pooler(hidden_states, attention_mask)
         if self.word_pooler is not None:
-            latents = self._with_weighted_mean(latents, input_ids, attention_mask)
+            latents = self._with_weighted_mean(latents, words, input_ids, attention_mask)
         if latents is not None:
             latents = self.scale_rows(latents)
         return LatentModelOutput(
@@ -139,12 +142,16 @@ class LatentEncoderModel(LatentPreTrainedModel):
         )
 
     def _with_weighted_mean(
-        self, latents: torch.Tensor | None, input_ids: torch.Tensor | None, attention_mask: torch.Tensor | None
+        self,
+        latents: torch.Tensor | None,
+        words: torch.Tensor | None,
+        input_ids: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
     ) -> torch.Tensor:
         if input_ids is None:
             raise ValueError("The weighted mean has a weight for each word: give `input_ids`, not `inputs_embeds`.")
         assert self.word_pooler is not None
-        row = self.word_pooler(self.embeddings.embed_words(input_ids), input_ids, attention_mask).unsqueeze(1)
+        row = self.word_pooler(words, input_ids, attention_mask).unsqueeze(1)
         return row if latents is None else torch.cat((latents, row.to(latents.dtype)), dim=1)
 
     def scale_rows(self, latents: torch.Tensor) -> torch.Tensor:

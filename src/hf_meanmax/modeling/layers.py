@@ -6,6 +6,15 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 
+def autocast_dtype(states: torch.Tensor) -> torch.dtype:
+    """The dtype in which autocast multiplies these states, where it is on; otherwise their own, as for float64."""
+    device = states.device.type
+    if states.dtype != torch.float64 and torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        dtype: torch.dtype = torch.get_autocast_dtype(device)
+        return dtype
+    return states.dtype
+
+
 class SequenceLayer(GradientCheckpointingLayer):
     """A layer of an encoder or a decoder: `output_hidden_states` records its output."""
 

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from .layers import autocast_dtype
+
 IGNORE_INDEX = -100
 _CHUNK_TOKENS = 4096
 # Of logits that are held at once: half a gigabyte of fp32.
@@ -167,11 +169,10 @@ def _linear_cross_entropy(
         is_target = targets != IGNORE_INDEX
         if not is_target.all():
             states, targets = states[is_target], targets[is_target]
-    has_autocast = torch.amp.is_autocast_available(device)
-    is_on = has_autocast and torch.is_autocast_enabled(device)
-    dtype = torch.get_autocast_dtype(device) if is_on else states.dtype
+    dtype = autocast_dtype(states)
     if bias is None:
         bias = weight.new_zeros(weight.shape[0])
+    has_autocast = torch.amp.is_autocast_available(device)
     with torch.autocast(device, enabled=False) if has_autocast else contextlib.nullcontext():
         return _LinearCrossEntropy.apply(
             states.to(dtype), weight.to(dtype), bias.to(dtype), targets, label_smoothing, has_padding
