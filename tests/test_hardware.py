@@ -15,6 +15,7 @@ import torch
 from hf_meanmax.hardware import (
     count_flops,
     is_bf16_fast,
+    keep_compiled_products,
     keep_freed_memory,
     measure_matrix_rate,
     peak_memory_bytes,
@@ -129,6 +130,31 @@ def test_freed_memory_is_kept_only_where_both_thresholds_can_be_set(monkeypatch)
         assert said == expected
     monkeypatch.setattr("ctypes.CDLL", lambda name: SimpleNamespace())
     keep_freed_memory()
+
+
+def test_compiled_products_are_kept(monkeypatch):
+    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
+    code = """
+import torch
+from hf_meanmax.hardware import keep_compiled_products
+keep_compiled_products()
+weight = torch.ones(32, 32, dtype=torch.bfloat16)
+for _ in range(2):
+    for rows in range(16, 1216):
+        torch.nn.functional.linear(torch.ones(rows, 32, dtype=torch.bfloat16), weight)
+"""
+    environment = {**os.environ, "ONEDNN_VERBOSE": "profile_create"}
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    products = [line for line in run.stdout.splitlines() if ",matmul," in line]
+    if len(products) < 2400:
+        pytest.skip("oneDNN does not multiply bf16 on this processor")
+    assert not any("cache_miss" in line for line in products[1200:])
+
+
+def test_a_user_s_number_of_compiled_products_stays(monkeypatch):
+    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "7")
+    keep_compiled_products()
+    assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "7"
 
 
 def test_devices():

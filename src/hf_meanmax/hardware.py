@@ -28,6 +28,9 @@ COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16
 # Of malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
+# Kinds of product whose compiled code is kept.
+_PRODUCTS = 1 << 15
+
 # No model is larger; what is would fill the memory, or take for ever to be made.
 _MOST_LAYERS, _MOST_SIZE = 1000, 1 << 28
 
@@ -141,6 +144,15 @@ def keep_freed_memory() -> None:
     # Older glibc takes no more than 32 MiB; without this one, the other would make matters worse.
     if set_option(_M_MMAP_THRESHOLD, 2**31 - 1) or set_option(_M_MMAP_THRESHOLD, 2**25):
         set_option(_M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def keep_compiled_products() -> None:
+    """Has oneDNN keep the code of as many kinds of product as a run has; only before its first product.
+
+    It compiles one for each combination of sizes, in up to 50 ms, and forgets the oldest beyond 1,024. Batches of
+    sentences of all lengths have thousands, so that a fifth of a run with a decoder would be compiling.
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_PRODUCTS))
 
 
 def measure_matrix_rate(device: torch.device, dtype: torch.dtype, seconds: float = 1.0) -> float:

@@ -25,7 +25,14 @@ import torch
 from hf_meanmax.checkpoint.folder import check_checkpoint, checkpoint_folder, require_text_encoder, save_checkpoint
 from hf_meanmax.data import Documents, LabelledTexts, SentenceFilter, read_labelled
 from hf_meanmax.files import Json, failed_writes_named, follow_umask, replacing_file, sole_writer
-from hf_meanmax.hardware import attention_for, keep_freed_memory, peak_memory_bytes, use_all_cores, uses_bf16
+from hf_meanmax.hardware import (
+    attention_for,
+    keep_compiled_products,
+    keep_freed_memory,
+    peak_memory_bytes,
+    use_all_cores,
+    uses_bf16,
+)
 
 from .checkpoints import CHECKPOINTS, RESULTS_FILE, claim_folder
 from .finetune_settings import FinetuneArguments
@@ -83,6 +90,7 @@ def _finetune(args: FinetuneArguments, folder: Path) -> Json:
     use_all_cores(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     if _device().type == "cpu":
         keep_freed_memory()
+        keep_compiled_products()
     train, validation, test, labels = read_sets(args)
     # The other processes look into the folder when the main one has claimed it.
     with PartialState().main_process_first():
