@@ -118,12 +118,14 @@ class MultiHeadAttention(nn.Module):
 
         `projected` `(B, Nq, 3 * hidden_size)` are query, key and value of the states, where they are at hand.
         """
-        states = hidden_states if key_value_states is None else key_value_states
         if projected is not None:
             query, key, value = map(self._heads, projected.chunk(3, dim=-1))
         else:
-            # Autocast would do so once for each map, and again for each gradient.
-            hidden_states, states = (x.to(autocast_dtype(x)) for x in (hidden_states, states))
+            # Autocast would cast them once for each map, and again for each gradient.
+            hidden_states = hidden_states.to(autocast_dtype(hidden_states))
+            states = hidden_states
+            if key_value_states is not None:
+                states = key_value_states.to(autocast_dtype(key_value_states))
             query = self._heads(self.query(hidden_states))
             key, value = self._heads(self.key(states)), self._heads(self.value(states))
         if past_key_values is not None:
