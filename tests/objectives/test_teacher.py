@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 
+from hf_meanmax.modeling.losses import attention_penalty
 from hf_meanmax.objectives import TeacherDistance, TeacherSimilarities, TrainingModel, Weights, build_objectives
+from hf_meanmax.objectives.contrastive import matching_loss
 from objectives.test_contrastive import make_batch
 from tiny_model import make_model
 
@@ -52,6 +54,22 @@ def test_similarities_are_those_of_the_published_vector():
     torch.testing.assert_close(loss, torch.stack(differences).mean())
     loss.backward()
     assert model.teacher_head.weight.grad is None
+
+
+def test_cosines_are_compared_in_float32_under_autocast():
+    rows = torch.randn(5, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    teacher, given = rows.detach() + 0.02, torch.ones(5, dtype=torch.bool)
+    found = []
+    for enabled in (False, True):
+        rows.grad = None
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            loss = TeacherSimilarities().total(None, rows, teacher, given)
+            loss = loss + matching_loss(rows, teacher, given, 0.1)
+            loss = loss + attention_penalty(rows.softmax(dim=-1)[None]).sum()
+        loss.backward()
+        found.append((loss.detach(), rows.grad.clone()))
+    for plain, cast in zip(*found, strict=True):
+        assert torch.equal(plain, cast)
 
 
 def test_mistakes():

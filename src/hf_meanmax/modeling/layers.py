@@ -1,5 +1,7 @@
 """Layers that encoders and decoders share."""
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import nn
 from transformers.configuration_utils import PreTrainedConfig
@@ -13,6 +15,13 @@ def autocast_dtype(states: torch.Tensor) -> torch.dtype:
         dtype: torch.dtype = torch.get_autocast_dtype(device)
         return dtype
     return states.dtype
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """Switches autocast off: products of float32 tensors stay float32."""
+    if torch.amp.is_autocast_available(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()
 
 
 class SequenceLayer(GradientCheckpointingLayer):

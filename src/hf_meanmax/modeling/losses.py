@@ -1,12 +1,11 @@
 """Cross entropy over a large vocabulary: full, chunked and sampled. All sum over the targets, then divide."""
 
-import contextlib
 from typing import Any
 
 import torch
 from torch import nn
 
-from .layers import autocast_dtype
+from .layers import autocast_dtype, full_precision
 
 IGNORE_INDEX = -100
 _CHUNK_TOKENS = 4096
@@ -41,7 +40,8 @@ def attention_penalty(weights: torch.Tensor) -> torch.Tensor:
     """||A A' - I||_F^2 of each text `(B,)`, float32 or wider, from the weights A `(B, r, N)` (structured self-attentive
     embedding, eq. 8): 0 if each head reads one word of its own."""
     weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
-    overlap = weights @ weights.transpose(1, 2)
+    with full_precision(weights.device):
+        overlap = weights @ weights.transpose(1, 2)
     return (overlap - torch.eye(weights.shape[1], dtype=overlap.dtype, device=overlap.device)).square().sum(dim=(1, 2))
 
 
@@ -172,8 +172,7 @@ def _linear_cross_entropy(
     dtype = autocast_dtype(states)
     if bias is None:
         bias = weight.new_zeros(weight.shape[0])
-    has_autocast = torch.amp.is_autocast_available(device)
-    with torch.autocast(device, enabled=False) if has_autocast else contextlib.nullcontext():
+    with full_precision(states.device):
         return _LinearCrossEntropy.apply(
             states.to(dtype), weight.to(dtype), bias.to(dtype), targets, label_smoothing, has_padding
         )

@@ -9,6 +9,7 @@ import torch.distributed
 from torch import nn
 
 from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
+from hf_meanmax.modeling.layers import full_precision
 from hf_meanmax.modeling.losses import IGNORE_INDEX, mean_over_sentences
 
 from .base import Batch, Divisors, Encoded, Objective
@@ -104,7 +105,9 @@ def matching_loss(left: torch.Tensor, right: torch.Tensor, is_row: torch.Tensor,
     own = torch.arange(first, first + len(left), device=left.device)
     total = left.new_zeros(())
     for side, others in ((left, all_right), (right, all_left)):
-        scores = (side @ others.T / temperature).masked_fill(~all_rows, -torch.inf)
+        with full_precision(side.device):
+            scores = side @ others.T / temperature
+        scores = scores.masked_fill(~all_rows, -torch.inf)
         # A row that stands for none may see no row at all.
         scores = torch.where(is_row[:, None], scores, torch.zeros_like(scores))
         losses = nn.functional.cross_entropy(scores, own, reduction="none")

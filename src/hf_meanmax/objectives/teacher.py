@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
+from hf_meanmax.modeling.layers import full_precision
 from hf_meanmax.modeling.losses import mean_over_sentences
 
 from .base import Batch, Divisors, Encoded, Objective
@@ -110,7 +111,8 @@ class TeacherSimilarities(_Teacher):
     ) -> torch.Tensor:
         own, wanted = (nn.functional.normalize(rows.float(), dim=-1) for rows in (embeddings, teacher))
         all_own, all_wanted, all_given, first = gather_rows(own, wanted, is_given)
-        differences = (own @ all_own.T - wanted @ all_wanted.T).square() * all_given
+        with full_precision(own.device):
+            differences = (own @ all_own.T - wanted @ all_wanted.T).square() * all_given
         places = torch.arange(len(own), device=own.device)
         is_other = torch.ones_like(differences)
         is_other[places, first + places] = 0
