@@ -29,7 +29,7 @@ COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 # Kinds of product whose compiled code is kept.
-_PRODUCTS = 1 << 15
+_PRODUCTS = 1 << 12
 
 # No model is larger; what is would fill the memory, or take for ever to be made.
 _MOST_LAYERS, _MOST_SIZE = 1000, 1 << 28
@@ -150,7 +150,8 @@ def keep_compiled_products() -> None:
     """Has oneDNN keep the code of as many kinds of product as a run has; only before its first product.
 
     It compiles one for each combination of sizes, in up to 50 ms, and forgets the oldest beyond 1,024. Batches of
-    sentences of all lengths have thousands, so that a fifth of a run with a decoder would be compiling.
+    sentences of all lengths have more, so that a fifth of a run with a decoder would be compiling. Each takes half a
+    megabyte.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_PRODUCTS))
 
@@ -229,6 +230,11 @@ def peak_memory_bytes(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
 
 
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def use_all_cores(local_processes: int) -> None:
     """Gives each process its share of the cores, where `accelerate launch` left it with one thread.
 
@@ -236,7 +242,4 @@ def use_all_cores(local_processes: int) -> None:
     """
     was_launched = "ACCELERATE_MIXED_PRECISION" in os.environ
     if was_launched and os.environ.get("OMP_NUM_THREADS") == "1":
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        import torch
-
-        torch.set_num_threads(max(1, cores // local_processes))
+        torch.set_num_threads(max(1, usable_cores() // local_processes))

@@ -135,9 +135,9 @@ def _cut(ordered: np.ndarray, batch_tokens: int) -> np.ndarray:
     return np.array(cuts, dtype=np.int64)
 
 
-def pad(rows: Ragged, value: int, width: int | None = None) -> np.ndarray:
-    """Rows as an int64 matrix (rows, width or longest), filled up with `value`."""
-    width = int(rows.lengths.max()) if width is None else width
+def pad(rows: Ragged, value: int) -> np.ndarray:
+    """Rows as an int64 matrix (rows, longest), filled up with `value`."""
+    width = int(rows.lengths.max())
     filled = np.arange(width) < rows.lengths[:, None]
     if filled.all():
         return rows.ids.reshape(len(rows.lengths), width)

@@ -251,6 +251,14 @@ class _Decompressed(io.RawIOBase):
         return size
 
 
+def text_digest(texts: Corpus) -> str:
+    """A hash of the lines of a corpus."""
+    digest = hashlib.blake2b(digest_size=16)
+    for text in texts:
+        digest.update(text.encode("utf-8", "surrogatepass") + b"\n")
+    return digest.hexdigest()
+
+
 class Documents(Corpus):
     """Documents in memory, each a list of sentences."""
 
@@ -268,10 +276,7 @@ class Documents(Corpus):
             self.position += 1
 
     def identity(self) -> object:
-        digest = hashlib.blake2b(digest_size=16)
-        for line in self:
-            digest.update(line.encode("utf-8", "surrogatepass") + b"\n")
-        return ["documents", digest.hexdigest()]
+        return ["documents", text_digest(self)]
 
 
 class Chain(Corpus):

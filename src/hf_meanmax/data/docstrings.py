@@ -19,6 +19,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hf_meanmax.hardware import usable_cores
 from hf_meanmax.progress import progress_bar
 
 from .sentences import split_sentences
@@ -108,7 +109,7 @@ def harvest_docstrings(
     seen: set[str] = set()
     paths = [str(file) for file, _ in files]
     with progress_bar(total=len(files), unit="file", desc="docstrings", disable=not show_progress) as bar:
-        for (_, name), found in zip(files, _map(paths, num_proc or os.cpu_count() or 1), strict=True):
+        for (_, name), found in zip(files, _map(paths, num_proc or usable_cores()), strict=True):
             result.files_read += 1
             if found is None:
                 result.files_skipped += 1

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .corpus import COMPRESSED, Chain, Corpus, Documents, TextFile
+from .corpus import Chain, Corpus, Documents, TextFile
 from .tables import (
     TABLES,
     DatasetRows,
@@ -17,14 +17,13 @@ from .tables import (
     load_from_disk,
     load_from_hub,
     load_table,
+    looks_local,
     stream_table,
     table_kind,
 )
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
-
-_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 def open_corpus(
@@ -92,9 +91,7 @@ def open_corpus(
         if not files:
             raise FileNotFoundError(f"No file matches {source!r}.")
         return Chain([open_file(Path(file)) for file in files])
-    looks_local = source.startswith((".", "/", "~")) or path.suffix.lower() in (".txt", ".tsv", *COMPRESSED, *TABLES)
-    in_a_folder = path.parent != Path(".") and path.parent.is_dir()
-    if looks_local or in_a_folder or not _HUB_NAME.fullmatch(source):
+    if looks_local(source):
         raise FileNotFoundError(f"No such file, folder or data set: {source!r}.")
     dataset = load_from_hub(source, split, config_name)
     return DatasetRows(dataset, text_column, rows_are_documents, name=[source, config_name, split, repr(dataset.info)])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .corpus import Corpus
+from .corpus import Corpus, text_digest
 from .token_store import SentenceFilter, TokenEncoder, TokenStore, apply_filter, encoded_chunks
 
 if TYPE_CHECKING:
@@ -53,14 +52,6 @@ class StoredTexts(Corpus):
         """The texts' own hash: the same texts under another tokenizer or another name are the same."""
         self.digest = self.digest or text_digest(self)
         return ["texts", self.digest]
-
-
-def text_digest(texts: Corpus) -> str:
-    """A hash of the lines of a corpus."""
-    digest = hashlib.blake2b(digest_size=16)
-    for text in texts:
-        digest.update(text.encode("utf-8", "surrogatepass") + b"\n")
-    return digest.hexdigest()
 
 
 class StoredWords:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -14,6 +15,7 @@ from .corpus import COMPRESSED, Corpus, decompressed, readable
 if TYPE_CHECKING:
     from datasets import Dataset
 
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 TABLES = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 
 
@@ -92,6 +94,14 @@ def is_empty_table(path: Path) -> bool:
             return sum(1 for line in filled if line.strip() != b"[]") <= most
     except (EOFError, OSError, ValueError):
         return False
+
+
+def looks_local(name: str) -> bool:
+    """Whether a name can only be that of a file or folder, not of a data set on the Hub."""
+    path = Path(name)
+    is_file = path.suffix.lower() in (".txt", ".tsv", *COMPRESSED, *TABLES)
+    in_a_folder = path.parent != Path(".") and path.parent.is_dir()
+    return name.startswith((".", "/", "~")) or is_file or in_a_folder or not _HUB_NAME.fullmatch(name)
 
 
 def load_table(path: Path, encoding_errors: str = "strict") -> Dataset:

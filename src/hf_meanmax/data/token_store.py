@@ -195,10 +195,6 @@ class TokenStore:
             places = np.arange(lengths.sum()) + np.repeat(starts - row_starts, lengths)
         return Ragged(self.tokens[places].astype(np.int64), lengths)
 
-    def documents_of(self, indices: np.ndarray) -> np.ndarray:
-        """The document number of each of the given sentences."""
-        return np.searchsorted(self.document_starts, indices, side="right") - 1
-
 
 _REMEDY = "Delete the folder; the next run builds it anew."
 

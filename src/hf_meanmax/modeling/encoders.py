@@ -37,7 +37,8 @@ class SelfAttentionLayer(SequenceLayer):
         projected: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        """`(B, N, input_size)` -> `(B, N, hidden_size)`; `projected` as [`~layers.MultiHeadAttention`] takes it."""
+        """`(B, N, input_size)` -> `(B, N, hidden_size)`; `projected` as
+        [`~hf_meanmax.modeling.attention.MultiHeadAttention`] takes it."""
         attended, _ = self.attention(hidden_states, attention_mask=attention_mask, projected=projected, **kwargs)
         if self.has_residual:
             attended = attended + hidden_states

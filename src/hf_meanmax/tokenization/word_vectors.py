@@ -19,6 +19,7 @@ from safetensors.numpy import save_file
 from transformers import PreTrainedTokenizerFast
 
 from hf_meanmax.files import Json, replacing_file
+from hf_meanmax.hardware import usable_cores
 from hf_meanmax.progress import progress_bar
 
 logger = logging.getLogger(__name__)
@@ -195,7 +196,7 @@ def _fit_word2vec(
     except ImportError as error:
         raise ImportError('training word vectors needs gensim: pip install "hf_meanmax[vectors]"') from error
 
-    threads = 1 if settings.deterministic else workers or _usable_cores()
+    threads = 1 if settings.deterministic else workers or usable_cores()
     model = Word2Vec(
         vector_size=settings.size, window=settings.window, min_count=settings.min_count, negative=settings.negative,
         sample=settings.sample, alpha=settings.learning_rate, seed=settings.seed, workers=threads, sg=1,
@@ -211,10 +212,6 @@ def _fit_word2vec(
         )
     model.train(passes, total_examples=model.corpus_count, epochs=settings.epochs)
     return model
-
-
-def _usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _CountedPasses:
