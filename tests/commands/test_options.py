@@ -32,6 +32,10 @@ def test_misspelt_options_name_the_nearest(capsys):
     with pytest.raises(SystemExit):
         parse(["a", "--batch_size", "0"])
     assert "not 1 or more" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        parse(["a", "--batch_size", "many"])
+    assert "invalid int value: 'many'" in capsys.readouterr().err
+    assert parse(["a", "--batch_size", "2e4"]).batch_size == 20_000
 
 
 def test_help_shows_types_and_defaults(capsys):

@@ -89,6 +89,10 @@ def test_damaged_rows_are_located(tmp_path):
     (tmp_path / "x.jsonl").write_text('{"text": "a", "label": 1}\n{"text": null, "label": 2}\n')
     with pytest.raises(ValueError, match=r"x.jsonl, row 1: expected text and one label, found None"):
         read_labelled(tmp_path / "x.jsonl")
-    for name in ("missing.tsv", "./missing", "missing.csv"):
+    for row in ("no label,", ",1", "  ,1"):
+        (tmp_path / "x.csv").write_text(f"text,label\ngood,1\n{row}\n")
+        with pytest.raises(ValueError, match=r"x.csv, row 1: expected text and one label"):
+            read_labelled(tmp_path / "x.csv")
+    for name in ("missing.tsv", "./missing", "missing.csv", "MISSING.TSV", str(tmp_path / "missing")):
         with pytest.raises(FileNotFoundError, match="No such file or data set"):
             read_labelled(name)

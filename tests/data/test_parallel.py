@@ -58,6 +58,14 @@ def test_pairs_of_files(tmp_path):
     assert corpus.source_side.fingerprint() != corpus.target_side.fingerprint()
 
 
+def test_progress_goes_on_from_file_to_file(tmp_path):
+    names = [f"{name}_{language}" for name in "abc" for language in ("en", "de")]
+    corpus = write_sides(tmp_path, **{name: ["a word"] * 3000 for name in names})
+    positions = [corpus.source.position for _ in corpus]
+    assert positions == sorted(positions)
+    assert 0.9 * corpus.source.size < positions[-1] <= corpus.source.size
+
+
 def test_sides_that_do_not_fit(tmp_path):
     """A file that is cut short is found there, and does not shift the files after it."""
     good, short = ["x", "y", "z"], ["x", "y"]

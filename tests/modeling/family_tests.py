@@ -922,6 +922,12 @@ class FamilyTests:
             expected = words + (said.shape[1] - len(words)) * [PAD]
             assert said[row].tolist() == expected
 
+    def test_a_bound_of_no_words_is_refused(self, variant):
+        model = self.saying(variant, torch.float32)
+        for bound in (0, -3):
+            with pytest.raises(ValueError, match="max_new_tokens"):
+                model.generate(**text_of(self.make_batch()), max_new_tokens=bound)
+
     def test_what_the_encoder_gives_is_decoded(self, variant):
         """As it is: of rows and hidden states the decoder takes what it reads."""
         model = self.full(variant, torch.float64)

@@ -40,10 +40,13 @@ def test_optimizers_that_leave_no_trace(encoder, kind):
     assert not torch.allclose(encode(encoder), before, atol=1e-3)
 
 
-@pytest.mark.parametrize("how", ["load", "anew"])
+@pytest.mark.parametrize("how", ["load", "anew", "another table"])
 def test_changed_weights(encoder, how):
     if how == "load":
         encoder.load_state_dict({key: -2.0 * value for key, value in encoder.state_dict().items()})
+    elif how == "another table":
+        words = encoder.get_input_embeddings()
+        encoder.set_input_embeddings(nn.Embedding.from_pretrained(-2.0 * words.weight, padding_idx=words.padding_idx))
     else:
         encoder.embeddings.word_embeddings.weight.data.mul_(-2.0)
         encoder.cache_word_projections()

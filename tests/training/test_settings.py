@@ -221,8 +221,13 @@ def test_options_win_over_the_recipe(tmp_path):
         ),
         (
             ["--objective", "next_sentence", "--showcase"],
-            "`showcase` prints reconstructions, and a model with `objective` 'next_sentence' makes none",
+            "`showcase` prints reconstructions from vectors, and a model with `objective` 'next_sentence' .* makes none",
         ),
+        (
+            ["--family", "compound_attention", "--architecture", "attn", "--showcase"],
+            "`showcase` prints reconstructions from vectors, .* `pooling` 'none' makes none",
+        ),
+        (["--decoding_weight", "0"], "`decoding_weight` is 0: the decoder would .* Use `--objective none`"),
         (["--context_weight", "0.1"], "`context_weight` is 0.1 and `context_channels` None: the second decoder needs"),
         (["--context_channels", "60", "2048"], "`context_weight` is 0.0 and `context_channels` .* needs both"),
         (

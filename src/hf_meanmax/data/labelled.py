@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from .corpus import COMPRESSED, TextFile
-from .tables import TABLES, load_from_disk, load_from_hub, load_table, table_kind
+from .corpus import TextFile
+from .tables import TABLES, load_from_disk, load_from_hub, load_table, looks_local, table_kind
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -85,7 +85,7 @@ def read_labelled(
             )
         else:
             rows = _from_lines(TextFile(path, encoding_errors))
-    elif str(source).startswith((".", "/", "~")) or path.suffix in (*COMPRESSED, *TABLES, ".tsv", ".txt"):
+    elif looks_local(os.fspath(source)):
         raise FileNotFoundError(f"No such file or data set: {str(source)!r}.")
     else:
         loaded = load_from_hub(os.fspath(source), split, config_name)
@@ -121,8 +121,8 @@ def _from_dataset(
     names = getattr(features.get(label_column), "names", None)
     for number, row in enumerate(dataset):
         text, pair, label = row[text_column], row[pair_column] if pair_column else None, row[label_column]
-        is_text = isinstance(text, str) and (not pair_column or isinstance(pair, str))
-        if not is_text or label is None or isinstance(label, (list, dict)):
+        is_text = all(isinstance(side, str) and side.strip() for side in ((text, pair) if pair_column else (text,)))
+        if not is_text or label is None or isinstance(label, (list, dict)) or not str(label).strip():
             raise ValueError(f"{name}, row {number}: expected text and one label, found {text!r}, {pair!r}, {label!r}.")
         if not names:
             yield text, pair, str(label)

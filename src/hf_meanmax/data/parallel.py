@@ -39,7 +39,7 @@ class ParallelCorpus:
                 f"The source has {len(sides[0])} files, the target {len(sides[1])}: file by file each must be the "
                 "translation of the other."
             )
-        found = False
+        found, done = False, 0
         for number, parts in enumerate(zip(*sides, strict=True), start=1):
             for lines, (source, target) in enumerate(zip_longest(*parts)):
                 # Blank lines at the end are no sentences that lack a translation.
@@ -51,8 +51,9 @@ class ParallelCorpus:
                     )
                 if source and target:
                     found = True
-                    self.source.position = parts[0].position
+                    self.source.position = done + parts[0].position
                     yield source, target
+            done += parts[0].position
         if not found:
             raise ValueError("The parallel corpus is empty: there is no line with its translation.")
 

@@ -84,6 +84,7 @@ class LatentEncoderModel(LatentPreTrainedModel):
         return self.embeddings.word_embeddings
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.drop_word_projections()
         self.embeddings.word_embeddings = value
 
     @merge_with_config_defaults

@@ -274,7 +274,9 @@ class LatentGenerationMixin(GenerationMixin):
         if not set_names <= _FREE_OF_STAGES:
             return False
         is_search = _setting("do_sample", settings) or (_setting("num_beams", settings) or 1) > 1
-        return not is_search and None not in (_setting(name, settings) for name in ("max_new_tokens", "pad_token_id"))
+        bound, pad_id = (_setting(name, settings) for name in ("max_new_tokens", "pad_token_id"))
+        # transformers refuses a bound of no words.
+        return not is_search and pad_id is not None and bound is not None and bound > 0
 
     def _generate_in_stages(
         self, ids: torch.Tensor, criteria: TextLengthCriteria | None, kwargs: dict[str, Any]

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -199,7 +200,9 @@ def claim_folder(folder: Path, settings: Json, overwrite: bool = False) -> None:
             shutil.rmtree(part, ignore_errors=True)
         for name in (METRICS_FILE, RESULTS_FILE):
             (folder / name).unlink(missing_ok=True)
-    is_begun = (folder / RESULTS_FILE).is_file() or any(part.is_dir() and any(part.iterdir()) for part in parts)
+    # A tracker, or a first save that was cut short, leaves other things there.
+    checkpoints = chain(parts[0].glob("step-*"), parts[0].glob("checkpoint-*"))
+    is_begun = (folder / RESULTS_FILE).is_file() or parts[1].is_dir() or any(checkpoints)
     if not (is_begun and path.is_file()):
         folder.mkdir(parents=True, exist_ok=True)
         with replacing_file(path) as file:

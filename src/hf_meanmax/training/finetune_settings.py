@@ -51,6 +51,7 @@ class FinetuneArguments(RunArguments):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_least(max_examples=0, max_tokens=1, batch_size=1, early_stopping_patience=0)
+        self.check_most(seed=2**32 - 1)
         if not self.output_dir:
             self.output_dir = str(Path("runs") / "finetune")
         if self.epochs <= 0:

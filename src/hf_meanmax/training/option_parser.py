@@ -138,8 +138,23 @@ def _add_positional(parser: argparse.ArgumentParser, field: dataclasses.Field[An
     )
 
 
+def whole_number(text: str) -> int:
+    """`text` as a number, perhaps written `2e4`.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    try:
+        number = int(text) if text.lstrip("+-").isdigit() else float(text)
+    except ValueError:
+        number = float("nan")
+    if isinstance(number, float) and not number.is_integer():
+        raise argparse.ArgumentTypeError(f"invalid int value: {text!r}")
+    return int(number)
+
+
 def _number_of(least: int | None, most: int, text: str) -> int:
-    number = int(text)
+    number = whole_number(text)
     if least is not None and number < least:
         raise argparse.ArgumentTypeError(f"{number} is not {least} or more")
     if number > most:

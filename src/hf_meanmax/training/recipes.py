@@ -23,7 +23,7 @@ from hf_meanmax.modeling.suggestions import did_you_mean
 
 from .finetune_settings import FinetuneArguments
 from .model_settings import model_fields, refuse_new_model
-from .option_parser import OptionParser, value_type
+from .option_parser import OptionParser, value_type, whole_number
 from .settings import Arguments, PretrainArguments, RunArguments, takes_list
 
 DEFAULT_RECIPE = "docstrings"
@@ -62,7 +62,7 @@ class SettingsParser(OptionParser):
         if bool in (field.type, *get_args(field.type)):
             action.nargs, action.const = "?", True
         if value_type(field.type) is int:
-            action.type = _whole_number
+            action.type = whole_number
         if NoneType in get_args(field.type):
             action.type = _or_none(action.type if callable(action.type) else str, action.choices or ())
             action.choices = action.choices and [*action.choices, None]
@@ -239,17 +239,6 @@ def _meanings(config: type[LatentConfig]) -> dict[str, str]:
     text = inspect.getdoc(config) or ""
     found = re.findall(r"(?m)^    (\w+) \([^\n]*\):\n((?:        [^\n]*\n?)+)", text)
     return {name: " ".join(meaning.split()).split(". ")[0].rstrip(".").replace("%", "%%") for name, meaning in found}
-
-
-def _whole_number(text: str) -> int:
-    """`text`, perhaps as `2e4`."""
-    try:
-        number = int(text) if text.lstrip("+-").isdigit() else float(text)
-    except ValueError:
-        number = float("nan")
-    if isinstance(number, float) and not number.is_integer():
-        raise argparse.ArgumentTypeError(f"invalid int value: {text!r}")
-    return int(number)
 
 
 def _or_none(kind: Callable[[str], object], choices: Iterable[object]) -> Callable[[str], object]:

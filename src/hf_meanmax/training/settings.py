@@ -401,6 +401,10 @@ class PretrainArguments(RunArguments):
                 f"`objective` is {self.objective!r} and `decoder_type` {config.decoder_type!r}: a model without a "
                 "decoder has the objective 'none', and no other has it. Leave `decoder_type` out."
             )
+        if config.has_decoder and not self.decoding_weight:
+            raise ValueError(
+                "`decoding_weight` is 0: the decoder would be computed and never learn. Use `--objective none`."
+            )
         self._check_inversion(config)
         self._check_contrast(config)
         if not config.has_decoder:
@@ -436,10 +440,10 @@ class PretrainArguments(RunArguments):
             )
         self._check_translation(config)
         self._check_context(config)
-        if self.showcase and self.objective != "reconstruction":
+        if self.showcase and (self.objective != "reconstruction" or not config.has_latents):
             raise ValueError(
-                f"`showcase` prints reconstructions, and a model with `objective` {self.objective!r} makes none. Use "
-                "`--showcase false`."
+                f"`showcase` prints reconstructions from vectors, and a model with `objective` {self.objective!r} and "
+                f"`pooling` {config.pooling!r} makes none. Use `--showcase false`."
             )
 
     def _check_context(self, config: LatentConfig) -> None:

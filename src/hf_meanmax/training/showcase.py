@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from hf_meanmax.checkpoint.folder import load_checkpoint
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -39,10 +41,8 @@ def nearest_neighbours(embeddings: torch.Tensor, queries: Sequence[int], number:
 def show(folder: str | os.PathLike[str], sentences: Sequence[str], number: int = 5) -> None:
     """Prints what the checkpoint in `folder` makes of held-out `sentences`, and the lines that load it."""
     from sentence_transformers import SentenceTransformer
-    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    model, tokenizer = load_checkpoint(folder)
     encoder = SentenceTransformer(str(folder), device="cpu")
     embeddings = encoder.encode(list(sentences), convert_to_tensor=True, show_progress_bar=False)
 
