@@ -249,7 +249,11 @@ def test_a_folder_of_another_kind_of_run_is_refused(sets, checkpoint, tmp_path):
         run({**sets, "checkpoint": str(folder / "model")}, folder)
     other = tmp_path / "other"
     claim_folder(other, {"train": "train.tsv"})
-    (other / "checkpoints" / "checkpoint-3").mkdir(parents=True)
+    # What a tracker or a save that was cut short leaves there is no run.
+    (other / "checkpoints" / "runs").mkdir(parents=True)
+    (other / "checkpoints" / ".step-3.partial").mkdir()
+    claim_folder(other, {"train": "train.tsv", "batch_size": 4})
+    (other / "checkpoints" / "checkpoint-3").mkdir()
     with pytest.raises(FileExistsError, match="holds a fine-tuning run"):
         claim_folder(other, {"corpus": ["my.txt"]})
 
@@ -304,6 +308,27 @@ def test_word_vectors_start_the_table(sets, tmp_path):
     torch.testing.assert_close(table[word], torch.full((12,), 0.5), atol=1e-3, rtol=0)
 
 
+def test_words_start_as_in_pretraining(sets, tmp_path):
+    """Weights from the words' frequencies, special tokens as large as the words; a static model's folder will do."""
+    static = make_model(encoder_type="none", pooling="weighted_mean", decoder_type="none")
+    folder = save_checkpoint(static, make_tokenizer(), tmp_path / "static")
+    settings = {
+        **TINY, **sets, "family": "mean_max_aae", "word_vectors": str(folder), "word_vector_scale": 0,
+        "embedding_size": static.config.embedding_size, "freeze_word_embeddings": True, "weighted_mean_row": True,
+        "cache_dir": str(tmp_path / "cache"), "output_dir": str(tmp_path / "run"),
+    }  # fmt: skip
+    settings = {name: value for name, value in settings.items() if name not in ("latent_heads", "pooling_hidden_size")}
+    args = arguments_from_settings(settings, "", FinetuneArguments)
+    train, *_, labels = read_sets(args)
+    encoder = build_classifier(args, train, labels)[0].encoder
+    pooler, special = encoder.word_pooler, encoder.config.num_special_tokens
+    assert pooler.frequencies[special:].sum().item() == pytest.approx(1)
+    wanted = (1e-3 / (1e-3 + pooler.frequencies)).log()
+    torch.testing.assert_close(pooler.log_weights.weight[:, 0], wanted)
+    words, own = encoder.embeddings.word_embeddings.weight[special:], encoder.embeddings.special_embeddings.weight[1:]
+    assert own.square().mean().item() == pytest.approx(words.square().mean().item(), rel=1e-4)
+
+
 def test_classifiers_have_no_decoder(sets, checkpoint, tmp_path):
     run({**sets, "checkpoint": checkpoint, "epochs": 1}, tmp_path / "run")
     folder = tmp_path / "run" / "model"
@@ -326,6 +351,7 @@ def test_classifiers_have_no_decoder(sets, checkpoint, tmp_path):
         ({"checkpoint": "x", "tokenizer": "bpe"}, "`tokenizer` is 'bpe', but a checkpoint has its tokenizer"),
         ({"checkpoint": "x", "word_vectors": "train"}, "`word_vectors` and `checkpoint` exclude each other"),
         ({"epochs": 0}, "`epochs` is 0.0; give a positive number"),
+        ({"seed": 2**32}, "`seed` is 4,294,967,296; it may be 4,294,967,295 at most"),
         ({"batch_size": 0}, "`batch_size` is 0; it must be 1 or more"),
         ({"max_grad_norm": -1}, r"`max_grad_norm` is -1\.0; it must be 0 or more"),
         ({"learning_rate": "nan"}, "`learning_rate` is nan; it must be a finite number"),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from datasets import Dataset, DatasetDict
 
 from hf_meanmax.data import Documents
 from hf_meanmax.training import preparation
@@ -260,3 +261,26 @@ def test_word_vectors_trained_on_the_corpus(make_arguments, tmp_path, monkeypatc
     assert np.array_equal(
         prepare_word_vectors(args, prepared.tokenizer, prepared.train, 8, show_progress=False), matrix
     )
+
+
+def test_held_out_texts_are_those_of_their_store(make_arguments, tmp_path):
+    """One of unknown words alone is in neither, so that vectors stay beside their texts."""
+    (tmp_path / "held-out.txt").write_text("the cat saw a book\nzzz qqq\na dog found the red house\n")
+    args = make_arguments(validation=[str(tmp_path / "held-out.txt")], drop_unknown_words=True)
+    prepared = prepare(args, show_progress=False)
+    assert prepared.validation_texts == ["the cat saw a book", "a dog found the red house"]
+    assert len(prepared.validation) == 2
+
+
+@pytest.mark.parametrize("name", ["held.txt", "he*.txt", "~/held.txt"])
+def test_files_beside_a_data_set_have_no_split(make_arguments, tmp_path, monkeypatch, name):
+    (tmp_path / "held.txt").write_text("a dog found the red house\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    data = Dataset.from_dict({"text": ["the cat saw a book", "a dog found a book"]})
+    DatasetDict({"other": data}).save_to_disk(tmp_path / "data")
+    args = make_arguments(corpus=["data"], validation=[name], split="other")
+    assert [list(filter(None, side)) for side in open_sides(args, False)] == [
+        data["text"][:],
+        ["a dog found the red house"],
+    ]

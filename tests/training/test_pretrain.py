@@ -994,6 +994,11 @@ def test_the_showcase_decodes_where_the_vectors_are_normalised(make_arguments, c
     assert "to use it:" in capsys.readouterr().out
 
 
+def test_the_showcase_is_of_any_family_that_reconstructs(make_arguments, capsys):
+    pretrain(make_arguments(**{**GRU, "objective": "reconstruction"}, showcase=True, max_steps=2))
+    assert "to use it:" in capsys.readouterr().out
+
+
 def test_waiting_for_batches_counts_as_training(make_arguments, monkeypatch):
     iterate = MicroBatches.iterate
 

@@ -30,12 +30,15 @@ from hf_meanmax.hardware import (
     keep_compiled_products,
     keep_freed_memory,
     peak_memory_bytes,
+    usable_device,
     use_all_cores,
     uses_bf16,
 )
+from hf_meanmax.processes import main_process_first
 
 from .checkpoints import CHECKPOINTS, RESULTS_FILE, claim_folder
 from .finetune_settings import FinetuneArguments
+from .model import start_words
 from .preparation import (
     cache_folder,
     cached_store,
@@ -44,6 +47,7 @@ from .preparation import (
     load_or_train_tokenizer,
     prepare_word_vectors,
     token_ids,
+    word_vectors_file,
 )
 
 if TYPE_CHECKING:
@@ -88,13 +92,14 @@ def _finetune(args: FinetuneArguments, folder: Path) -> Json:
     from transformers import set_seed
 
     use_all_cores(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    if _device().type == "cpu":
+    if usable_device(None).type == "cpu":
         keep_freed_memory()
         keep_compiled_products()
     train, validation, test, labels = read_sets(args)
+    state = PartialState()
     # The other processes look into the folder when the main one has claimed it.
-    with PartialState().main_process_first():
-        is_main = PartialState().is_main_process
+    with main_process_first(state):
+        is_main = state.is_main_process
         if is_main:
             claim(args, (train, validation, test))
         latest = latest_checkpoint(folder / CHECKPOINTS, remove_partial=is_main)
@@ -176,7 +181,7 @@ def _training_arguments(args: FinetuneArguments, folder: Path, metric: str) -> T
     schedule: str = args.lr_schedule
     if args.warmup_steps and schedule == "constant":
         schedule = "constant_with_warmup"
-    device = _device()
+    device = usable_device(None)
     return TrainingArguments(
         output_dir=str(folder / CHECKPOINTS),
         # Else Trainer refuses the bf16 of a CPU.
@@ -216,13 +221,6 @@ def _early_stopping(patience: int, latest: Path | None) -> EarlyStoppingCallback
         counted = saved.get("attributes", {}).get("early_stopping_patience_counter", 0)
         callback.early_stopping_patience_counter = counted
     return callback
-
-
-def _device() -> torch.device:
-    from accelerate import PartialState
-
-    device: torch.device = PartialState().device
-    return device
 
 
 def claim(args: FinetuneArguments, sets: tuple[LabelledTexts, ...]) -> None:
@@ -321,7 +319,7 @@ def build_classifier(
         head |= {"id2label": dict(enumerate(labels)), "label2id": {name: i for i, name in enumerate(labels)}}
     else:
         head["problem_type"] = "regression"
-    attention = attention_for(args.attention, _device())
+    attention = attention_for(args.attention, usable_device(None))
     if args.checkpoint:
         path = checkpoint_folder(args.checkpoint)
         require_text_encoder(check_checkpoint(path), args.checkpoint)
@@ -330,8 +328,9 @@ def build_classifier(
     else:
         texts = Documents([train.texts + (train.pairs or [])])
         cache = cache_folder(args)
+        word_vectors = word_vectors_file(args, cache)
         tokenizer = load_or_train_tokenizer(
-            args, args.tokenizer, texts, cache, show_progress=False, word_vectors=args.word_vectors
+            args, args.tokenizer, texts, cache, show_progress=False, word_vectors=word_vectors
         )
         config = args.build_config(
             **head,
@@ -357,11 +356,10 @@ def build_classifier(
     if args.checkpoint and args.start == "nothing":
         # Random words that never learn would be no fair start.
         model.get_input_embeddings().requires_grad_(True)
-    if args.word_vectors:
+    if not args.checkpoint and (args.word_vectors or config.has_weighted_mean):
         store = cached_store(texts, tokenizer, cache, SentenceFilter(), show_progress=False)
-        vectors = prepare_word_vectors(args, tokenizer, store, config.embedding_size, show_progress=False)
-        with torch.no_grad():
-            model.get_input_embeddings().weight.copy_(torch.from_numpy(np.asarray(vectors)))
+        vectors = prepare_word_vectors(args, tokenizer, store, config.embedding_size, False, word_vectors)
+        start_words(model.encoder, vectors, store.token_counts)
     if args.freeze_encoder:
         model.freeze_encoder()
     return model, tokenizer

@@ -13,6 +13,7 @@ from hf_meanmax.checkpoint.folder import load_checkpoint
 from hf_meanmax.hardware import attention_for
 from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
 from hf_meanmax.modeling.configuration_base import LatentConfig
+from hf_meanmax.modeling.encoder_model import LatentEncoderModel
 
 from .preparation import Prepared
 from .settings import PretrainArguments
@@ -86,12 +87,24 @@ def _start_new(
             "warning: the output layer is the frozen word table, which cannot learn how frequent words are; give "
             "--tie_word_embeddings false --output_bias true"
         )
-    if word_vectors is not None:
-        model.encoder.embeddings.start_from(torch.from_numpy(np.asarray(word_vectors)))
-    word_pooler = model.encoder.word_pooler if config.has_weighted_mean else None
-    if word_pooler is not None:
-        word_pooler.start_from_frequencies(torch.from_numpy(prepared.train.token_counts))
+    start_words(model.encoder, word_vectors, prepared.train.token_counts)
     if args.frequency_bias and config.output_bias and config.has_decoder:
         model.start_from_frequencies(torch.from_numpy(prepared.output_store.token_counts))
     if args.drop_unknown_words:
         model.encoder.embeddings.start_unknown_as_mean()
+
+
+def start_words(
+    encoder: LatentEncoderModel, vectors: npt.NDArray[np.float32] | None, token_counts: npt.NDArray[np.int64]
+) -> None:
+    """Gives a new encoder its words.
+
+    Args:
+        encoder: it.
+        vectors: the word table `(V, embedding_size)`, if one is given.
+        token_counts: how often the training texts have each word `(V,)`, for the weights of a weighted mean.
+    """
+    if vectors is not None:
+        encoder.embeddings.start_from(torch.from_numpy(np.asarray(vectors)))
+    if encoder.word_pooler is not None:
+        encoder.word_pooler.start_from_frequencies(torch.from_numpy(token_counts))

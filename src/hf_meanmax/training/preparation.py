@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
@@ -32,6 +33,7 @@ from hf_meanmax.data import (
 )
 from hf_meanmax.data.corpus import Chain
 from hf_meanmax.data.opening import is_address
+from hf_meanmax.files import replacing_folder
 from hf_meanmax.inference.teacher_words import static_words
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.tokenization import (
@@ -158,19 +160,12 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
         ValueError: if nothing is left of a corpus, with what each filter dropped.
     """
     cache = cache_folder(args)
-    if args.word_vectors not in ("", "train", "teacher") and not Path(args.word_vectors).exists():
-        raise FileNotFoundError(
-            f"`word_vectors` is {args.word_vectors!r}: no such file or folder. Give a file of word vectors, the folder "
-            "of a static model, 'train' or 'teacher'."
-        )
+    word_vectors = word_vectors_file(args, cache)
     if args.objective == "translation":
-        return _prepare_translation(args, cache, show_progress)
+        return _prepare_translation(args, cache, word_vectors, show_progress)
     train, held_out = open_sides(args, show_progress)
-    word_vectors = args.word_vectors
     if word_vectors == "teacher":
         word_vectors = str(_teachers_words(args, train, cache, show_progress))
-    elif word_vectors not in ("", "train") and Path(word_vectors).is_dir():
-        word_vectors = str(_static_models_words(args, cache))
     tokenizer = load_or_train_tokenizer(args, args.tokenizer, train, cache, show_progress, word_vectors=word_vectors)
     rule = SentenceFilter(
         min_tokens=args.min_tokens,
@@ -204,24 +199,24 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
     held_out_rule = SentenceFilter(drop_unknown_words=args.drop_unknown_words)
     validation = cached_store(documents, tokenizer, cache, held_out_rule, show_progress=False)
     sources["validation"] = StoredTexts(documents, tokenizer, held_out_rule)
+    # A text of unknown words alone is in neither.
+    texts = list(sources["validation"])
     return Prepared(tokenizer, store, validation, texts, sources=sources, word_vectors=word_vectors)
 
 
-def _prepare_translation(args: PretrainArguments, cache: Path, show_progress: bool) -> Prepared:
+def _prepare_translation(args: PretrainArguments, cache: Path, word_vectors: str, show_progress: bool) -> Prepared:
     """Tokenizers, and stores of both sides of the corpus."""
     train, held_out = open_pairs(args)
     target_tokenizer = None
     if args.target_tokenizer:
         size = args.source_vocab_size or None
         tokenizer = load_or_train_tokenizer(
-            args, args.tokenizer, train.source_side, cache, show_progress, size, args.word_vectors
+            args, args.tokenizer, train.source_side, cache, show_progress, size, word_vectors
         )
         target_tokenizer = load_or_train_tokenizer(args, args.target_tokenizer, train.target_side, cache, show_progress)
     else:
         both = Chain([train.source_side, train.target_side])
-        tokenizer = load_or_train_tokenizer(
-            args, args.tokenizer, both, cache, show_progress, word_vectors=args.word_vectors
-        )
+        tokenizer = load_or_train_tokenizer(args, args.tokenizer, both, cache, show_progress, word_vectors=word_vectors)
     output_tokenizer = target_tokenizer or tokenizer
     source_rule = SentenceFilter(args.min_tokens, args.max_tokens, args.long_lines, args.max_unknown_rate)
     target_rule = SentenceFilter(1, args.max_target_tokens, args.long_lines, args.max_unknown_rate)
@@ -254,7 +249,7 @@ def _prepare_translation(args: PretrainArguments, cache: Path, show_progress: bo
         references,
         target_tokenizer,
         sources,
-        args.word_vectors,
+        word_vectors,
     )
 
 
@@ -356,8 +351,12 @@ def open_sides(args: PretrainArguments, show_progress: bool = True) -> tuple[Cor
 
 def _split_of(source: list[str], args: PretrainArguments) -> tuple[str, str | None]:
     """Split and configuration of the data sets of a run; files that stand beside one have neither."""
-    is_beside = source is not args.corpus and all(is_address(name) or Path(name).is_file() for name in source)
+    is_beside = source is not args.corpus and all(map(_is_of_files, source))
     return ("train", None) if is_beside else (args.split, args.config_name or None)
+
+
+def _is_of_files(name: str) -> bool:
+    return is_address(name) or Path(name).expanduser().is_file() or glob.has_magic(name)
 
 
 def _share_to_hold_out(corpus: Corpus) -> int:
@@ -406,9 +405,8 @@ def load_or_train_tokenizer(
     with one_at_a_time(folder):
         if not (folder / "tokenizer.json").is_file():
             tokenizer = train_tokenizer(filter(None, corpus), *settings, show_progress=show_progress)
-            partial = folder.with_name(f"{folder.name}.{os.getpid()}")
-            tokenizer.save_pretrained(partial)
-            os.replace(partial, folder)
+            with replacing_folder(folder, owned=["*"]) as partial:
+                tokenizer.save_pretrained(partial)
     return AutoTokenizer.from_pretrained(folder)
 
 
@@ -426,15 +424,28 @@ def _teachers_words(args: PretrainArguments, corpus: Corpus, cache: Path, show_p
     return path
 
 
-def _static_models_words(args: PretrainArguments, cache: Path) -> Path:
-    """The file of a static model's words, as wide as the word table."""
+def word_vectors_file(args: RunArguments, cache: Path) -> str:
+    """`word_vectors`, where it is a static model's folder the file of its words, as wide as the word table.
+
+    Raises:
+        FileNotFoundError: no such file or folder.
+        ValueError: the folder of something else.
+    """
+    named = args.word_vectors
+    if named in ("", "train", "teacher") or Path(named).is_file():
+        return named
+    if not Path(named).is_dir():
+        raise FileNotFoundError(
+            f"`word_vectors` is {named!r}: no such file or folder. Give a file of word vectors, the folder of a static "
+            "model, 'train' or 'teacher'."
+        )
     words = static_words(args.word_vectors, int(args.model.get("embedding_size", LatentConfig.embedding_size)))
     vectors = hashlib.blake2b(words.vectors.tobytes(), digest_size=16).hexdigest()
     path = cache / "vectors" / f"{digest(words.words, vectors)}.safetensors"
     with one_at_a_time(path):
         if not path.is_file():
             words.save(path)
-    return path
+    return str(path)
 
 
 def token_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
