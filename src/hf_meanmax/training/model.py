@@ -106,5 +106,5 @@ def start_words(
     """
     if vectors is not None:
         encoder.embeddings.start_from(torch.from_numpy(np.asarray(vectors)))
-    if encoder.word_pooler is not None:
+    if encoder.config.has_weighted_mean:
         encoder.word_pooler.start_from_frequencies(torch.from_numpy(token_counts))
