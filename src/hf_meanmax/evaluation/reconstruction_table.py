@@ -29,7 +29,7 @@ def write_texts(folder: Path, texts: Sequence[str], said: Sequence[str]) -> None
 
 
 def read_texts(folder: str | os.PathLike[str]) -> list[tuple[str, str]]:
-    """Each text and what was said for it, from an `--output` folder of `scripts/reconstruct.py`.
+    """Each text and what was said for it, from an `--output` folder of `hf-meanmax reconstruct`.
 
     Raises:
         FileNotFoundError: the folder has no `reconstructions.tsv`.

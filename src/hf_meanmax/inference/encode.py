@@ -88,7 +88,7 @@ class EncodeSettings:
     dtype: Literal["float32", "float16", "int8"] = _setting("float32", "numbers in the shards (int8 cannot be decoded)")
     truncate_dim: int | None = _setting(None, "keep the first so many numbers (they cannot be decoded then)", 1)
     pca: int | None = _setting(None, "keep so many principal components (they cannot be decoded then)", 1)
-    normalize: bool = _setting(False, "scale vectors to unit length (they cannot be decoded then)")
+    normalize: bool = _setting(False, "scale vectors to unit length (decodable only with `latent_normalization`)")
     fit_rows: int = _setting(16384, "lines that the PCA and the ranges of int8 are fitted on", 1)
     max_length: int | None = _setting(None, "cut texts at so many tokens", 1)
     compute_dtype: ComputeDtype = field(

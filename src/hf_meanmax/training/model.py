@@ -106,5 +106,6 @@ def start_words(
     """
     if vectors is not None:
         encoder.embeddings.start_from(torch.from_numpy(np.asarray(vectors)))
-    if encoder.config.has_weighted_mean:
-        encoder.word_pooler.start_from_frequencies(torch.from_numpy(token_counts))
+    word_pooler = encoder.word_pooler if encoder.config.has_weighted_mean else None
+    if word_pooler is not None:
+        word_pooler.start_from_frequencies(torch.from_numpy(token_counts))

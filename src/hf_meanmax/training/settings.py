@@ -315,8 +315,8 @@ class PretrainArguments(RunArguments):
     lazy_adam: bool = field(
         default=False,
         metadata={
-            "help": "with a sampled softmax, a step moves only the words that it reads: for vocabularies of 100,000 "
-            "words and more, whose tables take most of a step otherwise"
+            "help": "lazy Adam: update only the rows seen in the batch (needs `softmax` sampled); for vocabularies of "
+            "100,000 words and more, whose tables take most of a step otherwise"
         },
     )
     adam_beta1: float = field(default=0.9, metadata={"help": "Adam: decay of the mean of the gradients"})
