@@ -221,7 +221,7 @@ def test_options_win_over_the_recipe(tmp_path):
         ),
         (
             ["--objective", "next_sentence", "--showcase"],
-            "`showcase` prints reconstructions from vectors, and a model with `objective` 'next_sentence' .* makes none",
+            "`showcase` prints reconstructions from vectors, and a model with `objective` 'next_sentence' .* none",
         ),
         (
             ["--family", "compound_attention", "--architecture", "attn", "--showcase"],
