@@ -26,7 +26,7 @@ from tqdm import tqdm
 from train_peer import features_of, rate_at
 
 from hf_meanmax.data import open_corpus
-from hf_meanmax.hardware import is_bf16_fast, keep_freed_memory, peak_memory_bytes
+from hf_meanmax.hardware import is_bf16_fast, peak_memory_bytes, prepare_training_on_cpu
 
 
 def keep_layers(model: SentenceTransformer, count: int) -> list[int]:
@@ -56,7 +56,7 @@ def main() -> None:
     vectors = np.concatenate([np.load(name, mmap_mode="r") for name in sorted(glob(args.vectors))])
     if len(lines) != len(vectors):
         parser.error(f"there are {len(lines)} sentences and {len(vectors)} vectors")
-    keep_freed_memory()
+    prepare_training_on_cpu()
     torch.manual_seed(args.seed)
     model = SentenceTransformer(args.embedder).train()
     device, use_bf16 = model.device, is_bf16_fast(model.device)

@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from hf_meanmax.data import open_corpus
 from hf_meanmax.files import replacing_file
-from hf_meanmax.hardware import is_bf16_fast, keep_freed_memory, peak_memory_bytes, synchronize
+from hf_meanmax.hardware import is_bf16_fast, peak_memory_bytes, prepare_training_on_cpu, synchronize
 
 VOCABULARY = 30522
 WARMUP_STEPS, WARMUP_SHARE = 500, 0.1
@@ -187,7 +187,7 @@ def main() -> None:
         for line in islice(filter(None, open_corpus(args.corpus)), args.lines)
         if args.min_words <= len(line.split()) <= args.max_words
     ]
-    keep_freed_memory()
+    prepare_training_on_cpu()
     torch.manual_seed(args.seed)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     checkpoint = Path(f"{args.output}.checkpoint")

@@ -35,7 +35,7 @@ from hf_meanmax.hardware import (
     attention_for,
     count_flops,
     is_bf16_fast,
-    keep_freed_memory,
+    prepare_training_on_cpu,
     synchronize,
 )
 from hf_meanmax.objectives import TrainingModel, Weights, build_objectives
@@ -110,7 +110,7 @@ def make_model(args, vocab_size, device, attention):
 def make_optimizer(model, lazy=False):
     """What the training loop makes of a model, its gradients and the allocator."""
     if model.device.type == "cpu":
-        keep_freed_memory()
+        prepare_training_on_cpu()
     if model.device.type == "cpu" or lazy:
         model.make_gradients_sparse()
     return RowAdam(model.parameters(), lazy=lazy, lr=1e-3, fused=True)

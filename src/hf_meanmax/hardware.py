@@ -156,6 +156,12 @@ def keep_compiled_products() -> None:
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_PRODUCTS))
 
 
+def prepare_training_on_cpu() -> None:
+    """What a process does before it trains on a CPU: see [`keep_freed_memory`] and [`keep_compiled_products`]."""
+    keep_freed_memory()
+    keep_compiled_products()
+
+
 def measure_matrix_rate(device: torch.device, dtype: torch.dtype, seconds: float = 1.0) -> float:
     """FLOP/s of products of two 2048 x 2048 matrices: the median over `seconds` of repetitions."""
     left, right = (torch.randn(2048, 2048, device=device).to(dtype) for _ in range(2))

@@ -200,9 +200,9 @@ def claim_folder(folder: Path, settings: Json, overwrite: bool = False) -> None:
             shutil.rmtree(part, ignore_errors=True)
         for name in (METRICS_FILE, RESULTS_FILE):
             (folder / name).unlink(missing_ok=True)
-    # A tracker, or a first save that was cut short, leaves other things there.
-    checkpoints = chain(parts[0].glob("step-*"), parts[0].glob("checkpoint-*"))
-    is_begun = (folder / RESULTS_FILE).is_file() or parts[1].is_dir() or any(checkpoints)
+    # A tracker, or a first save that was cut short, leaves other things among the checkpoints.
+    names = (RESULTS_FILE, "model/*", f"{CHECKPOINTS}/step-*", f"{CHECKPOINTS}/checkpoint-*")
+    is_begun = any(chain.from_iterable(map(folder.glob, names)))
     if not (is_begun and path.is_file()):
         folder.mkdir(parents=True, exist_ok=True)
         with replacing_file(path) as file:

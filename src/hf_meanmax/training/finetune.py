@@ -27,9 +27,8 @@ from hf_meanmax.data import Documents, LabelledTexts, SentenceFilter, read_label
 from hf_meanmax.files import Json, failed_writes_named, follow_umask, replacing_file, sole_writer
 from hf_meanmax.hardware import (
     attention_for,
-    keep_compiled_products,
-    keep_freed_memory,
     peak_memory_bytes,
+    prepare_training_on_cpu,
     usable_device,
     use_all_cores,
     uses_bf16,
@@ -93,8 +92,7 @@ def _finetune(args: FinetuneArguments, folder: Path) -> Json:
 
     use_all_cores(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     if usable_device(None).type == "cpu":
-        keep_freed_memory()
-        keep_compiled_products()
+        prepare_training_on_cpu()
     train, validation, test, labels = read_sets(args)
     state = PartialState()
     # The other processes look into the folder when the main one has claimed it.

@@ -439,7 +439,7 @@ def word_vectors_file(args: RunArguments, cache: Path) -> str:
             f"`word_vectors` is {named!r}: no such file or folder. Give a file of word vectors, the folder of a static "
             "model, 'train' or 'teacher'."
         )
-    words = static_words(args.word_vectors, int(args.model.get("embedding_size", LatentConfig.embedding_size)))
+    words = static_words(named, int(args.model.get("embedding_size", LatentConfig.embedding_size)))
     vectors = hashlib.blake2b(words.vectors.tobytes(), digest_size=16).hexdigest()
     path = cache / "vectors" / f"{digest(words.words, vectors)}.safetensors"
     with one_at_a_time(path):

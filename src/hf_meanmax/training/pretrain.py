@@ -21,14 +21,7 @@ from tqdm.auto import tqdm
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.data import CandidateSampler, Noise
 from hf_meanmax.files import Json, failed_writes_named, sole_writer
-from hf_meanmax.hardware import (
-    keep_compiled_products,
-    keep_freed_memory,
-    measure_matrix_rate,
-    synchronize,
-    use_all_cores,
-    uses_bf16,
-)
+from hf_meanmax.hardware import measure_matrix_rate, prepare_training_on_cpu, synchronize, use_all_cores, uses_bf16
 from hf_meanmax.inference.embedder import describe_embedder, fit_standardization
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.modeling.generation import LEAST_OF_EMBEDDING, decoding_bound
@@ -104,8 +97,7 @@ class Run:
         self.is_sharded = is_sharded(self.accelerator)
         if self.device.type == "cpu":
             use_all_cores(int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size)))
-            keep_freed_memory()
-            keep_compiled_products()
+            prepare_training_on_cpu()
         self.use_bf16 = uses_bf16(args.precision, self.device)
         self.checkpoints = Checkpoints(
             self.folder / CHECKPOINTS, args.keep_checkpoints, prefix="model." if self.is_sharded else ""

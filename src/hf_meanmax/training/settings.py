@@ -402,9 +402,7 @@ class PretrainArguments(RunArguments):
                 "decoder has the objective 'none', and no other has it. Leave `decoder_type` out."
             )
         if config.has_decoder and not self.decoding_weight:
-            raise ValueError(
-                "`decoding_weight` is 0: the decoder would be computed and never learn. Use `--objective none`."
-            )
+            raise ValueError("`decoding_weight` is 0: the decoder would never learn. Use `--objective none`.")
         self._check_inversion(config)
         self._check_contrast(config)
         if not config.has_decoder:
