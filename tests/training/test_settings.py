@@ -221,7 +221,8 @@ def test_options_win_over_the_recipe(tmp_path):
         ),
         (
             ["--objective", "next_sentence", "--showcase"],
-            "`showcase` prints reconstructions from vectors, and a model with `objective` 'next_sentence' .* none",
+            "`showcase` prints reconstructions from vectors, and a model with `objective` 'next_sentence' and "
+            "`pooling` 'mean_max' makes none",
         ),
         (
             ["--family", "compound_attention", "--architecture", "attn", "--showcase"],
