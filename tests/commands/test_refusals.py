@@ -95,7 +95,7 @@ def test_refused_in_one_line(made, monkeypatch, capsys, command, message):
 
 
 def test_a_tracker_that_is_not_installed_names_the_extra(made, monkeypatch, capsys):
-    monkeypatch.setattr("hf_meanmax.training.settings.get_available_trackers", list)
+    monkeypatch.setattr("hf_meanmax.training.run_settings.get_available_trackers", list)
     code, errors = run(f"{TRAIN} --report_to wandb", made, capsys)
     assert code == 1
     assert 'wandb is not installed: pip install "hf_meanmax[trackers]"' in errors

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from .settings import RunArguments
+from .run_settings import RunArguments
 
 
 @dataclass

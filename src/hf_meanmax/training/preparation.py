@@ -45,7 +45,8 @@ from hf_meanmax.tokenization import (
     wordpiece_tokenizer,
 )
 
-from .settings import PretrainArguments, RunArguments
+from .run_settings import RunArguments
+from .settings import PretrainArguments
 from .word_vectors import VectorSettings, train_corpus_vectors
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ from hf_meanmax.modeling.suggestions import did_you_mean
 from .finetune_settings import FinetuneArguments
 from .model_settings import model_fields, refuse_new_model
 from .option_parser import OptionParser, value_type, whole_number
-from .settings import Arguments, PretrainArguments, RunArguments, takes_list
+from .run_settings import Arguments, RunArguments, takes_list
+from .settings import PretrainArguments
 
 DEFAULT_RECIPE = "docstrings"
 
