@@ -48,6 +48,13 @@ def test_a_sharded_decoder_generates_no_inputs_of_its_own(make_arguments):
         module._check_machine(args, machine(2, fsdp_version=2))
 
 
+def test_muon_is_not_for_a_sharded_model(make_arguments):
+    args = make_arguments(optimizer="muon")
+    module._check_machine(args, machine(2))
+    with pytest.raises(ValueError, match="'muon' needs whole weights in each process"):
+        module._check_machine(args, machine(2, fsdp_version=2))
+
+
 def test_lazy_adam_is_for_one_process(make_arguments):
     with pytest.raises(ValueError, match="`lazy_adam` is for one process, not 2"):
         module._check_machine(make_arguments(lazy_adam=True, softmax="sampled", num_negatives=5), machine(2))

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from hf_meanmax.training.optimizer import RowAdam, clip_gradients
+from hf_meanmax.training.optimizer import RowAdam, clip_gradients, hidden_matrices, make_optimizers
+from hf_meanmax.training.settings import PretrainArguments
 
 WORDS, WIDTH = 50, 6
 SETTINGS = {"lr": 0.05, "betas": (0.8, 0.98), "eps": 1e-3}
@@ -114,3 +115,59 @@ def test_a_saved_state_goes_on(lazy):
     after.load_state_dict(before.state_dict())
     train(second, [after], batches(6)[3:])
     assert all(torch.equal(a, b) for a, b in zip(second.parameters(), whole.parameters(), strict=True))
+
+
+class Network(nn.Module):
+    """Every kind of parameter that a model has."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.words = nn.Embedding(WORDS, WIDTH)
+        self.frozen = nn.Linear(WIDTH, WIDTH)
+        self.gru = nn.GRU(WIDTH, 8, batch_first=True)
+        self.filters = nn.Conv1d(8, 8, 3)
+        self.hidden = nn.Linear(8, WIDTH)
+        self.norm = nn.LayerNorm(WIDTH)
+        self.lm_head = nn.Linear(WIDTH, WORDS)
+        self.frozen.requires_grad_(False)
+
+    def loss(self, ids: torch.Tensor) -> torch.Tensor:
+        states = self.gru(self.frozen(self.words(ids)))[0]
+        states = self.filters(states.mT).mT + states[:, 2:]
+        return torch.nn.functional.cross_entropy(self.lm_head(self.norm(self.hidden(states.mean(1)))), ids[:, 0])
+
+
+def test_muon_takes_the_hidden_matrices_and_adam_the_rest():
+    model = Network()
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    assert [names[id(matrix)] for matrix in hidden_matrices(model)] == [
+        "gru.weight_ih_l0",
+        "gru.weight_hh_l0",
+        "hidden.weight",
+    ]
+    adam, muon = make_optimizers(model, PretrainArguments(optimizer="muon", learning_rate=0.01), fused=True)
+    taken = [id(p) for optimizer in (adam, muon) for group in optimizer.param_groups for p in group["params"]]
+    assert sorted(taken) == sorted(id(p) for p in model.parameters() if p.requires_grad)
+    assert isinstance(adam, RowAdam)
+    assert len(make_optimizers(model, PretrainArguments(), fused=True)) == 1
+
+
+def test_muon_steps_along_the_orthogonal_factor_of_the_momentum():
+    model = Network()
+    args = PretrainArguments(optimizer="muon", learning_rate=0.01)
+    _, muon = make_optimizers(model, args, fused=True)
+    momentum = torch.zeros_like(model.hidden.weight)
+    for ids in batches(3):
+        model.loss(ids).backward()
+        before, gradient = model.hidden.weight.detach().clone(), model.hidden.weight.grad.clone()
+        momentum = 0.95 * momentum + 0.05 * gradient
+        muon.step()
+        muon.zero_grad()
+        left, values, right = torch.linalg.svd(0.05 * gradient + 0.95 * momentum, full_matrices=False)
+        step = (before - model.hidden.weight.detach()) / (0.01 * 0.2 * 8**0.5)
+        # Five rounds of Newton and Schulz bring the singular values near 1, as far as they are no thousandths.
+        in_basis = left.mT @ step @ right.mT
+        large = values > 0.02 * values.max()
+        assert ((in_basis.diagonal()[large] > 0.6) & (in_basis.diagonal()[large] < 1.3)).all()
+        assert (in_basis - in_basis.diagonal().diag()).abs().max() < 0.05

@@ -396,7 +396,7 @@ def test_gradient_of_a_step_is_that_of_one_batch(make_arguments, monkeypatch, so
     total.backward()
 
     gradients = []
-    monkeypatch.setattr(run.optimizer, "step", lambda: gradients.extend(p.grad.to_dense() for p in run.trained))
+    monkeypatch.setattr(run.optimizers[0], "step", lambda: gradients.extend(p.grad.to_dense() for p in run.trained))
     (loss,) = run._step(micro_batches, num_targets)
     torch.testing.assert_close(loss.double(), total, atol=1e-5, rtol=1e-5)
     for ours, theirs in zip(gradients, reference.parameters(), strict=True):
@@ -425,7 +425,7 @@ def test_sparse_gradients_are_the_dense_ones(make_arguments, counted, monkeypatc
         def keep(run=run, sparse=sparse):
             found[sparse] = [parameter.grad.clone() for parameter in run.trained]
 
-        monkeypatch.setattr(run.optimizer, "step", keep)
+        monkeypatch.setattr(run.optimizers[0], "step", keep)
         _, micro_batches, num_targets = next(run.batches.iterate(0))
         run._step(micro_batches, num_targets)
     number = {"untied": 2, "full": 0}.get(name, 1)
@@ -435,8 +435,16 @@ def test_sparse_gradients_are_the_dense_ones(make_arguments, counted, monkeypatc
         torch.testing.assert_close(ours.to_dense(), theirs, atol=1e-6, rtol=1e-5)
 
 
-def test_lazy_adam_learns_and_goes_on_after_a_kill(make_arguments, monkeypatch):
-    options = {"softmax": "sampled", "num_negatives": 5, "lazy_adam": True, "checkpoint_steps": 2}
+OPTIMIZERS = {
+    "lazy-adam": {"lazy_adam": True},
+    "muon": {"optimizer": "muon"},
+    "muon-lazy-adam": {"optimizer": "muon", "lazy_adam": True},
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_learn_and_go_on_after_a_kill(make_arguments, monkeypatch, name):
+    options = {"softmax": "sampled", "num_negatives": 5, "checkpoint_steps": 2, **OPTIMIZERS[name]}
     whole, killed = (make_arguments(name, max_steps=30, **options) for name in ("whole", "killed"))
     pretrain(whole)
     told = losses(whole.output_dir)
@@ -478,7 +486,7 @@ def test_penalty_is_a_mean_over_the_sentences_of_a_step(make_arguments, monkeypa
                 penalties.append(output.attention_penalty)
                 words += (output.loss - 0.3 * output.attention_penalty) * ids.numel() / num_targets
     _, micro_batches, num_targets = next(run.batches.iterate(0))
-    monkeypatch.setattr(run.optimizer, "step", lambda: None)
+    monkeypatch.setattr(run.optimizers[0], "step", lambda: None)
     loss, penalty = run._step(micro_batches, num_targets)
     torch.testing.assert_close(penalty, torch.stack(penalties).mean(), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(loss, words + 0.3 * penalty, atol=1e-5, rtol=1e-5)
@@ -492,7 +500,7 @@ def test_gradients_are_clipped(make_arguments, monkeypatch):
     _, micro_batches, num_targets = next(run.batches.iterate(0))
     norms = []
     monkeypatch.setattr(
-        run.optimizer, "step", lambda: norms.append(torch.stack([p.grad.norm() for p in run.trained]).norm().item())
+        run.optimizers[0], "step", lambda: norms.append(torch.stack([p.grad.norm() for p in run.trained]).norm().item())
     )
     run._step(micro_batches, num_targets)
     assert norms[0] == pytest.approx(0.01, rel=1e-3)

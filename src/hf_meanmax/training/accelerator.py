@@ -76,5 +76,7 @@ def _check_machine(args: PretrainArguments, accelerator: Accelerator) -> None:
     if not accelerator.is_fsdp2:
         found = os.environ.get("FSDP_VERSION", "1")
         raise ValueError(f"FSDP has the version {found}; this trains with 2. Give `--fsdp_version 2`.")
+    if args.optimizer == "muon":
+        raise ValueError("`optimizer` 'muon' needs whole weights in each process. Leave FSDP out, or give 'adam'.")
     if args.decoder_inputs == "own":
         raise ValueError("`decoder_inputs` 'own' needs whole weights in each process. Leave FSDP out, or give 'words'.")

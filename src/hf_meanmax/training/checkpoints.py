@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,7 +64,9 @@ class Checkpoints:
         found = self.list()
         return found[-1] if found else None
 
-    def save(self, model: PreTrainedModel, optimizer: torch.optim.Optimizer, state: Json, is_main: bool) -> Path:
+    def save(
+        self, model: PreTrainedModel, optimizers: Iterable[torch.optim.Optimizer], state: Json, is_main: bool
+    ) -> Path:
         """Writes a checkpoint; every process must call this, the main one writes.
 
         `state` holds plain values, `step` among them, and `best_step`, whose checkpoint is not removed.
@@ -75,7 +77,7 @@ class Checkpoints:
         """
         target = self.folder / f"step-{state['step']:08d}"
         weights = self._own_names(get_model_state_dict(model, options=_FULL))
-        moments: Any = get_optimizer_state_dict(model, optimizer, options=_FULL)
+        moments: Any = get_optimizer_state_dict(model, optimizers, options=_FULL)
         if not is_main:
             return target
         broken = [name for name, weight in weights.items() if not weight.isfinite().all()]
@@ -107,8 +109,8 @@ class Checkpoints:
         """
         return _read(path / "state.json", _read_state)
 
-    def load(self, path: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> Json:
-        """Puts a checkpoint into model and optimizer; returns its plain values.
+    def load(self, path: Path, model: PreTrainedModel, optimizers: Iterable[torch.optim.Optimizer]) -> Json:
+        """Puts a checkpoint into model and optimizers; returns its plain values.
 
         Raises:
             ValueError: if a file is missing or damaged, or belongs to another model.
@@ -125,7 +127,7 @@ class Checkpoints:
             moments["state"].setdefault(self.prefix + parameter, {})[key] = tensor
         try:
             set_model_state_dict(model, self._prefixed(weights), options=StateDictOptions(full_state_dict=True))
-            set_optimizer_state_dict(model, optimizer, moments, options=StateDictOptions(full_state_dict=True))
+            set_optimizer_state_dict(model, optimizers, moments, options=StateDictOptions(full_state_dict=True))
         except (RuntimeError, KeyError) as error:
             raise ValueError(f"The checkpoint {path} belongs to another model: {error}") from error
         return state

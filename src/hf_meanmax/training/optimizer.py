@@ -1,13 +1,16 @@
-"""Adam over word tables of which a step reads few rows."""
+"""Adam over word tables of which a step reads few rows, and Muon for the matrices between them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hf_meanmax.files import Json
+
+if TYPE_CHECKING:
+    from .settings import PretrainArguments
 
 
 class RowAdam(torch.optim.Adam):
@@ -77,16 +80,45 @@ class RowAdam(torch.optim.Adam):
         parameter.index_add_(0, rows, change)
 
 
-def parameter_groups(module: torch.nn.Module, word_weight_rate: float) -> list[Json]:
-    """The parameters that are trained; the weights of words have a learning rate of their own, `word_weight_rate` times
-    that of the others."""
-    apart: list[torch.Tensor] = []
+def make_optimizers(module: torch.nn.Module, args: PretrainArguments, fused: bool) -> list[torch.optim.Optimizer]:
+    """The optimizers of what `module` trains: Adam, whose word weights have a learning rate of their own; and for
+    `args.optimizer` "muon" one that takes the hidden matrices over (Jordan et al. 2024; its steps are as large as
+    Adam's, after Liu et al. 2025, so that the learning rate serves both)."""
+    matrices = hidden_matrices(module) if args.optimizer == "muon" else []
     others: list[torch.Tensor] = []
+    word_weights: list[torch.Tensor] = []
     for name, parameter in module.named_parameters():
-        if parameter.requires_grad:
-            (apart if name.endswith("word_pooler.log_weights.weight") else others).append(parameter)
-    groups: list[Json] = [{"params": others}]
-    return [*groups, {"params": apart, "lr_factor": word_weight_rate}] if apart else groups
+        if parameter.requires_grad and not any(parameter is matrix for matrix in matrices):
+            (word_weights if name.endswith("word_pooler.log_weights.weight") else others).append(parameter)
+    groups: list[Json] = [{"params": others}, {"params": word_weights, "lr_factor": args.word_weight_rate}]
+    adam = RowAdam(
+        [group for group in groups if group["params"]],
+        lazy=args.lazy_adam,
+        lr=args.learning_rate,
+        betas=(args.adam_beta1, args.adam_beta2),
+        eps=args.adam_epsilon,
+        weight_decay=args.weight_decay,
+        fused=fused,
+    )
+    if not matrices:
+        return [adam]
+    muon = torch.optim.Muon(
+        matrices, lr=args.learning_rate, weight_decay=args.weight_decay, adjust_lr_fn="match_rms_adamw"
+    )
+    return [adam, muon]
+
+
+def hidden_matrices(module: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """The trained matrices but the tables of words and positions and the output layer."""
+    tables = [part.weight for part in module.modules() if isinstance(part, torch.nn.Embedding)]
+    return [
+        parameter
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad
+        and parameter.ndim == 2
+        and not name.endswith("lm_head.weight")
+        and not any(parameter is table for table in tables)
+    ]
 
 
 def clip_gradients(parameters: Iterable[torch.Tensor], max_norm: float) -> torch.Tensor:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import timedelta
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ from .batches import make_batches, pick_sentences
 from .checkpoints import CHECKPOINTS, Checkpoints, claim_folder
 from .metrics_log import MetricsLog, StepLosses
 from .model import make_model
-from .optimizer import RowAdam, clip_gradients, parameter_groups
+from .optimizer import clip_gradients, make_optimizers
 from .preparation import Prepared, prepare, prepare_word_vectors, token_ids
 from .schedule import Schedule
 from .settings import PretrainArguments
@@ -163,7 +164,7 @@ class Run:
                     "weights know other words. Give the corpus as it was, another --output_dir, or --overwrite to "
                     "start anew."
                 )
-            self.state.update(self.checkpoints.load(latest, self.stateful_model, self.optimizer))
+            self.state.update(self.checkpoints.load(latest, self.stateful_model, self.optimizers))
             if self.args.early_stopping_patience and not self._best_checkpoint().is_dir():
                 # Without early stopping the best weights need not have been saved.
                 self.state.update(best_step=None, best_accuracy=-1.0, bad_evaluations=0)
@@ -227,7 +228,7 @@ class Run:
             # Each process keeps a part of what it has made itself.
             sums = exact_sums(self.model.state_dict())
             check_agreement(self.processes, sums, "Give every machine the same word vectors and initial model.")
-        self._make_optimizer()
+        self._make_optimizers()
         self._make_batches(config, teacher_vectors)
 
     def _teacher_vectors(
@@ -269,7 +270,7 @@ class Run:
             temperature=args.temperature,
         )
 
-    def _make_optimizer(self) -> None:
+    def _make_optimizers(self) -> None:
         args = self.args
         # Tables of zeros take a CPU longer than the rows; a GPU would have to wait for the number of rows.
         self.has_sparse_gradients = args.lazy_adam or (self.world_size == 1 and self.device.type == "cpu")
@@ -279,28 +280,17 @@ class Run:
         if args.compile:
             module = torch.compile(module)
         self.wrapped: Any
+        fused = self.device.type in ("cpu", "cuda")
         if self.is_sharded:
             # Accelerate puts the shards in the places of the parameters that the optimizer was made of.
-            self.wrapped, prepared = self.accelerator.prepare(module, self._new_optimizer(module))
-            self.optimizer = prepared.optimizer
+            self.wrapped, *prepared = self.accelerator.prepare(module, *make_optimizers(module, args, fused))
+            self.optimizers = [accelerated.optimizer for accelerated in prepared]
         else:
-            # The optimizer must be made of the parameters where they are in the end, on the device.
+            # An optimizer must be made of the parameters where they are in the end, on the device.
             self.wrapped = self.accelerator.prepare_model(module)
-            self.optimizer = self._new_optimizer(self.wrapped)
+            self.optimizers = make_optimizers(self.wrapped, args, fused)
         self.trained = [parameter for parameter in self.wrapped.parameters() if parameter.requires_grad]
         self.stateful_model = self.wrapped if self.is_sharded else self.model
-
-    def _new_optimizer(self, module: torch.nn.Module) -> RowAdam:
-        args = self.args
-        return RowAdam(
-            parameter_groups(module, args.word_weight_rate),
-            lazy=args.lazy_adam,
-            lr=args.learning_rate,
-            betas=(args.adam_beta1, args.adam_beta2),
-            eps=args.adam_epsilon,
-            weight_decay=args.weight_decay,
-            fused=self.device.type in ("cpu", "cuda"),
-        )
 
     def _make_batches(self, config: LatentConfig, teacher_vectors: dict[str, TeacherVectors]) -> None:
         args, prepared = self.args, self.prepared
@@ -422,7 +412,7 @@ class Run:
         sentence that `self.side_losses` names."""
         args = self.args
         learning_rate = self.schedule.learning_rate(self.state["step"], self.agreed_seconds, self.state["tokens"])
-        for group in self.optimizer.param_groups:
+        for group in chain.from_iterable(optimizer.param_groups for optimizer in self.optimizers):
             group["lr"] = learning_rate * group.get("lr_factor", 1.0)
         # Dropout is a function of (seed, step, process), so a resumed run draws what it would have drawn.
         torch.manual_seed(_step_seed(args.seed, self.state["step"], self.accelerator.process_index))
@@ -446,8 +436,9 @@ class Run:
             # Accelerate knows a sharded model by all of its parameters.
             clipped = list(self.wrapped.parameters()) if self.is_sharded else self.trained
             self.accelerator.clip_grad_norm_(clipped, args.max_grad_norm)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
         return totals
 
     def _autocast(self) -> AbstractContextManager[object]:
@@ -479,7 +470,7 @@ class Run:
         record = {
             "step": self.state["step"],
             **dict(zip(("loss", *self.side_losses), np.mean(losses, axis=0).tolist(), strict=True)),
-            "learning_rate": self.optimizer.param_groups[0]["lr"],
+            "learning_rate": self.optimizers[0].param_groups[0]["lr"],
             "tokens": self.state["tokens"],
             "tokens_per_second": round(rate, 1),
             "minutes": round(self.state["seconds"] / 60, 3),
@@ -514,7 +505,7 @@ class Run:
 
     def _save(self) -> None:
         with errors_shared(self.processes):
-            self.checkpoints.save(self.stateful_model, self.optimizer, self.state, self.is_main)
+            self.checkpoints.save(self.stateful_model, self.optimizers, self.state, self.is_main)
 
     def _finish(self) -> Json:
         """Final scores, the checkpoint folder and the summary."""

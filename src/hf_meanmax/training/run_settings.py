@@ -67,7 +67,9 @@ class RunArguments:
         default="constant", metadata={"help": "decay after the warm-up"}
     )
     warmup_steps: int = field(default=0, metadata={"help": "steps of linear warm-up"})
-    weight_decay: float = field(default=0.0, metadata={"help": "weight of Adam's L2 regularisation"})
+    weight_decay: float = field(
+        default=0.0, metadata={"help": "weight of Adam's L2 regularisation, or of Muon's decay"}
+    )
     max_grad_norm: float = field(default=5.0, metadata={"help": "gradient clipping by the global norm (0: none)"})
     precision: Literal["auto", "bf16", "fp32"] = field(
         default="auto", metadata={"help": "auto: bf16 where the device computes it fast"}

@@ -155,6 +155,13 @@ class PretrainArguments(RunArguments):
             "long to learn"
         },
     )
+    optimizer: Literal["adam", "muon"] = field(
+        default="adam",
+        metadata={
+            "help": "muon: the matrices between the words and the output learn by Muon, which needs fewer steps; the "
+            "rest by Adam"
+        },
+    )
     lazy_adam: bool = field(
         default=False,
         metadata={
