@@ -90,6 +90,20 @@ def test_constant_features_predict_the_majority_of_the_training_rows():
     assert (fitted.predict(features) == np.array([[0], [1]])).all()
 
 
+@pytest.mark.parametrize("value", [0.0, 3.0])
+def test_identical_rows_of_more_dimensions_than_rows_predict_the_majority(value):
+    labels = np.array([0, 0, 0, 1, 1])
+    features = np.full((5, 9), value, dtype=np.float32)
+    fitted = fit_logistic_regressions(features, labels, np.ones((1, 5), dtype=bool), [1.0])
+    assert (fitted.predict(features) == 0).all()
+
+
+def test_features_whose_squares_overflow_are_refused():
+    features = np.eye(5, 9, dtype=np.float32) * 1e30
+    with pytest.raises(ValueError, match="The features are too large"):
+        fit_logistic_regressions(features, np.array([0, 0, 0, 1, 1]), np.ones((1, 5), dtype=bool), [1.0])
+
+
 def test_large_offsets_and_repeated_columns():
     features, labels = make_problem(300, 12, 2)
     features = np.concatenate([features, features[:, :3], np.ones((300, 2), dtype=np.float32)], axis=1)

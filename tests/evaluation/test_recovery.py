@@ -112,7 +112,7 @@ def test_by_length():
     assert rows[1]["bleu"] == pytest.approx(score_recovery(cut(said[2:]), references.select([2, 3]))["bleu"])
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 7, 14, 40])
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 14, 40])
 def test_examples_do_not_overlap(count):
     texts = [f"text {number}" for number in range(count)]
     scores = [(number * 11 % count) / count for number in range(count)]

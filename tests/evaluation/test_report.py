@@ -113,7 +113,7 @@ def test_damaged_results_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"results.json is damaged"):
         Results.load(path)
     path.write_text('{"bleu": 3}')
-    with pytest.raises(ValueError, match="expected results of evaluate"):
+    with pytest.raises(ValueError, match="expected results of `hf-meanmax evaluate`"):
         Results.load(path)
     path.write_text('{"format_version": 1}')
     with pytest.raises(ValueError, match="'model' is missing"):

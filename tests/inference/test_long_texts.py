@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import tracemalloc
 
 import numpy as np
 import pytest
+import torch
 from sentence_transformers import SentenceTransformer
 
 from hf_meanmax import CompoundAttentionForTranslation
@@ -26,24 +28,49 @@ def load(tmp_path, normalize=None, **config):
     )
 
 
+FORMS = {
+    "raw": {},
+    "latent rows": {"latent_normalization": "rows"},
+    "student": {"latent_normalization": "rows", "latent_scales": True, "weighted_mean_row": True},
+    "rows": {},
+    "embedding": {},
+}
+
+
 @pytest.mark.parametrize("pooling", ["mean_max", "mean", "max"])
-@pytest.mark.parametrize("form", ["raw", "latent rows", "rows", "embedding"])
+@pytest.mark.parametrize("form", FORMS)
 def test_parts_make_the_vector_of_their_rows(tmp_path, monkeypatch, pooling, form):
-    """By hand: the maxima and the means of the parts, cut at the tokens."""
+    """By hand: the maxima and the means of the parts, cut at the tokens, and then the scales."""
     monkeypatch.setattr(long_texts, "MOST_TOKENS", 11)
     normalize = form if form in ("rows", "embedding") else None
-    model = load(
-        tmp_path, normalize, pooling=pooling, **({"latent_normalization": "rows"} if form == "latent rows" else {})
-    )
+    model = load(tmp_path, normalize, pooling=pooling, **FORMS[form])
+    encoder = model[0].auto_model
+    unscaled = copy.deepcopy(encoder)
+    unscaled.config.latent_normalization = None
     words = TEXT.split()
+
+    @torch.no_grad()
+    def raw_rows(text):
+        return unscaled(input_ids=model.tokenizer(text, return_tensors="pt")["input_ids"]).latents[0].numpy()
+
     parts = [" ".join(words[start : start + 10]) for start in range(0, len(words), 10)]
-    vectors = model.encode(parts).reshape(len(parts), -1, 16)
-    lengths = np.array([len(part.split()) for part in parts])
+    vectors = np.stack([raw_rows(part) for part in parts])
+    lengths = [len(part.split()) for part in parts]
     rows = []
-    for number, name in enumerate(pooling.split("_")[::-1] if pooling == "mean_max" else [pooling]):
-        row = np.average(vectors[:, number], axis=0, weights=lengths) if name == "mean" else vectors[:, number].max(0)
-        rows.append(row / np.linalg.norm(row) if form in ("latent rows", "rows") else row)
-    expected = np.concatenate(rows)
+    for number, name in enumerate(encoder.config.pooling_rows):
+        if name == "weighted_mean":
+            rows.append(raw_rows(TEXT)[number])
+        else:
+            row = np.average(vectors[:, number], axis=0, weights=lengths)
+            rows.append(vectors[:, number].max(0) if name == "max" else row)
+    expected = np.stack(rows)
+    if form in ("latent rows", "student", "rows"):
+        expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    if form == "student":
+        scales = torch.arange(1.0, 1 + len(rows))
+        encoder.latent_scales.data.copy_(scales)
+        expected *= scales[:, None].numpy()
+    expected = expected.reshape(-1)
     expected = expected / np.linalg.norm(expected) if form == "embedding" else expected
     found = encode_texts(model, ["the cat", TEXT, ""], 8)
     np.testing.assert_allclose(found[1], expected, atol=1e-5)

@@ -237,6 +237,9 @@ def test_bad_plans_are_refused(changes, reason, tmp_path):
         ({"evaluate": {"tasks": "TREC", "controls": "bags", "any_size": True}}, "There is no control 'bags'. Did you"),
         ({"systems": {"a": {"model": "{data}/other", "controls": "bog"}}}, "There is no control 'bog'. Did you mean"),
         ({"reconstruct": {"source": "{data}/none.txt"}}, "none.txt"),
+        ({"reconstruct": {"source": "{data}/text.txt", "limit": "2e3"}}, "`limit` is '2e3'; it must be a whole number"),
+        ({"reconstruct": {"source": "{data}/text.txt", "tokenize": "foo"}}, "`tokenize` is 'foo'; choose one of"),
+        ({"prepare": [{"command": "true", "makes": "{data}"}]}, "is a folder; `makes` of a step"),
     ],
 )
 def test_what_would_end_an_evaluation_is_told_before_the_training(changes, reason, data, tmp_path, monkeypatch):

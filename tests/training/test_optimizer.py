@@ -151,12 +151,19 @@ def test_muon_takes_the_hidden_matrices_and_adam_the_rest():
     assert sorted(taken) == sorted(id(p) for p in model.parameters() if p.requires_grad)
     assert isinstance(adam, RowAdam)
     assert len(make_optimizers(model, PretrainArguments(), fused=True)) == 1
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name == "hidden.weight")
+    (muon,) = make_optimizers(model, PretrainArguments(optimizer="muon", muon_rate=2.0), fused=True)
+    assert isinstance(muon, torch.optim.Muon)
+    assert muon.param_groups[0]["lr_factor"] == 2.0
 
 
 def test_muon_steps_along_the_orthogonal_factor_of_the_momentum():
     model = Network()
-    args = PretrainArguments(optimizer="muon", learning_rate=0.01)
+    args = PretrainArguments(optimizer="muon")
     _, muon = make_optimizers(model, args, fused=True)
+    for group in muon.param_groups:
+        group["lr"] = 0.01
     momentum = torch.zeros_like(model.hidden.weight)
     for ids in batches(3):
         model.loss(ids).backward()

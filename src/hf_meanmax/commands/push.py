@@ -7,7 +7,6 @@ hf-meanmax push runs/docstrings/model USER/NAME --space
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from hf_meanmax.checkpoint.card import CardDescription, write_model_card
 from hf_meanmax.checkpoint.folder import check_checkpoint
 from hf_meanmax.checkpoint.hub import keep_former_card, push, sign_in
 from hf_meanmax.demo.space import push_space
+from hf_meanmax.files import read_json
 
 from .options import OptionParser, one_line_errors, option, positional, written
 
@@ -84,6 +84,6 @@ def _prepare_card(args: PushOptions) -> None:
 
 
 def _write_card(args: PushOptions, path: str | None = None) -> Path:
-    results = None if args.results is None else json.loads(Path(args.results).read_text(encoding="utf-8"))
+    results = None if args.results is None else read_json(args.results)
     description = CardDescription(data=args.data, language=args.language, license=args.license)
     return write_model_card(args.folder, args.repo_id, description, path=path, results=results)

@@ -6,6 +6,7 @@ of one problem: an iteration is two matrix products for all of them.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -136,9 +137,16 @@ def _cholesky(matrix: torch.Tensor, jitter: float) -> torch.Tensor:
     """The Cholesky factor of a matrix with as little added to its diagonal, relative to its mean, as lets it exist.
 
     `matrix` is changed.
+
+    Raises:
+        ValueError: it is not finite.
     """
     diagonal = matrix.diagonal()
-    jitter *= float(diagonal.mean())
+    scale = float(diagonal.mean())
+    if not math.isfinite(scale):
+        raise ValueError("The features are too large: their squares are no float32 numbers. Scale the embeddings down.")
+    # Rows that are all alike leave a matrix of zeros.
+    jitter *= scale or 1.0
     while True:
         diagonal += jitter
         factor, failed = torch.linalg.cholesky_ex(matrix)

@@ -145,7 +145,7 @@ class ReconstructionSettings:
     """How reconstructions are made and scored.
 
     Raises:
-        ValueError: a number that is less than 1, or an unknown `tokenize`.
+        ValueError: what should be a positive whole number is none, or an unknown `tokenize`.
     """
 
     limit: int = field(default=2000, metadata={"help": "number of sentences"})
@@ -169,8 +169,9 @@ class ReconstructionSettings:
 
     def __post_init__(self) -> None:
         for name in ("limit", "min_tokens", "max_tokens", "batch_size", "batch_tokens", "num_beams", "examples"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` is {getattr(self, name)}; it must be 1 or more.")
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"`{name}` is {value!r}; it must be a whole number, 1 or more.")
         if self.tokenize not in (None, *TOKENIZATIONS):
             raise ValueError(f"`tokenize` is {self.tokenize!r}; choose one of {', '.join(TOKENIZATIONS)}.")
 

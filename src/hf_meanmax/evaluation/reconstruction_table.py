@@ -37,7 +37,7 @@ def read_texts(folder: str | os.PathLike[str]) -> list[tuple[str, str]]:
     """
     path = Path(folder) / TEXTS_FILE
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing; name an --output folder of reconstruct.py.")
+        raise FileNotFoundError(f"{path} is missing; name an --output folder of `hf-meanmax reconstruct`.")
     header, *lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     if header != _HEADER:
         raise ValueError(f"{path} is damaged: its first line is {header!r}, expected {_HEADER!r}.")

@@ -192,12 +192,14 @@ def pick_examples(
         number: most texts of each group.
     """
     order = sorted(range(len(texts)), key=lambda row: (-scores[row], -len(texts[row])))
-    number = min(number, -(-len(order) // 3))
-    middle = max(number, (len(order) - number) // 2)
+    best = min(number, -(-len(order) // 3))
+    worst = min(number, -(-(len(order) - best) // 2))
+    between = order[best : len(order) - worst]
+    middle = max(0, (len(between) - number) // 2)
     groups = {
-        "best": order[:number],
-        "median": order[middle : middle + number],
-        "worst": order[max(middle + number, len(order) - number) :][::-1],
+        "best": order[:best],
+        "median": between[middle : middle + number],
+        "worst": order[len(order) - worst :][::-1],
     }
     return {
         name: [{"text": texts[row], "decoded": decoded[row], "token_f1": scores[row]} for row in rows]

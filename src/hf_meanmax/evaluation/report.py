@@ -16,7 +16,7 @@ from hf_meanmax.evaluation.published import published_rows
 from hf_meanmax.evaluation.runner import MODEL, EncoderRun, Evaluation, TaskRun, json_value, package_versions
 from hf_meanmax.evaluation.senteval import AVERAGED_TASKS, averages
 from hf_meanmax.evaluation.significance import Gain, average_gain, gain, spread, strongest
-from hf_meanmax.files import Json, replacing_file
+from hf_meanmax.files import Json, read_json, replacing_file
 from hf_meanmax.metrics import SENTEVAL, format_score, gain_text, is_percentage, kind_name
 from hf_meanmax.plots.figures import save_figure
 from hf_meanmax.plots.scores import plot_gains, plot_scores
@@ -90,13 +90,10 @@ class Results:
         path = Path(path)
         path = path / RESULTS if path.is_dir() else path
         if not path.is_file():
-            raise FileNotFoundError(f"No such file: {str(path)!r}; evaluate.py writes {RESULTS}.")
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{path} is damaged or cut short: expected JSON ({error}).") from None
-        if not isinstance(content, dict) or content.get("format_version") != FORMAT_VERSION:
-            raise ValueError(f"{path}: expected results of evaluate.py in format {FORMAT_VERSION}.")
+            raise FileNotFoundError(f"No such file: {str(path)!r}; `hf-meanmax evaluate` writes {RESULTS}.")
+        content = read_json(path)
+        if content.get("format_version") != FORMAT_VERSION:
+            raise ValueError(f"{path}: expected results of `hf-meanmax evaluate` in format {FORMAT_VERSION}.")
         try:
             return cls(**{known.name: content[known.name] for known in fields(cls)})
         except KeyError as error:

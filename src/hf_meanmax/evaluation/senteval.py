@@ -411,7 +411,7 @@ def _check_counts(root: Path, source: _Source, sets: Sets) -> None:
             raise ValueError(
                 f"{', '.join(str(root / file) for file in source.files)}: found {found[name]:,} examples{which}, "
                 f"expected {expected:,}. Scores of other data compare with no published ones; "
-                "check_counts=False takes it nevertheless."
+                "--any_size (in Python check_counts=False) takes it nevertheless."
             )
 
 

@@ -132,7 +132,8 @@ def evaluate_models(
         encoder = load()
         embedder = Embedder(encoder, name, None, how.batch_size, how.show_progress, how.unit_length)
         # A mere function is only known by what it gives.
-        dimension = encoder.get_embedding_dimension() if hasattr(encoder, "get_embedding_dimension") else 0
+        dimension = encoder.get_embedding_dimension() or 0 if hasattr(encoder, "get_embedding_dimension") else 0
+        device = getattr(encoder, "device", None) if how.device is None else how.device
         if dimension % how.latent_rows:
             raise ValueError(
                 f"--latent_rows is {how.latent_rows}; the vectors of {name} have {dimension} numbers, not so many "
@@ -144,7 +145,7 @@ def evaluate_models(
             how.seeds,
             how.controls,
             cache_dir=how.cache_dir,
-            device=getattr(encoder, "device", None) if how.device is None else how.device,
+            device=device,
             batch_size=how.batch_size,
             show_progress=how.show_progress,
         )
@@ -153,7 +154,7 @@ def evaluate_models(
         done[-1].save(folder / RESULTS)
         write_report(done[-1:], folder)
         if how.erasure:
-            write_erasure(embedder, how.erasure, how.latent_rows, folder, how.device)
+            write_erasure(embedder, how.erasure, how.latent_rows, folder, device)
         del encoder, embedder
     if len(models) > 1:
         figures = [path.name for path in write_correlations(done, output) if path.suffix == ".png"]

@@ -375,11 +375,10 @@ def _with_long_texts(
     """[`encode_texts`] of texts of which some are too long to be read at once."""
     config = latent_config(model)
     size = 0 if config is None else config.sentence_embedding_size
-    encode = partial(model.encode, batch_size=1, show_progress_bar=False, convert_to_numpy=True, truncate_dim=size)
     kept = truncate_dim or model.truncate_dim or size
     vectors = np.empty((len(texts), min(kept, size)), dtype=np.float32)
     for row in np.flatnonzero(in_parts):
-        vectors[row] = encode_in_parts(model, texts[row], encode)[:kept]
+        vectors[row] = encode_in_parts(model, texts[row])[:kept]
     rows = np.flatnonzero(~in_parts)
     if len(rows):
         vectors[rows] = encode_texts(model, [texts[row] for row in rows], batch_size, truncate_dim)

@@ -1,17 +1,18 @@
 """Texts so long that attention between all their tokens would not fit in memory: encoded in parts, or refused.
 
 A part is encoded as a text of its own. A row of Z that is a maximum is the maximum over the parts, and one that is a
-mean the mean of theirs, weighted by their tokens; rows that the model scales to unit length are scaled again. So memory
-and time grow with the length, and no word is lost, but words of different parts do not attend to each other.
+mean the mean of theirs, weighted by their tokens; then the rows are scaled as the model has it. So memory and time grow
+with the length, and no word is lost, but words of different parts do not attend to each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch.nn.functional import normalize
 
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 # The weights of 8 heads between so many tokens take half a gigabyte.
 MOST_TOKENS = 4096
-_MEANS = ("mean", "weighted_mean")
 
 
 def latent_config(model: SentenceTransformer) -> LatentConfig | None:
@@ -45,13 +45,13 @@ def has_long(model: SentenceTransformer, lengths: np.ndarray) -> np.ndarray:
     return found
 
 
-def encode_in_parts(model: SentenceTransformer, text: str, encode: Callable[[list[str]], np.ndarray]) -> np.ndarray:
+@torch.inference_mode()
+def encode_in_parts(model: SentenceTransformer, text: str) -> np.ndarray:
     """The vector `(D,)` of a text that is too long to be read at once.
 
     Args:
         model: a SentenceTransformer of this package.
         text: the text; the model's length limit cuts it.
-        encode: gives the whole vectors `(N, D)` of N texts, one at a time.
 
     Raises:
         ValueError: the pooling does not allow it.
@@ -62,18 +62,27 @@ def encode_in_parts(model: SentenceTransformer, text: str, encode: Callable[[lis
     rows = () if config is None else config.pooling_rows
     if (
         config is None
-        or not set(rows) <= {"max", *_MEANS}
+        or not set(rows) <= {"max", "mean", "weighted_mean"}
         or any(not isinstance(m, Normalize) for m in list(model)[1:])
     ):
         raise ValueError(too_long(text, f"its pooling ({', '.join(rows)}) and modules make no vector of parts"))
+    encoder: Any = model[0].auto_model
     parts, counts = split_tokens(model.tokenizer, text, (model.max_seq_length or NO_LIMIT) - 1)
-    vectors = encode(parts).reshape(len(parts), len(rows), -1)
-    means = np.average(vectors, axis=0, weights=counts)
-    combined = np.stack([means[i] if name in _MEANS else vectors[:, i].max(axis=0) for i, name in enumerate(rows)])
-    if config.latent_normalization is not None or scales_rows(model):
-        combined /= np.maximum(np.linalg.norm(combined, axis=1, keepdims=True), 1e-12)
-    vector = combined.reshape(-1)
-    scaled: np.ndarray = vector / max(float(np.linalg.norm(vector)), 1e-12) if len(model) > 1 else vector
+    ids = [model.tokenizer(part, return_tensors="pt")["input_ids"].to(encoder.device) for part in parts]
+    pooled = torch.cat([encoder.pooler(encoder(input_ids=part).last_hidden_state)[0] for part in ids]).float()
+    shares = torch.tensor(counts, dtype=pooled.dtype, device=pooled.device) / sum(counts)
+    combined = [
+        pooled[:, i].amax(dim=0) if name == "max" else shares @ pooled[:, i]
+        for i, name in enumerate(rows)
+        if name != "weighted_mean"
+    ]
+    if "weighted_mean" in rows:
+        # It reads word by word, so the text is read at once.
+        whole = torch.cat(ids, dim=1)
+        combined.append(encoder.weighted_mean(encoder.embeddings.embed_words(whole), whole)[0, 0].float())
+    latents = encoder.scale_rows(torch.stack(combined)[None])
+    vector = (normalize(latents, dim=-1) if scales_rows(model) else latents).flatten()
+    scaled: np.ndarray = (normalize(vector, dim=0) if len(model) > 1 else vector).cpu().numpy()
     return scaled
 
 

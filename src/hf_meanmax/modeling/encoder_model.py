@@ -132,7 +132,8 @@ class LatentEncoderModel(LatentPreTrainedModel):
         hidden_states = self.sequence_encoder(inputs, attention_mask, projected=projected, **kwargs)
         latents, pooling_attentions = self.pooler(hidden_states, attention_mask)
         if self.word_pooler is not None:
-            latents = self._with_weighted_mean(latents, words, input_ids, attention_mask)
+            row = self.weighted_mean(words, input_ids, attention_mask)
+            latents = row if latents is None else torch.cat((latents, row.to(latents.dtype)), dim=1)
         if latents is not None:
             latents = self.scale_rows(latents)
         return LatentModelOutput(
@@ -142,18 +143,22 @@ class LatentEncoderModel(LatentPreTrainedModel):
             pooling_attentions=pooling_attentions,
         )
 
-    def _with_weighted_mean(
+    def weighted_mean(
         self,
-        latents: torch.Tensor | None,
         words: torch.Tensor | None,
         input_ids: torch.Tensor | None,
-        attention_mask: torch.Tensor | None,
+        attention_mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
+        """The row `(B, 1, d)` that does not depend on the encoder, before it is scaled.
+
+        Raises:
+            ValueError: words without ids.
+        """
         if input_ids is None:
             raise ValueError("The weighted mean has a weight for each word: give `input_ids`, not `inputs_embeds`.")
         assert self.word_pooler is not None
-        row = self.word_pooler(words, input_ids, attention_mask).unsqueeze(1)
-        return row if latents is None else torch.cat((latents, row.to(latents.dtype)), dim=1)
+        row: torch.Tensor = self.word_pooler(words, input_ids, attention_mask)
+        return row.unsqueeze(1)
 
     def scale_rows(self, latents: torch.Tensor) -> torch.Tensor:
         """Z `(B, L, d)` as the configuration has it, see [`~hf_meanmax.modeling.layers.scale_rows`].

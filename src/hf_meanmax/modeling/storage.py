@@ -6,6 +6,7 @@ that does not know them finds `NAME` missing, and takes no integers for weights.
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 
 import torch
 from safetensors import safe_open
@@ -74,14 +75,13 @@ def restored_state_dict(files: Sequence[str | os.PathLike[str]]) -> dict[str, to
     if not all(str(file).endswith(".safetensors") for file in files):
         return None
     tensors: dict[str, torch.Tensor] = {}
-    has_int8 = False
-    for file in files:
-        with safe_open(file, framework="pt") as opened:
-            stored = stored_names(list(opened.keys()))
-            has_int8 |= any(len(parts) > 1 for parts in stored.values())
-            if len(files) == 1 and not has_int8:
-                return None
-            for name, parts in stored.items():
-                first, *scales = (opened.get_tensor(part) for part in parts)
+    with ExitStack() as stack:
+        opened = [stack.enter_context(safe_open(file, framework="pt")) for file in files]
+        stored = [stored_names(list(file.keys())) for file in opened]
+        if all(len(parts) == 1 for names in stored for parts in names.values()):
+            return None
+        for file, names in zip(opened, stored, strict=True):
+            for name, parts in names.items():
+                first, *scales = (file.get_tensor(part) for part in parts)
                 tensors[name] = restore_rows(first, scales[0]) if scales else first
-    return tensors if has_int8 else None
+    return tensors

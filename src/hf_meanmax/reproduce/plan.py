@@ -33,8 +33,8 @@ class Plan:
         groups: by system, the name that it has in the table, as the mean with the others of that name.
         common: settings of every pretraining.
         prepare: `command` and `makes` of what all systems need.
-        evaluate: `tasks`, `controls`, `seeds` and `any_size` as for `evaluate.py`; and `expand`, a file of word vectors
-            whose words the models with frozen word vectors are given first.
+        evaluate: `tasks`, `controls`, `seeds` and `any_size` as for `hf-meanmax evaluate`; and `expand`, a file of word
+            vectors whose words the models with frozen word vectors are given first.
         reconstruct: arguments of [`score_checkpoint`]; none, and nothing is decoded.
         cards: the `folder` of the model cards of what is trained here, of several seeds the first; the `owner` of
             their repositories on the Hub (without one, usage names the folders of the runs); a `prefix` of their
@@ -74,7 +74,7 @@ def _load(path: Path) -> Json:
         # A part may be named and left empty.
         if part is not None and not isinstance(part, _PARTS[name]):
             shape = "`- ` items" if _PARTS[name] is list else "`name: value` lines"
-            raise ValueError(f"{path}: `{name}` is {part!r}; it takes {shape}, see hf_meanmax.reproduce.run.")
+            raise ValueError(f"{path}: `{name}` is {part!r}; it takes {shape}.")
     return content
 
 

@@ -33,6 +33,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -45,7 +46,7 @@ from hf_meanmax.evaluation.reconstruction import ReconstructionSettings, score_c
 from hf_meanmax.evaluation.report import Results
 from hf_meanmax.evaluation.runner import package_versions
 from hf_meanmax.evaluation.suite import control_kinds, load_tasks
-from hf_meanmax.files import Json, replacing_file
+from hf_meanmax.files import Json, read_json, replacing_file
 from hf_meanmax.training.checkpoints import CHECKPOINTS, METRICS_FILE, SYSTEM_FILE, Checkpoints
 
 from .plan import EXPANDED, ROWS, RUNS, Plan, as_text, fill_in, folder_name, is_finished, split_command
@@ -131,6 +132,11 @@ def _check_evaluation(plan: Plan, names: Sequence[str], data: str | Path) -> Non
     load_tasks(plan.evaluate["tasks"], data, not plan.evaluate["any_size"])
     for kinds in {plan.systems[name].get("controls", plan.evaluate["controls"]) for name in names}:
         control_kinds(str(kinds))
+    _reconstruction_settings(plan)
+
+
+def _reconstruction_settings(plan: Plan) -> ReconstructionSettings:
+    return ReconstructionSettings(**{key: value for key, value in plan.reconstruct.items() if key != "source"})
 
 
 def _prepare(plan: Plan, output: Path) -> None:
@@ -145,6 +151,8 @@ def _prepare(plan: Plan, output: Path) -> None:
             raise ValueError(
                 f"{path} was made by another command, {before!r}. Remove it, or let the plan name another."
             )
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder; `makes` of a step of `prepare` names a file.")
         if not path.exists():
             _run(split_command(step["command"]))
             if not path.exists():
@@ -157,7 +165,7 @@ def _prepare(plan: Plan, output: Path) -> None:
 def _made_by(output: Path) -> dict[str, str]:
     """The command that made each prepared file, both as the plan has them; none for a file that was there before."""
     path = output / RUNS / PREPARED
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return read_json(path) if path.is_file() else {}
 
 
 def _written_steps(plan: Plan) -> list[dict[str, str]]:
@@ -205,12 +213,10 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> Json:
     row["sentences_per_second"] = results.model.get("sentences_per_second")
     row["averages"] = results.averages
     row["scores"] = {task: found["metrics"] for task, found in results.scores.items()}
-    if plan.reconstruct and _says_again(model, trained):
+    if plan.reconstruct and _can_reconstruct(model, trained):
         folder = output / folder_name(name) / "reconstruction"
-        settings = {key: value for key, value in plan.reconstruct.items() if key != "source"}
-        scores = score_checkpoint(
-            model, plan.reconstruct["source"], ReconstructionSettings(**settings), output=folder, show_progress=False
-        )
+        how = _reconstruction_settings(plan)
+        scores = score_checkpoint(model, plan.reconstruct["source"], how, output=folder, show_progress=False)
         row["reconstruction"] = {key: scores[key] for key in ("bleu", "exact_match", "accuracy", "sentences")}
     if (run / METRICS_FILE).is_file():
         shutil.copyfile(run / METRICS_FILE, output / folder_name(name) / METRICS_FILE)
@@ -252,7 +258,8 @@ def _write_card(plan: Plan, name: str, output: Path, anew: bool) -> None:
 
 def _digest(path: Path) -> str:
     """Hash of a file, which tells the rows that share it."""
-    return hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, partial(hashlib.blake2b, digest_size=8)).hexdigest()
 
 
 def _as_typed(command: Sequence[str]) -> str:
@@ -273,7 +280,7 @@ def _train(command: Sequence[str], run: Path, settings: Json, model: Path) -> No
     record = run / SYSTEM_FILE
     is_made = (model / "modules.json").is_file()
     if is_made or Checkpoints(run / CHECKPOINTS).latest():
-        theirs = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else settings
+        theirs = read_json(record) if record.is_file() else settings
         changed = sorted(key for key in {*theirs, *settings} if theirs.get(key) != settings.get(key))
         if changed:
             raise ValueError(
@@ -301,7 +308,7 @@ def _evaluation_command(plan: Plan, name: str, model: str, data: Path, output: P
     return [*command, "--any-size"] if options["any_size"] else command
 
 
-def _says_again(model: str, trained: Json) -> bool:
+def _can_reconstruct(model: str, trained: Json) -> bool:
     if not is_own_checkpoint(model):
         return False
     config = check_checkpoint(model)

@@ -1,7 +1,7 @@
 """Translators side by side: BLEU beside the scores of their representations, and how the two go together (Cifka 2018,
 chapter 5).
 
-The scores come from the output folders of `scripts/evaluate.py`; the translations are made here, and kept.
+The scores come from the output folders of `hf-meanmax evaluate`; the translations are made here, and kept.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import hashlib
 import json
 import math
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 
 from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
 from hf_meanmax.data import Documents
@@ -19,9 +21,9 @@ from hf_meanmax.evaluation.correlations import MIN_MODELS, correlation_matrix
 from hf_meanmax.evaluation.markdown import markdown_table, markdown_text
 from hf_meanmax.evaluation.report import RESULTS, Results
 from hf_meanmax.evaluation.text_scores import score_texts
-from hf_meanmax.files import Json, replacing_file
+from hf_meanmax.files import Json, read_json, replacing_file
 from hf_meanmax.inference.encode import weights_fingerprint
-from hf_meanmax.inference.translate import translate_corpus
+from hf_meanmax.inference.translate import check_translator, translate_corpus
 from hf_meanmax.plots.correlations import plot_correlations
 from hf_meanmax.plots.figures import save_figure
 
@@ -48,17 +50,18 @@ def score_translator(
         `fingerprint`, hashes of the weights and of each set's texts.
 
     Raises:
-        FileNotFoundError, ValueError: as [`load_checkpoint`].
+        FileNotFoundError, ValueError: as [`load_checkpoint`]; the checkpoint is no translator.
     """
     from accelerate import PartialState
 
+    check_translator(folder)
     model, tokenizer = load_checkpoint(folder)
     model.to(PartialState().device)
     config = model.config
     weights = weights_fingerprint(model)
     known = known or {}
     before = known.get("fingerprint", {})
-    says = load_target_tokenizer(folder, config, tokenizer)
+    target_tokenizer = load_target_tokenizer(folder, config, tokenizer)
     scores: Json = {
         "architecture": getattr(config, "architecture", None) or config.model_type,
         "heads": config.num_latents,
@@ -71,9 +74,10 @@ def score_translator(
         if before.get("weights") == weights and before.get(name) == scores["fingerprint"][name]:
             scores[f"BLEU {name}"] = known[f"BLEU {name}"]
             continue
-        said = list(translate_corpus(model, tokenizer, says, Documents([texts]), batch_size=batch_size))
+        corpus = Documents([texts])
+        translations = list(translate_corpus(model, tokenizer, target_tokenizer, corpus, batch_size=batch_size))
         # A document ends in a blank line.
-        scores[f"BLEU {name}"] = score_texts(said[: len(texts)], references, "13a", rouge=False).bleu
+        scores[f"BLEU {name}"] = score_texts(translations[: len(texts)], references, "13a", rouge=False).bleu
     return scores
 
 
@@ -87,9 +91,9 @@ def representation_scores(results: Results) -> dict[str, float]:
             by_kind[main].append(found["metrics"][main])
     scores = {}
     if by_kind["accuracy"]:
-        scores[f"mean accuracy of {len(by_kind['accuracy'])}"] = _mean(by_kind["accuracy"])
+        scores[f"mean accuracy of {len(by_kind['accuracy'])}"] = fmean(by_kind["accuracy"])
     if by_kind["pearson"]:
-        scores[f"mean similarity of {len(by_kind['pearson'])}"] = 100 * _mean(by_kind["pearson"])
+        scores[f"mean similarity of {len(by_kind['pearson'])}"] = 100 * fmean(by_kind["pearson"])
     for task, found in results.scores.items():
         if task.startswith(_PARAPHRASES):
             scores |= {f"{task.removeprefix(_PARAPHRASES + '-')} {name}": v for name, v in found["metrics"].items()}
@@ -110,8 +114,8 @@ def compare_translators(
         folders: checkpoints by the name of the system.
         pairs: source texts and their translations, by the name of the set.
         output: a folder.
-        results: the output folder of `evaluate.py` with a folder for each system; systems that have none there, or no
-            representation, have no scores but BLEU.
+        results: the output folder of `hf-meanmax evaluate` with a folder for each system; systems that have none
+            there, or no representation, have no scores but BLEU.
         batch_size: texts translated together.
 
     Returns:
@@ -120,7 +124,7 @@ def compare_translators(
     output = Path(output)
     output.mkdir(parents=True, exist_ok=True)
     path = output / NUMBERS
-    known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    known = read_json(path) if path.is_file() else {}
     systems: dict[str, Json] = {}
     for name, folder in folders.items():
         found = score_translator(folder, pairs, batch_size, known.get(name))
@@ -152,9 +156,8 @@ def compare_translators(
             for name, scores in systems.items()
         }
         names, matrix = correlation_matrix(shown)
-        save_figure(plot_correlations([name.replace("_", " ") for name in names], matrix), output / FIGURE)
+        try:
+            save_figure(plot_correlations([name.replace("_", " ") for name in names], matrix), output / FIGURE)
+        except ImportError as error:
+            print(f"No figure: {error}", file=sys.stderr)
     return systems
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

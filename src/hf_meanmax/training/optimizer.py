@@ -82,8 +82,8 @@ class RowAdam(torch.optim.Adam):
 
 def make_optimizers(module: torch.nn.Module, args: PretrainArguments, fused: bool) -> list[torch.optim.Optimizer]:
     """The optimizers of what `module` trains: Adam, whose word weights have a learning rate of their own; and for
-    `args.optimizer` "muon" one that takes the hidden matrices over (Jordan et al. 2024; its steps are as large as
-    Adam's, after Liu et al. 2025, so that the learning rate serves both)."""
+    `args.optimizer` "muon" one that takes the hidden matrices over, at `args.muon_rate` times the learning rate (Jordan
+    et al. 2024; its steps are scaled to the size of Adam's, Liu et al. 2025)."""
     matrices = hidden_matrices(module) if args.optimizer == "muon" else []
     others: list[torch.Tensor] = []
     word_weights: list[torch.Tensor] = []
@@ -91,21 +91,17 @@ def make_optimizers(module: torch.nn.Module, args: PretrainArguments, fused: boo
         if parameter.requires_grad and not any(parameter is matrix for matrix in matrices):
             (word_weights if name.endswith("word_pooler.log_weights.weight") else others).append(parameter)
     groups: list[Json] = [{"params": others}, {"params": word_weights, "lr_factor": args.word_weight_rate}]
-    adam = RowAdam(
-        [group for group in groups if group["params"]],
-        lazy=args.lazy_adam,
-        lr=args.learning_rate,
-        betas=(args.adam_beta1, args.adam_beta2),
-        eps=args.adam_epsilon,
-        weight_decay=args.weight_decay,
-        fused=fused,
-    )
-    if not matrices:
-        return [adam]
-    muon = torch.optim.Muon(
-        matrices, lr=args.learning_rate, weight_decay=args.weight_decay, adjust_lr_fn="match_rms_adamw"
-    )
-    return [adam, muon]
+    groups = [group for group in groups if group["params"]]
+    optimizers: list[torch.optim.Optimizer] = []
+    if groups:
+        betas = (args.adam_beta1, args.adam_beta2)
+        shared: Json = {"lr": args.learning_rate, "weight_decay": args.weight_decay, "eps": args.adam_epsilon}
+        optimizers.append(RowAdam(groups, lazy=args.lazy_adam, betas=betas, fused=fused, **shared))
+    if matrices:
+        of_matrices: Json = {"params": matrices, "lr_factor": args.muon_rate}
+        decay = args.weight_decay
+        optimizers.append(torch.optim.Muon([of_matrices], weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
+    return optimizers
 
 
 def hidden_matrices(module: torch.nn.Module) -> list[torch.nn.Parameter]:

@@ -411,9 +411,9 @@ class Run:
         """One optimizer step; returns this process's parts of the mean loss per target token and of the means per
         sentence that `self.side_losses` names."""
         args = self.args
-        learning_rate = self.schedule.learning_rate(self.state["step"], self.agreed_seconds, self.state["tokens"])
+        self.learning_rate = self.schedule.learning_rate(self.state["step"], self.agreed_seconds, self.state["tokens"])
         for group in chain.from_iterable(optimizer.param_groups for optimizer in self.optimizers):
-            group["lr"] = learning_rate * group.get("lr_factor", 1.0)
+            group["lr"] = self.learning_rate * group.get("lr_factor", 1.0)
         # Dropout is a function of (seed, step, process), so a resumed run draws what it would have drawn.
         torch.manual_seed(_step_seed(args.seed, self.state["step"], self.accelerator.process_index))
         totals = torch.zeros(1 + len(self.side_losses), device=self.device)
@@ -470,7 +470,7 @@ class Run:
         record = {
             "step": self.state["step"],
             **dict(zip(("loss", *self.side_losses), np.mean(losses, axis=0).tolist(), strict=True)),
-            "learning_rate": self.optimizers[0].param_groups[0]["lr"],
+            "learning_rate": self.learning_rate,
             "tokens": self.state["tokens"],
             "tokens_per_second": round(rate, 1),
             "minutes": round(self.state["seconds"] / 60, 3),

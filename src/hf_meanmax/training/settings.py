@@ -162,6 +162,9 @@ class PretrainArguments(RunArguments):
             "rest by Adam"
         },
     )
+    muon_rate: float = field(
+        default=3.0, metadata={"help": "learning rate of the matrices that Muon trains, as a multiple"}
+    )
     lazy_adam: bool = field(
         default=False,
         metadata={
@@ -194,7 +197,7 @@ class PretrainArguments(RunArguments):
             keep_checkpoints=1, max_steps=0, num_negatives=1, validation_sentences=1, early_stopping_patience=0,
             sample_sentences=0, max_target_tokens=1, source_vocab_size=0, teacher_weight=0, max_training_tokens=0,
             context_weight=0, max_minutes=0, ddp_timeout=1, adam_epsilon=0, decoding_weight=0, contrastive_weight=0,
-            similarity_weight=0, word_weight_rate=0, embedding_noise=0,
+            similarity_weight=0, word_weight_rate=0, embedding_noise=0, muon_rate=0,
         )  # fmt: skip
         self.check_most(num_negatives=10**6, batch_tokens=10**9)
         if self.max_tokens < self.min_tokens:
