@@ -11,13 +11,15 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+Module = TypeVar("Module", bound=torch.nn.Module)
 
 # How long a process may wait for what another one prepares; the backends' own limits are minutes.
 PATIENCE = timedelta(days=7)
@@ -108,6 +110,12 @@ def compute_dtype(name: ComputeDtype, device: torch.device) -> ComputeDtype:
     if name != "auto":
         return name
     return "bfloat16" if is_bf16_fast(device) else "float32"
+
+
+def in_dtype(model: Module, dtype: torch.dtype) -> Module:
+    """The model in a precision: itself where it has it, else a copy, since weights that are rounded stay so."""
+    found = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    return model if found <= {dtype} else copy.deepcopy(model).to(dtype)
 
 
 def uses_bf16(precision: str, device: torch.device) -> bool:

@@ -109,7 +109,7 @@ def test_vectors_of_a_folder_of_encode(files, options, embedder):  # noqa: F811
     assert results(files)["texts"] == 7
     assert results(files)["settings"]["cosine_with_embedder"] == pytest.approx(1)
     encode([str(embedder), str(files / "texts.txt"), "--output", str(files / "short"), "--truncate_dim", "8"])
-    with pytest.raises(SystemExit, match=r"hf-meanmax audit: .*--truncate-dim"):
+    with pytest.raises(SystemExit, match=r"hf-meanmax audit: .*--truncate_dim"):
         main([*options, "--embeddings", str(files / "short")])
 
 

@@ -159,7 +159,7 @@ def test_vectors_that_cannot_be_decoded(encoded, checkpoint, tmp_path):
     corpus = Documents([LINES])
     for option, settings in (
         ("--normalize", {"normalize": True}),
-        ("--truncate-dim", {"truncate_dim": 4}),
+        ("--truncate_dim", {"truncate_dim": 4}),
         ("--pca", {"pca": 4}),
         ("--dtype int8", {"dtype": "int8"}),
     ):
@@ -216,7 +216,7 @@ def test_command_line(checkpoint, encoded, said, tmp_path, capsys, monkeypatch):
     assert str(ended.value).startswith("hf-meanmax decode: Rows 31-38: ")
     assert not (tmp_path / "x").exists()
 
-    def unreachable(name):
+    def unreachable(name, **options):
         raise ConnectionError("no route")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)

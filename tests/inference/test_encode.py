@@ -455,6 +455,14 @@ def test_the_fast_precision_is_taken_and_on_record(
     assert error < 0.02
 
 
+def test_a_lower_precision_leaves_the_model_as_it_was(model, text, tmp_path):
+    before = weights_fingerprint(model)
+    settings = EncodeSettings(compute_dtype="bfloat16")
+    for _ in range(2):
+        encode_corpus(model, open_corpus(text), tmp_path / "out", settings, show_progress=False)
+    assert weights_fingerprint(model) == before
+
+
 def test_normalised_vectors_have_length_one_in_any_precision(model, text, tmp_path):
     settings = EncodeSettings(normalize=True, compute_dtype="bfloat16")
     own = load_encoder(str(model[0].auto_model.config._name_or_path), device="cpu")

@@ -179,6 +179,11 @@ def test_command_line_and_refusals(tmp_path, capsys):
         onnx_encoder.main(
             [str(tmp_path / "texts.txt"), "--output", str(tmp_path / "none" / "v.npy"), "--model", exported]
         )
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "tokenizer.json").write_text("of another model")
+    with pytest.raises(SystemExit, match=r"is no export, but has files that one would replace \(tokenizer.json\)"):
+        main([folder, "--output", str(tmp_path / "other")])
+    assert (tmp_path / "other" / "tokenizer.json").read_text() == "of another model"
     translator = make_model(full_class=CompoundAttentionForTranslation, architecture="attn")
     save_checkpoint(translator, make_tokenizer(), tmp_path / "translator")
     with pytest.raises(SystemExit, match="no fixed representation"):

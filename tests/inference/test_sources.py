@@ -184,14 +184,16 @@ def database() -> str:
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute('CREATE EXTENSION vector; CREATE SCHEMA "My"')
             register_vector(connection)
+            labels = ", ".join(f"'w{key:03d}'" for key in sorted(KEYS.tolist()))
+            connection.execute(f"CREATE TYPE label AS ENUM ({labels})")
             connection.execute(
                 'CREATE TABLE docs (id bigint PRIMARY KEY, word text UNIQUE NOT NULL, plain text, twice int, "A" text, '
-                "embedding vector(8), other vector, gaps vector(8), floats real[])"
+                "label label, embedding vector(8), other vector, gaps vector(8), floats real[])"
             )
             for key, vector in zip(KEYS.tolist(), VECTORS, strict=True):
                 word, gap = f"w{key:03d}", None if key == 3 else vector
-                row = (key, word, word, key // 6, word, vector, vector, gap, vector.tolist())
-                connection.execute(f"INSERT INTO docs VALUES ({', '.join(['%s'] * 9)})", row)
+                row = (key, word, word, key // 6, word, word, vector, vector, gap, vector.tolist())
+                connection.execute(f"INSERT INTO docs VALUES ({', '.join(['%s'] * len(row))})", row)
             connection.execute("CREATE VIEW filled AS SELECT id, gaps FROM docs WHERE gaps IS NOT NULL")
             connection.execute('CREATE TABLE "My"."Odd %" (k text PRIMARY KEY, "v %s" vector)')
             connection.execute(
@@ -216,6 +218,8 @@ def test_a_postgresql_table(database):
 def test_pages_of_a_postgresql_table(database, monkeypatch):
     monkeypatch.setattr("hf_meanmax.inference.sources.postgres_table._PAGE", 7)
     check_reading(opened(database, table="docs", vector_column="embedding"), KEYS, VECTORS)
+    words = np.array([f"w{key:03d}" for key in KEYS])
+    check_reading(opened(database, table="docs", vector_column="embedding", key_column="label"), words, VECTORS)
 
 
 @pytest.mark.parametrize(
@@ -464,11 +468,14 @@ def test_a_search_index_says_how_its_vectors_were_made(kept, decoder, tmp_path):
     settings = {"normalize": False, "truncate_dim": 4, "pca": None, "dtype": "float32"}
     for manifest, reason in (
         ({"settings": {"metric": "cosine"}, "encoded": None}, None),
-        ({"settings": {"metric": "l2"}, "encoded": {"settings": settings, "model": {}}}, "encoded with --truncate-dim"),
+        ({"settings": {"metric": "l2"}, "encoded": {"settings": settings, "model": {}}}, "encoded with --truncate_dim"),
     ):
         (tmp_path / "index.json").write_text(json.dumps(manifest))
         if reason is None:
             check_sources([opened(tmp_path / "index.faiss")], model)
+            (tmp_path / "index.faiss").rename(tmp_path / "vectors.faiss")
+            assert opened(tmp_path).rows == 20
+            (tmp_path / "vectors.faiss").rename(tmp_path / "index.faiss")
             model.config.normalize_embeddings = False
             with pytest.raises(ValueError, match="of unit length"):
                 check_sources([opened(tmp_path / "index.faiss")], model)

@@ -49,6 +49,8 @@ CHECKPOINT_FILES = (
 )
 
 TARGET_TOKENIZER = "target_tokenizer"
+# Of a repository on the Hub, what no model here is loaded from.
+_OTHER_FRAMEWORKS = ["onnx/*", "openvino/*", "coreml/*", "*.h5", "*.msgpack", "*.ot"]
 
 _TRANSFORMER = "sentence_transformers.base.modules.transformer.Transformer"
 _NORMALIZE = "sentence_transformers.base.modules.normalize.Normalize"
@@ -259,7 +261,7 @@ def checkpoint_folder(name: str | os.PathLike[str]) -> Path:
         from huggingface_hub import snapshot_download
 
         try:
-            path = Path(snapshot_download(os.fspath(name)))
+            path = Path(snapshot_download(os.fspath(name), ignore_patterns=_OTHER_FRAMEWORKS))
         except (OSError, ValueError) as error:
             message = f"{str(name)!r} is no folder here, and no repository of this name could be read on the Hub"
             raise FileNotFoundError(f"{message} ({error}).") from error

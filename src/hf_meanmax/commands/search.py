@@ -54,7 +54,7 @@ class IndexOptions:
 
     output: str = written("folder for the index", folder=True)
     overwrite: bool = option("replace an index of another text", False)
-    recall_queries: int = option("rows that measure the recall; 0: do not", 1000)
+    recall_queries: int = option("rows that measure the recall; 0: do not", 1000, at_least=0)
     embeddings: str | None = option(
         "folder of the shards of `encode`: those of this text and model that are there are used, all are kept "
         "(default: beside the index, removed when it is made)",

@@ -190,10 +190,11 @@ class Corrector:
         ]
 
     def _embed(self, texts: list[str]) -> np.ndarray:
-        """Vectors `(N, D)` of unit length; computed in bf16 where the decoder's weights are."""
+        """Vectors `(N, D)` of unit length; computed in the precision of the decoder's weights."""
         # Many candidates are the same text.
         unique, places = np.unique(texts, return_inverse=True)
-        with torch.autocast(self.embedder.device.type, torch.bfloat16, enabled=self.model.dtype == torch.bfloat16):
+        dtype = self.model.dtype
+        with torch.autocast(self.embedder.device.type, dtype, enabled=dtype != torch.float32):
             vectors = encode_texts(self.embedder, unique.tolist(), self.batch_size)
         return unit_rows(np.asarray(vectors, np.float32))[places]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from hf_meanmax.files import Json
+from hf_meanmax.hardware import in_dtype
 from hf_meanmax.progress import progress_bar
 
 from .correction import Corrector, read_tokens
@@ -93,7 +94,8 @@ def decode_sources(
     """As [`decode_embeddings`], in batches with the keys of the rows, from the row `start` of all on."""
     check_sources(sources, model)
     if dtype is not None:
-        model.to(dtype)
+        model = in_dtype(model, dtype)
+        corrector = None if corrector is None else replace(corrector, model=model)
     row, cut, longest = start, 0, 0
     expects_unit_length = getattr(model.config, "normalize_embeddings", False)
     for keys, batch in _batches_from(sources, batch_size, start):
@@ -274,7 +276,7 @@ def check_decodable(folder: Path, manifest: Json, model: PreTrainedModel) -> Non
     settings = manifest["settings"]
     for changed, option in (
         (settings["normalize"] and not model.config.ignores_length, "--normalize"),
-        (settings["truncate_dim"], "--truncate-dim"),
+        (settings["truncate_dim"], "--truncate_dim"),
         (settings["pca"], "--pca"),
         (settings["dtype"] == "int8", "--dtype int8"),
     ):

@@ -32,7 +32,7 @@ from hf_meanmax.checkpoint.folder import (
 )
 from hf_meanmax.data.corpus import Corpus, CorpusLines, readable
 from hf_meanmax.files import LOCK, Json, sole_writer
-from hf_meanmax.hardware import COMPUTE_DTYPES, ComputeDtype, compute_dtype
+from hf_meanmax.hardware import COMPUTE_DTYPES, ComputeDtype, compute_dtype, in_dtype
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
 from hf_meanmax.pretrained import packaged_folder
@@ -190,7 +190,7 @@ def encode_corpus(
             with errors_shared(state):
                 if is_main:
                     _prepare(output, plan)
-            model.to(COMPUTE_DTYPES[settings.compute_dtype])
+            model = in_dtype(model, COMPUTE_DTYPES[settings.compute_dtype])
             compression = _fitted_once(model, corpus, output, settings, pca, batch_size, state, show_progress)
             with errors_shared(state):
                 rows = _encode_shards(model, corpus, output, settings, compression, batch_size, state, show_progress)

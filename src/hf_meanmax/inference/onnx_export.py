@@ -76,6 +76,16 @@ def _settings_of(path: Path, config: LatentConfig, tokenizer: PreTrainedTokenize
     }
 
 
+def _check_folder(folder: Path) -> Path:
+    """The folder; checks that what an export would replace in it is an older one."""
+    taken = [name for name in _OWNED if (folder / name).exists()]
+    if taken and SETTINGS not in taken:
+        raise FileExistsError(
+            f"{folder} is no export, but has files that one would replace ({', '.join(taken)}); name another folder."
+        )
+    return folder
+
+
 def export_onnx(
     checkpoint: str | os.PathLike[str],
     output: str | os.PathLike[str] | None = None,
@@ -99,6 +109,7 @@ def export_onnx(
         For each model file: `bytes`, and against torch `largest_difference` and `least_cosine`; also in report.json.
 
     Raises:
+        FileExistsError: the folder is no export and has files of the same names.
         FileNotFoundError, ValueError: no whole checkpoint, or one without a fixed representation, or with modules of
             sentence-transformers after the encoder that are not exported; no `output` for a repository; or vectors of
             the export that are not torch's. An older export is then untouched.
@@ -107,7 +118,7 @@ def export_onnx(
     from transformers import AutoModel, AutoTokenizer
 
     _require_packages()
-    folder = onnx_folder(checkpoint, output)
+    folder = _check_folder(onnx_folder(checkpoint, output))
     path = checkpoint_folder(checkpoint)
     config = check_checkpoint(path, encoder_alone=True)
     require_text_encoder(config, str(checkpoint))

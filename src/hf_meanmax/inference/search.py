@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ from .text_store import TEXT_FILES, TextStore
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+# The factories of indexes that keep all numbers of the vectors as they are.
+_WHOLE_VECTORS = re.compile(r"(IVF\d+(_HNSW\d+)?,|HNSW\d+,|IDMap2?,)*(Flat|HNSW\d+)")
 # Of more copies of a query, the rest are not looked past.
 _MOST_COPIES = 1000
 
@@ -116,7 +119,7 @@ class SentenceIndex:
     def is_lossy(self) -> bool:
         """Whether it holds less than the model's vectors."""
         is_whole = self.encoding.dtype != "int8" and not self.encoding.pca and not self.encoding.truncate_dim
-        return not is_whole or self.manifest["factory"] != "Flat"
+        return not is_whole or not _WHOLE_VECTORS.fullmatch(self.manifest["factory"])
 
     def check_model(self, model: SentenceTransformer) -> None:
         """Checks that a SentenceTransformer is the one that the index was made with, and sets its length limit.

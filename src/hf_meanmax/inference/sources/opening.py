@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from hf_meanmax.inference.index import INDEX_MANIFEST, INDEX_VECTORS
+
 from .base import SourceOptions, VectorSource
 from .faiss_index import FAISS_SUFFIXES, FaissSource
 from .files import FileSource
@@ -20,7 +22,7 @@ def open_sources(names: Sequence[str | os.PathLike[str]], options: SourceOptions
     """The sources that are named, in order.
 
     Args:
-        names: files and folders; `index.faiss`; `lancedb:folder/table`; `postgresql://user@host/database`.
+        names: files and folders, also of an index; `index.faiss`; `lancedb:folder/table`; `postgresql://user@host/database`.
         options: which table and columns; for files only the vector column.
 
     Raises:
@@ -58,7 +60,9 @@ def _open(name: str, scheme: str | None, options: SourceOptions) -> VectorSource
         return LanceDBSource(name, options)
     if scheme is not None:
         return PostgresSource(name, options)
-    if name.endswith(FAISS_SUFFIXES):
+    if (Path(name) / INDEX_MANIFEST).is_file():
+        return FaissSource(os.fspath(Path(name) / INDEX_VECTORS))
+    if name.endswith(FAISS_SUFFIXES) and not Path(name).is_dir():
         return FaissSource(name)
     return FileSource(name, options.vector_column)
 

@@ -106,7 +106,8 @@ class PostgresSource(VectorSource):
             limit=literal(limit),
             offset=literal(offset),
         )
-        rows: list[tuple[Any, Any]] = connection.execute(query, binary=True).fetchall()
+        # As text: of types that it does not know psycopg reads bytes otherwise, which are no keys.
+        rows: list[tuple[Any, Any]] = connection.execute(query).fetchall()
         return rows
 
     def _batch(self, rows: list[tuple[Any, Any]]) -> VectorBatch:
