@@ -158,8 +158,7 @@ class PretrainArguments(RunArguments):
     optimizer: Literal["adam", "muon"] = field(
         default="adam",
         metadata={
-            "help": "muon: the matrices between the words and the output learn by Muon, which needs fewer steps; the "
-            "rest by Adam"
+            "help": "muon: Muon for the matrices between the word tables and the output layer, Adam for the rest"
         },
     )
     muon_rate: float = field(
