@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
-_NAMES = {"sklearn": "scikit-learn", "faiss": "faiss-cpu", "rouge_score": "rouge-score"}
+_NAMES = {"faiss": "faiss-cpu", "rouge_score": "rouge-score"}
 
 
 def require(module: str, extra: str = "evaluation") -> ModuleType:

@@ -229,10 +229,6 @@ def peak_memory_bytes(device: torch.device) -> int:
     """Peak memory: allocated on a GPU, resident in the process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    if sys.platform == "win32":
-        import psutil
-
-        return int(psutil.Process().memory_info().peak_wset)
     status = Path("/proc/self/status")
     # What getrusage tells of a process that another one started is never less than what that one held.
     if status.exists() and (match := re.search(r"^VmHWM:\s+(\d+) kB$", status.read_text(), re.MULTILINE)):

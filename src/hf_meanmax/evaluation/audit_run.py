@@ -17,7 +17,6 @@ from hf_meanmax._version import __version__
 from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
 from hf_meanmax.data.corpus import CorpusLines
 from hf_meanmax.data.opening import open_corpus
-from hf_meanmax.extras import require
 from hf_meanmax.files import Json, shared_name
 from hf_meanmax.hardware import COMPUTE_DTYPES, ComputeDtype, compute_dtype
 from hf_meanmax.inference.alignment import embed
@@ -182,13 +181,10 @@ def _prepare(source: AuditSource, output: str | os.PathLike[str], settings: Audi
     if Path(output).exists() and not Path(output).is_dir():
         raise FileExistsError(f"{output} is a file; name a folder.")
     new_figure()
-    if settings.defence_texts:
-        require("sklearn.decomposition")
     if not source.sts:
         return None
     if not settings.defence_texts:
         raise ValueError("`sts` scores the defences; let `defence_texts` be greater than 0.")
-    require("scipy.stats")
     return stsb_pairs(source.data)
 
 

@@ -53,7 +53,6 @@ def make_defences(
 
     Raises:
         ValueError: a level is not positive, or a share not between 0 and 1.
-        ImportError: scikit-learn is not installed.
     """
     check_levels(noise_levels, kept_shares)
     rows = fitted_on.astype(np.float32, copy=False)

@@ -13,7 +13,6 @@ import numpy as np
 from hf_meanmax.evaluation.neighbors import nearest
 from hf_meanmax.evaluation.pair_files import PairSource, read_pairs
 from hf_meanmax.evaluation.tasks import Embed, Task, TaskResult
-from hf_meanmax.extras import require
 from hf_meanmax.files import Json
 
 if TYPE_CHECKING:
@@ -111,11 +110,7 @@ class ParaphraseClusters(Task):
         """Scores an encoder; `items` has the `correct` of `nearest_cosine` and the `cluster`, one a text.
 
         `device` computes the neighbours; the rest is done on the CPU.
-
-        Raises:
-            ImportError: scikit-learn is not installed.
         """
-        require("sklearn")  # before the work of embedding
         vectors = np.asarray(embed(self.texts), dtype=np.float32)
         labels = self.labels
         itself = np.arange(len(labels))
@@ -203,17 +198,16 @@ def lda_predict(features: np.ndarray, labels: np.ndarray, test: np.ndarray) -> t
 
     Returns:
         The class of each test point `(M,)` int64, and s.
-
-    Raises:
-        ImportError: scikit-learn is not installed.
     """
-    covariance_module, linalg = require("sklearn.covariance"), require("scipy.linalg")
+    from scipy import linalg
+    from sklearn.covariance import ledoit_wolf_shrinkage
+
     center = features.mean(axis=0, dtype=np.float64)
     points = features - center
     means = _class_means(points, labels)
     deviations = points - means[labels]
     size = features.shape[1]
-    shrinkage = max(_LEAST_SHRINKAGE, float(covariance_module.ledoit_wolf_shrinkage(deviations, assume_centered=True)))
+    shrinkage = max(_LEAST_SHRINKAGE, float(ledoit_wolf_shrinkage(deviations, assume_centered=True)))
     covariance = deviations.T @ deviations / len(deviations)
     variance = np.trace(covariance) / size
     if variance > 0:
@@ -228,12 +222,9 @@ def lda_predict(features: np.ndarray, labels: np.ndarray, test: np.ndarray) -> t
 
 
 def inverse_davies_bouldin(vectors: np.ndarray, labels: np.ndarray) -> float:
-    """1 / scikit-learn's `davies_bouldin_score`: 0 where all clusters have one centre, at most 2^23.
+    """1 / scikit-learn's `davies_bouldin_score`: 0 where all clusters have one centre, at most 2^23."""
+    from sklearn.metrics import davies_bouldin_score
 
-    Raises:
-        ImportError: scikit-learn is not installed.
-    """
-    score = require("sklearn.metrics").davies_bouldin_score
     points = vectors - vectors.mean(axis=0, dtype=np.float64)
     scale = math.sqrt(float(np.mean(points**2)))
     if scale == 0:
@@ -242,7 +233,7 @@ def inverse_davies_bouldin(vectors: np.ndarray, labels: np.ndarray) -> float:
     points /= scale
     if np.allclose(_class_means(points, labels), 0):
         return 0.0
-    return 1 / max(float(score(points, labels)), _LEAST_INDEX)
+    return 1 / max(float(davies_bouldin_score(points, labels)), _LEAST_INDEX)
 
 
 def _class_means(points: np.ndarray, labels: np.ndarray) -> np.ndarray:

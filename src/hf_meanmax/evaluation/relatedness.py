@@ -13,7 +13,6 @@ import numpy.typing as npt
 import torch
 
 from hf_meanmax.evaluation.logistic_regression import as_tensor
-from hf_meanmax.extras import require
 
 CLASSES = 5
 SEED = 1111
@@ -135,7 +134,8 @@ def correlations(predicted: np.ndarray, gold: np.ndarray, resolution: float = 0.
         predicted, gold: the scores.
         resolution: predictions that differ by less than this, relative to the largest, are equal.
     """
-    stats = require("scipy.stats")
+    from scipy import stats
+
     if np.ptp(predicted) <= resolution * np.abs(predicted).max():
         return float("nan"), float("nan")
     with warnings.catch_warnings():

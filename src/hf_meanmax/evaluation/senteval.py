@@ -18,7 +18,6 @@ import numpy as np
 from hf_meanmax.evaluation.logistic_regression import LogisticRegressions, fit_logistic_regressions
 from hf_meanmax.evaluation.relatedness import RESOLUTION, correlations, fit_relatedness, pair_features
 from hf_meanmax.evaluation.tasks import Embed, Task, TaskResult
-from hf_meanmax.extras import require
 from hf_meanmax.files import Json
 from hf_meanmax.modeling.suggestions import did_you_mean
 
@@ -212,8 +211,9 @@ class CrossValidationTask(_FoldsTask):
         correct = (predicted == test_labels).astype(float)
         metrics = {"accuracy": _percent(correct.mean()), "dev_accuracy": max(scores)}
         if self.name == "MRPC":
-            f1 = require("sklearn.metrics").f1_score(test_labels, predicted, zero_division=0)
-            metrics["f1"] = _percent(f1)
+            from sklearn.metrics import f1_score
+
+            metrics["f1"] = _percent(f1_score(test_labels, predicted, zero_division=0))
         fits = len(scores) * len(folds) + 1
         failed = _not_converged(search, final)
         return self._result(metrics, correct, C=best, dev_scores=scores, fits=fits, not_converged=failed)

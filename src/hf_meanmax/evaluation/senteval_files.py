@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from hf_meanmax.evaluation.tasks import read_lines
-from hf_meanmax.extras import require
 
 SEED = 1111
 
@@ -38,7 +37,9 @@ Sets = dict[str, LabelledSet]
 
 
 def stratified_folds(labels: np.ndarray, folds: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    splitter = require("sklearn.model_selection").StratifiedKFold(folds, shuffle=True, random_state=SEED)
+    from sklearn.model_selection import StratifiedKFold
+
+    splitter = StratifiedKFold(folds, shuffle=True, random_state=SEED)
     return list(splitter.split(np.zeros(len(labels)), labels))
 
 

@@ -18,7 +18,6 @@ import torch
 from torch import nn
 
 from hf_meanmax.checkpoint.folder import require_text_encoder
-from hf_meanmax.extras import require
 from hf_meanmax.files import Json
 from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
 from hf_meanmax.modeling.configuration_embedding_decoder import EmbeddingDecoderConfig
@@ -90,10 +89,8 @@ def align(
     Raises:
         ValueError: too few texts, a model without latent rows or without an autoregressive decoder, or vectors that
             are not finite.
-        ImportError: scikit-learn is not installed.
     """
     check_alignable(model)
-    require("sklearn.linear_model")
     texts = list(texts)
     held_out = list(texts[_FEWEST // 2 :: 10] if validation is None else validation)
     kept = texts if validation is not None else [text for row, text in enumerate(texts) if row % 10 != _FEWEST // 2]
@@ -215,7 +212,8 @@ def _fit_map(
 ) -> dict[str, float]:
     """Fits the decoder's map to pairs of vectors and of Z, with the strength that fits the held-out ones best; returns
     the strength and how well it fits these."""
-    ridge = require("sklearn.linear_model").Ridge
+    from sklearn.linear_model import Ridge
+
     vectors, targets = pairs
     held_out_vectors, held_out_targets = held_out
     encoder = decoder.encoder
@@ -224,7 +222,7 @@ def _fit_map(
     inputs = encoder.standardization(torch.from_numpy(scaled).to(decoder.device)).cpu().numpy()
     best, strength, state = np.inf, 0.0, {}
     for tried in progress_bar(_STRENGTHS, desc="fit", disable=not show_progress, leave=False):
-        fitted = ridge(alpha=tried * len(inputs)).fit(inputs, targets)
+        fitted = Ridge(alpha=tried * len(inputs)).fit(inputs, targets)
         _set_map(decoder, fitted.coef_, fitted.intercept_)
         error = float(np.square(_map_rows(decoder, held_out_vectors) - held_out_targets).sum())
         if error < best:

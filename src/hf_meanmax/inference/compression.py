@@ -6,13 +6,11 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as safetensors_bytes
 
-from hf_meanmax.extras import require
 from hf_meanmax.files import replacing_file
 
 
@@ -38,8 +36,9 @@ class PCA:
 
         Raises:
             ValueError: more components than numbers in a row, or than rows.
-            ImportError: scikit-learn is not installed.
         """
+        from sklearn import decomposition
+
         count, dimension = rows.shape
         if not 1 <= num_components <= dimension:
             raise ValueError(f"A PCA of {num_components} components: the vectors have {dimension} numbers.")
@@ -49,7 +48,7 @@ class PCA:
             )
         # The covariance (D, D) is all that is decomposed, whatever the number of rows.
         with np.errstate(invalid="ignore"):  # rows without any variance
-            fitted = require_pca().PCA(num_components, svd_solver="covariance_eigh").fit(rows)
+            fitted = decomposition.PCA(num_components, svd_solver="covariance_eigh").fit(rows)
         return cls(
             np.ascontiguousarray(fitted.mean_, dtype=np.float32).reshape(-1),
             np.ascontiguousarray(fitted.components_, dtype=np.float32),
@@ -149,16 +148,6 @@ class Compression:
         except (SafetensorError, KeyError, ValueError) as error:
             raise ValueError(f"{path} is damaged or holds no PCA and no ranges ({error}).") from error
         return cls(pca, ranges)
-
-
-def require_pca() -> ModuleType:
-    """scikit-learn's `decomposition`, by which a PCA is fitted.
-
-    Raises:
-        ImportError: scikit-learn is not installed, with the command that installs it.
-    """
-    module: ModuleType = require("sklearn.decomposition")
-    return module
 
 
 def check_finite(rows: np.ndarray) -> None:

@@ -40,7 +40,7 @@ from hf_meanmax.processes import check_agreement, errors_shared, main_process_fi
 from hf_meanmax.progress import progress_bar
 from hf_meanmax.tokenization import unknown_word_rate
 
-from .compression import PCA, Compression, calibrate_int8, check_finite, quantize_int8, require_pca
+from .compression import PCA, Compression, calibrate_int8, check_finite, quantize_int8
 from .embedding_files import (
     COMPRESSION,
     FORMAT_VERSION,
@@ -174,7 +174,6 @@ def encode_corpus(
         ValueError: the model gave a vector that is not finite, or more numbers or components are asked for than there
             are, or the PCA does not fit the vectors; or the processes have different texts, models, settings or
             versions of the packages.
-        ImportError: scikit-learn is not installed, and a PCA must be fitted.
     """
     settings, output = settings or EncodeSettings(), Path(output)
     settings = replace(settings, compute_dtype=compute_dtype(settings.compute_dtype, model.device))
@@ -209,9 +208,7 @@ def _plan(
     """What the manifest says before anything is encoded; checks that the settings fit the model."""
     full = int(model.get_embedding_dimension() or 0)
     dimension, wanted = settings.check_dimension(full), settings.truncate_dim or full
-    if pca is None and settings.pca is not None:
-        require_pca()
-    elif pca is not None and pca.components.shape != (settings.pca, wanted):
+    if pca is not None and pca.components.shape != (settings.pca, wanted):
         found = " to ".join(map(str, pca.components.shape[::-1]))
         raise ValueError(f"The PCA goes from {found} numbers; this encoding needs one from {wanted} to {settings.pca}.")
     return {

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from .compression import PCA, check_finite, require_pca
+from .compression import PCA, check_finite
 from .encode import encode_texts
 
 if TYPE_CHECKING:
@@ -40,11 +40,9 @@ def whiten(model: SentenceTransformer, texts: Sequence[str], dimension: int = 25
 
     Raises:
         ValueError: no more texts than `dimension`, vectors that are not finite, or fewer directions in which they vary.
-        ImportError: scikit-learn is not installed.
     """
     from sentence_transformers.sentence_transformer.modules import Dense
 
-    require_pca()
     if len(texts) <= dimension:
         raise ValueError(
             f"{len(texts):,} texts are too few for {dimension} components; give more texts, or a smaller dimension."

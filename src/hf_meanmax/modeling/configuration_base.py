@@ -519,25 +519,11 @@ class LatentConfig(PreTrainedConfig):
             if not (value > 0 and math.isfinite(value)):
                 raise ValueError(f"`{name}` is {value}; it must be a positive number.")
 
-    def validate_parts(self) -> None:
-        """Each part can be built of these sizes, and the decoder has rows to read."""
-        check_parts(self)
-
-    def validate_latents(self) -> None:
-        """The decoder can read what the pooling gives, and rows of this width."""
-        check_latents(self)
-
-    def validate_weighted_mean(self) -> None:
-        """A weighted mean of the word vectors fits a row, and a model without an encoder has one."""
-        check_weighted_mean(self)
-
-    def validate_channels(self) -> None:
-        """A decoder with widths of its own has them, and ends where a tied output layer can score."""
-        check_channels(self)
-
-    def validate_context(self) -> None:
-        """A second decoder of the words around the text reads Z, and ends where the output layer can score."""
-        check_context(self)
+    validate_parts = check_parts
+    validate_latents = check_latents
+    validate_weighted_mean = check_weighted_mean
+    validate_channels = check_channels
+    validate_context = check_context
 
     def validate_positions(self) -> None:
         """Sinusoidal codes come in pairs (eq. 1-2 of the mean-max autoencoder)."""
