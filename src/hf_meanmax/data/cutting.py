@@ -5,13 +5,10 @@ from __future__ import annotations
 import gzip
 import io
 import lzma
-import multiprocessing
 import os
 import re
-import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, islice
@@ -27,6 +24,7 @@ from hf_meanmax.tokenization.words import word_normalizer, word_pre_tokenizer
 from .corpus import Corpus
 from .random_streams import CUTTING, stream
 from .sentences import CJK, CLOSING, chinese_segmenter, is_unsegmented, sentence_stretches
+from .workers import map_in_processes
 
 OUTPUT_SUFFIXES = (".txt", ".xz", ".gz")
 UNITS = ("auto", "word", "character")
@@ -341,22 +339,7 @@ def _cut_chunks(corpus: Corpus, settings: Cutting, num_proc: int) -> Iterator[tu
     if settings.segment is not None:
         # A package that is missing is missed here, not in a worker.
         SEGMENTERS[settings.segment]()
-    # Forked workers need not import anything again.
-    method = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
-    context = multiprocessing.get_context(method)
-    pool = ProcessPoolExecutor(num_proc, context, initializer=_start_worker, initargs=(settings,))
-    waiting: deque[Future[tuple[str, CuttingReport]]] = deque()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            for first, lines in chunks:
-                waiting.append(pool.submit(_work, first, lines))
-                if len(waiting) > 2 * num_proc:
-                    yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
+    yield from map_in_processes(_work, chunks, num_proc, _start_worker, (settings,))
 
 
 def _chunks(corpus: Corpus) -> Iterator[tuple[int, list[str]]]:

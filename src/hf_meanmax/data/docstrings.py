@@ -9,13 +9,11 @@ import ast
 import gc
 import hashlib
 import inspect
-import multiprocessing
 import os
 import re
 import sysconfig
 import warnings
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from hf_meanmax.hardware import usable_cores
 from hf_meanmax.progress import progress_bar
 
 from .sentences import split_sentences
+from .workers import map_in_processes
 
 _SKIPPED_FOLDERS = {
     "__pycache__",
@@ -35,6 +34,7 @@ _SKIPPED_FOLDERS = {
     "node_modules",
 }
 _LARGEST_FILE = 4_000_000
+_FILES_TOGETHER = 16
 
 
 @dataclass
@@ -142,16 +142,13 @@ def _map(paths: list[str], num_proc: int) -> Iterator[list[list[str]] | None]:
     if num_proc == 1 or len(paths) < 64:
         yield from map(file_sentences, paths)
         return
-    # Forked workers need not import anything again; they run nothing but this module's Python code.
-    method = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
-    pool = ProcessPoolExecutor(num_proc, multiprocessing.get_context(method))
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            results = pool.map(file_sentences, paths, chunksize=16)
-        yield from results
-    finally:
-        pool.shutdown(cancel_futures=True)
+    parts = ((paths[start : start + _FILES_TOGETHER],) for start in range(0, len(paths), _FILES_TOGETHER))
+    for found in map_in_processes(_sentences_of_files, parts, num_proc):
+        yield from found
+
+
+def _sentences_of_files(paths: list[str]) -> list[list[list[str]] | None]:
+    return list(map(file_sentences, paths))
 
 
 def file_sentences(path: str) -> list[list[str]] | None:

@@ -1,0 +1,46 @@
+"""A function over many items, in other processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+def map_in_processes(
+    function: Callable[..., Result],
+    items: Iterable[tuple[Any, ...]],
+    num_proc: int,
+    initializer: Callable[..., None] | None = None,
+    initargs: tuple[Any, ...] = (),
+) -> Iterator[Result]:
+    """What `function` gives for the arguments in each item, in order; items are taken as results are.
+
+    Args:
+        function: of a module, since other processes import it.
+        items: the arguments of each call.
+        num_proc: processes.
+        initializer, initargs: what each process calls first.
+    """
+    # Forked workers need not import anything again; they run nothing but Python code and tokenizers.
+    method = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
+    context = multiprocessing.get_context(method)
+    pool = ProcessPoolExecutor(num_proc, context, initializer=initializer, initargs=initargs)
+    waiting: deque[Future[Result]] = deque()
+    try:
+        with warnings.catch_warnings():
+            # Of forks beside threads.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            for item in items:
+                waiting.append(pool.submit(function, *item))
+                if len(waiting) > 2 * num_proc:
+                    yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
