@@ -91,6 +91,12 @@ def test_two_tokenizers(make_arguments, options, pairs):
     assert set(target.decode(said[0], skip_special_tokens=True).split()) <= set(GERMAN)
 
 
+@pytest.mark.parametrize("name", ["wordpiece", "no-folder"])
+def test_a_target_tokenizer_that_is_none(make_arguments, options, name):
+    with pytest.raises((ValueError, FileNotFoundError), match=f"`target_tokenizer` is '{name}'"):
+        pretrain(make_arguments(**{**options, "target_tokenizer": name}))
+
+
 def test_pairs_are_held_out_together(make_arguments, options):
     args = make_arguments(**{**options, "validation": None, "validation_target": None})
     train, held_out = (list(side) for side in open_pairs(args))

@@ -214,7 +214,9 @@ def _prepare_translation(args: PretrainArguments, cache: Path, word_vectors: str
         tokenizer = load_or_train_tokenizer(
             args, args.tokenizer, train.source_side, cache, show_progress, size, word_vectors
         )
-        target_tokenizer = load_or_train_tokenizer(args, args.target_tokenizer, train.target_side, cache, show_progress)
+        target_tokenizer = load_or_train_tokenizer(
+            args, args.target_tokenizer, train.target_side, cache, show_progress, setting="target_tokenizer"
+        )
     else:
         both = Chain([train.source_side, train.target_side])
         tokenizer = load_or_train_tokenizer(args, args.tokenizer, both, cache, show_progress, word_vectors=word_vectors)
@@ -376,8 +378,10 @@ def load_or_train_tokenizer(
     show_progress: bool = True,
     vocab_size: int | None = None,
     word_vectors: str = "",
+    setting: str = "tokenizer",
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer of a name: a kind to train on the corpus, the words and pieces of the word vectors, or a folder.
+    """The tokenizer of a name, which is that of `setting`: a kind to train on the corpus, the words and pieces of the
+    word vectors, or a folder.
 
     Raises:
         FileNotFoundError: if it is neither a kind nor a folder with a tokenizer.
@@ -388,7 +392,7 @@ def load_or_train_tokenizer(
     if name == WORDPIECE:
         if word_vectors in ("", "train"):
             raise ValueError(
-                f"`tokenizer` is 'wordpiece' and `word_vectors` {word_vectors!r}: the words and pieces are those of a "
+                f"`{setting}` is 'wordpiece' and `word_vectors` {word_vectors!r}: the words and pieces are those of a "
                 "file of word vectors, or of the teacher. Make a file with `hf-meanmax vectors --teacher MODEL "
                 "--pieces`, or give `word_vectors` 'teacher'."
             )
@@ -396,7 +400,7 @@ def load_or_train_tokenizer(
     if name not in TOKENIZER_KINDS:
         if not (Path(name) / "tokenizer.json").is_file():
             raise FileNotFoundError(
-                f"`tokenizer` is {name!r}: neither one of {', '.join((*TOKENIZER_KINDS, WORDPIECE))} nor a folder with "
+                f"`{setting}` is {name!r}: neither one of {', '.join((*TOKENIZER_KINDS, WORDPIECE))} nor a folder with "
                 "a tokenizer.json."
             )
         return AutoTokenizer.from_pretrained(name)
