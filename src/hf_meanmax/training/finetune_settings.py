@@ -28,6 +28,7 @@ class FinetuneArguments(RunArguments):
     )
     validation: str = field(default="", metadata={"help": "like train; by default a tenth of it is held out"})
     test: str = field(default="", metadata={"help": "like train; scored once, at the end"})
+    text_column: str = field(default="text", metadata={"help": "column of the texts, in a table or a data set"})
     pair_column: str = field(default="", metadata={"help": "column of the second texts, in a table or a data set"})
     label_column: str = field(default="label", metadata={"help": "column of the labels, in a table or a data set"})
     train_split: str = field(default="train", metadata={"help": "split of a data set"})
@@ -41,6 +42,8 @@ class FinetuneArguments(RunArguments):
     epochs: float = field(default=5.0, metadata={"help": "passes over the examples"})
     batch_size: int = field(default=32, metadata={"help": "examples of one forward pass of a process"})
     learning_rate: float = field(default=1e-3, metadata={"help": "peak learning rate of AdamW"})
+    weight_decay: float = field(default=0.0, metadata={"help": "decoupled weight decay of AdamW"})
+    freeze_encoder: bool = field(default=False, metadata={"help": "train only the classifier"})
     lr_schedule: Literal["constant", "linear", "cosine"] = field(
         default="linear", metadata={"help": "decay after the warm-up"}
     )
