@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from hf_meanmax.commands.options import OptionParser, count, one_line_errors, option, positional
+from hf_meanmax.commands.options import OptionParser, count, named_folders, one_line_errors, option, positional
 
 
 @dataclass
@@ -55,3 +55,9 @@ def test_texts_may_begin_with_dashes():
     spoken = "-- said he, and went"
     assert parse([spoken, "--number", "2"]).texts == [spoken]
     assert parse(["--number", "2", "--", "--said", "-"]).texts == ["--said", "-"]
+
+
+def test_a_folder_with_an_equals_sign_in_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lr=0.1").mkdir()
+    assert named_folders(["lr=0.1", "b=runs/c"]) == {"lr=0.1": "lr=0.1", "b": "runs/c"}

@@ -206,6 +206,12 @@ def test_wrong_columns():
         list(open_corpus(source, text_column="label"))
 
 
+def test_streams_of_other_rows_are_other_corpora():
+    stream = datasets.Dataset.from_dict({"text": ["a", "b", "c", "d"]}).to_iterable_dataset()
+    first, again, rest = (open_corpus(part) for part in (stream.take(2), stream.take(2), stream.skip(2)))
+    assert first.fingerprint() == again.fingerprint() != rest.fingerprint()
+
+
 def test_hub_data_set_is_streamed(monkeypatch):
     asked = {}
 

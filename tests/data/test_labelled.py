@@ -6,6 +6,7 @@ import gzip
 import json
 import lzma
 
+import datasets
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 
@@ -52,6 +53,14 @@ def test_names_of_classes_and_rows_without_one(tmp_path):
     Dataset.from_list(rows, features=features).save_to_disk(str(tmp_path / "set"))
     pairs = read_labelled(tmp_path / "set", text_column="a", pair_column="b")
     assert (pairs.texts, pairs.pairs, pairs.labels, pairs.unlabelled) == (["x", "u"], ["y", "v"], ["yes", "no"], 1)
+
+
+def test_a_stream_of_unknown_columns_lacks_one(monkeypatch):
+    stream = datasets.IterableDataset.from_generator(lambda: iter([{"words": "a", "label": "x"}]))
+    assert stream.column_names is None
+    monkeypatch.setattr("hf_meanmax.data.labelled.load_from_hub", lambda *_: stream)
+    with pytest.raises(ValueError, match="has no column 'text'; choose one of words, label"):
+        read_labelled("user/name")
 
 
 @pytest.mark.parametrize(

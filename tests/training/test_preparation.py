@@ -277,10 +277,10 @@ def test_files_beside_a_data_set_have_no_split(make_arguments, tmp_path, monkeyp
     (tmp_path / "held.txt").write_text("a dog found the red house\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    data = Dataset.from_dict({"text": ["the cat saw a book", "a dog found a book"]})
+    data = Dataset.from_dict({"review": ["the cat saw a book", "a dog found a book"]})
     DatasetDict({"other": data}).save_to_disk(tmp_path / "data")
-    args = make_arguments(corpus=["data"], validation=[name], split="other")
+    args = make_arguments(corpus=["data"], validation=[name], split="other", text_column="review")
     assert [list(filter(None, side)) for side in open_sides(args, False)] == [
-        data["text"][:],
+        data["review"][:],
         ["a dog found the red house"],
     ]

@@ -9,9 +9,11 @@ Without a checkpoint a model of `--family` starts from random weights (by defaul
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
+from hf_meanmax.processes import tells, told_once
 from hf_meanmax.training.finetune import finetune
 from hf_meanmax.training.finetune_settings import FinetuneArguments
 from hf_meanmax.training.recipes import SettingsParser, family_of, parse_command_line
@@ -27,12 +29,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         if any(word in ("-h", "--help") for word in words):
             print(f"{__doc__}\n{SettingsParser(FinetuneArguments, family_of(words)).format_help()}")
             return 0
-        results = finetune(parse_command_line(words, FinetuneArguments))
+        with told_once():
+            arguments = parse_command_line(words, FinetuneArguments)
+        results = finetune(arguments)
     except (ValueError, TypeError, OSError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        if tells(error):
+            print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return interrupted("finetune")
+    if os.environ.get("RANK", "0") != "0":
+        return 0
     for name in ("validation", "test"):
         if name in results:
             print(f"{name}: " + ", ".join(f"{key} {value:.4f}" for key, value in results[name].items()))

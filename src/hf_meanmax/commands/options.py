@@ -121,7 +121,7 @@ def named_folders(words: Sequence[str]) -> dict[str, str]:
     """
     folders: dict[str, str] = {}
     for word in words:
-        name, equals, folder = word.partition("=")
+        name, equals, folder = ("", "", "") if os.path.exists(word) else word.partition("=")
         folders[name if equals else os.path.basename(os.path.abspath(word))] = folder if equals else word
     if len(folders) < len(words):
         raise ValueError(f"The folders need different names, got {', '.join(words)}; give NAME=FOLDER.")

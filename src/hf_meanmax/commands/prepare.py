@@ -21,7 +21,7 @@ class PrepareOptions:
     output: str = written("text file (.txt .gz .xz): a piece a line, a blank line between texts")
     max_length: int | None = count("cut texts at sentence ends, to at most so many units", None)
     min_length: int = count("drop pieces of fewer units", 1)
-    unit: Literal["auto", "word", "character"] = option("what lengths count; auto looks at each text", "auto")
+    unit: Literal["auto", "word", "character"] = option("what lengths count; auto decides by the first lines", "auto")
     segment: Literal["jieba"] | None = option("put spaces between the words of Chinese text", None)
     seed: int = option("seed of the lengths that are drawn", 0)
     parallel: int = count("number of processes", 1, at_most=1024)

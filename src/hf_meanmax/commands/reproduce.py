@@ -92,6 +92,8 @@ def compare_translations(args: TranslationsOptions) -> None:
     """One table of several translators and their representations."""
     folders = named_folders(args.models)
     pairs = dict(map(_read_pair, args.pairs))
+    if len(pairs) < len(args.pairs):
+        raise ValueError(f"--pairs need different names, got {', '.join(args.pairs)}.")
     translation_table.compare_translators(folders, pairs, args.output, args.results, args.batch_size)
     print((Path(args.output) / translation_table.TABLE).read_text(encoding="utf-8"), end="")
 

@@ -113,9 +113,10 @@ def _from_lines(file: TextFile) -> Iterator[tuple[str, str | None, str]]:
 def _from_dataset(
     dataset: Dataset, text_column: str, pair_column: str, label_column: str, name: str
 ) -> Iterator[tuple[str, str | None, str | None]]:
-    columns = dataset.column_names
+    # A stream does not always know its columns.
+    columns = dataset.column_names or list(next(iter(dataset), {}))
     for wanted in filter(None, (text_column, pair_column, label_column)):
-        if columns is not None and wanted not in columns:
+        if columns and wanted not in columns:
             raise ValueError(f"{name} has no column {wanted!r}; choose one of {', '.join(columns)}.")
     features = getattr(dataset, "features", None) or {}
     names = getattr(features.get(label_column), "names", None)

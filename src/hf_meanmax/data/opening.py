@@ -70,7 +70,7 @@ def open_corpus(
             raise TypeError(f"A corpus is a path, a data set or a list of these; got {type(source).__name__}.")
         if isinstance(source, dict):
             source = choose_split(source, split, "the data set")
-        return DatasetRows(source, text_column, rows_are_documents, name=repr(getattr(source, "info", None)))
+        return DatasetRows(source, text_column, rows_are_documents)
 
     def open_file(path: str | Path, filesystem: AbstractFileSystem | None = None) -> Corpus:
         if split != "train" or config_name is not None:

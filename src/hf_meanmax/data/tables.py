@@ -7,10 +7,9 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
-from .corpus import COMPRESSED, Corpus, decompressed, readable
+from .corpus import COMPRESSED, Corpus, decompressed, readable, text_digest
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -63,7 +62,10 @@ class DatasetRows(Corpus):
             self.position += len(batch[self.column])
 
     def identity(self) -> object:
-        source = self.name if self.size is None else getattr(self.dataset, "_fingerprint", self.name)
+        if self.size is None and self.name is None:
+            # What a stream was made of, it does not say.
+            self.name = text_digest(self)
+        source = self.name if self.size is None else getattr(self.dataset, "_fingerprint", None)
         return ["dataset", source, self.size, self.text_column, self.rows_are_documents]
 
 
@@ -125,11 +127,13 @@ def stream_table(url: str, encoding_errors: str = "strict") -> Dataset:
 
 
 def _read_table(name: str, encoding_errors: str, streaming: bool) -> Dataset:
+    from datasets import load_dataset
+
     kind = table_kind(name)
     # Words such as "None" are texts, not missing values.
     options = {"keep_default_na": False, "encoding_errors": encoding_errors} if kind == "csv" else {}
     try:
-        return datasets_package().load_dataset(kind, data_files=name, split="train", streaming=streaming, **options)
+        return load_dataset(kind, data_files=name, split="train", streaming=streaming, **options)
     except ImportError:
         raise
     except Exception as error:
@@ -143,14 +147,18 @@ def load_from_disk(path: Path, split: str) -> Dataset:
             f"{path} is a folder but no data set written by save_to_disk; "
             f"for text files give a glob such as {path}/*.txt."
         )
-    loaded = datasets_package().load_from_disk(str(path))
+    import datasets
+
+    loaded = datasets.load_from_disk(str(path))
     return choose_split(loaded, split, str(path)) if isinstance(loaded, dict) else loaded
 
 
 def load_from_hub(name: str, split: str, config_name: str | None) -> Dataset:
+    from datasets import load_dataset
+
     try:
-        return datasets_package().load_dataset(name, config_name, split=split, streaming=True)
-    except OSError as error:
+        return load_dataset(name, config_name, split=split, streaming=True)
+    except (OSError, RuntimeError) as error:  # the latter of a repository that is a script
         raise FileNotFoundError(
             f"{name!r} is no file here, and no data set of this name could be opened on the Hub "
             f"({type(error).__name__}: {error})."
@@ -161,11 +169,3 @@ def choose_split(loaded: dict[str, Dataset], split: str, name: str) -> Dataset:
     if split not in loaded:
         raise ValueError(f"{name} has no split {split!r}; choose one of {', '.join(map(str, loaded))}.")
     return loaded[split]
-
-
-def datasets_package() -> ModuleType:
-    try:
-        import datasets
-    except ImportError:
-        raise ImportError('Reading a data set needs the datasets package: pip install "datasets"') from None
-    return datasets

@@ -33,13 +33,13 @@ def map_in_processes(
     pool = ProcessPoolExecutor(num_proc, context, initializer=initializer, initargs=initargs)
     waiting: deque[Future[Result]] = deque()
     try:
-        with warnings.catch_warnings():
-            # Of forks beside threads.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            for item in items:
+        for item in items:
+            with warnings.catch_warnings():
+                # Of forks beside threads.
+                warnings.simplefilter("ignore", DeprecationWarning)
                 waiting.append(pool.submit(function, *item))
-                if len(waiting) > 2 * num_proc:
-                    yield waiting.popleft().result()
+            if len(waiting) > 2 * num_proc:
+                yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
     finally:

@@ -14,8 +14,9 @@ import math
 import os
 import shutil
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ import torch
 
 from hf_meanmax.checkpoint.folder import check_checkpoint, checkpoint_folder, require_text_encoder, save_checkpoint
 from hf_meanmax.data import Documents, LabelledTexts, SentenceFilter, read_labelled
-from hf_meanmax.files import Json, failed_writes_named, follow_umask, replacing_file, sole_writer
+from hf_meanmax.files import Json, failed_writes_named, follow_umask, read_json, replacing_file, sole_writer
 from hf_meanmax.hardware import (
     attention_for,
     peak_memory_bytes,
@@ -33,7 +34,7 @@ from hf_meanmax.hardware import (
     use_all_cores,
     uses_bf16,
 )
-from hf_meanmax.processes import main_process_first
+from hf_meanmax.processes import errors_shared, lost_processes_named, main_process_first
 
 from .checkpoints import CHECKPOINTS, RESULTS_FILE, claim_folder
 from .finetune_settings import FinetuneArguments
@@ -61,6 +62,8 @@ if TYPE_CHECKING:
     from transformers.utils import ModelOutput
 
 _HELD_OUT_SHARE = 10
+# That of transformers' Trainer.
+_PATIENCE = timedelta(minutes=30)
 _FREE_ON_RESUME = {"overwrite", "report_to", "cache_dir", "output_dir", "recipe"}
 
 
@@ -76,13 +79,17 @@ def finetune(args: FinetuneArguments) -> Json:
         FileNotFoundError, ValueError: for settings, data or a checkpoint that cannot be trained on.
         FileExistsError: if `output_dir` holds a run with other settings or on other examples, or something else.
         BlockingIOError: if another process trains in `output_dir`.
+        ConnectionError: if another process of the run ended or did not answer.
         OSError: if a result cannot be written.
     """
     from accelerate import PartialState
 
-    folder = Path(args.output_dir)
-    is_main = PartialState().is_main_process
-    with sole_writer(folder) if is_main else nullcontext(), failed_writes_named(folder):
+    folder, state = Path(args.output_dir), PartialState()
+    with lost_processes_named(_PATIENCE), ExitStack() as stack:
+        with errors_shared(state):
+            if state.is_main_process:
+                stack.enter_context(sole_writer(folder))
+        stack.enter_context(failed_writes_named(folder))
         return _finetune(args, folder)
 
 
@@ -103,7 +110,7 @@ def _finetune(args: FinetuneArguments, folder: Path) -> Json:
         latest = latest_checkpoint(folder / CHECKPOINTS, remove_partial=is_main)
         if (folder / RESULTS_FILE).is_file():
             # Finished: of its checkpoints only the best is left, from which it would be trained again.
-            finished: Json = json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))
+            finished: Json = read_json(folder / RESULTS_FILE)
             return finished
     # Trainer sets it too, but only after the model's new weights were drawn.
     set_seed(args.seed)
@@ -461,7 +468,7 @@ def _save(
     normalize = None if args.normalize == "none" else args.normalize
     save_checkpoint(
         model.eval(), tokenizer, folder / "model", normalize=normalize,
-        training_args={**args.to_share(), "results": shown},
+        training_args={**args.to_share(), "family": model.config.model_type, "results": shown},
     )  # fmt: skip
     follow_umask(folder / CHECKPOINTS)
     # Last: it says that all the rest is there.

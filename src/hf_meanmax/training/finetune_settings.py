@@ -14,6 +14,14 @@ class FinetuneArguments(RunArguments):
     """The settings of a fine-tuning run."""
 
     family: str = field(default="structured_self_attention", metadata={"help": "the kind of model to train"})
+    output_dir: str = field(default="", metadata={"help": "folder of the result; by default runs/finetune"})
+    word_vectors: str = field(
+        default="",
+        metadata={
+            "help": "`train` skip-gram vectors on the examples first, or take a file (of `hf-meanmax vectors`, "
+            "word2vec or GloVe), or the folder of a static model"
+        },
+    )
     checkpoint: str = field(
         default="",
         metadata={"help": "start from this checkpoint's encoder and tokenizer (a folder, or one on the Hub)"},

@@ -33,9 +33,9 @@ from hf_meanmax.data import (
 )
 from hf_meanmax.data.corpus import Chain
 from hf_meanmax.data.opening import is_address
+from hf_meanmax.data.tables import table_kind
 from hf_meanmax.files import replacing_folder
 from hf_meanmax.inference.teacher_words import static_words
-from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.tokenization import (
     SkipGramSettings,
     embedding_matrix,
@@ -262,7 +262,7 @@ def open_pairs(args: PretrainArguments) -> tuple[ParallelCorpus, ParallelCorpus]
     def read(source: list[str], target: list[str] | None) -> ParallelCorpus:
         sides = ((source, args.text_column), (target or source, args.target_column or args.text_column))
         return ParallelCorpus(
-            *(open_corpus(names, args.encoding_errors, column, *_split_of(names, args)) for names, column in sides)
+            *(open_corpus(names, args.encoding_errors, *_place_in(names, column, args)) for names, column in sides)
         )
 
     pairs = read(args.corpus, args.target)
@@ -338,7 +338,7 @@ def open_sides(args: PretrainArguments, show_progress: bool = True) -> tuple[Cor
     """The training corpus and the held-out one."""
 
     def read(source: list[str]) -> Corpus:
-        return open_corpus(source, args.encoding_errors, args.text_column, *_split_of(source, args))
+        return open_corpus(source, args.encoding_errors, *_place_in(source, args.text_column, args))
 
     if args.corpus == ["docstrings"]:
         from hf_meanmax.data.docstrings import harvest_docstrings
@@ -352,10 +352,12 @@ def open_sides(args: PretrainArguments, show_progress: bool = True) -> tuple[Cor
     return HeldOut(corpus, every, held_out=False), HeldOut(corpus, every, held_out=True)
 
 
-def _split_of(source: list[str], args: PretrainArguments) -> tuple[str, str | None]:
-    """Split and configuration of the data sets of a run; files that stand beside one have neither."""
-    is_beside = source is not args.corpus and all(map(_is_of_files, source))
-    return ("train", None) if is_beside else (args.split, args.config_name or None)
+def _place_in(source: list[str], column: str, args: PretrainArguments) -> tuple[str, str, str | None]:
+    """Column, split and configuration of the data sets of a run; files beside the corpus have no split, and text files
+    no column."""
+    if source is args.corpus or not all(map(_is_of_files, source)):
+        return column, args.split, args.config_name or None
+    return (column if any(map(table_kind, source)) else "text"), "train", None
 
 
 def _is_of_files(name: str) -> bool:
@@ -404,12 +406,12 @@ def load_or_train_tokenizer(
                 "a tokenizer.json."
             )
         return AutoTokenizer.from_pretrained(name)
-    size = vocab_size or int(args.model.get("vocab_size", 20000))
+    size = vocab_size or int(args.model_setting("vocab_size"))
     settings = (name, size, args.min_frequency, args.lowercase)
     folder = cache / "tokenizers" / digest(__version__, corpus.identity(), settings)
     with one_at_a_time(folder):
         if not (folder / "tokenizer.json").is_file():
-            tokenizer = train_tokenizer(filter(None, corpus), *settings, show_progress=show_progress)
+            tokenizer = train_tokenizer(corpus, *settings, show_progress=show_progress)
             with replacing_folder(folder, owned=["*"]) as partial:
                 tokenizer.save_pretrained(partial)
     return AutoTokenizer.from_pretrained(folder)
@@ -420,7 +422,7 @@ def _teachers_words(args: PretrainArguments, corpus: Corpus, cache: Path, show_p
     `wordpiece`; made once and found again."""
     settings = VectorSettings(
         teacher=args.frozen_encoder, pieces=args.tokenizer == WORDPIECE, min_count=args.min_frequency,
-        max_words=int(args.model.get("vocab_size", 20000)), keep_case=args.lowercase is False,
+        max_words=int(args.model_setting("vocab_size")), keep_case=args.lowercase is False,
     )  # fmt: skip
     path = cache / "vectors" / f"{digest(__version__, corpus.identity(), asdict(settings))}.safetensors"
     with one_at_a_time(path):
@@ -444,7 +446,7 @@ def word_vectors_file(args: RunArguments, cache: Path) -> str:
             f"`word_vectors` is {named!r}: no such file or folder. Give a file of word vectors, the folder of a static "
             "model, 'train' or 'teacher'."
         )
-    words = static_words(named, int(args.model.get("embedding_size", LatentConfig.embedding_size)))
+    words = static_words(named, int(args.model_setting("embedding_size")))
     vectors = hashlib.blake2b(words.vectors.tobytes(), digest_size=16).hexdigest()
     path = cache / "vectors" / f"{digest(words.words, vectors)}.safetensors"
     with one_at_a_time(path):
@@ -501,7 +503,8 @@ def prepare_word_vectors(
                 f"{size}; set `--embedding_size {vectors.vectors.shape[1]}`."
             )
     matrix, found = embedding_matrix(tokenizer, vectors, seed=args.seed)
-    tqdm.write(f"word vectors: {int(found.sum())} of {len(found)} words have one")
+    if show_progress:
+        tqdm.write(f"word vectors: {int(found.sum())} of {len(found)} words have one")
     if args.word_vector_scale:
         # One factor for all: what a vector's length says of its word is kept.
         matrix *= args.word_vector_scale / np.sqrt(np.mean(np.square(matrix[found])))

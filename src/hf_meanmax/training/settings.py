@@ -162,7 +162,7 @@ class PretrainArguments(RunArguments):
         },
     )
     muon_rate: float = field(
-        default=3.0, metadata={"help": "learning rate of the matrices that Muon trains, as a multiple"}
+        default=1.0, metadata={"help": "learning rate of the matrices that Muon trains, as a multiple"}
     )
     lazy_adam: bool = field(
         default=False,
@@ -427,6 +427,11 @@ class PretrainArguments(RunArguments):
             )
         if self.target and bool(self.validation) != bool(self.validation_target):
             raise ValueError("`validation` and `validation_target` go together: give both, or neither.")
+        if self.target_tokenizer == "wordpiece":
+            raise ValueError(
+                "`target_tokenizer` is 'wordpiece', whose words are those of the source's `word_vectors`. Give word, "
+                "bpe, unigram, char or a folder."
+            )
         if self.source_vocab_size and not self.target_tokenizer:
             raise ValueError(
                 f"`source_vocab_size` is {self.source_vocab_size}, but one tokenizer is for both languages. Give "
