@@ -25,7 +25,9 @@ from hf_meanmax.inference.encode import load_encoder
 from hf_meanmax.training.finetune import _early_stopping, build_classifier, finetune, read_sets
 from hf_meanmax.training.finetune_settings import FinetuneArguments
 from hf_meanmax.training.recipes import arguments_from_settings
-from tiny_model import WORDS, make_model, make_tokenizer
+from tiny_model import WORDS, make_model, make_tokenizer, run_python
+
+ROOT = Path(__file__).parents[2]
 
 TINY = {
     "vocab_size": 60, "embedding_size": 12, "hidden_size": 16, "latent_heads": 3, "pooling_hidden_size": 8,
@@ -453,3 +455,14 @@ def test_early_stopping_counts_on_after_a_kill(tmp_path):
         (tmp_path / "trainer_state.json").write_text(json.dumps({"stateful_callbacks": saved}))
         assert _early_stopping(3, tmp_path).early_stopping_patience_counter == counted
     assert _early_stopping(3, None).early_stopping_patience_counter == 0
+
+
+def test_two_processes_train_one_classifier(tmp_path):
+    write(tmp_path / "train.tsv", reviews(40, 0))
+    command = ["-m", "torch.distributed.run", "--nproc_per_node=2", str(ROOT / "scripts" / "finetune.py")]
+    options = [f"--train={tmp_path / 'train.tsv'}", f"--output_dir={tmp_path / 'run'}"]
+    words = [f"--{name}={value}" for name, value in {**TINY, "epochs": 1}.items()]
+    result = run_python(*command, *options, *words, timeout=300)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert result.stdout.count("parameters of the classifier") == 1
+    assert check_checkpoint(tmp_path / "run" / "model").num_labels == 2

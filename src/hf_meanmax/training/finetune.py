@@ -34,7 +34,7 @@ from hf_meanmax.hardware import (
     use_all_cores,
     uses_bf16,
 )
-from hf_meanmax.processes import errors_shared, lost_processes_named, main_process_first
+from hf_meanmax.processes import errors_shared, lost_processes_named, main_process_first, process_state
 
 from .checkpoints import CHECKPOINTS, RESULTS_FILE, claim_folder
 from .finetune_settings import FinetuneArguments
@@ -82,9 +82,7 @@ def finetune(args: FinetuneArguments) -> Json:
         ConnectionError: if another process of the run ended or did not answer.
         OSError: if a result cannot be written.
     """
-    from accelerate import PartialState
-
-    folder, state = Path(args.output_dir), PartialState()
+    folder, state = Path(args.output_dir), process_state()
     with lost_processes_named(_PATIENCE), ExitStack() as stack:
         with errors_shared(state):
             if state.is_main_process:
@@ -94,14 +92,14 @@ def finetune(args: FinetuneArguments) -> Json:
 
 
 def _finetune(args: FinetuneArguments, folder: Path) -> Json:
-    from accelerate import PartialState
     from transformers import set_seed
 
     use_all_cores(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     if usable_device(None).type == "cpu":
         prepare_training_on_cpu()
-    train, validation, test, labels = read_sets(args)
-    state = PartialState()
+    state = process_state()
+    with main_process_first(state):
+        train, validation, test, labels = read_sets(args)
     # The other processes look into the folder when the main one has claimed it.
     with main_process_first(state):
         is_main = state.is_main_process
