@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from hf_meanmax.files import Json, failed_writes_named, replacing_file, replacing_folder
 from hf_meanmax.progress import progress_bar
+from hf_meanmax.tokenization.tokenizers import bare_backend
 
 from .corpus import CHARACTERS_AT_ONCE, Corpus
 
@@ -364,8 +365,7 @@ class TokenEncoder:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
-        backend = getattr(tokenizer, "backend_tokenizer", None)
-        if backend is None:
+        if getattr(tokenizer, "backend_tokenizer", None) is None:
             raise TypeError(
                 f"A token store needs a fast tokenizer (PreTrainedTokenizerFast); got {type(tokenizer).__name__}."
             )
@@ -377,11 +377,7 @@ class TokenEncoder:
                 f"The tokenizer turns an empty text into {tokenizer('').input_ids}, expected the end token alone "
                 f"([{tokenizer.eos_token_id}]); give it the template '$A {tokenizer.eos_token}'."
             )
-        self.tokenizer = type(backend).from_str(backend.to_str())
-        # A copy forgets whether the name of a special token inside a text is ordinary text.
-        self.tokenizer.encode_special_tokens = bool(getattr(tokenizer, "split_special_tokens", False))
-        self.tokenizer.no_padding()
-        self.tokenizer.no_truncation()
+        self.tokenizer = bare_backend(tokenizer)
         self.eos_token_id: int = tokenizer.eos_token_id
         self.pad_token_id: int = tokenizer.pad_token_id
         self.unk_token_id: int | None = tokenizer.unk_token_id

@@ -39,6 +39,7 @@ from hf_meanmax.pretrained import packaged_folder
 from hf_meanmax.processes import check_agreement, errors_shared, main_process_first, package_versions
 from hf_meanmax.progress import progress_bar
 from hf_meanmax.tokenization import unknown_word_rate
+from hf_meanmax.tokenization.tokenizers import bare_backend
 
 from .compression import PCA, Compression, calibrate_int8, check_finite, quantize_int8
 from .embedding_files import (
@@ -472,14 +473,9 @@ def pipeline_fingerprint(model: SentenceTransformer) -> str:
 
 def tokenizer_text(tokenizer: PreTrainedTokenizerBase) -> str | None:
     """All settings of a fast tokenizer; None of another."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
+    if getattr(tokenizer, "backend_tokenizer", None) is None:
         return None
-    backend = type(backend).from_str(backend.to_str())
-    # Left over from the last call, not settings.
-    backend.no_padding()
-    backend.no_truncation()
-    return str(backend.to_str())
+    return str(bare_backend(tokenizer).to_str())
 
 
 def _prepare(output: Path, plan: Json) -> None:

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from hf_meanmax.modeling.pooling import WeightedMeanPooling
 
-from .tokenizers import whole_and_unpadded
+from .tokenizers import bare_backend
 from .word_vectors import WordVectors
 
 logger = logging.getLogger(__name__)
@@ -256,12 +256,12 @@ def _expanded_tokenizer(
     _set_words(expanded, vocabulary, (vectors.words[row] for row in candidates))
     # A word is of use only if its own text is cut and normalised to just itself.
     reachable = np.zeros(len(candidates), dtype=bool)
-    with whole_and_unpadded(expanded) as backend:
-        for start in range(0, len(candidates), _ROWS):
-            rows = candidates[start : start + _ROWS]
-            encodings = backend.encode_batch_fast([vectors.words[row] for row in rows], add_special_tokens=False)
-            for place, encoding in enumerate(encodings, start=start):
-                reachable[place] = encoding.ids == [len(vocabulary) + place]
+    backend = bare_backend(expanded)
+    for start in range(0, len(candidates), _ROWS):
+        rows = candidates[start : start + _ROWS]
+        encodings = backend.encode_batch_fast([vectors.words[row] for row in rows], add_special_tokens=False)
+        for place, encoding in enumerate(encodings, start=start):
+            reachable[place] = encoding.ids == [len(vocabulary) + place]
     if not reachable.all():
         candidates = candidates[reachable]
         _set_words(expanded, vocabulary, (vectors.words[row] for row in candidates))

@@ -7,7 +7,6 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -320,24 +319,15 @@ def _splitter(tokenizer: PreTrainedTokenizerFast) -> Callable[[str], list[str]]:
     return split
 
 
-@contextmanager
-def whole_and_unpadded(tokenizer: PreTrainedTokenizerFast) -> Iterator[Tokenizer]:
-    """The backend without the padding and truncation that an earlier call of the tokenizer may have left on.
-
-    A copied backend has also forgotten how the names of special tokens in a text are read; this sets it again.
-    """
+def bare_backend(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
+    """A copy of the backend, without the padding and truncation that an earlier call may have left on."""
     backend = tokenizer.backend_tokenizer
-    padding, truncation = backend.padding, backend.truncation
-    backend.no_padding()
-    backend.no_truncation()
-    backend.encode_special_tokens = tokenizer.split_special_tokens
-    try:
-        yield backend
-    finally:
-        if padding is not None:
-            backend.enable_padding(**padding)
-        if truncation is not None:
-            backend.enable_truncation(**truncation)
+    copied: Tokenizer = type(backend).from_str(backend.to_str())
+    copied.no_padding()
+    copied.no_truncation()
+    # A copy forgets how the names of special tokens in a text are read.
+    copied.encode_special_tokens = bool(getattr(tokenizer, "split_special_tokens", False))
+    return copied
 
 
 @dataclass(frozen=True)
@@ -365,19 +355,19 @@ def unknown_word_rate(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) 
     unknown = total = 0
     counts: Counter[str] = Counter()
     texts = iter(texts)
-    with whole_and_unpadded(tokenizer) as backend:
-        while batch := list(islice(texts, _BATCH)):
-            # Offsets are slow to compute, so only lines that need them are encoded with them.
-            lines = []
-            for text, encoding in zip(batch, backend.encode_batch_fast(batch, add_special_tokens=False), strict=True):
-                ids = encoding.ids
-                total += len(ids)
-                if unknown_id in ids:
-                    unknown += ids.count(unknown_id)
-                    lines.append(text)
-            for text, encoding in zip(lines, backend.encode_batch(lines, add_special_tokens=False), strict=True):
-                for token_id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
-                    if token_id == unknown_id:
-                        word = text[start:end]
-                        counts[normalizer.normalize_str(word) if normalizer is not None else word] += 1
+    backend = bare_backend(tokenizer)
+    while batch := list(islice(texts, _BATCH)):
+        # Offsets are slow to compute, so only lines that need them are encoded with them.
+        lines = []
+        for text, encoding in zip(batch, backend.encode_batch_fast(batch, add_special_tokens=False), strict=True):
+            ids = encoding.ids
+            total += len(ids)
+            if unknown_id in ids:
+                unknown += ids.count(unknown_id)
+                lines.append(text)
+        for text, encoding in zip(lines, backend.encode_batch(lines, add_special_tokens=False), strict=True):
+            for token_id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+                if token_id == unknown_id:
+                    word = text[start:end]
+                    counts[normalizer.normalize_str(word) if normalizer is not None else word] += 1
     return UnknownWords(unknown, total, counts)

@@ -34,6 +34,7 @@ from hf_meanmax.data import (
 from hf_meanmax.data.corpus import Chain
 from hf_meanmax.data.opening import is_address
 from hf_meanmax.data.tables import table_kind
+from hf_meanmax.data.token_store import TokenEncoder
 from hf_meanmax.files import replacing_folder
 from hf_meanmax.inference.teacher_words import static_words
 from hf_meanmax.tokenization import (
@@ -87,9 +88,8 @@ class Prepared:
 
     def fingerprint(self) -> str:
         """Hash of the tokenizers and of how often each token is in the training texts, wherever these lie."""
-        tokenizers = [
-            _tokenizer_key(tokenizer) for tokenizer in (self.tokenizer, self.target_tokenizer) if tokenizer is not None
-        ]
+        parts = [part for part in (self.tokenizer, self.target_tokenizer) if part is not None]
+        tokenizers = [TokenEncoder(part).fingerprint() for part in parts]
         stores = [store for store in (self.train, self.train_target) if store is not None]
         return digest(tokenizers, [(len(store), store.token_counts.tolist()) for store in stores])
 
@@ -100,7 +100,7 @@ class Prepared:
             "training texts": self.train, "translations": self.train_target, "held-out texts": self.validation,
             "held-out translations": self.validation_target,
         }  # fmt: skip
-        hashes = {name: _tokenizer_key(part) for name, part in parts.items() if part is not None}
+        hashes = {name: TokenEncoder(part).fingerprint() for name, part in parts.items() if part is not None}
         hashes |= {name: digest(store.checksums) for name, store in stores.items() if store is not None}
         return {f"hash of the {name}": value for name, value in hashes.items()}
 
@@ -280,7 +280,7 @@ def cached_store(
     corpus: Corpus, tokenizer: PreTrainedTokenizerBase, cache: Path, rule: SentenceFilter, show_progress: bool
 ) -> TokenStore:
     """The token store of a corpus in the cache."""
-    folder = cache / "stores" / digest(corpus.identity(), _tokenizer_key(tokenizer), asdict(rule))
+    folder = cache / "stores" / digest(corpus.identity(), TokenEncoder(tokenizer).fingerprint(), asdict(rule))
     with one_at_a_time(folder):
         return build_token_store(corpus, tokenizer, folder, rule, show_progress)
 
@@ -509,10 +509,6 @@ def prepare_word_vectors(
         # One factor for all: what a vector's length says of its word is kept.
         matrix *= args.word_vector_scale / np.sqrt(np.mean(np.square(matrix[found])))
     return matrix
-
-
-def _tokenizer_key(tokenizer: PreTrainedTokenizerBase) -> str:
-    return hashlib.blake2b(tokenizer.backend_tokenizer.to_str().encode(), digest_size=16).hexdigest()
 
 
 def digest(*parts: object) -> str:
