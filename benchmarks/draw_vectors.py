@@ -41,13 +41,21 @@ def draw(rows: Mapping[str, Mapping[str, float]], reference: str) -> Figure:
     for axes, (x, y) in zip(figure.subplots(1, len(drawn), squeeze=False)[0], drawn, strict=True):
         if y in rows.get(reference, {}):
             axes.axhline(rows[reference][y], color="grey", linestyle="--", linewidth=1)
-        for number, (name, row) in enumerate(rows.items()):
-            if x in row and y in row:
-                axes.plot(row[x], row[y], "o", color=f"C{number}")
-                axes.annotate(name, (row[x], row[y]), xytext=(5, 5), textcoords="offset points", fontsize=8)
         if x == SPEED:
             axes.set_xscale("log")
         axes.margins(0.2)
+        shown = {name: (row[x], row[y]) for name, row in rows.items() if x in row and y in row}
+        for number, name in enumerate(rows):
+            if name in shown:
+                axes.plot(*shown[name], "o", color=f"C{number}")
+        axes.autoscale_view()
+        to_axes = (axes.transData + axes.transAxes.inverted()).transform
+        places = {name: to_axes(point) for name, point in shown.items()}
+        for name, (across, up) in places.items():
+            # To the left where another point would lie under the name.
+            is_left = across > 0.8 or any(0 < a - across < 0.3 and abs(b - up) < 0.05 for a, b in places.values())
+            offset, side = ((-5, 5), "right") if is_left else ((5, 5), "left")
+            axes.annotate(name, shown[name], xytext=offset, textcoords="offset points", fontsize=8, ha=side)
         axes.set_xlabel(x)
         axes.set_ylabel(y)
         axes.grid(alpha=0.3)
