@@ -83,7 +83,7 @@ FAULTS = {
 
 def watch(seen: dict[str, Any]) -> None:
     """Counts the gradient buckets that DDP sends, and the parameters that are sharded."""
-    original = pretraining.Run._make_optimizer
+    original = pretraining.Run._make_optimizers
 
     def make(run: pretraining.Run) -> None:
         original(run)
@@ -99,7 +99,7 @@ def watch(seen: dict[str, Any]) -> None:
 
         run.wrapped.register_comm_hook(None, send)
 
-    pretraining.Run._make_optimizer = make
+    pretraining.Run._make_optimizers = make
 
 
 def run(name: str, case: dict[str, Any], seen: dict[str, Any]) -> dict[str, Any]:
