@@ -66,7 +66,7 @@ def encode_in_parts(model: SentenceTransformer, text: str) -> np.ndarray:
         or any(not isinstance(m, Normalize) for m in list(model)[1:])
     ):
         raise ValueError(too_long(text, f"its pooling ({', '.join(rows)}) and modules make no vector of parts"))
-    encoder: Any = model[0].auto_model
+    encoder: Any = model.eval()[0].auto_model
     parts, counts = split_tokens(model.tokenizer, text, (model.max_seq_length or NO_LIMIT) - 1)
     ids = [model.tokenizer(part, return_tensors="pt")["input_ids"].to(encoder.device) for part in parts]
     pooled = torch.cat([encoder.pooler(encoder(input_ids=part).last_hidden_state)[0] for part in ids]).float()
