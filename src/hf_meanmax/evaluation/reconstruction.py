@@ -24,7 +24,7 @@ from hf_meanmax.hardware import usable_device
 from hf_meanmax.inference.decode import MOST_BEAMS
 from hf_meanmax.inference.reconstruct import reconstruct, rows_by_length
 from hf_meanmax.metrics import LENGTH_METRICS
-from hf_meanmax.plots.figures import save_figure
+from hf_meanmax.plots.figures import save_figure, told_if_not_drawn
 from hf_meanmax.plots.reconstruction import plot_by_length
 from hf_meanmax.tokenization import split_words_batch
 
@@ -298,10 +298,8 @@ def _write_files(
     by_length = {name: one.by_length for name, one in systems.items()}
     with replacing_file(output / TABLE_FILE) as file:
         file.write(length_table(by_length, tuple(LENGTH_METRICS) if len(systems) == 1 else ("bleu",)))
-    try:
+    with told_if_not_drawn(f"{FIGURE_FILE} was not drawn."):
         save_figure(plot_by_length(by_length), output / FIGURE_FILE)
-    except ImportError as error:
-        print(f"{FIGURE_FILE} was not drawn. {error}", file=sys.stderr)
 
 
 def _read_by_length(folder: Path) -> list[Json]:

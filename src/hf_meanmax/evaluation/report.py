@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
@@ -18,7 +17,7 @@ from hf_meanmax.evaluation.senteval import AVERAGED_TASKS, averages
 from hf_meanmax.evaluation.significance import Gain, average_gain, gain, spread, strongest
 from hf_meanmax.files import Json, read_json, replacing_file
 from hf_meanmax.metrics import SENTEVAL, format_score, gain_text, is_percentage, kind_name
-from hf_meanmax.plots.figures import save_figure
+from hf_meanmax.plots.figures import save_figure, told_if_not_drawn
 from hf_meanmax.plots.scores import plot_gains, plot_scores
 
 FORMAT_VERSION = 1
@@ -245,14 +244,12 @@ def write_report(results: Sequence[Results], folder: str | os.PathLike[str], fig
     folder.mkdir(parents=True, exist_ok=True)
     drawn: list[Path] = []
     contents = [vars(one) for one in results]
-    try:
+    with told_if_not_drawn():
         save_figure(plot_scores(contents), folder / "scores.png")
         drawn.append(folder / "scores.png")
         if any(one.gains for one in results):
             save_figure(plot_gains(contents), folder / "gains.png")
             drawn.append(folder / "gains.png")
-    except ImportError as error:
-        print(f"No figures were drawn. {error}", file=sys.stderr)
     with replacing_file(folder / REPORT) as file:
         file.write(markdown_report(results, [*(path.name for path in drawn), *figures]))
     return [folder / REPORT, *drawn]

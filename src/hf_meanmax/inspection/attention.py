@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -22,7 +21,7 @@ import torch
 from hf_meanmax.checkpoint.folder import check_checkpoint, checkpoint_folder, full_auto_class, require_text_encoder
 from hf_meanmax.files import Json, replacing_folder
 from hf_meanmax.plots.attention import ReadText, attention_page, plot_head_maps
-from hf_meanmax.plots.figures import save_figure
+from hf_meanmax.plots.figures import save_figure, told_if_not_drawn
 
 from .decoding import inner_attention_weights, token_texts
 
@@ -121,9 +120,7 @@ def write_attention(
             json.dump(content, file, ensure_ascii=False)
             file.write("\n")
         (partial / ATTENTION_PAGE).write_text(attention_page(title, read), encoding="utf-8")
-        try:
+        with told_if_not_drawn():
             for number, text in enumerate(islice(read, most_figures), 1):
                 weights = text.weights if len(text.weights) > 1 else next(iter(text.weights.values()))
                 save_figure(plot_head_maps(text.tokens, weights), partial / f"text-{number}.png")
-        except ImportError as error:
-            print(f"No figures were drawn. {error}", file=sys.stderr)

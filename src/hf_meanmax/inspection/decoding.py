@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from hf_meanmax.plots.alignment import (
 )
 from hf_meanmax.plots.attention import plot_head_maps
 from hf_meanmax.plots.decoding import GATE_QUANTILES, plot_latent_attention, plot_latent_gates
-from hf_meanmax.plots.figures import save_figure
+from hf_meanmax.plots.figures import save_figure, told_if_not_drawn
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -226,13 +225,11 @@ def write_inspection(
 def _draw_all(
     records: Sequence[DecodingRecord], config: LatentConfig, profile: np.ndarray | None, folder: Path
 ) -> None:
-    try:
+    with told_if_not_drawn():
         if profile is not None:
             save_figure(plot_attention_by_position(profile), folder / POSITIONS_FIGURE)
         for number, record in enumerate(records, 1):
             _draw(record, config, folder, f"text-{number}")
-    except ImportError as error:
-        print(f"No figures were drawn. {error}", file=sys.stderr)
 
 
 def _numbers(record: DecodingRecord, gated_rows: Sequence[str]) -> Json:

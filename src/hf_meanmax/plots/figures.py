@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import io
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,6 +56,15 @@ def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 150) ->
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing_file(path, "wb") as file:
         figure.savefig(file, format=path.suffix.lstrip(".") or "png", dpi=dpi)
+
+
+@contextmanager
+def told_if_not_drawn(missing: str = "No figures were drawn.") -> Iterator[None]:
+    """Where matplotlib is not installed, leaves out what is drawn inside, and says on stderr what is `missing`."""
+    try:
+        yield
+    except ImportError as error:
+        print(f"{missing} {error}", file=sys.stderr)
 
 
 def figure_data_uri(figure: Figure, dpi: int = 120) -> str:

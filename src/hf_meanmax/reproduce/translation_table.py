@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -25,7 +24,7 @@ from hf_meanmax.files import Json, read_json, replacing_file
 from hf_meanmax.inference.encode import weights_fingerprint
 from hf_meanmax.inference.translate import check_translator, translate_corpus
 from hf_meanmax.plots.correlations import plot_correlations
-from hf_meanmax.plots.figures import save_figure
+from hf_meanmax.plots.figures import save_figure, told_if_not_drawn
 
 TABLE, NUMBERS, FIGURE = "translators.md", "translators.json", "correlations.png"
 _PARAPHRASES = "paraphrases"
@@ -156,8 +155,6 @@ def compare_translators(
             for name, scores in systems.items()
         }
         names, matrix = correlation_matrix(shown)
-        try:
+        with told_if_not_drawn(f"{FIGURE} was not drawn."):
             save_figure(plot_correlations([name.replace("_", " ") for name in names], matrix), output / FIGURE)
-        except ImportError as error:
-            print(f"No figure: {error}", file=sys.stderr)
     return systems
