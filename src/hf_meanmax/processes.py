@@ -150,9 +150,14 @@ def is_shared(error: BaseException) -> bool:
     return getattr(error, "is_shared", False)
 
 
+def is_launched_first() -> bool:
+    """Whether this is the main process of a launcher, or of none; known before the processes meet."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def tells(error: BaseException) -> bool:
     """Whether this process is to tell of an error: of one that all have, the main process alone."""
-    return not is_shared(error) or os.environ.get("RANK", "0") == "0"
+    return not is_shared(error) or is_launched_first()
 
 
 @contextmanager

@@ -9,11 +9,10 @@ Without a checkpoint a model of `--family` starts from random weights (by defaul
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 
-from hf_meanmax.processes import tells, told_once
+from hf_meanmax.processes import is_launched_first, tells, told_once
 from hf_meanmax.training.finetune import finetune
 from hf_meanmax.training.finetune_settings import FinetuneArguments
 from hf_meanmax.training.recipes import SettingsParser, family_of, parse_command_line
@@ -38,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return interrupted("finetune")
-    if os.environ.get("RANK", "0") != "0":
+    if not is_launched_first():
         return 0
     for name in ("validation", "test"):
         if name in results:

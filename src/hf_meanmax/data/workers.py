@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 def map_in_processes(
     function: Callable[..., Result],
-    items: Iterable[tuple[Any, ...]],
+    items: Iterable[tuple[object, ...]],
     num_proc: int,
     initializer: Callable[..., None] | None = None,
     initargs: tuple[Any, ...] = (),

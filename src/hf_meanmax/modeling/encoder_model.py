@@ -149,7 +149,12 @@ class LatentEncoderModel(LatentPreTrainedModel):
         input_ids: torch.Tensor | None,
         attention_mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """The row `(B, 1, d)` that does not depend on the encoder, before it is scaled.
+        """The weighted mean of the words as a row of Z `(B, 1, d)`, before rows are scaled.
+
+        Args:
+            words: word vectors `(B, N, embedding_size)` of the ids.
+            input_ids: `(B, N)` token ids.
+            attention_mask: `(B, N)`, 1 for tokens and 0 for padding; None means no padding.
 
         Raises:
             ValueError: words without ids.

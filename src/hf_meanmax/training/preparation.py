@@ -406,7 +406,7 @@ def load_or_train_tokenizer(
                 "a tokenizer.json."
             )
         return AutoTokenizer.from_pretrained(name)
-    size = vocab_size or int(args.model_setting("vocab_size"))
+    size = vocab_size or args.model_size("vocab_size")
     settings = (name, size, args.min_frequency, args.lowercase)
     folder = cache / "tokenizers" / digest(__version__, corpus.identity(), settings)
     with one_at_a_time(folder):
@@ -422,7 +422,7 @@ def _teachers_words(args: PretrainArguments, corpus: Corpus, cache: Path, show_p
     `wordpiece`; made once and found again."""
     settings = VectorSettings(
         teacher=args.frozen_encoder, pieces=args.tokenizer == WORDPIECE, min_count=args.min_frequency,
-        max_words=int(args.model_setting("vocab_size")), keep_case=args.lowercase is False,
+        max_words=args.model_size("vocab_size"), keep_case=args.lowercase is False,
     )  # fmt: skip
     path = cache / "vectors" / f"{digest(__version__, corpus.identity(), asdict(settings))}.safetensors"
     with one_at_a_time(path):
@@ -446,7 +446,7 @@ def word_vectors_file(args: RunArguments, cache: Path) -> str:
             f"`word_vectors` is {named!r}: no such file or folder. Give a file of word vectors, the folder of a static "
             "model, 'train' or 'teacher'."
         )
-    words = static_words(named, int(args.model_setting("embedding_size")))
+    words = static_words(named, args.model_size("embedding_size"))
     vectors = hashlib.blake2b(words.vectors.tobytes(), digest_size=16).hexdigest()
     path = cache / "vectors" / f"{digest(words.words, vectors)}.safetensors"
     with one_at_a_time(path):

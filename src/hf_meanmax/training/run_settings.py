@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from accelerate.tracking import get_available_trackers
 from accelerate.utils import LoggerType
@@ -120,9 +120,9 @@ class RunArguments:
             if getattr(self, name) > largest:
                 raise ValueError(f"`{name}` is {getattr(self, name):,}; it may be {largest:,} at most.")
 
-    def model_setting(self, name: str) -> Any:
-        """A field of the family's configuration: the run's, or the family's default."""
-        return self.model.get(name, getattr(FAMILIES[self.family].config, name))
+    def model_size(self, name: str) -> int:
+        """A size in the family's configuration: the run's, or the family's default."""
+        return int(self.model.get(name, getattr(FAMILIES[self.family].config, name)))
 
     def build_config(self, **overrides: object) -> LatentConfig:
         """The family's configuration with the run's model settings; `overrides` come from the tokenizer.

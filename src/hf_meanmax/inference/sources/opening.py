@@ -22,7 +22,8 @@ def open_sources(names: Sequence[str | os.PathLike[str]], options: SourceOptions
     """The sources that are named, in order.
 
     Args:
-        names: files and folders, also of an index; `index.faiss`; `lancedb:folder/table`; `postgresql://user@host/database`.
+        names: files and folders, also of an index; `index.faiss`; `lancedb:folder/table`;
+            `postgresql://user@host/database`.
         options: which table and columns; for files only the vector column.
 
     Raises:
