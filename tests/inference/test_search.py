@@ -94,7 +94,7 @@ def brute_force(queries: np.ndarray, data: np.ndarray, metric: str, k: int) -> t
 @pytest.mark.parametrize("metric", ["cosine", "l2"])
 def test_exact_equals_brute_force(vectors, tmp_path, metric):
     manifest = build(vectors, tmp_path / "index", metric=metric)
-    assert manifest["recall"] is None
+    assert manifest.recall is None
     assert not SentenceIndex(tmp_path / "index").is_lossy
     queries = clustered(20, seed=1)
     scores, rows = SentenceIndex(tmp_path / "index").search(queries, 7)
@@ -125,7 +125,7 @@ def test_compressed_indexes_find_nearly_the_same(vectors, tmp_path, settings, fl
     _, expected = brute_force(queries, clustered(), settings.get("metric", "cosine"), 10)
     recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(rows.tolist(), expected.tolist(), strict=True)])
     assert recall > floor
-    measured = manifest["recall"]
+    measured = manifest.recall
     assert measured["queries"] == 100
     assert measured["recall@10"] == pytest.approx(recall, abs=0.08)
     assert measured["rescored_recall@10"] >= measured["recall@10"]
@@ -154,7 +154,7 @@ def test_a_row_as_near_as_the_last_counts_as_found(tmp_path):
     # Any ten of these copies are right.
     data[100:] = data[0]
     np.save(tmp_path / "a.npy", data)
-    assert build([tmp_path / "a.npy"], tmp_path / "index", index_type="int8", recall_queries=300)["recall"][
+    assert build([tmp_path / "a.npy"], tmp_path / "index", index_type="int8", recall_queries=300).recall[
         "recall@10"
     ] == pytest.approx(1, abs=0.05)
 
@@ -163,8 +163,8 @@ def test_too_few_rows_for_clusters(tmp_path, capsys):
     np.save(tmp_path / "a.npy", clustered(500))
     manifest = build_index([tmp_path / "a.npy"], tmp_path / "index", IndexSettings("ivfpq"), show_progress=True)
     assert "ivfpq needs 9,984 rows to be fitted on, there are 500: the index is exact." in capsys.readouterr().err
-    assert manifest["factory"] == "Flat"
-    assert manifest["settings"]["index_type"] == "ivfpq"
+    assert manifest.factory == "Flat"
+    assert manifest.settings.index_type == "ivfpq"
 
 
 def test_automatic_sizes():
@@ -471,7 +471,7 @@ def test_a_vector_of_zeros_has_no_neighbour_and_is_none(tmp_path, kind):
     if kind == "exact":
         assert np.allclose(scores[:2], expected, atol=1e-5)
     else:
-        assert manifest["recall"]["recall@10"] > 0.5
+        assert manifest.recall["recall@10"] > 0.5
 
 
 def test_many_copies_are_looked_past(model, tmp_path):

@@ -127,8 +127,8 @@ def search_index(
         )
         if not args.embeddings:
             shutil.rmtree(embeddings)
-    recall = "".join(f", {name} {value}" for name, value in (manifest["recall"] or {}).items() if name != "queries")
-    print(f"{manifest['rows']:,} sentences, {manifest['factory']}{recall}: {output}", file=sys.stderr)
+    recall = "".join(f", {name} {value}" for name, value in (manifest.recall or {}).items() if name != "queries")
+    print(f"{manifest.rows:,} sentences, {manifest.factory}{recall}: {output}", file=sys.stderr)
     state.destroy_process_group()
 
 

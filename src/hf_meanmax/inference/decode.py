@@ -26,7 +26,7 @@ from hf_meanmax.progress import progress_bar
 from .correction import Corrector, read_tokens
 from .embedding_files import MANIFEST, read_manifest
 from .encode import weights_fingerprint
-from .index import INDEX_MANIFEST, read_index_manifest
+from .index import INDEX_MANIFEST, IndexManifest
 from .sources import FaissSource, FileSource, SourceOptions, VectorSource, open_sources
 
 if TYPE_CHECKING:
@@ -234,18 +234,14 @@ def check_sources(sources: Sequence[VectorSource], model: PreTrainedModel) -> No
 
 def _check_index(folder: Path, model: PreTrainedModel) -> None:
     """Checks by what `search index` wrote of an index."""
-    manifest = read_index_manifest(folder)
-    try:
-        metric, encoded = manifest["settings"]["metric"], manifest["encoded"]
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{folder / INDEX_MANIFEST} is damaged ({error}); build the index again.") from None
-    if metric == "cosine" and not model.config.ignores_length:
+    manifest = IndexManifest.read(folder)
+    if manifest.settings.metric == "cosine" and not model.config.ignores_length:
         raise ValueError(
             f"{folder} holds vectors of unit length (`metric` cosine); only raw vectors can be decoded. Build it with "
             "--metric l2."
         )
-    if encoded:
-        check_decodable(folder, encoded, model)
+    if manifest.encoded:
+        check_decodable(folder, manifest.encoded, model)
 
 
 def _check_store(source: VectorSource, model: PreTrainedModel) -> None:

@@ -41,6 +41,7 @@ RESCORE = 4
 _ROWS_A_CENTROID = 39
 _MIN_IVF_ROWS = _ROWS_A_CENTROID * 256
 _BATCH_BYTES = 1 << 27
+_AGAIN = "build the index again (`search index --overwrite`)."
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,70 @@ class IndexSettings:
     def has_direction(self, vectors: Vectors) -> npt.NDArray[np.bool_]:
         """Which vectors `(N, D)` can be near others, `(N,)`: where the metric is the cosine, zeros cannot."""
         return np.linalg.norm(vectors, axis=1) > 0 if self.metric == "cosine" else np.ones(len(vectors), dtype=bool)
+
+
+@dataclass(frozen=True)
+class IndexManifest:
+    """What [`build_index`][] writes of an index.
+
+    Args:
+        settings: how it was made.
+        factory: faiss's string of its kind.
+        rows: sentences, those without a direction too.
+        dimension: numbers of a vector.
+        encoded: the manifest of the folder of `encode` that it is of; None where it is of files.
+        recall: `recall@1` and `recall@10`, the mean share of the k nearest rows of a query, itself excluded, among the
+            k that the index gives, and `rescored_recall@10`, the same for the best 10 of the first 40 by the vectors
+            that were indexed; None where the index is exact.
+    """
+
+    settings: IndexSettings
+    factory: str
+    rows: int
+    dimension: int
+    encoded: Json | None
+    recall: Json | None
+
+    def write(self, folder: Path) -> None:
+        """Writes it into the folder of an index."""
+        content = {"format_version": INDEX_FORMAT_VERSION, **asdict(self)}
+        (folder / INDEX_MANIFEST).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, folder: Path) -> IndexManifest:
+        """That of the index in a folder.
+
+        Raises:
+            FileNotFoundError: there is none.
+            ValueError: it is damaged, or of another version.
+        """
+        path = folder / INDEX_MANIFEST
+        if not path.is_file():
+            raise FileNotFoundError(f"{folder} is no index: it has no {INDEX_MANIFEST}; make one with `search index`.")
+        try:
+            content = read_json(path)
+            version = content.pop("format_version", None)
+        except ValueError as error:
+            raise ValueError(f"{error}; {_AGAIN}") from None
+        except AttributeError:
+            raise ValueError(f"{path} is damaged (no table of names and values); {_AGAIN}") from None
+        if version != INDEX_FORMAT_VERSION:
+            raise ValueError(f"{folder} has format {version}, expected {INDEX_FORMAT_VERSION}; {_AGAIN}")
+        try:
+            manifest = cls(**{**content, "settings": IndexSettings(**content["settings"])})
+            if not 0 <= int(manifest.rows) < 2**63:
+                raise ValueError(f"`rows` is {manifest.rows}")
+            if not (isinstance(manifest.factory, str) and isinstance(manifest.dimension, int)):
+                raise ValueError(f"`factory` is {manifest.factory!r}, `dimension` {manifest.dimension!r}")
+            _ = manifest.encoding
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path} is damaged ({error}); {_AGAIN}") from None
+        return manifest
+
+    @property
+    def encoding(self) -> EncodeSettings:
+        """How its vectors were encoded, as far as that is known."""
+        return EncodeSettings(**(self.encoded["settings"] if self.encoded else {}))
 
 
 def make_index(rows: int, dimension: int, settings: IndexSettings) -> tuple[str, faiss.Index]:
@@ -154,8 +219,8 @@ def check_index_output(output: Path, corpus: Corpus | None = None) -> None:
         raise FileExistsError(f"{output} exists and is no index; name another folder.")
     if corpus is None:
         return
-    encoded = read_index_manifest(output).get("encoded")
-    if not isinstance(encoded, dict) or encoded.get("input") != corpus.fingerprint():
+    encoded = IndexManifest.read(output).encoded
+    if encoded is None or encoded.get("input") != corpus.fingerprint():
         raise FileExistsError(
             f"{output} is an index of another text, or the text has changed since. Name another folder, or give "
             "--overwrite."
@@ -181,19 +246,6 @@ def read_faiss(path: str | os.PathLike[str], extra: str = "evaluation") -> faiss
     return index
 
 
-def read_index_manifest(folder: Path) -> Json:
-    """What [`build_index`] wrote of an index.
-
-    Raises:
-        ValueError: it is damaged.
-    """
-    try:
-        manifest: Json = read_json(folder / INDEX_MANIFEST)
-    except ValueError as error:
-        raise ValueError(f"{error}; build the index again.") from None
-    return manifest
-
-
 def build_index(
     sources: Sequence[str | os.PathLike[str]],
     output: str | os.PathLike[str],
@@ -202,7 +254,7 @@ def build_index(
     lines: Iterable[str] | None = None,
     recall_queries: int = 1000,
     show_progress: bool = True,
-) -> Json:
+) -> IndexManifest:
     """Builds an index of embeddings, streamed from their files; the folder is there whole or not at all.
 
     Args:
@@ -214,10 +266,7 @@ def build_index(
         show_progress: show progress bars.
 
     Returns:
-        The manifest: the settings, `factory`, `rows`, `dimension`, the manifest of a folder of `encode` as `encoded`,
-        and `recall`: `recall@1` and `recall@10`, the mean share of the k nearest rows of a query, itself excluded,
-        among the k that the index gives, and `rescored_recall@10`, the same for the best 10 of the first 40 by the
-        vectors that were indexed.
+        What is written of it beside its vectors.
 
     Raises:
         FileExistsError: `output` exists and is no index.
@@ -240,18 +289,10 @@ def build_index(
         if factory != "Flat" and recall_queries and index.ntotal > 1:
             recall = _measure_recall(index, vectors, recall_queries)
         require("faiss").write_index(index, str(partial / INDEX_VECTORS))
-        if encoded is not None and EncodeSettings(**encoded["settings"]).pca is not None:
+        manifest = IndexManifest(settings, factory, vectors.rows, vectors.dimension, encoded, recall)
+        if manifest.encoding.pca is not None:
             shutil.copyfile(paths[0] / COMPRESSION, partial / COMPRESSION)
-        manifest = {
-            "format_version": INDEX_FORMAT_VERSION,
-            "settings": asdict(settings),
-            "factory": factory,
-            "rows": vectors.rows,
-            "dimension": vectors.dimension,
-            "encoded": encoded,
-            "recall": recall,
-        }
-        (partial / INDEX_MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+        manifest.write(partial)
     return manifest
 
 

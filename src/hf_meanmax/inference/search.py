@@ -20,15 +20,13 @@ from .compression import load_pca
 from .embedding_files import COMPRESSION
 from .encode import EncodeSettings, embed_texts, limit_length, model_fingerprints, unit_rows
 from .index import (
-    INDEX_FORMAT_VERSION,
     INDEX_MANIFEST,
     INDEX_VECTORS,
     RESCORE,
-    IndexSettings,
+    IndexManifest,
     Rows,
     Vectors,
     read_faiss,
-    read_index_manifest,
 )
 from .text_store import TEXT_FILES, TextStore
 
@@ -84,27 +82,14 @@ class SentenceIndex:
                 if value is not None:
                     faiss.ParameterSpace().set_index_parameter(self._index, parameter, value)
             except RuntimeError:
-                kind = self.manifest["factory"]
+                kind = self.manifest.factory
                 raise ValueError(f"{name} is no setting of {folder}, an index of type {kind}.") from None
 
     def _open(self) -> None:
         folder = self.folder
-        if not (folder / INDEX_MANIFEST).is_file():
-            raise FileNotFoundError(f"{folder} is no index: it has no {INDEX_MANIFEST}; make one with `search index`.")
-        self.manifest = read_index_manifest(folder)
-        if (version := self.manifest.get("format_version")) != INDEX_FORMAT_VERSION:
-            raise ValueError(f"{folder} has format {version}, expected {INDEX_FORMAT_VERSION}; build the index again.")
-        try:
-            self.settings = IndexSettings(**self.manifest["settings"])
-            self.encoded = self.manifest["encoded"]
-            self.encoding = EncodeSettings(**(self.encoded["settings"] if self.encoded else {}))
-            self.dimension = int(self.manifest["dimension"])
-            self.rows = int(self.manifest["rows"])
-            _ = "Flat" in self.manifest["factory"]
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{folder / INDEX_MANIFEST} is damaged ({error}); build the index again.") from None
-        if not 0 <= self.rows < 2**63:
-            raise ValueError(f"{folder / INDEX_MANIFEST} is damaged (`rows` is {self.rows}); build the index again.")
+        self.manifest = manifest = IndexManifest.read(folder)
+        self.settings, self.encoded, self.encoding = manifest.settings, manifest.encoded, manifest.encoding
+        self.dimension, self.rows = manifest.dimension, manifest.rows
         self._pca = None if self.encoding.pca is None else load_pca(folder / COMPRESSION)
         self.texts = TextStore(folder) if (folder / TEXT_FILES[0]).is_file() else None
         path = folder / INDEX_VECTORS
@@ -119,7 +104,7 @@ class SentenceIndex:
     def is_lossy(self) -> bool:
         """Whether it holds less than the model's vectors."""
         is_whole = self.encoding.dtype != "int8" and not self.encoding.pca and not self.encoding.truncate_dim
-        return not is_whole or not _WHOLE_VECTORS.fullmatch(self.manifest["factory"])
+        return not is_whole or not _WHOLE_VECTORS.fullmatch(self.manifest.factory)
 
     def check_model(self, model: SentenceTransformer) -> None:
         """Checks that a SentenceTransformer is the one that the index was made with, and sets its length limit.
