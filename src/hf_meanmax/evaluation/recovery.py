@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from hf_meanmax.data.sentences import is_unsegmented, split_sentences
 from hf_meanmax.files import Json
 from hf_meanmax.tokenization import split_words_batch
 
-from .text_scores import length_edges, score_texts
+from .text_scores import length_edges, score_bins, score_texts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -165,19 +163,13 @@ def recovery_by_length(said: Sequence[Sequence[str]], references: References) ->
     BLEU is None where no reference has the four words that it needs.
     """
     lengths = [len(words) for words in references.words]
-    edges = length_edges(lengths)
-    bins = np.searchsorted(edges, lengths)
-    rows = []
-    for number in np.unique(bins).tolist():
-        inside = np.flatnonzero(bins == number).tolist()
-        found = [lengths[row] for row in inside]
+
+    def score(inside: Sequence[int]) -> Json:
         scores = score_recovery([said[row] for row in inside], references.select(inside))
-        if max(found) < 4:
-            scores["bleu"] = None
-        first = edges[number - 1] + 1 if number else min(1, *found)
-        to = edges[number] if number < len(edges) else None
-        rows.append({"from": first, "to": to, "count": scores.pop("texts"), **scores})
-    return rows
+        del scores["texts"]
+        return scores
+
+    return score_bins(score, lengths, length_edges(lengths))
 
 
 def pick_examples(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import count, pairwise
 from statistics import fmean
@@ -148,21 +148,35 @@ def scores_by_length(
     edges = length_edges(lengths) if edges is None else [int(edge) for edge in edges]
     if not edges or edges[0] < 1 or any(low >= high for low, high in pairwise(edges)):
         raise ValueError(f"edges is {tuple(edges)}; give ascending lengths from 1 on, for instance (5, 10, 20).")
+
+    def score(inside: Sequence[int]) -> Json:
+        chosen = [hypotheses[index] for index in inside], [references[index] for index in inside]
+        scores = score_texts(*chosen, tokenize, rouge=False)
+        return {name: getattr(scores, name) for name in LENGTH_METRICS}
+
+    return score_bins(score, lengths, edges)
+
+
+def score_bins(score: Callable[[Sequence[int]], Json], lengths: Sequence[int], edges: Sequence[int]) -> list[Json]:
+    """What `score` gives of the texts in each bin of their lengths that holds one, after `from`, `to` and `count`.
+
+    Args:
+        score: takes the places of some texts; its `bleu` becomes None where none of them has the four tokens of BLEU.
+        lengths: of all texts.
+        edges: as in [`scores_by_length`].
+    """
     bins = np.searchsorted(edges, lengths)
     rows = []
     for number in np.unique(bins).tolist():
         inside = np.flatnonzero(bins == number).tolist()
-        scores = score_texts(
-            [hypotheses[index] for index in inside], [references[index] for index in inside], tokenize, rouge=False
-        )
         found = [lengths[index] for index in inside]
-        row: Json = {
+        bounds: Json = {
             "from": edges[number - 1] + 1 if number else min(1, *found),
             "to": edges[number] if number < len(edges) else None,
             "count": len(inside),
         }
-        row |= {name: getattr(scores, name) for name in LENGTH_METRICS}
-        rows.append(row if max(found) >= _NGRAM else {**row, "bleu": None})
+        scores = score(inside)
+        rows.append(bounds | (scores if max(found) >= _NGRAM else {**scores, "bleu": None}))
     return rows
 
 
