@@ -30,17 +30,10 @@ def interpolate(
     return texts
 
 
-def nearest_neighbours(embeddings: torch.Tensor, queries: Sequence[int], number: int = 1) -> list[list[int]]:
-    """For each query row, the `number` other rows of `embeddings` `(S, D)` with the largest cosine, nearest first."""
-    unit = torch.nn.functional.normalize(embeddings.float(), dim=-1)
-    similarity = unit[list(queries)] @ unit.T
-    similarity[torch.arange(len(queries)), list(queries)] = -2.0
-    return similarity.topk(number, dim=-1).indices.tolist()
-
-
 def show(folder: str | os.PathLike[str], sentences: Sequence[str], number: int = 5) -> None:
     """Prints what the checkpoint in `folder` makes of held-out `sentences`, and the lines that load it."""
     from sentence_transformers import SentenceTransformer
+    from sentence_transformers.util import semantic_search
 
     model, tokenizer = load_checkpoint(folder)
     encoder = SentenceTransformer(str(folder), device="cpu")
@@ -48,8 +41,10 @@ def show(folder: str | os.PathLike[str], sentences: Sequence[str], number: int =
 
     spaced = [int(i) for i in torch.linspace(0, len(sentences) - 1, min(number, len(sentences)))]
     print("\nnearest neighbours among held-out sentences (cosine)")
-    for query, neighbours in zip(spaced, nearest_neighbours(embeddings, spaced), strict=True):
-        print(f"  {_short(sentences[query])}\n    ~ {_short(sentences[neighbours[0]])}")
+    for query, found in zip(spaced, semantic_search(embeddings[spaced], embeddings, top_k=2), strict=True):
+        others = [int(hit["corpus_id"]) for hit in found if hit["corpus_id"] != query]
+        print(f"  {_short(sentences[query])}")
+        print("".join(f"    ~ {_short(sentences[other])}\n" for other in others[:1]), end="")
 
     print("\nreconstructions of held-out sentences, from their vectors alone")
     with torch.no_grad():
