@@ -137,7 +137,7 @@ def check_agreement(
             raise _marked(error)
 
 
-def package_versions() -> dict[str, str]:
+def shared_versions() -> dict[str, str]:
     """The versions of the packages that must be the same for all processes, for [`check_agreement`]."""
     return {
         "version of hf_meanmax": __version__,

@@ -38,7 +38,7 @@ NO_ROWS = "This model is none of hf_meanmax, so what its pooling reads is not kn
 
 
 @dataclass(frozen=True)
-class Decoded:
+class DecodedText:
     """A text that was decoded from a vector.
 
     Attributes:
@@ -149,7 +149,7 @@ class DemoModel:
         return vectors
 
     @torch.no_grad()
-    def decode(self, vectors: np.ndarray) -> list[Decoded]:
+    def decode(self, vectors: np.ndarray) -> list[DecodedText]:
         """The greedy text of each vector `(n, D)`; where the decoder is not autoregressive, the likeliest words.
 
         Raises:
@@ -173,13 +173,15 @@ class DemoModel:
         chosen = steps.gather(2, ids[..., None])[..., 0]
         return [self._decoded(row.tolist(), values.tolist()) for row, values in zip(ids, chosen, strict=True)]
 
-    def _decoded(self, ids: list[int], probabilities: list[float]) -> Decoded:
+    def _decoded(self, ids: list[int], probabilities: list[float]) -> DecodedText:
         end = self.target_tokenizer.eos_token_id
         length = ids.index(end) + 1 if end in ids else len(ids)
         text = self.target_tokenizer.decode(ids[:length], skip_special_tokens=True)
-        return Decoded(text, token_texts(self.target_tokenizer, ids[:length]), probabilities[:length])
+        return DecodedText(text, token_texts(self.target_tokenizer, ids[:length]), probabilities[:length])
 
-    def decode_text(self, text: str, noise: float, kept: float, seed: int) -> tuple[np.ndarray, np.ndarray, Decoded]:
+    def decode_text(
+        self, text: str, noise: float, kept: float, seed: int
+    ) -> tuple[np.ndarray, np.ndarray, DecodedText]:
         """The vector `(D,)` of a text, the vector after `noise` (standard deviation, in those of the vector's numbers)
         with the share `kept` of its largest numbers, and what that one decodes to.
 
@@ -195,7 +197,7 @@ class DemoModel:
         changed[np.argsort(-np.abs(changed), kind="stable")[number:]] = 0
         return vector, changed, self.decode(changed[None])[0]
 
-    def between(self, first: str, second: str, steps: int) -> list[tuple[float, np.ndarray, Decoded]]:
+    def between(self, first: str, second: str, steps: int) -> list[tuple[float, np.ndarray, DecodedText]]:
         """The path between the vectors of two texts in so many steps: the share of the second, the cosines to both, and
         what the vector decodes to.
 

@@ -10,7 +10,7 @@ import numpy as np
 from hf_meanmax.inspection.decoding import DecodingRecord
 from hf_meanmax.plots.attention import shaded_words
 
-from .model import Corpus, Decoded, Found
+from .model import Corpus, DecodedText, Found
 
 STYLE = """
 .hm { font-size: 15px; line-height: 1.6; color: var(--body-text-color); overflow-wrap: anywhere; }
@@ -63,7 +63,7 @@ def similarity_panel(texts: Sequence[str], cosines: np.ndarray) -> str:
     return panel(f'<div class="wide">{table}</div><p class="note">Cosines of the vectors.</p>')
 
 
-def decoded_panel(vector: np.ndarray, changed: np.ndarray, decoded: Decoded) -> str:
+def decoded_panel(vector: np.ndarray, changed: np.ndarray, decoded: DecodedText) -> str:
     """A text that was decoded, with the probability of each token."""
     norms = np.linalg.norm(vector) * np.linalg.norm(changed)
     cosine = float(vector @ changed / norms) if norms else 0.0
@@ -78,7 +78,7 @@ def decoded_panel(vector: np.ndarray, changed: np.ndarray, decoded: Decoded) -> 
     )
 
 
-def between_panel(path: Sequence[tuple[float, np.ndarray, Decoded]]) -> str:
+def between_panel(path: Sequence[tuple[float, np.ndarray, DecodedText]]) -> str:
     """The steps of a path between two vectors, a row a step."""
     rows = "".join(
         f'<tr><td class="number">{share:.2f}</td><td class="number" style="{_shade(cosines[0])}">{cosines[0]:.2f}</td>'

@@ -38,7 +38,7 @@ _LIKELIHOOD_WEIGHT = 0.003
 
 
 @dataclass(frozen=True)
-class Decoded:
+class ChosenText:
     """A text decoded from a vector.
 
     Args:
@@ -89,7 +89,7 @@ class Corrector:
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be {least} or more.")
 
-    def decode(self, vectors: np.ndarray, **generation: object) -> list[Decoded]:
+    def decode(self, vectors: np.ndarray, **generation: object) -> list[ChosenText]:
         """The text of each vector `(N, D)`; see [`decode_all`][] for many.
 
         Args:
@@ -132,9 +132,9 @@ class Corrector:
 
     def decode_all(
         self, vectors: np.ndarray, batch_size: int = 64, show_progress: bool = False, **generation: object
-    ) -> list[Decoded]:
+    ) -> list[ChosenText]:
         """As [`decode`][], `batch_size` vectors at a time, with a progress bar over the vectors."""
-        decoded: list[Decoded] = []
+        decoded: list[ChosenText] = []
         with progress_bar(total=len(vectors), desc="decode", unit="row", disable=not show_progress) as bar:
             for start in range(0, len(vectors), batch_size):
                 decoded += self.decode(vectors[start : start + batch_size], **generation)
@@ -143,7 +143,7 @@ class Corrector:
 
     def _nearest(
         self, inputs: torch.Tensor, targets: np.ndarray, generation: dict[str, object]
-    ) -> tuple[list[Decoded], list[Tokens]]:
+    ) -> tuple[list[ChosenText], list[Tokens]]:
         """Of the candidates for each input the one nearest to its target, and its tokens without special ones."""
         count = self.num_candidates
         search: dict[str, object] = {"do_sample": True} if self.do_sample else {"num_beams": count}
@@ -157,7 +157,9 @@ class Corrector:
         rows = (np.arange(len(inputs)) * count + chosen).tolist()
         length = tokens.shape[1] - 1
         best = [
-            Decoded(texts[row], float(cosines[number, chosen[number]]), float(cosines[number, 0]), ended[row], length)
+            ChosenText(
+                texts[row], float(cosines[number, chosen[number]]), float(cosines[number, 0]), ended[row], length
+            )
             for number, row in enumerate(rows)
         ]
         specials = self.model.config.num_special_tokens
@@ -169,7 +171,7 @@ class Corrector:
         edits: list[list[Tokens]],
         targets: np.ndarray,
         latents: torch.Tensor,
-        best: list[Decoded],
+        best: list[ChosenText],
     ) -> list[tuple[int, Tokens, str, float, float]]:
         """Of each row's edits the nearest few that are nearer than its best text, each with its row, its text, its
         cosine and its log probability."""

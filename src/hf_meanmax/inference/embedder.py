@@ -21,7 +21,7 @@ _PROMPT = "text"
 _MOST_FITTED = 200_000
 
 
-class Vectors(Protocol):
+class VectorRows(Protocol):
     """Rows of numbers that are read by their indices: an array, or files of one."""
 
     @property
@@ -75,7 +75,7 @@ def describe_embedder(embedder: SentenceTransformer, name: str) -> dict[str, str
     }
 
 
-def fit_standardization(standardization: Standardization, vectors: Vectors, normalize: bool) -> None:
+def fit_standardization(standardization: Standardization, vectors: VectorRows, normalize: bool) -> None:
     """Sets mean and scale to those of vectors, number by number; a number that never varies keeps the scale 1.
 
     Args:

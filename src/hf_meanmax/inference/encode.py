@@ -36,7 +36,7 @@ from hf_meanmax.hardware import COMPUTE_DTYPES, ComputeDtype, compute_dtype, in_
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
 from hf_meanmax.pretrained import packaged_folder
-from hf_meanmax.processes import check_agreement, errors_shared, main_process_first, package_versions
+from hf_meanmax.processes import check_agreement, errors_shared, main_process_first, shared_versions
 from hf_meanmax.progress import progress_bar
 from hf_meanmax.tokenization import unknown_word_rate
 from hf_meanmax.tokenization.tokenizers import bare_backend
@@ -225,7 +225,7 @@ def _plan(
 def _to_agree_on(plan: Json, batch_size: int) -> dict[str, object]:
     """What must be the same for all processes that encode into one folder."""
     return {
-        **package_versions(),
+        **shared_versions(),
         "text (path, size or time of change)": plan["input"],
         "model": plan["model"]["weights"],
         "tokenizer or length limit": plan["model"]["pipeline"],

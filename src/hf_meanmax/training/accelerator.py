@@ -10,7 +10,7 @@ from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.utils import DistributedType, parse_flag_from_env
 
 from hf_meanmax.files import Json
-from hf_meanmax.processes import check_agreement, errors_shared, package_versions, process_state
+from hf_meanmax.processes import check_agreement, errors_shared, process_state, shared_versions
 
 from .settings import PretrainArguments
 
@@ -42,7 +42,7 @@ def make_accelerator(args: PretrainArguments) -> Accelerator:
     accelerator = Accelerator(
         mixed_precision="no", kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)], **trackers
     )
-    check_agreement(state, package_versions(), "Install the same packages on every machine.")
+    check_agreement(state, shared_versions(), "Install the same packages on every machine.")
     settings = args.to_dict()
     model = settings.pop("model")
     facts = {f"`{name}`": value for name, value in {**settings, **model}.items() if name not in _OF_A_MACHINE}
