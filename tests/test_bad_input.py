@@ -123,7 +123,10 @@ def train(tmp_path, capsys):
     def run(content: bytes, *words: str) -> tuple[int, str]:
         (tmp_path / "corpus.txt").write_bytes(content)
         command = ["--corpus", str(tmp_path / "corpus.txt"), "--output_dir", str(tmp_path / "run"), *words]
-        code = pretrain.main([*command, "--cache_dir", str(tmp_path / "cache"), "--max_steps", "1"])
+        try:
+            code = pretrain.main([*command, "--cache_dir", str(tmp_path / "cache"), "--max_steps", "1"])
+        except SystemExit as end:
+            return 1, f"{capsys.readouterr().err}{end.code}"
         return code, capsys.readouterr().err
 
     return run
@@ -131,7 +134,7 @@ def train(tmp_path, capsys):
 
 def error_line(errors: str) -> str:
     """The error, which is one line after whatever progress was shown."""
-    return errors[errors.index("error: ") :].rstrip("\n")
+    return errors[errors.index("hf-meanmax pretrain: ") :].rstrip("\n")
 
 
 def test_empty_and_unknown_sentences_are_encoded(checkpoint, tmp_path):

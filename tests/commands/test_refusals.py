@@ -96,9 +96,8 @@ def test_refused_in_one_line(made, monkeypatch, capsys, command, message):
 
 def test_a_tracker_that_is_not_installed_names_the_extra(made, monkeypatch, capsys):
     monkeypatch.setattr("hf_meanmax.training.run_settings.get_available_trackers", list)
-    code, errors = run(f"{TRAIN} --report_to wandb", made, capsys)
-    assert code == 1
-    assert 'wandb is not installed: pip install "hf_meanmax[trackers]"' in errors
+    code, _ = run(f"{TRAIN} --report_to wandb", made, capsys)
+    assert 'wandb is not installed: pip install "hf_meanmax[trackers]"' in str(code)
     assert not (made / "run").exists()
 
 
@@ -112,9 +111,7 @@ def test_many_unknown_words_are_counted(made, tmp_path, capsys):
     assert "the model does not know 90 of 120 words (75.0%) of the first 30 lines" in errors
     (tmp_path / "labels.tsv").write_text("one two\tx\nthree four\ty\n" * 10)
     words = f"finetune --checkpoint {made}/model --train {{}}/labels.tsv --output_dir {{}}/tuned"
-    code, errors = run(words, tmp_path, capsys)
-    assert code == 1
-    assert "words of the training texts are unknown" in errors
+    assert "words of the training texts are unknown" in str(run(words, tmp_path, capsys)[0])
 
 
 @pytest.mark.parametrize("name", ["e.txt", "e.csv", "none.csv", "e.jsonl", "list.json", "e.parquet", "e.csv.gz"])
@@ -133,9 +130,8 @@ def test_empty_texts_and_tables_are_alike(made, tmp_path, capsys, name):
     assert run(f"prepare {{}}/{name} --output {{}}/p.txt", tmp_path, capsys)[0] == (
         "hf-meanmax prepare: The corpus is empty."
     )
-    code, errors = run(f"finetune --train {{}}/{name} --output_dir {{}}/tuned", tmp_path, capsys)
-    assert code == 1
-    assert f"{name}: empty, expected " in errors
+    refused = run(f"finetune --train {{}}/{name} --output_dir {{}}/tuned", tmp_path, capsys)[0]
+    assert f"{name}: empty, expected " in str(refused)
 
 
 def test_a_query_with_half_a_surrogate_pair_stops_no_other(made, capsys):

@@ -124,7 +124,12 @@ def run(name: str, case: dict[str, Any], seen: dict[str, Any]) -> dict[str, Any]
             stack.enter_context(mock.patch.object(pretraining, skipped, return_value=1.0))
         if case["is_sharded"]:
             stack.enter_context(sharding())
-        code = main([str(recipe)])
+        try:
+            code = main([str(recipe)])
+        except SystemExit as end:
+            # What the interpreter would make of it.
+            code = end.code if isinstance(end.code, int) else 1
+            errors.write(end.code if isinstance(end.code, str) else "")
     return {"code": code, "stderr": errors.getvalue().splitlines(), "seconds": time.perf_counter() - begin, **seen}
 
 

@@ -21,16 +21,17 @@ def machine(processes: int, device: str = "cuda", fsdp_version: int | None = Non
     )
 
 
-def test_fsdp_without_a_gpu_is_refused(monkeypatch, tmp_path, capsys):
+def test_fsdp_without_a_gpu_is_refused(monkeypatch, tmp_path):
     """Accelerate would silently train with DDP."""
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     monkeypatch.setenv("FSDP_VERSION", "2")
     AcceleratorState._reset_state(reset_partial_state=True)
-    assert main(["--corpus", "none.txt", "--output_dir", str(tmp_path / "run")]) == 1
+    with pytest.raises(SystemExit) as error:
+        main(["--corpus", "none.txt", "--output_dir", str(tmp_path / "run")])
     AcceleratorState._reset_state(reset_partial_state=True)
-    assert capsys.readouterr().err == (
-        "error: FSDP was asked for, but on the device 'cpu' Accelerate shards no model. Leave `--use_fsdp` out, which "
-        "trains with DDP, or use GPUs.\n"
+    assert error.value.code == (
+        "hf-meanmax pretrain: FSDP was asked for, but on the device 'cpu' Accelerate shards no model. Leave "
+        "`--use_fsdp` out, which trains with DDP, or use GPUs."
     )
 
 

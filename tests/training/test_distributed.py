@@ -312,7 +312,7 @@ def faulty_cases(place: Place) -> dict[str, Any]:
 def test_the_main_process_tells_in_a_line_what_is_wrong_in_one(launched, name):
     main = launched[0][name]
     assert main["code"] == 1
-    errors = [line for line in main["stderr"] if "error: " in line]
+    errors = [line for line in main["stderr"] if "hf-meanmax pretrain: " in line]
     assert len(errors) == 1
     told = re.escape(TOLD[name].replace("HOST", socket.gethostname())).replace(r"\.\*", ".*")
     assert re.search(told, errors[0]), errors[0]
@@ -326,7 +326,7 @@ def test_no_process_waits_for_one_that_has_failed(launched, name):
     if name == "a process that stalls":
         assert other is None  # The launcher ended it.
     else:
-        assert (other["code"], [line for line in other["stderr"] if "error: " in line]) == (1, [])
+        assert (other["code"], [line for line in other["stderr"] if "hf-meanmax pretrain: " in line]) == (1, [])
 
 
 @pytest.mark.parametrize("how", DAMAGES)

@@ -210,7 +210,7 @@ def test_the_objective_names_the_family(embedder):
     assert args.family == "embedding_decoder"
 
 
-def test_the_command_says_what_is_wrong_in_a_line(texts, tmp_path, capsys):
+def test_the_command_says_what_is_wrong_in_a_line(texts, tmp_path):
     options = ["--corpus", str(texts / "train.txt"), "--cache_dir", str(tmp_path), "--output_dir", str(tmp_path / "o")]
-    assert pretrain_command(["--objective", "embedding_inversion", "--embedder", "./no-such-embedder", *options])
-    assert capsys.readouterr().err.splitlines()[-1] == "error: No checkpoint folder 'no-such-embedder'."
+    with pytest.raises(SystemExit, match=r"^hf-meanmax pretrain: No checkpoint folder 'no-such-embedder'\.$"):
+        pretrain_command(["--objective", "embedding_inversion", "--embedder", "./no-such-embedder", *options])

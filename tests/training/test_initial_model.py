@@ -102,6 +102,6 @@ def test_a_recipe_gives_way_and_the_same_value_is_no_other_model(initial):
     assert (args.model["hidden_size"], args.tokenizer, args.word_vectors) == (size, initial, "")
 
 
-def test_a_missing_checkpoint_is_said_in_a_line(tmp_path, capsys):
-    assert main(["--initial_model", str(tmp_path / "none"), "--corpus", "x.txt"]) == 1
-    assert capsys.readouterr().err.count("\n") == 1
+def test_a_missing_checkpoint_is_an_error_of_one_line(tmp_path):
+    with pytest.raises(SystemExit, match=r"^hf-meanmax pretrain: [^\n]*none[^\n]*$"):
+        main(["--initial_model", str(tmp_path / "none"), "--corpus", "x.txt"])

@@ -12,31 +12,25 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from hf_meanmax.processes import is_launched_first, tells, told_once
+from hf_meanmax.processes import is_launched_first, told_once
 from hf_meanmax.training.finetune import finetune
 from hf_meanmax.training.finetune_settings import FinetuneArguments
 from hf_meanmax.training.recipes import SettingsParser, family_of, parse_command_line
 
-from .options import escape_unprintable, interrupted
+from .options import escape_unprintable, one_line_errors
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; `argv` is the command line by default. Returns the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     escape_unprintable()
-    try:
+    with one_line_errors("finetune", TypeError):
         if any(word in ("-h", "--help") for word in words):
             print(f"{__doc__}\n{SettingsParser(FinetuneArguments, family_of(words)).format_help()}")
             return 0
         with told_once():
             arguments = parse_command_line(words, FinetuneArguments)
         results = finetune(arguments)
-    except (ValueError, TypeError, OSError, ImportError) as error:
-        if tells(error):
-            print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return interrupted("finetune")
     if not is_launched_first():
         return 0
     for name in ("validation", "test"):

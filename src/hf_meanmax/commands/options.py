@@ -66,21 +66,22 @@ def run_subverb(
     raise SystemExit(2)
 
 
-def interrupted(verb: str) -> int:
-    """Says that Ctrl-C ended a verb; returns the exit code."""
-    print(f"\nhf-meanmax {verb}: interrupted; nothing that was finished is lost.", file=sys.stderr)
-    return 128 + signal.SIGINT
-
-
 @contextmanager
-def one_line_errors(verb: str) -> Iterator[None]:
+def one_line_errors(verb: str, *others: type[Exception]) -> Iterator[None]:
     """Ends the program with exit code 1 and one line on stderr for errors that its user can cause; of several processes
-    one says so."""
+    one says so.
+
+    Args:
+        verb: the verb, for the line.
+        others: errors that a user can cause beside those of files, values and packages.
+    """
+    kinds: tuple[type[Exception], ...] = (OSError, ValueError, ImportError, *others)
     try:
         yield
     except KeyboardInterrupt:
-        raise SystemExit(interrupted(verb)) from None
-    except (OSError, ValueError, ImportError) as error:
+        print(f"\nhf-meanmax {verb}: interrupted; nothing that was finished is lost.", file=sys.stderr)
+        raise SystemExit(128 + signal.SIGINT) from None
+    except kinds as error:
         text = f"hf-meanmax {verb}: {' '.join(str(error).split())}"
         raise SystemExit(text if tells(error) else 1) from error
     except PeerEndedError:

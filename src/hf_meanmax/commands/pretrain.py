@@ -11,19 +11,19 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from hf_meanmax.processes import tells, told_once
+from hf_meanmax.processes import told_once
 from hf_meanmax.training.pretrain import pretrain
 from hf_meanmax.training.recipes import SettingsParser, family_of, list_recipes, parse_command_line
 from hf_meanmax.training.settings import PretrainArguments
 
-from .options import escape_unprintable, interrupted
+from .options import escape_unprintable, one_line_errors
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; `argv` is the command line by default. Returns the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     escape_unprintable()
-    try:
+    with one_line_errors("pretrain", TypeError, FloatingPointError):
         if any(word in ("-h", "--help") for word in words):
             settings = SettingsParser(PretrainArguments, family_of(words)).format_help()
             print(f"{__doc__}\npackaged recipes: {', '.join(list_recipes())}\n\n{settings}")
@@ -31,11 +31,5 @@ def main(argv: Sequence[str] | None = None) -> int:
         with told_once():
             arguments: PretrainArguments = parse_command_line(words)
         summary = pretrain(arguments)
-    except (ValueError, TypeError, OSError, FloatingPointError, ImportError) as error:
-        if tells(error):
-            print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return interrupted("pretrain")
     # As a program that SIGTERM ended, or who waits for it takes half a run for a whole one.
     return 128 + signal.SIGTERM if summary.get("terminated") else 0
