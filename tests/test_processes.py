@@ -19,8 +19,8 @@ from hf_meanmax.processes import (
     errors_shared,
     lost_processes_named,
     main_process_first,
-    package_versions,
     process_state,
+    shared_versions,
     tells,
     told_once,
     wait_for_everyone,
@@ -118,7 +118,7 @@ def test_what_backends_say_of_a_lost_process(monkeypatch, text):
 
 
 def test_versions_are_those_that_run():
-    versions = package_versions()
+    versions = shared_versions()
     assert versions["version of torch"].split("+")[0] == torch.__version__.split("+")[0]
     assert {"version of hf_meanmax", "version of transformers"} <= set(versions)
 
