@@ -46,25 +46,23 @@ def test_rows_are_erased_with_classifiers_fitted_anew(classes, rows):
 
 
 @pytest.mark.parametrize("classes", [2, 5])
-@pytest.mark.parametrize("blocks", [1, 2])
 @pytest.mark.parametrize("chunk", [16_000_000, 2_100])
-def test_dimensions_are_erased_in_the_fitted_classifier(classes, blocks, chunk, monkeypatch):
+def test_dimensions_are_erased_in_the_fitted_classifier(classes, chunk, monkeypatch):
     """The same as a product for each dimension, whether all are done at once or a few at a time."""
     monkeypatch.setattr("hf_meanmax.evaluation.erasure._CHUNK_NUMBERS", chunk)
     x, y, test, gold = make_data(classes)
-    found = erase_dimensions(x, y, test, gold, C=0.5, blocks=blocks)
+    found = erase_dimensions(x, y, test, gold, C=0.5)
     fitted = fit_logistic_regressions(x, y, np.ones((1, len(x)), dtype=bool), [0.5])
     assert found.accuracy == pytest.approx(100 * np.mean(fitted.predict(test)[0] == gold))
-    assert found.without.shape == (12 // blocks,)
-    for dimension in range(12 // blocks):
+    assert found.without.shape == (12,)
+    for dimension in range(12):
         erased = test.copy()
-        columns = np.arange(dimension, 12, 12 // blocks)
-        erased[:, columns] = x[:, columns].mean(axis=0)
+        erased[:, dimension] = x[:, dimension].mean()
         assert found.without[dimension] == pytest.approx(100 * np.mean(fitted.predict(erased)[0] == gold))
     assert found.absolute == pytest.approx(found.accuracy - found.without)
     assert found.relative == pytest.approx(100 * (1 - found.without / found.accuracy))
     assert found.mean_absolute == pytest.approx(found.absolute.mean())
-    assert found.absolute[: 4 if blocks == 1 else 6].max() > 2
+    assert found.absolute[:4].max() > 2
 
 
 def test_only_the_dimension_that_holds_the_label_matters():
@@ -84,19 +82,6 @@ def test_shuffled_labels_give_chance_and_no_important_row():
     found = erase_rows(x, np.random.default_rng(1).permutation(y), test, gold, 3)
     assert 15 < found.accuracy < 40
     assert np.abs(found.absolute).max() < 12
-
-
-def test_pairs_lose_a_row_in_both_blocks():
-    draw = np.random.default_rng(0)
-    u, v = (draw.standard_normal((600, 8)).astype(np.float32) for _ in range(2))
-    same = draw.integers(2, size=600).astype(bool)
-    v[same, :4] = u[same, :4]
-    x = np.concatenate([np.abs(u - v), u * v], axis=1)
-    found = erase_rows(x[:400], same[:400], x[400:], same[400:], 2, blocks=2)
-    assert found.accuracy > 95
-    assert found.without[0] < 70
-    assert found.without[1] > 95
-    assert found.only.tolist() == found.without[::-1].tolist()
 
 
 def test_labels_may_be_words_and_unseen_in_training():
@@ -135,7 +120,6 @@ def test_report_embeds_once_and_is_json():
     [
         ({"rows": 1}, "rows is 1; without the only row nothing is left"),
         ({"rows": 5}, "12 dimensions is no matrix of 5 rows"),
-        ({"rows": 2, "blocks": 5}, "12 features are not 5 blocks"),
         ({"rows": 2, "labels_test": [0]}, "200 test features need as many labels"),
         ({"rows": 2, "features_test": np.zeros((200, 3))}, r"\(300, 12\) for training and \(200, 3\)"),
         ({"rows": 2, "labels_train": np.zeros(300)}, "two or more"),

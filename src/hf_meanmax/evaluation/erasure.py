@@ -74,31 +74,28 @@ def erase_rows(
     rows: int,
     C: float = 1.0,
     device: torch.device | str | None = None,
-    blocks: int = 1,
 ) -> Erasure:
     """Accuracy of classifiers fitted anew without each latent row, and on each row alone.
 
     Args:
-        features_train: `(N, blocks * L * d)` float32.
+        features_train: `(N, L * d)` float32.
         labels_train: `(N,)` of any sortable kind.
-        features_test: `(M, blocks * L * d)`.
+        features_test: `(M, L * d)`.
         labels_test: `(M,)`.
         rows: L, the latent rows that an embedding is the flattened matrix of; 2 or more.
         C: inverse regularisation strength, as in scikit-learn's `LogisticRegression`.
         device: where classifiers are fitted, by default the CPU.
-        blocks: how often an embedding's dimensions occur in the features: 2 for pairs as [|u - v|; u * v]. A row is
-            erased in all of them.
 
     Raises:
         ValueError: shapes that do not fit, `rows` below 2, or labels of one class only.
     """
     if rows < 2:
         raise ValueError(f"rows is {rows}; without the only row nothing is left. Give 2 or more.")
-    train, labels, test, gold = _checked(features_train, labels_train, features_test, labels_test, blocks)
-    size = train.shape[1] // blocks
+    train, labels, test, gold = _checked(features_train, labels_train, features_test, labels_test)
+    size = train.shape[1]
     if size % rows:
         raise ValueError(f"An embedding of {size} dimensions is no matrix of {rows} rows.")
-    row_of_column = np.tile(np.repeat(np.arange(rows), size // rows), blocks)
+    row_of_column = np.repeat(np.arange(rows), size // rows)
 
     def accuracy(columns: np.ndarray) -> float:
         fitted = _fit(train[:, columns], labels, C, device)
@@ -117,19 +114,18 @@ def erase_dimensions(
     labels_test: npt.ArrayLike,
     C: float = 1.0,
     device: torch.device | str | None = None,
-    blocks: int = 1,
 ) -> Erasure:
     """Accuracy of one fitted classifier when a dimension is set to its mean over the training set, for each dimension.
 
     The classifier is fitted once: its logits change by the dimension's own share alone. Arguments and errors are those
-    of [`erase_rows`]; a dimension is erased in all `blocks`.
+    of [`erase_rows`].
     """
-    train, labels, test, gold = _checked(features_train, labels_train, features_test, labels_test, blocks)
-    size = train.shape[1] // blocks
+    train, labels, test, gold = _checked(features_train, labels_train, features_test, labels_test)
+    size = train.shape[1]
     fitted = _fit(train, labels, C, device)
-    weights = fitted.coefficients[0].cpu().numpy().reshape(-1, blocks, size)  # (K, blocks, D)
+    weights = fitted.coefficients[0].cpu().numpy()  # (K, D)
     logits = fitted.decision(test)[:, 0].cpu().numpy()  # (M, K)
-    deviations = (test - train.mean(axis=0, dtype=np.float64).astype(np.float32)).reshape(-1, blocks, size)
+    deviations = test - train.mean(axis=0, dtype=np.float64).astype(np.float32)
     # A label that the classifier never saw is number -1, which no class has.
     classes = {label: number for number, label in enumerate(fitted.classes.tolist())}
     numbers = np.array([classes.get(label, -1) for label in gold.tolist()])
@@ -137,7 +133,7 @@ def erase_dimensions(
     step = max(1, _CHUNK_NUMBERS // logits.size)
     for start in range(0, size, step):
         part = slice(start, start + step)
-        share = np.einsum("mbd,kbd->mkd", deviations[:, :, part], weights[:, :, part])
+        share = deviations[:, None, part] * weights[:, part]
         without[part] = 100 * np.mean(_classes_of(logits[:, :, None] - share) == numbers[:, None], axis=0)
     return Erasure(100 * float(np.mean(_classes_of(logits) == numbers)), without)
 
@@ -187,7 +183,6 @@ def _checked(
     labels_train: npt.ArrayLike,
     features_test: npt.ArrayLike,
     labels_test: npt.ArrayLike,
-    blocks: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     train, test = np.asarray(features_train, dtype=np.float32), np.asarray(features_test, dtype=np.float32)
     labels, gold = np.asarray(labels_train), np.asarray(labels_test)
@@ -196,6 +191,4 @@ def _checked(
     for name, features, found in (("training", train, labels), ("test", test, gold)):
         if len(features) != len(found) or not len(found):
             raise ValueError(f"{len(features)} {name} features need as many labels, at least one; got {len(found)}.")
-    if blocks < 1 or train.shape[1] % blocks:
-        raise ValueError(f"{train.shape[1]} features are not {blocks} blocks of an embedding's dimensions.")
     return train, labels, test, gold
