@@ -63,7 +63,7 @@ class OptionParser(HfArgumentParser):  # type: ignore[misc]
             HfArgumentParser._parse_dataclass_field(parser, field)
         for action in parser._actions[before:]:
             if value_type(field.type) is int:
-                action.type = functools.partial(_number_of, least, most or _MOST)
+                action.type = functools.partial(whole_number, least=least, most=most or _MOST)
             if action.option_strings and action.metavar is None and action.choices is None and action.nargs != 0:
                 action.metavar = _METAVARS.get(value_type(field.type), "VALUE")
             if action.required and action.option_strings:
@@ -138,11 +138,11 @@ def _add_positional(parser: argparse.ArgumentParser, field: dataclasses.Field[An
     )
 
 
-def whole_number(text: str) -> int:
+def whole_number(text: str, least: int | None = None, most: int = _MOST) -> int:
     """`text` as a number, perhaps written `2e4`.
 
     Raises:
-        argparse.ArgumentTypeError: it is none.
+        argparse.ArgumentTypeError: it is none, or out of bounds.
     """
     try:
         number = int(text) if text.lstrip("+-").isdigit() else float(text)
@@ -150,11 +150,7 @@ def whole_number(text: str) -> int:
         number = float("nan")
     if isinstance(number, float) and not number.is_integer():
         raise argparse.ArgumentTypeError(f"invalid int value: {text!r}")
-    return int(number)
-
-
-def _number_of(least: int | None, most: int, text: str) -> int:
-    number = whole_number(text)
+    number = int(number)
     if least is not None and number < least:
         raise argparse.ArgumentTypeError(f"{number} is not {least} or more")
     if number > most:
