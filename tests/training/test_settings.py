@@ -155,7 +155,7 @@ def test_options_win_over_the_recipe(tmp_path):
         (["--corpus", "y"], "`--corpus` is given twice. Several values stand after one: --corpus first second"),
         (["--epochs", "inf"], "`epochs` is inf; it must be a finite number"),
         (["--learning_rate", "nan"], "`learning_rate` is nan; it must be a finite number"),
-        (["--seed", "99999999999999999999"], r"`seed` is \d+; it must be less than 2\*\*63"),
+        (["--seed", "99999999999999999999"], "is not 9223372036854775807 or less"),
         (["--adam_beta1", "1.5"], r"`adam_beta1` is 1\.5; it must be at least 0 and less than 1"),
         (["--max_unknown_rate", "7"], r"`max_unknown_rate` is 7\.0; it must be from 0 to 1"),
         (

@@ -32,7 +32,9 @@ class PretrainArguments(RunArguments):
         default=None,
         metadata={"help": "translation: like corpus, line by line what its lines are in another language"},
     )
-    validation_target: list[str] | None = field(default=None, metadata={"help": "the same for validation"})
+    validation_target: list[str] | None = field(
+        default=None, metadata={"help": "translation: like target, for the lines of validation"}
+    )
     target_column: str = field(
         default="", metadata={"help": "translation: column of the data set with the translations"}
     )
@@ -51,7 +53,9 @@ class PretrainArguments(RunArguments):
     max_target_tokens: int = field(
         default=35, metadata={"help": "translation: longer targets are left out with their pair, or cut"}
     )
-    long_lines: Literal["drop", "truncate"] = field(default="drop", metadata={"help": "what happens to longer ones"})
+    long_lines: Literal["drop", "truncate"] = field(
+        default="drop", metadata={"help": "whether sentences of more than max_tokens are left out or cut"}
+    )
     max_unknown_rate: float = field(default=1.0, metadata={"help": "sentences with more unknown words are left out"})
     drop_unknown_words: bool = field(
         default=False, metadata={"help": "train without unknown words (the released form)"}
@@ -93,8 +97,10 @@ class PretrainArguments(RunArguments):
             "sentence under noise (`word_drop`, `span_drop`, `word_swap`, then of this alone; dropout)"
         },
     )
-    contrastive_weight: float = field(default=1.0, metadata={"help": "weight of this loss"})
-    temperature: float = field(default=0.05, metadata={"help": "what cosines are divided by in these comparisons"})
+    contrastive_weight: float = field(default=1.0, metadata={"help": "weight of the contrastive loss"})
+    temperature: float = field(
+        default=0.05, metadata={"help": "what cosines are divided by in the contrastive loss, and in that of a teacher"}
+    )
     teacher: str = field(
         default="",
         metadata={
@@ -104,13 +110,17 @@ class PretrainArguments(RunArguments):
     teacher_prompt: str = field(default="", metadata={"help": "text put before each sentence that the teacher reads"})
     teacher_loss: Literal["cosine", "squared", "contrast"] = field(
         default="cosine",
-        metadata={"help": "1 - cosine, squared distance, or telling the teacher's vector from others of the batch"},
+        metadata={
+            "help": "how far the embedding is from its teacher's vector: 1 - cosine, the squared distance, or how "
+            "badly that vector is told from others of the batch"
+        },
     )
-    teacher_weight: float = field(default=1.0, metadata={"help": "weight of this loss"})
+    teacher_weight: float = field(default=1.0, metadata={"help": "weight of the teacher's loss"})
     teacher_head: bool = field(
         default=True,
         metadata={
-            "help": "whether there is that map; without it the embedding, as wide as they, is trained to be them"
+            "help": "compare the teacher's vectors with a linear map of the embedding; without it the embedding itself "
+            "is trained to be them, and has their size"
         },
     )
     similarity_weight: float = field(
