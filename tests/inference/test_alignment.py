@@ -174,7 +174,7 @@ def test_what_cannot_be_aligned(checkpoint, tmp_path):
         main([str(tmp_path / "text.txt"), *options, "--to", "./none"])
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "config.json").write_text("{}")
-    with pytest.raises(SystemExit, match=r"hf-meanmax align: .*name another folder"):
+    with pytest.raises(SystemExit, match=r"hf-meanmax align: .*name a new folder"):
         # Before the model, which is not there, is looked for.
         main([str(tmp_path / "text.txt"), *options[:2], "--to", "./none", "--output", str(tmp_path / "mine")])
     for model, reason in (

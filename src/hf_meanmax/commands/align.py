@@ -8,12 +8,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 
-from hf_meanmax.checkpoint.folder import check_free, load_checkpoint, load_target_tokenizer, save_checkpoint
+from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer, save_checkpoint
 from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.evaluation.reconstruction import score_reconstructions
-from hf_meanmax.files import shared_name
+from hf_meanmax.files import check_new_folder, shared_name
 from hf_meanmax.inference.alignment import align, check_alignable
 from hf_meanmax.inference.decode import generate_ids
 from hf_meanmax.inference.embedder import load_embedder
@@ -28,7 +27,7 @@ class AlignOptions:
 
     embedder: str = option("a SentenceTransformer whose vectors are to be decoded")
     to: str = option("the checkpoint of an autoencoder, whose decoder reads what the map gives")
-    output: str = written("folder of the new checkpoint", folder=True)
+    output: str = written("the new folder", folder=True)
     embedder_prompt: str = option("text put before each text that the embedder reads", "")
     validation: str | None = option("held-out texts; by default every tenth of the corpus", None)
     limit: int = count("most texts that are read", 50_000)
@@ -40,7 +39,7 @@ class AlignOptions:
 @verb("align")
 def main(corpus_options: CorpusOptions, args: AlignOptions) -> None:
     """Write a decoder of an embedder's vectors without training: a linear map to the Z of an autoencoder."""
-    output = check_free(Path(args.output))
+    output = check_new_folder(args.output)
     device = process_state().device
     model, tokenizer = load_checkpoint(args.to)
     check_alignable(model)
