@@ -71,6 +71,8 @@ def run(words: str, folder: Path, capsys) -> tuple[object, str]:
         ("encode {}/model {}/text.txt --output {}/v --batch_size 99999999999999999999", "is not 9223372036854775807"),
         ("evaluate {}/model --device foo", "device is 'foo', which cannot be used here"),
         ("pretrain --min_frequency 99999999999999999999 --corpus {}/text.txt", "is not 9223372036854775807 or less"),
+        ("evaluate {}/model --latent_rows 5 --tasks STS16", "--latent_rows is for --erasure"),
+        ("evaluate {}/model {}/model --tasks STS16", "A model is named twice"),
         # The place of a recipe, and of a file
         ("pretrain --max_steps 2 docstrings", "The recipe 'docstrings' comes first"),
         ("pretrain --corpus {}/text.txt static-en", "The recipe 'static-en' comes first"),

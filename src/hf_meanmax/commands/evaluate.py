@@ -9,6 +9,7 @@ Finished tasks are kept in the cache: rerun the same command to resume an interr
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import signal
 import sys
@@ -125,6 +126,8 @@ def _check_arguments(args: EvaluateOptions) -> None:
         raise ValueError("--embeddings and --sentences belong together: vectors, and the texts that they are of.")
     if bool(args.embeddings) == bool(args.model):
         raise ValueError("Name a model or several, or --embeddings with --sentences; not both, and not neither.")
+    if args.latent_rows > 1 and not args.erasure:
+        raise ValueError("--latent_rows is for --erasure; give it too, or leave --latent_rows out.")
     if args.embeddings and args.truncate_dim:
         raise ValueError("--truncate_dim is for models; --embeddings are taken as they are.")
     if args.write_model_card:
@@ -140,7 +143,11 @@ def _check_arguments(args: EvaluateOptions) -> None:
 def _named(models: Sequence[str]) -> list[tuple[str, str]]:
     names = [model_name(model) for model in models]
     if len(set(names)) < len(names):
-        names = [model.strip("/.").replace("/", "-") for model in models]
+        paths = [os.path.abspath(model) for model in models]
+        if len(set(paths)) < len(paths):
+            raise ValueError(f"A model is named twice: {', '.join(models)}. Name each once.")
+        shared = os.path.commonpath(paths)
+        names = [os.path.relpath(path, shared).replace(os.sep, "-") for path in paths]
     return list(zip(names, models, strict=True))
 
 

@@ -140,11 +140,6 @@ class Embedder:
         self._remember(kept, [first[text] for text in kept], result)
         return result
 
-    @property
-    def sentences_per_second(self) -> float | None:
-        """Distinct texts encoded in a second, over all calls; None before the first."""
-        return self.encoded / self.seconds if self.encoded and self.seconds > 0 else None
-
     def clear(self) -> None:
         """Forgets all remembered embeddings."""
         self._blocks.clear()
