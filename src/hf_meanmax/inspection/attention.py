@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 ATTENTION_FILE = "attention.json"
 ATTENTION_PAGE = "attention.html"
-_OWNED = (ATTENTION_FILE, ATTENTION_PAGE, "text-*.png")
+_OWNED = (ATTENTION_FILE, ATTENTION_PAGE, "attention-[0-9]*.png")
 
 
 def read_texts(checkpoints: Sequence[str | os.PathLike[str]], texts: Sequence[str]) -> list[ReadText]:
@@ -123,4 +123,4 @@ def write_attention(
         with told_if_not_drawn():
             for number, text in enumerate(islice(read, most_figures), 1):
                 weights = text.weights if len(text.weights) > 1 else next(iter(text.weights.values()))
-                save_figure(plot_head_maps(text.tokens, weights), partial / f"text-{number}.png")
+                save_figure(plot_head_maps(text.tokens, weights), partial / f"attention-{number}.png")

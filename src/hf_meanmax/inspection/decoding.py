@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 INSPECTION_FILE = "inspection.json"
 ALIGNMENT_PAGE = "alignments.html"
 POSITIONS_FIGURE = "attention-by-position.png"
-_OWNED = (INSPECTION_FILE, ALIGNMENT_PAGE, POSITIONS_FIGURE, "text-*.png")
+_OWNED = (INSPECTION_FILE, ALIGNMENT_PAGE, POSITIONS_FIGURE, "text-[0-9]*-*.png")
 
 
 @dataclass(frozen=True)
