@@ -160,10 +160,10 @@ def test_the_page_is_whole_and_asks_for_nothing(whole, tmp_path):
     assert "Capitals and small letters are taken as equal" in visible
     for words in ("nearest text", "shuffled words", "PCA 12", "tiny pairs", "100.0&nbsp;%", "1 of the"):
         assert words.replace("&nbsp;", " ") in " ".join(visible.replace("&#39;", "'").split()), words
-    record = json.loads((tmp_path / "audit" / "results.json").read_text(encoding="utf-8"))
+    record = json.loads((tmp_path / "audit" / "audit.json").read_text(encoding="utf-8"))
     assert record["settings"] == SETTINGS
     assert record["decoder"] == whole[0]["decoder"]
-    assert sorted(entry.name for entry in path.parent.iterdir()) == ["audit.html", "results.json"]
+    assert sorted(entry.name for entry in path.parent.iterdir()) == ["audit.html", "audit.json"]
 
 
 def test_texts_are_shown_and_not_read_as_markup():

@@ -38,7 +38,7 @@ def options(files, embedder, decoder):  # noqa: F811
 
 
 def results(files):
-    return json.loads((files / "audit" / "results.json").read_text())
+    return json.loads((files / "audit" / "audit.json").read_text())
 
 
 def decoded(decoder, vectors, dtype=torch.float32, **generation):  # noqa: F811
@@ -196,14 +196,14 @@ def bad_files(folder):
 def test_a_mistake_is_told_in_a_line_and_nothing_is_written(files, options, words, reason):
     bad_files(files)
     (files / "audit").mkdir()
-    (files / "audit" / "results.json").write_text("old")
+    (files / "audit" / "audit.json").write_text("old")
     with pytest.raises(SystemExit) as error:
         main([*options, *(word.format(files) for word in words)])
     assert str(error.value).startswith("hf-meanmax audit: ")
     assert reason in str(error.value)
     assert "\n" not in str(error.value)
-    assert [path.name for path in (files / "audit").iterdir()] == ["results.json"]
-    assert (files / "audit" / "results.json").read_text() == "old"
+    assert [path.name for path in (files / "audit").iterdir()] == ["audit.json"]
+    assert (files / "audit" / "audit.json").read_text() == "old"
 
 
 def test_vectors_alone_have_no_embedder_by_name(files, options):

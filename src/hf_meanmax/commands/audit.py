@@ -22,7 +22,7 @@ from .options import verb, written
 class AuditOptions:
     """What `hf-meanmax audit` writes."""
 
-    output: str = written("folder of audit.html and results.json")
+    output: str = written("folder of audit.html and audit.json")
 
 
 @verb("audit", compute_dtype="auto")

@@ -14,7 +14,7 @@ from hf_meanmax.plots.defences import plot_defences
 from hf_meanmax.plots.figures import figure_data_uri
 from hf_meanmax.plots.reconstruction import plot_by_length
 
-PAGE_FILE, RESULTS_FILE = "audit.html", "results.json"
+PAGE_FILE, RESULTS_FILE = "audit.html", "audit.json"
 
 
 def render_page(result: Json, settings: Mapping[str, object]) -> str:
@@ -40,7 +40,7 @@ def render_page(result: Json, settings: Mapping[str, object]) -> str:
 
 
 def write_audit(result: Json, settings: Mapping[str, object], output: str | os.PathLike[str]) -> Path:
-    """Writes `audit.html` and `results.json` into a folder; returns the page's path.
+    """Writes `audit.html` and `audit.json` into a folder; returns the page's path.
 
     Raises:
         OSError: the folder cannot be written.

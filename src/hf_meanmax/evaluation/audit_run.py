@@ -123,7 +123,7 @@ def audit_checkpoint(
     device: torch.device | str | None = None,
     show_progress: bool = True,
 ) -> Json:
-    """Audits an embedder by a decoder of its vectors, and writes `audit.html` and `results.json`.
+    """Audits an embedder by a decoder of its vectors, and writes `audit.html` and `audit.json`.
 
     Args:
         source: the texts and models.
