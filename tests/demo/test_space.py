@@ -11,6 +11,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 import hf_meanmax
 from checkpoint.loopback_hub import hub_and_token
+from hf_meanmax import EmbeddingDecoderForGeneration
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.checkpoint.hub import HubError
 from hf_meanmax.commands import demo as command
@@ -55,6 +56,20 @@ def test_a_model_on_the_hub_is_named(tmp_path):
     assert front_matter(folder)["models"] == ["someone/some-model"]
     assert 'launch("someone/some-model"' in (folder / "app.py").read_text()
     assert not (folder / "model").exists()
+
+
+def test_a_packaged_model_goes_along(tmp_path):
+    folder = write_space("mini-en", tmp_path / "space")
+    assert "models" not in front_matter(folder)
+    assert (folder / "model" / "config.json").is_file()
+
+
+def test_a_decoder_alone_has_no_space(tmp_path):
+    model = make_model(full_class=EmbeddingDecoderForGeneration, embedding_dim=6)
+    folder = save_checkpoint(model, make_tokenizer(), tmp_path / "decoder")
+    with pytest.raises(ValueError, match="decoder"):
+        write_space(str(folder), tmp_path / "space")
+    assert not (tmp_path / "space").exists()
 
 
 def test_an_older_space_is_replaced_and_nothing_else(model, tmp_path):

@@ -53,7 +53,7 @@ class DecodedText:
 
 
 @dataclass(frozen=True)
-class Corpus:
+class EncodedSentences:
     """Sentences and their vectors of unit length `(n, D)`; `seconds` is what encoding took."""
 
     texts: list[str]
@@ -62,7 +62,7 @@ class Corpus:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The nearest sentences of a corpus with their cosines, and the seconds of encoding the query and of the search."""
 
     neighbors: list[tuple[float, str]]
@@ -212,19 +212,19 @@ class DemoModel:
         cosines = unit_rows(path) @ unit_rows(ends).T
         return [(float(share), *rest) for share, *rest in zip(shares, cosines, self.decode(path), strict=True)]
 
-    def embed(self, texts: Sequence[str]) -> Corpus:
+    def embed(self, texts: Sequence[str]) -> EncodedSentences:
         """Encodes the sentences of a corpus."""
         start = time.perf_counter()
         vectors = unit_rows(self.embedder.encode(list(texts), batch_size=64, show_progress_bar=False))
-        return Corpus(list(texts), vectors, time.perf_counter() - start)
+        return EncodedSentences(list(texts), vectors, time.perf_counter() - start)
 
     @cached_property
-    def own_corpus(self) -> Corpus:
+    def own_corpus(self) -> EncodedSentences:
         """The sentences that come with the demo."""
         lines = files(__package__).joinpath("corpus.txt").read_text(encoding="utf-8").splitlines()
         return self.embed([line for line in lines if line])
 
-    def read_corpus(self, path: str | None) -> Corpus:
+    def read_corpus(self, path: str | None) -> EncodedSentences:
         """The sentences of a text file, one a line; those that come with the demo without one.
 
         Raises:
@@ -246,7 +246,7 @@ class DemoModel:
             raise ValueError(f"The file has {len(texts):,} sentences; the page takes {MOST_LINES:,}.")
         return self.embed(texts)
 
-    def search(self, corpus: Corpus, query: str, count: int) -> Found:
+    def search(self, corpus: EncodedSentences, query: str, count: int) -> SearchResult:
         """The sentences of a corpus that are nearest to a query by cosine, found exactly.
 
         Raises:
@@ -260,7 +260,7 @@ class DemoModel:
         found = semantic_search(torch.from_numpy(vector), torch.from_numpy(corpus.vectors), top_k=int(count))[0]
         searched = time.perf_counter()
         neighbors = [(float(hit["score"]), corpus.texts[int(hit["corpus_id"])]) for hit in found]
-        return Found(neighbors, encoded - start, searched - encoded)
+        return SearchResult(neighbors, encoded - start, searched - encoded)
 
     def attention(self, text: str) -> tuple[list[str], dict[str, np.ndarray], DecodingRecord | None]:
         """What each latent row reads of each token of a text, and what the decoder reads of the rows (None where it has

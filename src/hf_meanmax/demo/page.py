@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hf_meanmax.files import Json
 
 from . import panels
-from .model import MOST_MEGABYTES, MOST_TEXTS, NO_DECODER, NO_ROWS, Corpus, DemoModel
+from .model import MOST_MEGABYTES, MOST_TEXTS, NO_DECODER, NO_ROWS, DemoModel, EncodedSentences
 
 if TYPE_CHECKING:
     from gradio import Blocks
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 # A corpus and the file that it was read from.
-_Known = tuple[str | None, Corpus]
+_Known = tuple[str | None, EncodedSentences]
 
 _SENTENCES = (
     "The old man sat by the fire.",

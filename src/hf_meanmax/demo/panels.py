@@ -10,7 +10,7 @@ import numpy as np
 from hf_meanmax.inspection.decoding import DecodingRecord
 from hf_meanmax.plots.attention import shaded_words
 
-from .model import Corpus, DecodedText, Found
+from .model import DecodedText, EncodedSentences, SearchResult
 
 STYLE = """
 .hm { font-size: 15px; line-height: 1.6; color: var(--body-text-color); overflow-wrap: anywhere; }
@@ -92,7 +92,7 @@ def between_panel(path: Sequence[tuple[float, np.ndarray, DecodedText]]) -> str:
     )
 
 
-def search_panel(corpus: Corpus, found: Found) -> str:
+def search_panel(corpus: EncodedSentences, found: SearchResult) -> str:
     """The nearest sentences, and what finding them took."""
     rows = "".join(
         f'<tr><td class="number" style="{_shade(score)}">{score:.2f}</td><td>{escape(text)}</td></tr>'

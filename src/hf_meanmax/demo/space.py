@@ -12,9 +12,10 @@ from huggingface_hub import RepoCard
 
 from hf_meanmax import __version__
 from hf_meanmax.checkpoint.compact import compact_checkpoint
-from hf_meanmax.checkpoint.folder import check_checkpoint, is_missing_folder
+from hf_meanmax.checkpoint.folder import check_checkpoint, is_missing_folder, require_text_encoder
 from hf_meanmax.checkpoint.hub import sign_in, upload
 from hf_meanmax.files import replacing_folder
+from hf_meanmax.pretrained import packaged_folder
 
 APP, REQUIREMENTS, CARD, MODEL = "app.py", "requirements.txt", "README.md", "model"
 
@@ -53,6 +54,7 @@ def write_space(model: str, folder: str | os.PathLike[str], title: str = "hf_mea
     target = Path(folder)
     if target.exists() and not _is_space(target) and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"{target} is there already; name a new folder.")
+    model = str(packaged_folder(model) or model)
     is_folder = Path(model).exists() or is_missing_folder(model)
     front = {
         "title": title,
@@ -63,6 +65,8 @@ def write_space(model: str, folder: str | os.PathLike[str], title: str = "hf_mea
         "license": "apache-2.0",
         **({} if is_folder else {"models": [model]}),
     }
+    if is_folder:
+        require_text_encoder(check_checkpoint(model, encoder_alone=True), model)
     with replacing_folder(target, (APP, REQUIREMENTS, CARD, MODEL)) as partial:
         if is_folder:
             compact_checkpoint(model, partial / MODEL, "float16", remote_code=False)
@@ -97,9 +101,10 @@ def push_space(
     Raises:
         FileNotFoundError, ValueError, HubError: as in [`push`][hf_meanmax.checkpoint.hub.push].
     """
+    model = str(packaged_folder(model) or model)
     is_space = _is_space(Path(model))
     if not is_space and (Path(model).exists() or is_missing_folder(model)):
-        check_checkpoint(model, encoder_alone=True)
+        require_text_encoder(check_checkpoint(model, encoder_alone=True), model)
     api = sign_in(repo_id, token)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(model) if is_space else write_space(model, Path(scratch) / "space", repo_id.rpartition("/")[2])
