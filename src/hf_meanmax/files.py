@@ -38,7 +38,8 @@ _CUT_SHORT = re.compile(r"requested and \d+ written|file write failed|failed wri
 def replacing_file(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]]:
     """Opens a temporary file beside `path` (UTF-8 in text mode) that takes its name if the block ends without error.
 
-    What a link points to is replaced, not the link; a device or a pipe is written to as it is.
+    Folders that are missing are made. What a link points to is replaced, not the link; a device or a pipe is written to
+    as it is.
 
     The file's mode follows the umask, whatever wrote it.
 
@@ -54,6 +55,7 @@ def replacing_file(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO
         with open(path, mode, encoding=encoding) as file:
             yield file
         return
+    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     with failed_writes_named(path, partial):
         try:

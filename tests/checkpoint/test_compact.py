@@ -53,6 +53,15 @@ def encode(folder: Path) -> np.ndarray:
     return SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
 
 
+def test_int8_becomes_float16(tmp_path):
+    small = compact_checkpoint(saved(tmp_path), tmp_path / "int8", "int8")
+    output = compact_checkpoint(small, tmp_path / "float16", "float16")
+    stored = load_file(output / "model.safetensors")
+    assert stored[TABLE].dtype == torch.float16
+    assert not any(name.endswith("_int8") for name in stored)
+    np.testing.assert_allclose(encode(output), encode(small), atol=1e-2)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "float16"])
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_the_loaded_model_gives_nearly_the_same_vectors(name, dtype, tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 
 from hf_meanmax.files import is_owned, replacing_folder
-from hf_meanmax.modeling.storage import STORED_DTYPES, store_tensors
+from hf_meanmax.modeling.storage import STORED_DTYPES, restored_state_dict, store_tensors
 
 from .folder import CHECKPOINT_FILES, check_checkpoint, check_free, checkpoint_folder
 
@@ -54,7 +54,11 @@ def compact_checkpoint(
             elif entry.suffix != ".safetensors":
                 shutil.copyfile(entry, partial / entry.name)
         for path in source.glob("model*.safetensors"):
-            save_file(store_tensors(load_file(path), dtype), partial / path.name, metadata={"format": "pt"})
+            save_file(
+                store_tensors(restored_state_dict([path]) or load_file(path), dtype),
+                partial / path.name,
+                metadata={"format": "pt"},
+            )
         if not remote_code:
             _drop_auto_map(partial / "config.json")
     return target

@@ -33,8 +33,8 @@ class PushOptions:
     card: str | None = option("a card to push instead of a generated one", None)
     results: str | None = option("scores for the card: a results.json, or any JSON", None)
     data: str | None = option("what the model was trained on, in words, for the card", None)
-    language: str = option("language code, for the card", "en")
-    license: str = option("licence, for the card", "apache-2.0")
+    language: str | None = option("language code, for the card (by default en)", None)
+    license: str | None = option("licence, for the card (by default apache-2.0)", None)
     private: bool = option("make a new repository private", False)
     space: bool = option("push the page of `hf-meanmax demo` with this model as a Space, and no model", False)
     revision: str | None = option("branch to push to", None)
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _refuse_contradictions(parser: OptionParser, args: PushOptions) -> None:
-    of_generated = {"--results": args.results, "--data": args.data}
+    of_generated = _of_generated(args)
     of_card = {"--card": args.card, "--card_only": args.card_only, **of_generated}
     for is_given, options, reason in (
         (args.card is not None, of_generated, "for a generated card, not for --card"),
@@ -73,10 +73,17 @@ def _refuse_contradictions(parser: OptionParser, args: PushOptions) -> None:
             parser.error(f"{given}: {reason}")
 
 
+def _of_generated(args: PushOptions) -> dict[str, str | None]:
+    """The options of a card that is generated."""
+    return {
+        "--results": args.results, "--data": args.data, "--language": args.language, "--license": args.license
+    }  # fmt: skip
+
+
 def _prepare_card(args: PushOptions) -> None:
     """Writes a card into the folder, unless one is given or there already."""
     readme = Path(args.folder) / "README.md"
-    if args.card is None and readme.is_file() and not (args.results or args.data):
+    if args.card is None and readme.is_file() and not any(_of_generated(args).values()):
         print(f"{readme} is pushed as it is; remove it to have a card written.", file=sys.stderr)
     elif args.card is None:
         keep_former_card(Path(args.folder))
@@ -85,5 +92,6 @@ def _prepare_card(args: PushOptions) -> None:
 
 def _write_card(args: PushOptions, path: str | None = None) -> Path:
     results = None if args.results is None else read_json(args.results)
-    description = CardDescription(data=args.data, language=args.language, license=args.license)
+    given = {"data": args.data, "language": args.language, "license": args.license}
+    description = CardDescription(**{name: value for name, value in given.items() if value is not None})
     return write_model_card(args.folder, args.repo_id, description, path=path, results=results)
