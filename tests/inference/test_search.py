@@ -159,6 +159,17 @@ def test_a_row_as_near_as_the_last_counts_as_found(tmp_path):
     ] == pytest.approx(1, abs=0.05)
 
 
+def test_an_index_that_is_fitted_needs_vectors_that_are_not_zero(tmp_path):
+    np.save(tmp_path / "zeros.npy", np.zeros((20, 4), np.float32))
+    with pytest.raises(ValueError, match="of 20 that were drawn, 0 are not"):
+        build([tmp_path / "zeros.npy"], tmp_path / "index", index_type="int8")
+    rows = np.concatenate([np.zeros((18, 4)), np.eye(2, 4)]).astype(np.float32)
+    np.save(tmp_path / "rows.npy", rows)
+    with pytest.raises(ValueError, match="fitted on 4 vectors that are not zero, or more; of 20 that were drawn, 2"):
+        build([tmp_path / "rows.npy"], tmp_path / "index", factory="IVF4,Flat")
+    assert not (tmp_path / "index").exists()
+
+
 def test_too_few_rows_for_clusters(tmp_path, capsys):
     np.save(tmp_path / "a.npy", clustered(500))
     manifest = build_index([tmp_path / "a.npy"], tmp_path / "index", IndexSettings("ivfpq"), show_progress=True)
@@ -255,8 +266,10 @@ def test_the_table_goes_to_a_file(indexed, tmp_path, capsys):
     assert [row[-3] for row in cells] == ["1", "2", "1", "2"]
     assert [row[0] for row in cells[::2]] == queries
     assert not set(queries) & {row[-1] for row in cells}
-    with pytest.raises(SystemExit, match=r"^hf-meanmax search query: .*none"):
-        main([*command, "--output", str(tmp_path / "none/nearest.md")])
+    main([*command, "--output", str(tmp_path / "new" / "nearest.txt")])
+    assert "the cat sat" in (tmp_path / "new" / "nearest.txt").read_text()
+    with pytest.raises(SystemExit, match=r"^hf-meanmax search query: .*queries\.txt"):
+        main([*command, "--output", str(tmp_path / "queries.txt" / "nearest.md")])
 
 
 def test_a_distance_is_called_so():

@@ -98,7 +98,7 @@ class IndexManifest:
         encoded: the manifest of the folder of `encode` that it is of; None where it is of files.
         recall: `recall@1` and `recall@10`, the mean share of the k nearest rows of a query, itself excluded, among the
             k that the index gives, and `rescored_recall@10`, the same for the best 10 of the first 40 by the vectors
-            that were indexed; None where the index is exact.
+            that were indexed; None where the index is exact. A number of 1 in place of 10 where there are fewer rows.
     """
 
     settings: IndexSettings
@@ -126,11 +126,9 @@ class IndexManifest:
             raise FileNotFoundError(f"{folder} is no index: it has no {INDEX_MANIFEST}; make one with `search index`.")
         try:
             content = read_json(path)
-            version = content.pop("format_version", None)
         except ValueError as error:
             raise ValueError(f"{error}; {_AGAIN}") from None
-        except AttributeError:
-            raise ValueError(f"{path} is damaged (no table of names and values); {_AGAIN}") from None
+        version = content.pop("format_version", None)
         if version != INDEX_FORMAT_VERSION:
             raise ValueError(f"{folder} has format {version}, expected {INDEX_FORMAT_VERSION}; {_AGAIN}")
         try:
@@ -153,8 +151,7 @@ class IndexManifest:
 def make_index(rows: int, dimension: int, settings: IndexSettings) -> tuple[str, faiss.Index]:
     """The factory string for a number of vectors of a size, and the empty index.
 
-    With fewer than 9,984 rows, what a product quantiser is fitted on, an `ivf` type becomes `exact`: that is as fast,
-    and says so on stderr.
+    With fewer than 9,984 rows, what a product quantiser is fitted on, an `ivf` type becomes `exact`: that is as fast.
 
     Raises:
         ValueError: no rows, or faiss makes no such index of vectors of this size.
@@ -164,8 +161,6 @@ def make_index(rows: int, dimension: int, settings: IndexSettings) -> tuple[str,
         raise ValueError("There is nothing to index: no rows.")
     faiss, kind, effort = require("faiss"), settings.index_type, require("faiss").ParameterSpace()
     if settings.factory is None and kind.startswith("ivf") and rows < _MIN_IVF_ROWS:
-        needed = f"{kind} needs {_MIN_IVF_ROWS:,} rows to be fitted on, there are {rows:,}"
-        print(f"{needed}: the index is exact.", file=sys.stderr)
         kind = "exact"
     factory = settings.factory or _factory(kind, rows, dimension)
     try:
@@ -176,6 +171,7 @@ def make_index(rows: int, dimension: int, settings: IndexSettings) -> tuple[str,
     if clusters > rows:
         raise ValueError(f"{factory} is fitted on {clusters:,} rows or more; there are {rows:,}.")
     if clusters:
+        faiss.try_extract_index_ivf(index).cp.seed = settings.seed
         effort.set_index_parameter(index, "nprobe", min(clusters, settings.nprobe or max(8, clusters // 32)))
     elif "HNSW" in factory:
         effort.set_index_parameter(index, "efConstruction", 100)
@@ -281,6 +277,9 @@ def build_index(
     encoded = read_manifest(paths[0]) if paths[0].is_dir() else None
     vectors = _VectorFiles(paths, *count_rows(paths), settings, show_progress)
     factory, index = make_index(vectors.rows, vectors.dimension, settings)
+    if settings.index_type.startswith("ivf") and factory == "Flat":
+        needed = f"{settings.index_type} needs {_MIN_IVF_ROWS:,} rows to be fitted on, there are {vectors.rows:,}"
+        print(f"{needed}: the index is exact.", file=sys.stderr)
     with replacing_folder(output, INDEX_FILES) as partial:
         if lines is not None and (count := TextStore.write(partial, lines)) != vectors.rows:
             raise ValueError(f"{count:,} sentences for {vectors.rows:,} vectors; there must be one a vector.")
@@ -334,15 +333,24 @@ class _VectorFiles:
 def _fill(index: faiss.Index, vectors: _VectorFiles) -> None:
     if not index.is_trained:
         fit_rows = min(vectors.rows, max((_ROWS_A_CENTROID + 1) * _clusters(index), 32768))
-        index.train(vectors.draw(fit_rows, vectors.settings.seed, 0)[1])
+        drawn = vectors.draw(fit_rows, vectors.settings.seed, 0)[1]
+        if len(drawn) < max(1, _clusters(index)):
+            raise ValueError(
+                f"An index of this type is fitted on {max(1, _clusters(index)):,} vectors that are not zero, or more; "
+                f"of {fit_rows:,} that were drawn, {len(drawn):,} are not. Leave empty texts out, or make it exact."
+            )
+        index.train(drawn)
     for rows, batch in vectors.batches("index"):
         index.add_with_ids(batch, rows)
 
 
-def _measure_recall(index: faiss.Index, vectors: _VectorFiles, count: int) -> dict[str, float]:
-    """Recall of an index for rows that are drawn from it: a row as near as the k-th nearest counts as found."""
+def _measure_recall(index: faiss.Index, vectors: _VectorFiles, count: int) -> dict[str, float] | None:
+    """Recall of an index for rows that are drawn from it: a row as near as the k-th nearest counts as found. None where
+    all of these are zero."""
     faiss, most = require("faiss"), min(max(RECALL_AT), index.ntotal - 1)
     drawn, queries = vectors.draw(min(count, vectors.rows), vectors.settings.seed, 1)
+    if not len(drawn):
+        return None
     _, found = index.search(queries, RESCORE * most + 1)
     # Without the query itself.
     found = np.take_along_axis(found, np.argsort(found == drawn[:, None], axis=1, kind="stable"), axis=1)[:, :-1]
