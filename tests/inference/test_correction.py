@@ -12,7 +12,9 @@ from hf_meanmax.checkpoint.folder import load_checkpoint, save_checkpoint
 from hf_meanmax.commands.decode import main
 from hf_meanmax.inference import correction, edits
 from hf_meanmax.inference.correction import Corrector, embedder_of
+from hf_meanmax.inference.decode import decode_sources
 from hf_meanmax.inference.encode import load_encoder
+from hf_meanmax.inference.sources import SourceOptions, open_sources
 from inference.test_embedder import LINES, decoder, embedder  # noqa: F401
 from tiny_model import make_model, make_tokenizer
 
@@ -177,6 +179,20 @@ def test_samples(make, vectors):
     found = make(num_candidates=6, do_sample=True).decode(vectors, top_k=5, **BOUND)
     assert all(one.cosine >= one.first_cosine for one in found)
     assert any(one.cosine > one.first_cosine for one in found)
+
+
+def test_a_row_has_the_same_samples_wherever_decoding_begins(make, vectors, tmp_path):
+    np.save(tmp_path / "v.npy", vectors)
+    sources = open_sources([str(tmp_path / "v.npy")], SourceOptions())
+
+    def texts(start: int, seed: int = 0) -> list[str]:
+        corrector = make(num_candidates=2, do_sample=True, seed=seed)
+        batches = decode_sources(corrector.model, corrector.tokenizer, sources, 2, start, corrector, **BOUND)
+        return [text for batch in batches for text in batch.texts]
+
+    whole = texts(0)
+    assert texts(2) == whole[2:]
+    assert texts(0, seed=1000) != whole
 
 
 def test_settings_that_are_too_small(make):

@@ -23,6 +23,7 @@ from hf_meanmax.commands.decode import main
 from hf_meanmax.inference.continued_file import continued_file
 from hf_meanmax.inference.decode import check_sources, decode_embeddings
 from hf_meanmax.inference.encode import load_encoder
+from hf_meanmax.inference.index import IndexManifest, IndexSettings
 from hf_meanmax.inference.sources import SourceOptions, open_sources, take_rows
 from inference.test_embedder import LINES, decoder, embedder  # noqa: F401
 from postgres_server import PASSWORD, postgres_server
@@ -361,7 +362,7 @@ def test_an_audit_from_postgresql(database, kept, decoder, tmp_path, capsys):  #
     found = []
     for name, source in (("a", [database, "--table", "texts"]), ("b", [str(kept[0] / "vectors.npy")])):
         audit([*command, "--defence_texts", "0", "--embeddings", *source, "--output", str(tmp_path / name)])
-        found.append(json.loads((tmp_path / name / "results.json").read_text()))
+        found.append(json.loads((tmp_path / name / "audit.json").read_text()))
     assert found[0]["decoder"] == found[1]["decoder"]
     assert found[0]["settings"]["embeddings"] == ["postgres table texts"]
     shown = "".join(path.read_text() for path in (tmp_path / "a").iterdir()) + "".join(capsys.readouterr())
@@ -466,11 +467,11 @@ def test_a_search_index_says_how_its_vectors_were_made(kept, decoder, tmp_path):
     model, _ = load_checkpoint(decoder)
     write_index(tmp_path, "IDMap,Flat", np.arange(20), kept[1])
     settings = {"normalize": False, "truncate_dim": 4, "pca": None, "dtype": "float32"}
-    for manifest, reason in (
-        ({"settings": {"metric": "cosine"}, "encoded": None}, None),
-        ({"settings": {"metric": "l2"}, "encoded": {"settings": settings, "model": {}}}, "encoded with --truncate_dim"),
+    for metric, encoded, reason in (
+        ("cosine", None, None),
+        ("l2", {"settings": settings, "model": {}}, "encoded with --truncate_dim"),
     ):
-        (tmp_path / "index.json").write_text(json.dumps(manifest))
+        IndexManifest(IndexSettings(metric=metric), "Flat", 20, 4, encoded, None).write(tmp_path)
         if reason is None:
             check_sources([opened(tmp_path / "index.faiss")], model)
             (tmp_path / "index.faiss").rename(tmp_path / "vectors.faiss")

@@ -45,6 +45,7 @@ class DecodeOptions(SourceOptions):
     )
     num_corrections: int = option("rounds that try edits of the text of --rerank, and keep nearer ones", 0, at_least=0)
     do_sample: bool = option("draw the candidates of --rerank instead of searching beams", False)
+    seed: int = option("seed of --do_sample", 0)
     embedder: str | None = option("where the embedder is, for --rerank; by default as the checkpoint calls it", None)
     trust_remote_code: bool = option("run code that comes with the embedder", False)
     max_length: int | None = count("most tokens of a text; by default the model's bound", None)
@@ -72,8 +73,9 @@ def main(args: DecodeOptions) -> None:
             )
         embedder = embedder_of(model, args.model, args.embedder, model.device, args.trust_remote_code)
         corrector = Corrector(
-            model, target_tokenizer, embedder, args.rerank, args.num_corrections, args.do_sample, args.batch_size
-        )
+            model, target_tokenizer, embedder, args.rerank, args.num_corrections, args.do_sample, args.batch_size,
+            seed=args.seed,
+        )  # fmt: skip
     elif args.num_corrections or args.do_sample or args.embedder:
         raise ValueError("`num_corrections`, `do_sample` and `embedder` go with `rerank`. Give it, for instance 8.")
 
@@ -108,7 +110,7 @@ def _lines(batch: DecodedBatch, write_keys: bool) -> list[str]:
 
 def _made_from(args: DecodeOptions, weights: str, sources: Sequence[VectorSource]) -> Json:
     """What a line of the output is a function of."""
-    free = {"model", "input", "output", "batch_size", "trust_remote_code"}
+    free = {"model", "input", "output", "trust_remote_code", *(() if args.do_sample else ("batch_size", "seed"))}
     options = {name: value for name, value in asdict(args).items() if name not in free}
     return {"weights": weights, "sources": [[source.name, source.version] for source in sources], **options}
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from hf_meanmax.checkpoint.folder import load_checkpoint, saved_training_args
+from hf_meanmax.checkpoint.folder import checkpoint_folder, load_checkpoint, saved_training_args
 from hf_meanmax.data import open_corpus, pick_sentences
 from hf_meanmax.data.sentences import is_unsegmented
 from hf_meanmax.files import Json, replacing_file
@@ -246,7 +246,7 @@ def _record(folder: str, source: object, settings: ReconstructionSettings, score
 
 
 def _check_objective(folder: str) -> None:
-    objective = saved_training_args(folder).get("objective", "reconstruction")
+    objective = saved_training_args(checkpoint_folder(folder)).get("objective", "reconstruction")
     if objective != "reconstruction":
         raise ValueError(
             f"{folder} learnt by the objective {objective!r}: it does not reconstruct its input. Score a translator "

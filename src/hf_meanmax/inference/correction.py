@@ -44,7 +44,7 @@ class ChosenText:
     Args:
         text: the text, on one line.
         cosine: of its own vector with the one that was decoded.
-        first_cosine: the same of the likeliest candidate, before any choice.
+        first_cosine: the same of the first candidate (of beams the likeliest), before any choice.
         ended: whether it ended before the bound of its length; an edited text did.
         length: tokens of the longest candidate of its batch.
     """
@@ -69,6 +69,8 @@ class Corrector:
         do_sample: draw candidates instead of searching beams.
         batch_size: texts that the embedder reads together.
         num_edits: edits of each text in a round.
+        seed: of the samples: [`decode_sources`][hf_meanmax.inference.decode.decode_sources] seeds torch with it plus
+            the number of a batch's first row.
 
     Raises:
         ValueError: a number is too small.
@@ -82,6 +84,7 @@ class Corrector:
     do_sample: bool = False
     batch_size: int = 64
     num_edits: int = 48
+    seed: int = 0
 
     def __post_init__(self) -> None:
         least_values = {"num_candidates": 1, "num_corrections": 0, "batch_size": 1, "num_edits": 1}

@@ -102,6 +102,8 @@ def decode_sources(
         if expects_unit_length and not has_unit_length(batch):
             print("Vectors that are not of unit length, as the embedder's are, are scaled to it.", file=sys.stderr)
             expects_unit_length = False
+        if corrector is not None and corrector.do_sample:
+            torch.manual_seed(corrector.seed + row)
         try:
             texts, lengths, ended = _decode_batch(model, tokenizer, batch, corrector, generation)
         except ValueError as error:
