@@ -122,3 +122,9 @@ def test_without_a_decoder_there_are_vectors_alone(tmp_path):
     ):
         with pytest.raises(ValueError, match="this checkpoint gives vectors alone"):
             call()
+
+
+def test_a_text_of_no_word_has_zeros_in_float16():
+    model = make(**{**STATIC, "latent_normalization": "rows"}).half()
+    vector = model.encoder(input_ids=torch.tensor([[3]])).pooler_output
+    assert torch.equal(vector, torch.zeros_like(vector))

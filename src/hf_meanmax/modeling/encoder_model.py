@@ -15,7 +15,7 @@ from .base import LatentPreTrainedModel
 from .decoder_model import token_positions
 from .embeddings import TextEmbeddings, WordProjections
 from .encoders import ENCODERS
-from .layers import SequenceLayer, scale_rows
+from .layers import SequenceLayer, scale_rows, unit_rows
 from .outputs import LatentModelOutput
 from .pooling import POOLINGS, WeightedMeanPooling
 
@@ -189,4 +189,4 @@ class LatentEncoderModel(LatentPreTrainedModel):
         if not self.config.has_latents:
             raise ValueError(NO_REPRESENTATION)
         latents = self(input_ids=input_ids, attention_mask=attention_mask).latents
-        return nn.functional.normalize(latents, dim=-1).flatten(1)
+        return unit_rows(latents).flatten(1)

@@ -82,10 +82,15 @@ class Standardization(nn.Module):
         return (vectors - self.mean) / self.scale
 
 
+def unit_rows(rows: torch.Tensor) -> torch.Tensor:
+    """Vectors `(..., d)` of unit length; zeros stay zeros, in float16 too."""
+    return nn.functional.normalize(rows, dim=-1, eps=max(1e-12, torch.finfo(rows.dtype).tiny))
+
+
 def scale_rows(latents: torch.Tensor, config: PreTrainedConfig, scales: torch.Tensor | None) -> torch.Tensor:
     """Z `(B, L, d)` as `config.latent_normalization` has it: rows of unit length, times the trained scales `(L,)`. What
     the rows were multiplied by before makes no difference; rows of zeros stay zeros."""
     if config.latent_normalization is None:
         return latents
-    latents = nn.functional.normalize(latents, dim=-1)
+    latents = unit_rows(latents)
     return latents if scales is None else latents * scales.abs()[:, None]

@@ -16,7 +16,7 @@ from .conditional_decoding import LatentForConditionalDecoding
 from .configuration_embedding_decoder import EmbeddingDecoderConfig
 from .embeddings import TextEmbeddings
 from .generation import checked_vectors
-from .layers import Standardization, scale_rows
+from .layers import Standardization, scale_rows, unit_rows
 from .outputs import LatentModelOutput, LatentSeq2SeqOutput
 
 
@@ -68,7 +68,7 @@ class EmbeddingMap(LatentPreTrainedModel):
         self.refuse_unknown(kwargs)
         vectors = sentence_embedding.to(self.standardization.mean.dtype)
         if self.config.normalize_embeddings:
-            vectors = nn.functional.normalize(vectors, dim=-1)
+            vectors = unit_rows(vectors)
         rows = self.map(self.standardization(vectors))
         rows = rows.unflatten(-1, (self.config.num_latents, self.config.latent_width))
         if self.layer_norm is not None:

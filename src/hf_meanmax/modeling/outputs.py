@@ -12,8 +12,8 @@ class LatentModelOutput(ModelOutput):
 
     Args:
         last_hidden_state: hidden states `(B, N, d)`.
-        pooler_output: the sentence embedding, Z flattened, `(B, L * latent_width)`; always raw, never normalised. None
-            for `pooling="none"`, like `latents`.
+        pooler_output: the sentence embedding, Z flattened, `(B, L * latent_width)`, as the decoder reads it (of unit
+            rows with `latent_normalization`). None for `pooling="none"`, like `latents`.
         latents: Z `(B, L, latent_width)`.
         hidden_states: on request, the input `(B, N, embedding_size)` and each layer's output.
         attentions: on request (eager attention), each layer's weights `(B, heads, N, N)`.
