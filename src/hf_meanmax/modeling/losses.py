@@ -113,11 +113,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
             logits = nn.functional.linear(states[part], weight, bias)
             probabilities = torch.softmax(logits, dim=-1)
             rows, columns = torch.arange(len(logits), device=logits.device), positions[part]
-            chosen = probabilities[rows, columns]
             target_logits = logits[rows, columns].to(sum_dtype)
-            # By way of the likeliest word, since the target's own probability may be too small to be a number.
+            # By way of the likeliest word, since the target's own probability may be too small to be a number ...
             likeliest = logits.amax(dim=-1).to(sum_dtype), probabilities.amax(dim=-1).to(sum_dtype)
-            token_loss = likeliest[0] - target_logits - likeliest[1].log()
+            far = likeliest[0] - target_logits - likeliest[1].log()
+            # ... or, of the others, since in bf16 what it lacks of 1 may be rounded away.
+            probabilities[rows, columns] = 0
+            rest = probabilities.sum(dim=-1, dtype=sum_dtype).clamp(max=1)
+            token_loss = torch.where(rest < 0.5, -torch.log1p(-rest), far)
             if label_smoothing:
                 # The smoothing adds epsilon times (mean log-odds of the target against the vocabulary).
                 token_loss = token_loss + label_smoothing * (target_logits - logits.mean(dim=-1, dtype=sum_dtype))
@@ -127,7 +130,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
             grad_logits = probabilities
             if label_smoothing:
                 grad_logits.sub_(label_smoothing / weight.shape[0])
-            grad_logits[rows, columns] = chosen - (1.0 - label_smoothing) - label_smoothing / weight.shape[0]
+            others = label_smoothing - label_smoothing / weight.shape[0]
+            grad_logits[rows, columns] = (others - rest).to(grad_logits.dtype)
             row_mask = mask[:, None].to(states.dtype)
             if has_padding:
                 grad_logits.mul_(row_mask)
