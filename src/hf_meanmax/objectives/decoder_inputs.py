@@ -48,12 +48,15 @@ def own_inputs(model: LatentForConditionalDecoding, labels: torch.Tensor, **text
         labels: `(B, T)` targets, -100 at padding on the right.
         text: `input_ids` `(B, N)` and, where there is padding, `attention_mask`.
     """
-    latents = model.encode_latents(**text)
+    latents, mask = model.encode_latents(**text), text.get("attention_mask")
     cache = DynamicCache(config=model.config)
     words = labels.new_full((len(labels), 1), model.config.decoder_start_token_id)
     drawn = []
     for _ in range(labels.shape[1] - 1):
-        output = model(encoder_outputs=(latents,), decoder_input_ids=words, past_key_values=cache, use_cache=True)
+        output = model(
+            encoder_outputs=(latents,), attention_mask=mask, decoder_input_ids=words, past_key_values=cache,
+            use_cache=True,
+        )  # fmt: skip
         words = draw(output.logits[:, -1])
         drawn.append(words)
     # The last one is not read again.
