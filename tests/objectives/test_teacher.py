@@ -75,6 +75,8 @@ def test_cosines_are_compared_in_float32_under_autocast():
 def test_mistakes():
     with pytest.raises(ValueError, match="`teacher_loss` is 'manhattan'; allowed: cosine, squared, contrast"):
         TeacherDistance(kind="manhattan")
+    with pytest.raises(ValueError, match="`temperature` is 0; it must be a positive number"):
+        TeacherDistance(kind="contrast", temperature=0)
     training = TrainingModel(make_model(), [TeacherDistance()]).train()
     batch = {**make_batch(), "teacher_embeddings": torch.zeros(5, 5)}
     batch = {name: value for name, value in batch.items() if not name.startswith("neighbour")}
@@ -88,3 +90,12 @@ def test_the_terms_of_a_run():
     assert found == {
         "decoding": 1.0, "teacher_loss": 2.0, "similarity_loss": 0.5, "neighbour_loss": 1.0, "view_loss": 3.0,
     }  # fmt: skip
+
+
+def test_evaluation_reads_no_field_of_an_objective():
+    model = TrainingModel(make_model(), [TeacherDistance()]).eval()
+    batch = {name: value for name, value in make_batch().items() if not name.startswith("neighbour")}
+    plain = model(**batch).loss
+    assert torch.equal(model(**batch, teacher_embeddings=torch.zeros(5, 5)).loss, plain)
+    with pytest.raises(TypeError, match="unexpected argument `teachers`"):
+        model(**batch, teachers=torch.zeros(5, 5))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -120,6 +121,9 @@ class TrainingModel(nn.Module):
             ValueError: if the batch lacks a field of an objective, or has one that no objective reads.
         """
         if not self.training and self.config.has_decoder:
+            of_objectives = {name for one in self.objectives for name in (*one.fields, *one.optional_fields)}
+            read = set(inspect.signature(self.model.forward).parameters)
+            batch = {name: value for name, value in batch.items() if name in read or name not in of_objectives}
             output: LatentSeq2SeqOutput = self.model(**batch, num_items_in_batch=num_items_in_batch)
             return output
         divisors = Divisors(num_items_in_batch, batch.pop("num_sentences_in_batch", None))

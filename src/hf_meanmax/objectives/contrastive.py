@@ -37,8 +37,7 @@ class Contrastive(Objective):
 
     def __init__(self, partner: Partner, weight: float = 1.0, temperature: float = 0.05) -> None:
         super().__init__(weight)
-        if not temperature > 0:
-            raise ValueError(f"`temperature` is {temperature}; it must be a positive number.")
+        check_temperature(temperature)
         self.partner = partner
         self.temperature = temperature
         # Of the instance: a run may have one of each.
@@ -49,6 +48,8 @@ class Contrastive(Objective):
     def check(self, model: LatentForConditionalDecoding) -> None:
         if not model.config.has_latents:
             raise ValueError("`pooling` is 'none': there are no embeddings to compare. Use another pooling.")
+        if not model.config.reads_text:
+            raise ValueError("This model reads no text: its embeddings are given, and none is learnt.")
 
     def loss(
         self, model: LatentForConditionalDecoding, encoded: Encoded, batch: Batch, divisors: Divisors
@@ -67,6 +68,12 @@ class Contrastive(Objective):
     def _project(model: LatentForConditionalDecoding, latents: torch.Tensor) -> torch.Tensor:
         embeddings = latents.flatten(1)
         return embeddings if model.contrastive_head is None else model.contrastive_head(embeddings)
+
+
+def check_temperature(temperature: float) -> None:
+    """Raises ValueError unless a temperature is positive."""
+    if not temperature > 0:
+        raise ValueError(f"`temperature` is {temperature}; it must be a positive number.")
 
 
 def encode_by_length(

@@ -13,7 +13,7 @@ from hf_meanmax.modeling.layers import full_precision
 from hf_meanmax.modeling.losses import mean_over_sentences
 
 from .base import Batch, Divisors, Encoded, Objective
-from .contrastive import gather_rows, matching_loss
+from .contrastive import check_temperature, gather_rows, matching_loss
 
 TeacherLoss = Literal["cosine", "squared", "contrast"]
 
@@ -59,7 +59,7 @@ class TeacherDistance(_Teacher):
         temperature: what the cosines of `"contrast"` are divided by.
 
     Raises:
-        ValueError: an unknown kind.
+        ValueError: an unknown kind, or a temperature that is not positive.
     """
 
     name = "teacher_loss"
@@ -68,6 +68,7 @@ class TeacherDistance(_Teacher):
         super().__init__(weight)
         if kind not in get_args(TeacherLoss):
             raise ValueError(f"`teacher_loss` is {kind!r}; allowed: {', '.join(get_args(TeacherLoss))}.")
+        check_temperature(temperature)
         self.kind = kind
         self.temperature = temperature
 
