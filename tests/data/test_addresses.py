@@ -12,6 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from hf_meanmax.data import SentenceFilter, build_token_store, open_corpus
+from hf_meanmax.data.corpus import decompressed
 
 LINES = ["One sentence.", "Another one.", "", "Next document."]
 TEXT = "\n".join(LINES).encode()
@@ -120,3 +121,13 @@ def test_a_connection_that_breaks_is_one_line(memory, monkeypatch):
     monkeypatch.setattr(memory, "open", lambda *_: Broken(TEXT))
     with pytest.raises(OSError, match=r"a\.txt could not be read \(BrokenConnection: reset by peer\)"):
         list(corpus)
+
+
+def test_a_stream_that_cannot_be_rewound_is_read_from_its_beginning():
+    class Stream(io.BytesIO):
+        def seek(self, *_):
+            raise ValueError("Cannot seek streaming HTTP file")
+
+    assert decompressed(Stream(TEXT), "a.txt").read() == TEXT
+    with pytest.raises(ValueError, match=r"its first bytes are those of a gz file"):
+        decompressed(Stream(gzip.compress(TEXT)), "a.txt")

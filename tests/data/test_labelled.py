@@ -71,6 +71,7 @@ def test_a_stream_of_unknown_columns_lacks_one(monkeypatch):
         ("good\t5\n\t1\n", "line 2: expected 'text TAB label'"),
         ("a\tb\t1\na\tb\n", "line 2: expected 'text TAB second text TAB label', found"),
         ("a\tb\tc\td\n", "line 1: expected 'text TAB label'"),
+        ("a\tb\t\nc\td\t\n", "line 1: expected 'text TAB second text TAB label'"),
     ],
 )
 def test_damaged_lines_are_located(tmp_path, content, reason):

@@ -91,6 +91,7 @@ class TextFile(Corpus):
         path: where the file is.
         encoding_errors: what to do with bytes that are not UTF-8: "strict" (an error), "replace" or "ignore".
         filesystem: the fsspec file system that `path` is of; by default this machine's.
+        is_table: whether lines are columns between tabs, of which the outer ones may be empty.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -104,12 +105,14 @@ class TextFile(Corpus):
         path: str | os.PathLike[str],
         encoding_errors: str = "strict",
         filesystem: AbstractFileSystem | None = None,
+        is_table: bool = False,
     ):
         if encoding_errors not in ENCODING_ERRORS:
             raise ValueError(f"encoding_errors is {encoding_errors!r}; choose one of {', '.join(ENCODING_ERRORS)}.")
         self.path = os.fspath(path)
         self.encoding_errors = encoding_errors
         self.filesystem = filesystem
+        self.is_table = is_table
         self.name = self.path if filesystem is None else filesystem.unstrip_protocol(self.path)
         self.size = os.stat(self.path).st_size if filesystem is None else filesystem.size(self.path)
 
@@ -127,7 +130,7 @@ class TextFile(Corpus):
                         raise ValueError(f"{self.name} holds NUL characters, as UTF-16 does. Convert it to UTF-8.")
                     if number % 1024 == 0:
                         self.position = raw.tell()
-                    yield readable(line.strip())
+                    yield readable(line.strip(" \r\n") if self.is_table else line.strip())
             except UnicodeDecodeError as error:
                 raise self._located(error) from None
             except EOFError as error:
@@ -178,7 +181,10 @@ def decompressed(raw: IO[bytes], name: str) -> Any:
     if suffix_of(name) in COMPRESSED:
         return io.BufferedReader(_Decompressed(raw, name), buffer_size=1 << 20)
     start = raw.read(8)
-    raw.seek(0)
+    try:
+        raw.seek(0)
+    except ValueError:  # what fsspec's streams over HTTP raise
+        raw = io.BufferedReader(_Rewound(start, raw), buffer_size=1 << 20)
     for magic, kind in _PACKED.items():
         # "BZh" may begin a text, the digit and the constant after it do not.
         if start.startswith(magic) and (kind != ".bz2" or start[4:8] == b"1AY&"):
@@ -206,6 +212,28 @@ def _decompressor(name: str) -> tuple[Callable[[], Any], type[Exception]]:
     except ImportError:
         raise ImportError(f'{name}: .zst files need zstandard: pip install "hf_meanmax[zstd]"') from None
     return zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj, zstandard.ZstdError
+
+
+class _Rewound(io.RawIOBase):
+    """A stream that cannot be rewound, from its beginning.
+
+    Args:
+        start: what was read of it.
+        raw: the rest.
+    """
+
+    def __init__(self, start: bytes, raw: IO[bytes]):
+        self._start, self._raw = start, raw
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._start or self._raw.read(len(buffer))
+        size = min(len(buffer), len(data))
+        buffer[:size] = data[:size]
+        self._start = self._start[size:]
+        return size
 
 
 class _Decompressed(io.RawIOBase):

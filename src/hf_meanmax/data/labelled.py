@@ -84,7 +84,7 @@ def read_labelled(
                 f"a file with named columns: {', '.join(TABLES)}."
             )
         else:
-            rows = _from_lines(TextFile(path, encoding_errors))
+            rows = _from_lines(TextFile(path, encoding_errors, is_table=True))
     elif looks_local(os.fspath(source)):
         raise FileNotFoundError(f"No such file or data set: {str(source)!r}.")
     else:
