@@ -384,7 +384,10 @@ class TokenEncoder:
         self.vocab_size: int = len(tokenizer)
 
     def fingerprint(self) -> str:
-        return hashlib.blake2b(self.tokenizer.to_str().encode(), digest_size=16).hexdigest()
+        # Not in its file: whether a text may hold special tokens, and which ids transformers takes for what.
+        ids = self.eos_token_id, self.pad_token_id, self.unk_token_id
+        content = json.dumps([self.tokenizer.to_str(), self.tokenizer.encode_special_tokens, ids])
+        return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
     def __call__(self, lines: list[str]) -> Ragged:
         rows = [encoding.ids for encoding in self.tokenizer.encode_batch_fast(lines, add_special_tokens=False)]
