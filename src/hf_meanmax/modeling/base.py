@@ -147,7 +147,8 @@ class LatentPreTrainedModel(PreTrainedModel):
         """[`~transformers.PreTrainedModel.resize_token_embeddings`]: both vocabularies get the new size.
 
         Raises:
-            ValueError: after a vocabulary expansion, when there is no one size to change.
+            ValueError: after a vocabulary expansion, when there is no one size to change; fewer tokens than the
+                special ones.
         """
         if self.config.separate_vocabularies:
             raise ValueError("`separate_vocabularies` is True: there are two vocabularies, and no one size to change.")
@@ -155,6 +156,10 @@ class LatentPreTrainedModel(PreTrainedModel):
             raise ValueError(
                 f"`input_vocab_size` is {self.config.input_vocab_size} and `vocab_size` {self.config.vocab_size}: a "
                 "model with an expanded vocabulary cannot be resized. Resize first, then expand."
+            )
+        if new_num_tokens is not None and new_num_tokens < self.config.num_special_tokens:
+            raise ValueError(
+                f"new_num_tokens is {new_num_tokens}; the special tokens alone are {self.config.num_special_tokens}."
             )
         table = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         self.config.input_vocab_size = self.config.vocab_size

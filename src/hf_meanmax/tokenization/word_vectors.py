@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import os
+import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -283,7 +284,7 @@ def load_word_vectors(
         file: IO[bytes] = gzip.open(raw) if path.suffix == ".gz" else raw  # type: ignore[assignment]
         try:
             (_read_binary if is_binary else _read_text)(file, rows, lambda: progress.update(raw.tell() - progress.n))
-        except (EOFError, gzip.BadGzipFile) as error:
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise ValueError(f"{path}: damaged or truncated gzip file ({error})") from error
         progress.update(progress.total - progress.n)
     return rows.finish()
