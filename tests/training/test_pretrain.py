@@ -957,6 +957,10 @@ def test_command_line(make_arguments, texts, tmp_path, capsys):
     assert "accelerate launch scripts/pretrain.py" in output
     assert "packaged recipes: contrastive-small, docstrings, embedding-decoder, mean-max-aae" in output
     assert "--learning_rate" in output
+    assert main(["embedding-decoder", "--help"]) == 0
+    output = capsys.readouterr().out
+    assert "--latent_length" in output
+    assert "(default: 8)" in output
     for words, said in (
         (["--seeed", "1"], "unknown option --seeed. Did you mean --seed?"),
         (["no-recipe"], "No recipe file 'no-recipe'"),

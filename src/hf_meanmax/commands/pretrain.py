@@ -13,7 +13,14 @@ from collections.abc import Sequence
 
 from hf_meanmax.processes import told_once
 from hf_meanmax.training.pretrain import pretrain
-from hf_meanmax.training.recipes import SettingsParser, family_of, list_recipes, parse_command_line
+from hf_meanmax.training.recipes import (
+    SettingsParser,
+    family_of,
+    list_recipes,
+    parse_command_line,
+    read_recipe,
+    split_recipe,
+)
 from hf_meanmax.training.settings import PretrainArguments
 
 from .options import escape_unprintable, one_line_errors
@@ -25,8 +32,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     escape_unprintable()
     with one_line_errors("pretrain", TypeError, FloatingPointError):
         if any(word in ("-h", "--help") for word in words):
-            settings = SettingsParser(PretrainArguments, family_of(words)).format_help()
-            print(f"{__doc__}\npackaged recipes: {', '.join(list_recipes())}\n\n{settings}")
+            name, options = split_recipe(words)
+            recipe = read_recipe(name) if name else {}
+            parser = SettingsParser(PretrainArguments, family_of(options) or recipe.get("family"))
+            parser.set_defaults(**recipe)
+            print(f"{__doc__}\npackaged recipes: {', '.join(list_recipes())}\n\n{parser.format_help()}")
             return 0
         with told_once():
             arguments: PretrainArguments = parse_command_line(words)
