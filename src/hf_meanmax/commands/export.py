@@ -28,7 +28,7 @@ class ExportOptions:
     dtype: Literal["float32", "float16", "int8"] = option(
         "of the matrices in the file; they load as float32", "float32"
     )
-    remote_code: bool = option("keep the model's code in the folder, for trust_remote_code", True)
+    remote_code: bool = option("whether the folder has the model's code, for trust_remote_code", True)
     trust_remote_code: bool = option("run code that comes with the model", False)
 
 

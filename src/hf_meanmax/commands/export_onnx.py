@@ -21,7 +21,7 @@ class ExportOptions:
 
     checkpoint: str = positional("a checkpoint (a folder, or a name on the Hub)")
     output: str | None = written("folder; by default onnx/ in the checkpoint", None)
-    int8: bool = option("write the quantised model too", True)
+    int8: bool = option("whether the quantised model is written too", True)
     texts: str | None = option("text file: compare with torch on its first 1,000 lines", None)
 
 

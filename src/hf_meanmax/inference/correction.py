@@ -69,7 +69,7 @@ class Corrector:
         do_sample: draw candidates instead of searching beams.
         batch_size: texts that the embedder reads together.
         num_edits: edits of each text in a round.
-        seed: of the samples: [`decode_sources`][hf_meanmax.inference.decode.decode_sources] seeds torch with it plus
+        seed: of the samples: `hf_meanmax.inference.decode.decode_sources` seeds torch with it plus
             the number of a batch's first row.
 
     Raises:

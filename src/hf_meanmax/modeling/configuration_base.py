@@ -117,11 +117,11 @@ class LatentConfig(PreTrainedConfig):
             and Ma (ICLR 2017), and are trained. A linear map follows, which starts from the identity where the word
             vectors are no wider than a row. Special tokens have no weight.
         weighted_mean_map (bool, defaults to True):
-            Whether there is that linear map. Without it the word vectors must be as wide as a row.
+            Whether the weighted mean passes a linear map. Without it the word vectors must be as wide as a row.
         frequency_smoothing (float, defaults to 1e-3):
-            The a of these weights.
+            The a of the first word weights, a / (a + frequency), of the weighted mean.
         freeze_word_weights (bool, defaults to False):
-            Keep these weights as they start.
+            Keep the word weights of the weighted mean as they start.
         latent_normalization ("rows", optional):
             Scale each latent row to unit length inside the model, so that one vector serves cosines and the decoder: a
             vector that was scaled by a positive number decodes as if it had not been.
@@ -161,7 +161,7 @@ class LatentConfig(PreTrainedConfig):
             Have a second decoder of the same kind, for the previous sentence (skip-thought).
         attention_penalty (float, defaults to 0.0):
             Weight of ||A A' - I||^2, by which the training loss keeps the heads of `inner_attention` from reading the
-            same words (structured self-attentive embedding, eq. 8), in the mean over the sentences.
+            same words (structured self-attentive embedding, equation 8), in the mean over the sentences.
         teacher_size (int, optional):
             Width of the vectors of another encoder that a linear map of the embedding is trained to give as well
             (compound attention, section 4.4), the `teacher_head`.
