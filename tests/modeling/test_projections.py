@@ -40,10 +40,14 @@ def test_optimizers_that_leave_no_trace(encoder, kind):
     assert not torch.allclose(encode(encoder), before, atol=1e-3)
 
 
-@pytest.mark.parametrize("how", ["load", "anew", "another table"])
+@pytest.mark.parametrize("how", ["load", "anew", "another table", "in place"])
 def test_changed_weights(encoder, how):
     if how == "load":
         encoder.load_state_dict({key: -2.0 * value for key, value in encoder.state_dict().items()})
+    elif how == "in place":
+        with torch.no_grad():
+            encoder.get_input_embeddings().weight.mul_(-2.0)
+            encoder.sequence_encoder.layers[0].attention.value.weight.mul_(3.0)
     elif how == "another table":
         words = encoder.get_input_embeddings()
         encoder.set_input_embeddings(nn.Embedding.from_pretrained(-2.0 * words.weight, padding_idx=words.padding_idx))

@@ -179,14 +179,15 @@ class WordProjections:
     """Query, key and value of every word, for an attention that reads word vector + position code alone.
 
     W (e + p) = W e + W p, so a word's part is computed once, when a text first has it. Only in `torch.inference_mode()`
-    on a CPU. The table is not compared with the weights: what changes these must drop it
-    ([`~encoder_model.LatentEncoderModel.cache_word_projections`]).
+    on a CPU. A weight that another replaces, or that is changed in place, makes the table void; only changes by way of
+    `.data` or of numpy go unseen ([`~encoder_model.LatentEncoderModel.drop_word_projections`]).
     """
 
     most_bytes = 2**30
 
     def __init__(self) -> None:
         self.table: WordTable | None = None
+        self._read: list[tuple[torch.Tensor, int]] = []
 
     def __deepcopy__(self, memo: dict[int, object]) -> "WordProjections":
         return WordProjections()
@@ -215,7 +216,7 @@ class WordProjections:
             and input_ids.shape[1] > embeddings.config.max_position_embeddings
         ):
             return None
-        table = self.table or self._begin(embeddings, attention)
+        table = self._valid_table(embeddings, attention)
         if table is None or int(input_ids.max()) >= len(table.rows):
             return None
         table.compute(embeddings, input_ids.flatten())
@@ -228,9 +229,23 @@ class WordProjections:
 
     def fill(self, embeddings: TextEmbeddings, attention: MultiHeadAttention) -> None:
         """Computes the whole table now, unless it would take more than `most_bytes`."""
-        table = self.table or self._begin(embeddings, attention)
+        table = self._valid_table(embeddings, attention)
         if table is not None:
             table.compute(embeddings, torch.arange(len(table.rows)))
+
+    def _valid_table(self, embeddings: TextEmbeddings, attention: MultiHeadAttention) -> "WordTable | None":
+        """The table, begun anew where a weight is another, or has changed."""
+        modules: tuple[nn.Module, ...] = (embeddings, attention.query, attention.key, attention.value)
+        # Tensors that were made in inference mode count no changes.
+        weights: list[torch.Tensor] = [weight for module in modules for weight in module.parameters()]
+        read = [(weight, 0 if weight.is_inference() else weight._version) for weight in weights]
+        unchanged = len(read) == len(self._read) and all(
+            mine is known and version == then for (mine, version), (known, then) in zip(read, self._read, strict=True)
+        )
+        if self.table is None or not unchanged:
+            self.table, self._read = None, read
+            return self._begin(embeddings, attention)
+        return self.table
 
     def _begin(self, embeddings: TextEmbeddings, attention: MultiHeadAttention) -> "WordTable | None":
         """An empty table, unless it would take more than `most_bytes`."""

@@ -55,9 +55,9 @@ class LatentEncoderModel(LatentPreTrainedModel):
         """Computes query, key and value of every word now; encoding in `torch.inference_mode()` on a CPU otherwise does
         so for the words of each text that are new.
 
-        Training, loading weights, `to()` and a forward pass with gradients drop them. Call it again, or
-        [`drop_word_projections`][], after changing a weight otherwise. An encoder without self-attention, or with a
-        table of more than 1 GiB, has none.
+        Training, loading weights, `to()`, a forward pass with gradients and any change of a weight in place drop them.
+        Call it again, or [`drop_word_projections`][], after a change by way of `.data`. An encoder without
+        self-attention, or with a table of more than 1 GiB, has none.
         """
         self.drop_word_projections()
         if self.word_projections is not None:
