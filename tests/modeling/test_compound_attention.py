@@ -10,6 +10,7 @@ from hf_meanmax import CompoundAttentionConfig, CompoundAttentionForTranslation,
 from modeling.family_tests import Family, FamilyTests, make_batch, text_of
 from modeling.family_values import BAD_SETTINGS, OTHER_VALUES, TINY, without_gradient
 from modeling.test_rnn_cnn import AS_MEAN_MAX
+from tiny_model import make_model
 
 # The thesis's parts could be set one by one in any family; so its bad settings are tried without an architecture.
 FREE = {"architecture": None}
@@ -133,3 +134,9 @@ class TestCompoundAttention(FamilyTests):
                 assert row[: len(alone)] == alone
                 assert set(row[len(alone) :]) <= {0}
         assert len({tuple(row) for row in said.tolist()}) == 3
+
+
+def test_an_override_that_is_no_part_of_the_architecture_is_refused(tmp_path):
+    make_model(full_class=CompoundAttentionForTranslation, architecture="attn-attn").save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="`pooling` is 'mean', but `architecture='attn-attn'` means"):
+        CompoundAttentionForTranslation.from_pretrained(tmp_path, pooling="mean", latent_heads=1)

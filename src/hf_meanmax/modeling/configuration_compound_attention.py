@@ -92,19 +92,25 @@ class CompoundAttentionConfig(LatentConfig):
                 "None to set the parts one by one."
             )
         for name, value in ARCHITECTURES[self.architecture or "attn-attn"].items():
-            given = getattr(self, name)
-            if given is None:
+            if getattr(self, name) is None:
                 setattr(self, name, value)
-            elif self.architecture is not None and given != value:
-                raise ValueError(
-                    f"`{name}` is {given!r}, but `architecture={self.architecture!r}` means {value!r}. Leave one of "
-                    "the two out (with `architecture=None` the parts can be set one by one)."
-                )
+        self.validate_architecture()
         if self.latent_heads is None:
             self.latent_heads = _HEADS if self.pooling == "inner_attention" else 1
         if self.latent_size is None and self.has_latents:
             self.latent_size = max(1, _REPRESENTATION_SIZE // self.num_latents)
         super().__post_init__(**kwargs)
+
+    def validate_architecture(self) -> None:
+        """The parts are those of the architecture, also where a field was set later."""
+        if self.architecture is None:
+            return
+        for name, value in ARCHITECTURES[self.architecture].items():
+            if getattr(self, name) != value:
+                raise ValueError(
+                    f"`{name}` is {getattr(self, name)!r}, but `architecture={self.architecture!r}` means {value!r}. "
+                    "Leave one of the two out (with `architecture=None` the parts can be set one by one)."
+                )
 
 
 __all__ = ["CompoundAttentionConfig"]
