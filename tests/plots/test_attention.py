@@ -48,7 +48,7 @@ def test_terminal_text():
 
 
 def test_page_is_one_file_that_says_it_all():
-    text = ReadText("5 stars", TOKENS, {"with": WEIGHTS, "without": WEIGHTS[:1]}, {"with": "1 & bad"})
+    text = ReadText(TOKENS, {"with": WEIGHTS, "without": WEIGHTS[:1]}, {"with": "1 & bad"})
     page = attention_page("Reviews <test>", [text, text])
     words, opened = [], []
 
@@ -61,7 +61,7 @@ def test_page_is_one_file_that_says_it_all():
 
     Reader().feed(page)
     assert "Reviews <test>" in words
-    assert "2: 5 stars" in words
+    assert "2" in words
     assert "with: 1 & bad" in words
     assert words.count("<was>") == 2 * (3 + 1)  # the sum and two heads of one model, the only head of the other
     assert not any("src" in attributes or "href" in attributes for _, attributes in opened)

@@ -60,7 +60,7 @@ def read_texts(checkpoints: Sequence[str | os.PathLike[str]], texts: Sequence[st
         if classifier is not None:
             for row, text in enumerate(texts):
                 said[row][name] = _label(classifier, tokenizer, text)
-    return [ReadText("", *entry) for entry in zip(cut, weights, said, strict=True)]
+    return [ReadText(*entry) for entry in zip(cut, weights, said, strict=True)]
 
 
 def _load(path: Path) -> tuple[PreTrainedModel, PreTrainedModel | None, PreTrainedTokenizerBase]:
@@ -108,7 +108,6 @@ def write_attention(
     """
     content = [
         {
-            "heading": text.heading,
             "tokens": list(text.tokens),
             "said": dict(text.said),
             "weights": {name: weights.round(6).tolist() for name, weights in text.weights.items()},

@@ -22,13 +22,11 @@ class ReadText(NamedTuple):
     """A text, and what models read of it.
 
     Attributes:
-        heading: a line about it, for instance its label; may be empty.
         tokens: its N tokens.
         weights: A, `(heads, N)`, by the name of the model.
         said: what each model says of it, for instance its predicted label; may be empty.
     """
 
-    heading: str
     tokens: Sequence[str]
     weights: Mapping[str, np.ndarray]
     said: Mapping[str, str] = {}
@@ -119,7 +117,7 @@ def attention_page(title: str, texts: Sequence[ReadText]) -> str:
     """
     parts = [_PAGE_HEAD.format(title=html.escape(title))]
     for number, text in enumerate(texts, 1):
-        parts.append(f"<section><h2>{number}{': ' if text.heading else ''}{html.escape(text.heading)}</h2>")
+        parts.append(f"<section><h2>{number}</h2>")
         parts.append('<div class="models">')
         for name, weights in text.weights.items():
             shown, names = _with_mean(text.tokens, weights)
