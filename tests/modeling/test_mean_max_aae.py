@@ -10,6 +10,7 @@ from hf_meanmax import MeanMaxAAEConfig, MeanMaxAAEForReconstruction, MeanMaxAAE
 from hf_meanmax.objectives import Decoding, TrainingModel
 from modeling.family_tests import Family, FamilyTests, make_batch, text_of
 from modeling.family_values import BAD_SETTINGS, OTHER_VALUES, TINY, without_gradient
+from tiny_model import make_model
 from training_loss import training_loss
 
 MEAN_MAX_AAE = Family(
@@ -144,3 +145,13 @@ class TestMeanMaxAAE(FamilyTests):
         torch.testing.assert_close(
             rows, torch.nn.functional.normalize(encoder(**text_of(make_batch())).latents, dim=-1)
         )
+
+
+def test_weights_of_another_decoder_are_named(tmp_path):
+    """An encoder takes no notice of a decoder; a whole model says what it leaves."""
+    make_model().save_pretrained(tmp_path)
+    given = {"output_loading_info": True, "decoder_type": "lstm"}
+    _, found = MeanMaxAAEForReconstruction.from_pretrained(tmp_path, **given)
+    assert any(name.startswith("decoder.") for name in found["unexpected_keys"])
+    _, found = MeanMaxAAEModel.from_pretrained(tmp_path, output_loading_info=True)
+    assert not found["unexpected_keys"]

@@ -29,6 +29,14 @@ _COMMON_ARGUMENTS = {
 }  # fmt: skip
 
 
+# Weights of a whole checkpoint that are no news to an encoder or a classifier that is loaded from it, and to a decoder.
+DECODING_WEIGHTS = [
+    r"^((previous|context)_)?decoder\.", r"^decoder_embeddings\.", r"^lm_head\.", r"^output_projection\.",
+    r"^(teacher|contrastive)_head\.",
+]  # fmt: skip
+CLASSIFIER_WEIGHTS = [r"^classifier\."]
+
+
 class LatentPreTrainedModel(PreTrainedModel):
     """Initialisation, backends and loading rules of all families."""
 
@@ -46,11 +54,6 @@ class LatentPreTrainedModel(PreTrainedModel):
     _supports_flash_attn = True
     _supports_flex_attn = True
     _supports_attention_backend = True
-    # The decoder of a full checkpoint is no news to the encoder that is loaded from it.
-    _keys_to_ignore_on_load_unexpected = [
-        r"^((previous|context)_)?decoder\.", r"^decoder_embeddings\.", r"^lm_head\.", r"^output_projection\.",
-        r"^(teacher|contrastive)_head\.", r"^classifier\.",
-    ]  # fmt: skip
 
     def __init__(self, config: PreTrainedConfig, *args: object, **kwargs: Unpack[TransformersKwargs]) -> None:
         # Fields may have been set one by one, as `from_pretrained(folder, field=...)` does.

@@ -7,7 +7,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
-from .base import LatentPreTrainedModel
+from .base import DECODING_WEIGHTS, LatentPreTrainedModel
 from .classifiers import LatentClassifier, split_pairs
 from .encoder_model import NO_REPRESENTATION, LatentEncoderModel
 from .losses import attention_penalty
@@ -37,6 +37,8 @@ class LatentForSequenceClassification(LatentPreTrainedModel):
         self.classifier = LatentClassifier(config)
         self._encoder_is_frozen = False
         self.post_init()
+        # transformers adds what the encoder inside ignores when it is loaded alone.
+        self._keys_to_ignore_on_load_unexpected = set(DECODING_WEIGHTS)
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.encoder.get_input_embeddings()

@@ -11,7 +11,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
-from .base import LatentPreTrainedModel
+from .base import CLASSIFIER_WEIGHTS, LatentPreTrainedModel
 from .configuration_checks import DECODERS_WITH_CHANNELS
 from .decoder_model import LatentDecoderModel, shift_right, token_positions
 from .decoders import NonAutoregressiveLayer
@@ -68,6 +68,8 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
             # no text whose length would do so.
             self.generation_config.max_new_tokens = self.generation_config.max_new_tokens or LEAST_OF_EMBEDDING
         self.post_init()
+        # transformers adds what the encoder inside ignores when it is loaded alone.
+        self._keys_to_ignore_on_load_unexpected = set(CLASSIFIER_WEIGHTS)
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.encoder.get_input_embeddings()

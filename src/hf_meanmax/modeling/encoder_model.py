@@ -11,7 +11,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention import MultiHeadAttention
-from .base import LatentPreTrainedModel
+from .base import CLASSIFIER_WEIGHTS, DECODING_WEIGHTS, LatentPreTrainedModel
 from .decoder_model import token_positions
 from .embeddings import TextEmbeddings, WordProjections
 from .encoders import ENCODERS
@@ -33,6 +33,7 @@ def _before_loading(model: "LatentEncoderModel", *args: object) -> None:
 class LatentEncoderModel(LatentPreTrainedModel):
     """Token sequence -> hidden states -> latent rows Z -> sentence embedding."""
 
+    _keys_to_ignore_on_load_unexpected = [*DECODING_WEIGHTS, *CLASSIFIER_WEIGHTS]
     _can_record_outputs = {
         "hidden_states": SequenceLayer,
         "attentions": OutputRecorder(MultiHeadAttention, index=1),
