@@ -38,6 +38,8 @@ RUNS: dict[str, dict[str, Any]] = {
     **OTHER_MODELS,
     **{f"context_{name}": changes for name, changes in CONTEXT_MODELS.items()},
 }
+# Runs that are also resumed: what an optimizer holds, of dense and of sparse gradients, of two vocabularies.
+RESUMED = {"full", "sampled", "context_rnn_cnn"}
 # With padding, transformers looks whether a mask is all ones, and recurrent networks read the lengths on the CPU.
 PADDED = {"noise", "lstm_sdae", "cnn_lstm", "context_rnn_cnn", "context_skip_thought"}
 
@@ -118,14 +120,15 @@ def use(monkeypatch):
     AcceleratorState._reset_state(reset_partial_state=True)
 
 
-@pytest.mark.parametrize("changes", RUNS.values(), ids=RUNS)
-def test_a_run_and_its_resumption(make_arguments, changes, use):
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_and_its_resumption(make_arguments, name, use):
     folders = []
     for device in ("cpu", str(DEVICE)):
         use(device)
         # On the CPU without the interruption, which changes nothing there.
-        for steps in (5,) if device == "cpu" else (3, 5):
-            args = make_arguments(device.replace(":", " "), max_steps=steps, attention="eager", **NO_DROPOUT, **changes)
+        for steps in (3, 5) if device != "cpu" and name in RESUMED else (5,):
+            changes = {"attention": "eager", **NO_DROPOUT, **RUNS[name]}
+            args = make_arguments(device.replace(":", " "), max_steps=steps, **changes)
             pretrain(args)
         folders.append(args.output_dir)
     assert losses(folders[1]) == pytest.approx(losses(folders[0]), rel=1e-4)
