@@ -36,8 +36,8 @@ def test_weights_are_the_models_own(checkpoints):
     names = ["classifier/model", "autoencoder/model"]
     for text, entry in zip(TEXTS, read, strict=True):
         assert list(entry.weights) == names
-        assert list(entry.said) == names[:1]
-        assert entry.said[names[0]].split(" (")[0] in ("bad", "good")
+        assert list(entry.predictions) == names[:1]
+        assert entry.predictions[names[0]].split(" (")[0] in ("bad", "good")
         assert entry.tokens == [*text.split(), "</s>"]
         for path, name in zip(checkpoints, names, strict=True):
             batch = AutoTokenizer.from_pretrained(path)([text], return_tensors="pt")

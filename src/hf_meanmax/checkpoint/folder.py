@@ -242,7 +242,7 @@ def require_text_encoder(config: LatentConfig, what: str) -> None:
 def load_target_tokenizer(
     folder: str | os.PathLike[str], config: LatentConfig, tokenizer: PreTrainedTokenizerBase
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer of what the decoder says: the one in the sub-folder `target_tokenizer` for a model of two
+    """The tokenizer of what the decoder generates: the one in the sub-folder `target_tokenizer` for a model of two
     vocabularies, else `tokenizer` itself."""
     if not config.separate_vocabularies:
         return tokenizer

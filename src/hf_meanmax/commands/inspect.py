@@ -70,7 +70,7 @@ def inspect_pooling(args: PoolingOptions) -> None:
     color = args.color == "always" or (args.color == "auto" and sys.stdout.isatty())
     for text in read:
         for name, weights in text.weights.items():
-            print(" ".join(filter(None, (name, text.said.get(name)))))
+            print(" ".join(filter(None, (name, text.predictions.get(name)))))
             print(attention_text(text.tokens, weights, color))
     if args.output is not None:
         write_attention(read, args.output, " and ".join(short_names(checkpoints)))

@@ -147,9 +147,8 @@ def pad(rows: Ragged, value: int) -> np.ndarray:
 
 
 class Sentences:
-    """The sentences of a store that are trained on, and what is to be said of each: here all of them, and themselves.
-
-    What is to be said of a subclass is something else (next words, translations).
+    """The sentences of a store that are trained on, with the target of each: here the sentence itself, in a subclass
+    the next words or a translation.
 
     Args:
         store: where the sentences are.
@@ -172,11 +171,11 @@ class Sentences:
         return self.store.rows(self.in_store(rows))
 
     def targets(self, rows: np.ndarray) -> Ragged:
-        """What the decoder must say."""
+        """What the decoder must generate."""
         return self.inputs(rows)
 
     def further_targets(self, rows: np.ndarray) -> dict[str, Ragged]:
-        """What further decoders must say, by the names of the model's arguments."""
+        """What further decoders must generate, by the names of the model's arguments."""
         return {}
 
     def neighbours(self, rows: np.ndarray) -> Ragged | None:
@@ -206,7 +205,7 @@ class MicroBatches:
     `(B, size)` float32, NaN in a row without a sentence.
 
     Args:
-        sentences: what is read and said; of a store all sentences, and themselves.
+        sentences: inputs and targets.
         plan: a batch plan over `sentences.costs()`.
         rank: number of this process.
         world_size: number of processes.

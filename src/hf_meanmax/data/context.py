@@ -1,4 +1,4 @@
-"""Sentences of which the words around them are to be said: found in the token store as they are needed."""
+"""Sentences with the words around them as targets: found in the token store as they are needed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ CONTEXTS = ("next_words", "next_sentence", "neighbours")
 
 
 class ContextSentences(Sentences):
-    """The sentences of a store that have the context that an objective predicts, which is what is to be said.
+    """The sentences of a store that have the context that an objective predicts: their targets.
 
     A context ends with its document, and where the store's filter has taken a sentence out. A neighbouring sentence is
-    said as far as its first `max_tokens` tokens.
+    generated as far as its first `max_tokens` tokens.
 
     Args:
         store: the corpus, best without limits of length, which would tear contexts apart.
@@ -136,7 +136,7 @@ class NeighbouringSentences(ContextSentences):
 
 
 class SentencesAndContext(ContextSentences):
-    """The same sentences, to be said themselves; the words after them are a second target, `context_targets`.
+    """The same sentences with themselves as targets; the words after them are a second target, `context_targets`.
 
     Args:
         store, min_tokens, max_tokens, num_words: as of [`ContextSentences`].

@@ -75,7 +75,7 @@ class _Side(Corpus):
 
 
 class PairedSentences(Sentences):
-    """The sentences of two stores that translate each other: those of the source are read, those of the target said.
+    """The sentences of two stores that translate each other: inputs are of the source, targets of the target.
 
     Args:
         source, target: stores of the two sides of a [`ParallelCorpus`]. A sentence that a filter took out of one is

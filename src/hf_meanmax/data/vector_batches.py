@@ -15,10 +15,10 @@ from .token_store import TokenStore
 
 class VectorBatches(MicroBatches):
     """Micro batches with `sentence_embedding` `(B, D)` float32 in place of `input_ids`; zeros in a row without a
-    sentence. What the decoder must say stays `labels`.
+    sentence. What the decoder must generate stays `labels`.
 
     Args:
-        sentences: what is said.
+        sentences: the targets.
         plan: a batch plan over `sentences.costs()`.
         vectors: `(len(store), D)`, that of each sentence of the store.
         noise_scale: `(D,)`, the standard deviation of Gaussian noise on the vectors in training.

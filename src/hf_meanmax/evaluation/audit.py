@@ -142,14 +142,14 @@ def audit(
     corpus_words = corpus if len(corpus) else None
     references = References.of(texts, cut, corpus_words)
     decoded = decode(vectors, "decode")
-    said = cut(decoded)
+    recovered = cut(decoded)
     result: Json = {
         "texts": len(texts),
         "words_per_text": float(np.mean([len(words) for words in references.words])),
         "case": "ignored" if ignores_case(cut) else "kept",
         "rare_count": references.rare_count,
         "counted_words": references.counted_words,
-        "decoder": _scores(said, references),
+        "decoder": _scores(recovered, references),
     }
     pool = None if embed is None or not len(corpus) else embed(corpus, "corpus")
     hypotheses = _controls(decode, texts, decoded, (embed, corpus, pool), vectors, settings.seed)
@@ -168,7 +168,7 @@ def audit(
             _try_defence, decode=decode, vectors=vectors[rows], cut=cut, references=references.select(rows.tolist())
         )
         result["defences"] = _score_defences(defences, attack, embed, pairs)
-    f1 = [token_f1(a, b) for a, b in zip(said, references.words, strict=True)]
+    f1 = [token_f1(a, b) for a, b in zip(recovered, references.words, strict=True)]
     result["examples"] = pick_examples(texts, decoded, f1, settings.examples)
     result["warnings"] = _warnings(result["decoder"], result["controls"])
     result["limits"] = list(LIMITS)
@@ -191,8 +191,8 @@ def _check(
         raise ValueError("The nearest text of a corpus needs the embedder; name it, or leave the corpus out.")
 
 
-def _scores(said: list[list[str]], references: References) -> Json:
-    return {**score_recovery(said, references), "by_length": recovery_by_length(said, references)}
+def _scores(decoded: list[list[str]], references: References) -> Json:
+    return {**score_recovery(decoded, references), "by_length": recovery_by_length(decoded, references)}
 
 
 def _controls(
@@ -213,7 +213,7 @@ def _controls(
         shuffled = [" ".join(draws.sample(words, len(words))) for words in map(str.split, texts)]
         found["shuffled words"] = decode(embed(shuffled, "shuffled words"), "decode shuffled words")
     if len(texts) > 1:
-        # In a cycle, so that no text keeps its own. What the decoder says of each vector is known.
+        # In a cycle, so that no text keeps its own. What is decoded from each vector is known.
         order = np.random.default_rng(seed).permutation(len(texts))
         other = np.empty_like(order)
         other[order] = np.roll(order, 1)

@@ -42,14 +42,17 @@ _MOST_LOGITS = 2**28
 
 
 def reconstruction_pairs(
-    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], said: Sequence[Sequence[int]], tokenize: str | None = None
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    generated: Sequence[Sequence[int]],
+    tokenize: str | None = None,
 ) -> tuple[list[str], list[str], str]:
     """What [`~hf_meanmax.evaluation.text_scores.score_texts`] compares for reconstructions.
 
     Args:
         tokenizer: the tokenizer of the model.
         texts: the texts.
-        said: the token ids said for each (see [`reconstruct`]).
+        generated: the token ids that were generated for each (see [`reconstruct`]).
         tokenize: `"none"` compares words as the tokenizer cuts them. Any other compares plain text, which sacrebleu
             cuts in that way, with the texts as the tokenizer normalises them (lower-cased if it does so). By default
             `"none"`, but `"zh"` for text without spaces under a tokenizer of pieces, which cuts such text at
@@ -57,15 +60,15 @@ def reconstruction_pairs(
 
     Returns:
         Hypotheses, references and `tokenize`. The references are the texts before any vocabulary was applied to
-        them, so an unknown word that is said as `<unk>` is an error.
+        them, so an unknown word that is generated as `<unk>` is an error.
     """
     is_word_level = type(tokenizer.backend_tokenizer.model).__name__ == "WordLevel"
     if tokenize is None:
         tokenize = "zh" if not is_word_level and is_unsegmented(texts) else "none"
     if tokenize == "none" and is_word_level:
-        hypotheses = [" ".join(tokenizer.convert_ids_to_tokens(list(ids))) for ids in said]
+        hypotheses = [" ".join(tokenizer.convert_ids_to_tokens(list(ids))) for ids in generated]
     else:
-        hypotheses = tokenizer.batch_decode([list(ids) for ids in said], skip_special_tokens=True)
+        hypotheses = tokenizer.batch_decode([list(ids) for ids in generated], skip_special_tokens=True)
         if tokenize == "none":
             # Pieces are no words: they are joined to text first and then cut as the reference is.
             hypotheses = [" ".join(words) for words in split_words_batch(tokenizer, hypotheses)]
@@ -80,20 +83,20 @@ def reconstruction_pairs(
 def score_reconstructions(
     tokenizer: PreTrainedTokenizerBase,
     texts: Sequence[str],
-    said: Sequence[Sequence[int]],
+    generated: Sequence[Sequence[int]],
     tokenize: str | None = None,
     rouge: bool | None = False,
 ) -> TextScores:
     """Scores of token ids against the texts' own words, before any vocabulary was applied to them.
 
     Args:
-        tokenizer, texts, said, tokenize: as `reconstruction_pairs` takes them.
+        tokenizer, texts, generated, tokenize: as `reconstruction_pairs` takes them.
         rouge: as [`score_texts`][hf_meanmax.evaluation.text_scores.score_texts] takes it.
 
     Raises:
         ValueError, ImportError: as [`score_texts`][hf_meanmax.evaluation.text_scores.score_texts].
     """
-    hypotheses, references, tokenize = reconstruction_pairs(tokenizer, texts, said, tokenize)
+    hypotheses, references, tokenize = reconstruction_pairs(tokenizer, texts, generated, tokenize)
     return score_texts(hypotheses, references, tokenize, rouge=rouge)
 
 
@@ -120,8 +123,8 @@ def teacher_forced_counts(model: PreTrainedModel, batch: dict[str, torch.Tensor]
     """Summed cross entropy, correct tokens and all tokens of one batch, as a float64 tensor `(3,)`.
 
     On the CPU, whatever the model's device. The cross entropy is of the words alone, without the attention's penalty.
-    Of a model that also says the previous sentence, the next one counts. With `splits` a batch whose logits would need
-    more than a gigabyte is scored in parts.
+    Of a model that also generates the previous sentence, the next one counts. With `splits` a batch whose logits would
+    need more than a gigabyte is scored in parts.
     """
     batch = {name: value for name, value in batch.items() if name != "previous_targets"}
     # Not every accelerator has float64.

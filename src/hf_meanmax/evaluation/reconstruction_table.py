@@ -20,16 +20,16 @@ TEXTS_FILE = "reconstructions.tsv"
 _HEADER = "text\treconstruction"
 
 
-def write_texts(folder: Path, texts: Sequence[str], said: Sequence[str]) -> None:
-    """Writes texts and what was said for each to `reconstructions.tsv`; tabs and line breaks become spaces."""
+def write_texts(folder: Path, texts: Sequence[str], generated: Sequence[str]) -> None:
+    """Writes texts and what was generated for each to `reconstructions.tsv`; tabs and line breaks become spaces."""
     with replacing_file(folder / TEXTS_FILE) as file:
         file.write(_HEADER + "\n")
-        for pair in zip(texts, said, strict=True):
+        for pair in zip(texts, generated, strict=True):
             file.write("\t".join(re.sub(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]", " ", text) for text in pair) + "\n")
 
 
 def read_texts(folder: str | os.PathLike[str]) -> list[tuple[str, str]]:
-    """Each text and what was said for it, from an `--output` folder of `hf-meanmax reconstruct`.
+    """Each text and what was generated for it, from an `--output` folder of `hf-meanmax reconstruct`.
 
     Raises:
         FileNotFoundError: the folder has no `reconstructions.tsv`.
@@ -76,10 +76,10 @@ def _length(text: str) -> int:
 
 
 def reconstruction_table(systems: Mapping[str, Sequence[tuple[str, str]]], texts: Sequence[str]) -> str:
-    """A Markdown table of what each system said for each text, below the text itself.
+    """A Markdown table of what each system generated for each text, below the text itself.
 
     Args:
-        systems: pairs of a text and what was said for it, as [`read_texts`] gives them, by the name of the system.
+        systems: pairs of a text and what was generated for it, as [`read_texts`] gives them, by the name of the system.
         texts: those to show, for instance of [`sample_texts`].
 
     Raises:
@@ -87,11 +87,11 @@ def reconstruction_table(systems: Mapping[str, Sequence[tuple[str, str]]], texts
     """
     if not systems:
         raise ValueError("No system to show: give pairs of text and reconstruction by the system's name.")
-    said = {name: dict(pairs) for name, pairs in systems.items()}
+    generated = {name: dict(pairs) for name, pairs in systems.items()}
     rows = []
     for text in texts:
         rows.append([f"{_length(text):,}", "ground truth", markdown_text(text)])
-        for name, reconstructions in said.items():
+        for name, reconstructions in generated.items():
             if text not in reconstructions:
                 raise ValueError(f"{name} has no reconstruction of {text!r}; choose a text that all systems share.")
             rows.append(["", markdown_text(name), markdown_text(reconstructions[text])])
@@ -120,7 +120,9 @@ def write_table(
     if rows is None:
         shared = set(known[0]).intersection(*known[1:]) if known else set[str]()
         if not shared:
-            raise ValueError(f"No text is shared by {', '.join(systems) or 'no system'}; let all say the same texts.")
+            raise ValueError(
+                f"No text is shared by {', '.join(systems) or 'no system'}; let all reconstruct the same texts."
+            )
         texts = sample_texts(list(shared), number, seed)
         note = f"{len(texts):,} of {len(shared):,} texts, drawn with seed {seed}, from short to long."
     else:

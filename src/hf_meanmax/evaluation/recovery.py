@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # Cuts texts into the words that are compared.
 Cut = Callable[[Sequence[str]], list[list[str]]]
 KINDS = ("numbers", "names", "rare_words")
-# A word is rare that makes up no more than one in so many words.
+# A word is rare that makes up no more than one in so many words, or stands once in all.
 RARE_ONE_IN = 100_000
 
 _WORD = re.compile(r"[^\W\d_](?:[\w'\u2019-]*\w)?")
@@ -124,18 +124,18 @@ def has_letter(word: str) -> bool:
     return any(character.isalpha() for character in word)
 
 
-def token_f1(said: Sequence[str], true: Sequence[str]) -> float:
+def token_f1(decoded: Sequence[str], true: Sequence[str]) -> float:
     """Harmonic mean of precision and recall of words, each as often as it occurs; 1 where both have none."""
-    if not said and not true:
+    if not decoded and not true:
         return 1.0
-    return 2 * (Counter(said) & Counter(true)).total() / (len(said) + len(true))
+    return 2 * (Counter(decoded) & Counter(true)).total() / (len(decoded) + len(true))
 
 
-def score_recovery(said: Sequence[Sequence[str]], references: References) -> Json:
+def score_recovery(decoded: Sequence[Sequence[str]], references: References) -> Json:
     """Scores of what was decoded.
 
     Args:
-        said: the words of each text that was decoded.
+        decoded: the words of each text that was decoded.
         references: what should have come back.
 
     Returns:
@@ -146,18 +146,18 @@ def score_recovery(said: Sequence[Sequence[str]], references: References) -> Jso
     Raises:
         ValueError: there is no text, or not one for each reference.
     """
-    joined = [" ".join(words) for words in said]
+    joined = [" ".join(words) for words in decoded]
     scores = score_texts(joined, [" ".join(words) for words in references.words], rouge=False)
     result: Json = {"texts": scores.sentences, "bleu": scores.bleu, "exact_match": scores.exact_match}
-    result["token_f1"] = fmean(token_f1(a, b) for a, b in zip(said, references.words, strict=True))
+    result["token_f1"] = fmean(token_f1(a, b) for a, b in zip(decoded, references.words, strict=True))
     for kind, special in references.special.items():
         total = sum(map(len, special))
-        found = sum((Counter(a) & Counter(b)).total() for a, b in zip(said, special, strict=True))
+        found = sum((Counter(a) & Counter(b)).total() for a, b in zip(decoded, special, strict=True))
         result |= {f"{kind}_recall": found / total if total else None, kind: total}
     return result
 
 
-def recovery_by_length(said: Sequence[Sequence[str]], references: References) -> list[Json]:
+def recovery_by_length(decoded: Sequence[Sequence[str]], references: References) -> list[Json]:
     """[`score_recovery`] in bins of the references' numbers of words, with `from`, `to` (None: no end) and `count`.
 
     BLEU is None where no reference has the four words that it needs.
@@ -165,7 +165,7 @@ def recovery_by_length(said: Sequence[Sequence[str]], references: References) ->
     lengths = [len(words) for words in references.words]
 
     def score(inside: Sequence[int]) -> Json:
-        scores = score_recovery([said[row] for row in inside], references.select(inside))
+        scores = score_recovery([decoded[row] for row in inside], references.select(inside))
         del scores["texts"]
         return scores
 

@@ -40,7 +40,7 @@ class TextScores:
         rouge1, rouge2, rougeL: mean F1 over the texts (0-100) by rouge-score; a text without the n-gram in question,
             such as a single word in ROUGE-2, counts as 0. None where ROUGE was not computed.
         exact_match: share (0-1) of texts that equal their reference.
-        token_accuracy: share (0-1) of all the references' tokens, as BLEU cuts them, that were said at the same
+        token_accuracy: share (0-1) of all the references' tokens, as BLEU cuts them, that were generated at the same
             place; 0 where the references have no token.
         sentences: number of texts.
         signatures: what the scores depend on, the library's version included: of `bleu` and `chrf` as sacrebleu
@@ -89,8 +89,8 @@ def score_texts(
     """Scores texts against one reference each.
 
     Args:
-        hypotheses: what was said.
-        references: what should have been said, in the same order. Either may contain empty texts.
+        hypotheses: what was generated.
+        references: what should have been generated, in the same order. Either may contain empty texts.
         tokenize: how BLEU and the token accuracy cut texts: `"none"` (at white space, for text that is already cut
             into words), `"13a"` (sacrebleu's default for raw text), `"intl"`, `"zh"` (raw Chinese: by character, other
             scripts by word) or `"char"`. chrF and ROUGE do not depend on it.
@@ -115,7 +115,7 @@ def score_texts(
     signatures = {"bleu": str(bleu.get_signature()), "chrf": str(chrf.get_signature())}
     if rouge:
         scorer = require("rouge_score.rouge_scorer").RougeScorer(list(_ROUGE_TYPES), tokenizer=RougeTokenizer())
-        scored = [scorer.score(true, said) for said, true in zip(hypotheses, references, strict=True)]
+        scored = [scorer.score(true, generated) for generated, true in zip(hypotheses, references, strict=True)]
         scores |= {name: 100 * fmean(one[name].fmeasure for one in scored) for name in _ROUGE_TYPES}
         version = importlib.metadata.version("rouge-score")
         signatures["rouge"] = f"f1|mean|case:lc|tok:words+cjk|stem:no|version:{version}"
@@ -245,6 +245,8 @@ def _tokens(texts: Sequence[str], tokenize: str) -> list[list[str]]:
 def _token_accuracy(hypotheses: list[list[str]], references: list[list[str]]) -> float:
     total = sum(map(len, references))
     same = sum(
-        a == b for said, true in zip(hypotheses, references, strict=True) for a, b in zip(said, true, strict=False)
+        a == b
+        for generated, true in zip(hypotheses, references, strict=True)
+        for a, b in zip(generated, true, strict=False)
     )
     return same / total if total else 0.0

@@ -196,7 +196,7 @@ def make_decoder(
         for key, weight in model.state_dict().items():
             name = f"encoder.embeddings.{key.removeprefix(words)}" if key.startswith(words) else key
             if name in weights:
-                # Words that were added later can be read and not said.
+                # Words that were added later can be read and not generated.
                 weights[name].copy_(weight[: len(weights[name])])
     decoder.generation_config.max_new_tokens = model.generation_config.max_new_tokens
     decoder.to(model.device)

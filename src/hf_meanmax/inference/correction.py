@@ -62,7 +62,7 @@ class Corrector:
 
     Args:
         model: what decodes.
-        tokenizer: of what it says.
+        tokenizer: of the generated text.
         embedder: whose vectors are decoded (see [`embedder_of`][]).
         num_candidates: candidates of each vector: beams, or samples.
         num_corrections: rounds of edits of the best of them.

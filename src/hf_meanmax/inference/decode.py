@@ -62,7 +62,7 @@ def decode_embeddings(
 
     Args:
         model: an autoencoder, or a decoder of another embedder's vectors.
-        tokenizer: the tokenizer of what it says.
+        tokenizer: the tokenizer of the generated text.
         sources: files, folders of `encode`, faiss indexes or tables (see `hf_meanmax.inference.sources`).
         batch_size: embeddings decoded at a time.
         name: the tensor or column that holds the embeddings.
@@ -194,7 +194,7 @@ def generate_ids(
 
     Args:
         model: a model that decodes the vectors.
-        tokenizer: the tokenizer of what it says.
+        tokenizer: the tokenizer of the generated text.
         vectors: `(N, D)`.
         batch_size: vectors decoded together.
         show_progress: show a progress bar.

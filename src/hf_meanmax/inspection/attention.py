@@ -48,7 +48,7 @@ def read_texts(checkpoints: Sequence[str | os.PathLike[str]], texts: Sequence[st
     names = short_names([str(path) for path in paths])
     cut: list[list[str]] = []
     weights: list[Json] = [{} for _ in texts]
-    said: list[dict[str, str]] = [{} for _ in texts]
+    predictions: list[dict[str, str]] = [{} for _ in texts]
     for path, name in zip(paths, names, strict=True):
         encoder, classifier, tokenizer = _load(path)
         tokens = [token_texts(tokenizer, ids) for ids in tokenizer(list(texts))["input_ids"]]
@@ -59,8 +59,8 @@ def read_texts(checkpoints: Sequence[str | os.PathLike[str]], texts: Sequence[st
             weights[row][name] = found
         if classifier is not None:
             for row, text in enumerate(texts):
-                said[row][name] = _label(classifier, tokenizer, text)
-    return [ReadText(*entry) for entry in zip(cut, weights, said, strict=True)]
+                predictions[row][name] = _label(classifier, tokenizer, text)
+    return [ReadText(*entry) for entry in zip(cut, weights, predictions, strict=True)]
 
 
 def _load(path: Path) -> tuple[PreTrainedModel, PreTrainedModel | None, PreTrainedTokenizerBase]:
@@ -101,7 +101,7 @@ def write_attention(
 ) -> None:
     """Writes a page of all texts, the numbers, and a figure of each of the first `most_figures` texts; all or nothing.
 
-    Without matplotlib the figures are left out, which is said on stderr.
+    Without matplotlib the figures are left out, which stderr tells.
 
     Raises:
         FileExistsError: `folder` is a file.
@@ -109,7 +109,7 @@ def write_attention(
     content = [
         {
             "tokens": list(text.tokens),
-            "said": dict(text.said),
+            "predictions": dict(text.predictions),
             "weights": {name: weights.round(6).tolist() for name, weights in text.weights.items()},
         }
         for text in read

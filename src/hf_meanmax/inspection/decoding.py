@@ -1,4 +1,4 @@
-"""What a decoder reads while it says a text again: its attention over the latent rows, or its gates on them.
+"""What a decoder reads while it generates a text again: its attention over the latent rows, or its gates on them.
 
     hf-meanmax inspect decoding runs/mine/model "the old man sat by the fire" --output inspection
 
@@ -44,12 +44,12 @@ _OWNED = (INSPECTION_FILE, ALIGNMENT_PAGE, POSITIONS_FIGURE, "text-[0-9]*-*.png"
 
 @dataclass(frozen=True)
 class DecodingRecord:
-    """What a decoder said, and what it read at each of the T steps.
+    """What a decoder generated, and what it read at each of the T steps.
 
     Attributes:
         text: what was encoded.
-        reconstruction: what was said.
-        tokens: the T tokens said; the last one ends the text unless it grew too long.
+        reconstruction: what was generated.
+        tokens: the T tokens generated; the last one ends the text unless it grew too long.
         source_tokens: the N tokens that were encoded.
         attentions: `(layers, heads, T, L)` over the rows `config.pooling_rows`, or over the source tokens where there
             are no rows; None where the decoder has none.
@@ -67,7 +67,7 @@ class DecodingRecord:
 
     @property
     def alignment(self) -> np.ndarray | None:
-        """What each head of inner attention adds to the alignment of source and said tokens, in the last layer:
+        """What each head of inner attention adds to the alignment of source and generated tokens, in the last layer:
         `(L, T, N)`; None for other models."""
         if self.word_weights is None or self.attentions is None:
             return None
@@ -81,28 +81,32 @@ def record_decoding(
     text: str,
     target_tokenizer: PreTrainedTokenizerBase = None,
 ) -> DecodingRecord:
-    """Encodes a text, says it again (or its translation) greedily, and records what the decoder reads of the rows.
+    """Encodes a text, generates it again (or its translation) greedily, and records what the decoder reads of the rows.
 
-    The record is that of one forward pass over what was said, which equals the steps of the generation.
+    The record is that of one forward pass over what was generated, which equals the steps of the generation.
 
     Args:
         model: an autoencoder in evaluation mode.
         tokenizer: its tokenizer.
         text: one text.
-        target_tokenizer: of what is said, where it is another.
+        target_tokenizer: of the generated text, where it is another.
 
     Raises:
         ValueError: the decoder reads the latent rows before its first word alone, so there is nothing to record.
     """
     batch = tokenizer([text], return_tensors="pt").to(model.device)
     with _written_out_attention(model):
-        said = model.generate(**batch, do_sample=False, num_beams=1)
+        generated = model.generate(**batch, do_sample=False, num_beams=1)
         output = model(
-            **batch, decoder_input_ids=said[:, :-1], use_cache=False, output_attentions=True, output_latent_gates=True
+            **batch,
+            decoder_input_ids=generated[:, :-1],
+            use_cache=False,
+            output_attentions=True,
+            output_latent_gates=True,
         )
         has_weights = model.config.pooling == "inner_attention"
         word_weights = model.encoder(**batch).pooling_attentions if has_weights else None
-    says = tokenizer if target_tokenizer is None else target_tokenizer
+    target = tokenizer if target_tokenizer is None else target_tokenizer
     if not output.cross_attentions and not output.latent_gates and word_weights is None:
         raise ValueError(
             f"decoder_type is {model.config.decoder_type!r}: this decoder reads the latent rows before its first word "
@@ -110,8 +114,8 @@ def record_decoding(
         )
     return DecodingRecord(
         text,
-        says.decode(said[0], skip_special_tokens=True),
-        token_texts(says, said[0, 1:].tolist()),
+        target.decode(generated[0], skip_special_tokens=True),
+        token_texts(target, generated[0, 1:].tolist()),
         token_texts(tokenizer, batch["input_ids"][0].tolist()),
         _stacked(output.cross_attentions),
         _stacked(output.latent_gates),
@@ -173,7 +177,7 @@ def write_inspection(
 ) -> list[DecodingRecord]:
     """Records the decoding of each text; writes figures and inspection.json, all of them or none.
 
-    Without matplotlib the figures are left out, which is said on stderr.
+    Without matplotlib the figures are left out, which stderr tells.
 
     Args:
         model: an autoencoder in evaluation mode.
@@ -181,7 +185,7 @@ def write_inspection(
         texts: the texts.
         folder: where to write; an older inspection there is replaced.
         name: of the checkpoint, for inspection.json.
-        target_tokenizer: of what is said, where it is another.
+        target_tokenizer: of the generated text, where it is another.
         position_texts: further texts, over which each head's weights by relative position are averaged.
 
     Returns:

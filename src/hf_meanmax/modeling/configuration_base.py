@@ -85,7 +85,7 @@ class LatentConfig(PreTrainedConfig):
         hidden_size (int, defaults to 512):
             Width of the hidden states and of each latent row.
         num_hidden_layers (int, defaults to 1):
-            Layers of the encoder, and of the decoder.
+            Layers of the encoder, and of the decoder (a non-autoregressive one and the autoregressive CNN have one).
         intermediate_size (int, defaults to 2048):
             Inner width of the feed-forward layers.
         num_attention_heads (int, defaults to 8):
@@ -193,7 +193,7 @@ class LatentConfig(PreTrainedConfig):
         embedding_dropout (float, defaults to 0.0):
             Dropout on the sum of word vector and position code.
         hidden_dropout (float, defaults to 0.0):
-            Dropout on what is added to a residual.
+            Dropout on what is added to a residual, between recurrent and convolutional layers, and on their output.
         layer_norm_eps (float, defaults to 1e-5):
             Epsilon of the layer normalisations.
         label_smoothing (float, defaults to 0.0):
@@ -222,7 +222,7 @@ class LatentConfig(PreTrainedConfig):
     full_auto_class: ClassVar[str] = "AutoModelForSeq2SeqLM"
     # Trainer's predictions are the logits alone.
     keys_to_ignore_at_inference = [
-        "past_key_values", "encoder_last_hidden_state", "latents", "teacher_loss", "context_loss", "attention_penalty",
+        "past_key_values", "encoder_last_hidden_state", "latents", "attention_penalty",
         "pooling_attentions",
     ]  # fmt: skip
 

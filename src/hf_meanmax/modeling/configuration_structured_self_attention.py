@@ -16,7 +16,7 @@ class StructuredSelfAttentionConfig(LatentConfig):
     `latent_heads=1` is one weighted mean; `pooling="max"`, `"mean"` or `"mean_max"` with `attention_penalty=0` are the
     baselines on the same BiLSTM, and `encoder_type="self_attention"` with `position_embedding_type="sinusoidal"` has
     attention in its place. Without labels the family learns by reconstruction: an LSTM that starts from zeros and
-    attends over the rows says the text again.
+    attends over the rows reconstructs the text.
 
     Args:
         attention_penalty (float, optional, defaults to 1.0 for pooling="inner_attention" and 0 for the others):

@@ -375,7 +375,7 @@ class NonAutoregressiveLayer(SequenceLayer):
 
 
 class AutoregressiveDecoder(nn.Module):
-    """A decoder that says one word after the other: layers over the preceding tokens, each with access to Z."""
+    """A decoder that generates one word after the other: layers over the preceding tokens, each with access to Z."""
 
     attention_layers = {"attention": LatentAttentionLayer, "gates": LatentGateLayer}
     layer_classes = {

@@ -16,7 +16,7 @@ class MeanMaxAAEModel(LatentEncoderModel):
 
 
 class MeanMaxAAEForReconstruction(LatentForConditionalDecoding):
-    """The whole autoencoder: the decoder attends over the max row and the mean row to say the input again (eq. 15-22).
+    """The whole autoencoder: the decoder attends over max row and mean row to reconstruct the input (eq. 15-22).
 
     ```python
     >>> from transformers import AutoModelForSeq2SeqLM, AutoTokenizer

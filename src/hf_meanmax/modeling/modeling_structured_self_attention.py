@@ -16,7 +16,7 @@ class StructuredSelfAttentionModel(LatentEncoderModel):
 
 
 class StructuredSelfAttentionForReconstruction(LatentForConditionalDecoding):
-    """The encoder with a decoder that attends over the rows of M to say the input again; the loss has the penalty.
+    """The encoder with a decoder that attends over the rows of M to reconstruct the input; the loss has the penalty.
 
     The paper's models learn from labels ([`StructuredSelfAttentionForSequenceClassification`][]); this one needs none.
     """

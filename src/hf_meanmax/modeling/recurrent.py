@@ -78,8 +78,8 @@ def _run_padded(network: nn.LSTM | nn.GRU, inputs: torch.Tensor, lengths: torch.
         own = slice(direction, direction + 1)
         start = tuple(part[own] for part in state) if is_lstm else state[own]
         read = _reordered(inputs, backward) if direction else inputs
-        said = run(read, start, weights, True, 1, 0.0, network.training, False, True)[0]
-        outputs.append(_reordered(said, backward) if direction else said)
+        states = run(read, start, weights, True, 1, 0.0, network.training, False, True)[0]
+        outputs.append(_reordered(states, backward) if direction else states)
     return torch.cat(outputs, dim=-1)
 
 
@@ -110,7 +110,7 @@ def run_recurrent_on(
     """Outputs `(B, T, d)` of an LSTM or GRU of one direction that resumes where a cache ends, or starts from `state`.
 
     The states of all past steps are kept as the keys (h) and values (c, for a GRU h again) of an attention with one
-    head, so every kind of cache, beam search and cropping works as it does there.
+    head, so dynamic and static caches, beam search and cropping works as it does there.
 
     Args:
         inputs: `(B, T, input_size)`.

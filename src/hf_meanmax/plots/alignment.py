@@ -37,7 +37,7 @@ def induced_alignment(row_weights: np.ndarray, word_weights: np.ndarray) -> np.n
 
 
 def plot_alignment(source_tokens: Sequence[str], target_tokens: Sequence[str], alignment: np.ndarray) -> Figure:
-    """Source above, what was said below, and a line between each pair of tokens, as thick as their weight and in the
+    """Source above, generated text below, and a line between each pair of tokens, as thick as their weight and in the
     colour of the head; weights below 0.01 are left out (compound attention, figure 5.11 a, b).
 
     Args:

@@ -24,12 +24,12 @@ class ReadText(NamedTuple):
     Attributes:
         tokens: its N tokens.
         weights: A, `(heads, N)`, by the name of the model.
-        said: what each model says of it, for instance its predicted label; may be empty.
+        predictions: what each model predicts of it, for instance a label; may be empty.
     """
 
     tokens: Sequence[str]
     weights: Mapping[str, np.ndarray]
-    said: Mapping[str, str] = {}
+    predictions: Mapping[str, str] = {}
 
 
 def plot_head_maps(
@@ -121,8 +121,10 @@ def attention_page(title: str, texts: Sequence[ReadText]) -> str:
         parts.append('<div class="models">')
         for name, weights in text.weights.items():
             shown, names = _with_mean(text.tokens, weights)
-            said = text.said.get(name, "")
-            parts.append(f"<article><h3>{html.escape(name)}{': ' if name and said else ''}{html.escape(said)}</h3>")
+            predicted = text.predictions.get(name, "")
+            parts.append(
+                f"<article><h3>{html.escape(name)}{': ' if name and predicted else ''}{html.escape(predicted)}</h3>"
+            )
             parts.append(f"<p>{shaded_words(text.tokens, shown[-1])}</p>")
             if len(shown) > 1:
                 heads = (

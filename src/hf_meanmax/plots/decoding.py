@@ -26,7 +26,7 @@ def plot_latent_attention(
     """The decoder's attention over the latent rows at each step as a heat map (Zhang, Wu, Li and Li 2018, figure 2).
 
     Args:
-        tokens: what was said at each of T steps.
+        tokens: what was generated at each of T steps.
         attentions: weights `(heads, T, L)` of one text and layer.
         row_names: of the L latent rows, for instance `("max", "mean")`.
         per_head: below the mean over the heads, show each head in a panel of its own.
@@ -70,7 +70,7 @@ def plot_latent_gates(tokens: Sequence[str], gates: np.ndarray, row_names: Seque
     many.
 
     Args:
-        tokens: what was said at each of T steps.
+        tokens: what was generated at each of T steps.
         gates: `(T, R, d)` of one text and layer, between 0 and 1.
         row_names: of the R gated rows, for instance `("max", "mean")`.
 
@@ -127,4 +127,4 @@ def _add_scale(figure: Figure, image: AxesImage, axes: Sequence[Axes] | np.ndarr
 
 def _check_tokens(tokens: Sequence[str]) -> None:
     if isinstance(tokens, str) or not len(tokens):
-        raise ValueError(f"tokens is {tokens!r}; give a list of what was said at each step, one at least.")
+        raise ValueError(f"tokens is {tokens!r}; give a list of what was generated at each step, one at least.")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def plot_systems(
     scores: Mapping[str, Sequence[float]],
     controls: Mapping[str, Sequence[float]],
-    said: Mapping[str, Sequence[float]],
+    bleu: Mapping[str, Sequence[float]],
     label: str,
 ) -> Figure:
     """Draws a line for each system, the best at the top: its score as a filled mark with a bar of one standard
@@ -27,7 +27,7 @@ def plot_systems(
     Args:
         scores: of each run, by system.
         controls: of the strongest control of each run, by system; systems without one are left out.
-        said: BLEU of each run, by system; systems that do not say again are left out. Empty, and there is no panel.
+        bleu: BLEU of each run, by system; systems that do not reconstruct are left out. Empty, and there is no panel.
         label: of the scores.
 
     Raises:
@@ -41,8 +41,8 @@ def plot_systems(
         (label, [(controls, {"fmt": "o", "mfc": "none", "color": "0.45", "label": "strongest control"}),
                  (scores, {"fmt": "o", "color": "C0", "label": "system"})])
     ]  # fmt: skip
-    if said:
-        panels.append(("reconstruction BLEU", [(said, {"fmt": "s", "color": "C1"})]))
+    if bleu:
+        panels.append(("reconstruction BLEU", [(bleu, {"fmt": "s", "color": "C1"})]))
     figure = new_figure(5.0 + 3.2 * len(panels), 1.6 + 0.3 * len(order))
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axis, (name, series) in zip(axes, panels, strict=True):
@@ -60,7 +60,7 @@ def plot_systems(
         axis.grid(color="0.9")
     axes[0].set_yticks(range(len(order)), order)
     axes[0].set_ylim(-0.6, len(order) - 0.4)
-    if said:
+    if bleu:
         axes[1].set_xlim(left=0)
     if any(controls.get(system) for system in order):
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", fontsize="small", ncols=2)

@@ -66,8 +66,8 @@ def _numbers(row: Json, results: Results, sts: Sequence[str]) -> list[dict[str, 
     """What the table shows of a system, part by part: by column the number and its digits."""
     mains = {task: results.tasks[task]["main"] for task in row["scores"] if task in results.tasks}
     similarities = [row["scores"][task]["pearson"] for task in sts if task in row["scores"]]
-    said, training = row.get("reconstruction", {}), row["training"]
-    share = said.get("exact_match")
+    reconstruction, training = row.get("reconstruction", {}), row["training"]
+    share = reconstruction.get("exact_match")
     return [
         {"dimension": (results.model["dimension"], 0)},
         {task: (row["scores"][task].get(main), 1 if is_percentage(main) else 3) for task, main in mains.items()},
@@ -76,7 +76,7 @@ def _numbers(row: Json, results: Results, sts: Sequence[str]) -> list[dict[str, 
         {f"mean of {', '.join(sts)}": (statistics.fmean(similarities) if similarities else None, 3)}
         if len(sts) > 1
         else {},
-        {"BLEU": (said.get("bleu"), 1), "word for word": (None if share is None else 100 * share, 1)},
+        {"BLEU": (reconstruction.get("bleu"), 1), "word for word": (None if share is None else 100 * share, 1)},
         {"training tokens": (training.get("tokens"), 0), "minutes": (training.get("minutes"), 0)},
         {"CPU minutes": (training.get("cpu_minutes"), 0), "tokens/s": (training.get("tokens_per_second"), 0)},
         {"sentences/s": (row.get("sentences_per_second"), 0)},
@@ -94,10 +94,10 @@ def _draw(rows: Json, groups: Mapping[str, Sequence[str]], results: Mapping[str,
     scores = {name: row["averages"][average] for name, row in rows.items()}
     known = {name: one.average_gains[average] for name, one in results.items() if average in one.average_gains}
     controls = {name: scores[name] - gain["difference"] for name, gain in known.items()}
-    said = {name: row["reconstruction"]["bleu"] for name, row in rows.items() if "reconstruction" in row}
+    bleu = {name: row["reconstruction"]["bleu"] for name, row in rows.items() if "reconstruction" in row}
     score_of, control_of, bleu_of = (
         {group: [values[name] for name in names if name in values] for group, names in groups.items()}
-        for values in (scores, controls, said)
+        for values in (scores, controls, bleu)
     )
     bleu_of = {group: values for group, values in bleu_of.items() if values}
     try:

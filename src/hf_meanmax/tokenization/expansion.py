@@ -95,7 +95,7 @@ def _replace_table(model: PreTrainedModel, table: nn.Embedding, weight: torch.Te
 def expand_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, vectors: WordVectors) -> Expansion:
     """Lets a model encode every word of `vectors`.
 
-    The input word table grows in place and `config.input_vocab_size` with it; what the decoder can say
+    The input word table grows in place and `config.input_vocab_size` with it; what the decoder can generate
     (`config.vocab_size`, the output layer) stays. A tied output layer is untied first. Words that the tokenizer would
     never produce, such as capitalised ones where it lower-cases, are left out.
 

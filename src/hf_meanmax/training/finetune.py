@@ -413,10 +413,10 @@ def _score_classes(prediction: EvalPrediction) -> dict[str, float]:
 
 
 def _score_numbers(prediction: EvalPrediction) -> dict[str, float]:
-    said = prediction.predictions.reshape(-1)
+    predicted = prediction.predictions.reshape(-1)
     # Where either side is the same for all texts there is no correlation.
-    varies = len(said) > 1 and said.std() > 0 and prediction.label_ids.std() > 0
-    pearson = float(np.corrcoef(said, prediction.label_ids)[0, 1]) if varies else 0.0
+    varies = len(predicted) > 1 and predicted.std() > 0 and prediction.label_ids.std() > 0
+    pearson = float(np.corrcoef(predicted, prediction.label_ids)[0, 1]) if varies else 0.0
     return {"pearson": pearson}
 
 

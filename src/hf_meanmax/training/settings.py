@@ -112,7 +112,7 @@ class PretrainArguments(RunArguments):
         default="cosine",
         metadata={
             "help": "how far the embedding is from its teacher's vector: 1 - cosine, the squared distance, or how "
-            "badly that vector is told from others of the batch"
+            "badly that vector stands out among others of the batch"
         },
     )
     teacher_weight: float = field(default=1.0, metadata={"help": "weight of the teacher's loss"})
@@ -140,7 +140,7 @@ class PretrainArguments(RunArguments):
     decoder_inputs: Literal["words", "own", "random"] = field(
         default="words",
         metadata={
-            "help": "what an autoregressive decoder is fed in training: the words to be said, its own samples (always "
+            "help": "what an autoregressive decoder is fed in training: the target words, its own samples (always "
             "sampling), or words drawn evenly (uniform sampling)"
         },
     )
@@ -450,7 +450,7 @@ class PretrainArguments(RunArguments):
 
     @property
     def is_of_context(self) -> bool:
-        """Whether what is to be said stands around the sentence."""
+        """Whether the targets stand around the sentence."""
         return self.objective in ("next_words", "next_sentence", "neighbours")
 
     @property
