@@ -40,10 +40,13 @@ def test_optimizers_that_leave_no_trace(encoder, kind):
     assert not torch.allclose(encode(encoder), before, atol=1e-3)
 
 
-@pytest.mark.parametrize("how", ["load", "anew", "another table", "in place"])
+@pytest.mark.parametrize("how", ["load", "anew", "another table", "another weight", "in place"])
 def test_changed_weights(encoder, how):
     if how == "load":
         encoder.load_state_dict({key: -2.0 * value for key, value in encoder.state_dict().items()})
+    elif how == "another weight":
+        words = encoder.get_input_embeddings()
+        words.weight = nn.Parameter(-2.0 * words.weight.detach())
     elif how == "in place":
         with torch.no_grad():
             encoder.get_input_embeddings().weight.mul_(-2.0)

@@ -54,8 +54,7 @@ def write_space(model: str, folder: str | os.PathLike[str], title: str = "hf_mea
     target = Path(folder)
     if target.exists() and not _is_space(target) and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"{target} is there already; name a new folder.")
-    model = str(packaged_folder(model) or model)
-    is_folder = Path(model).exists() or is_missing_folder(model)
+    source = _folder_of(model)
     front = {
         "title": title,
         "sdk": "gradio",
@@ -63,14 +62,12 @@ def write_space(model: str, folder: str | os.PathLike[str], title: str = "hf_mea
         "python_version": "3.11",
         "app_file": APP,
         "license": "apache-2.0",
-        **({} if is_folder else {"models": [model]}),
+        **({} if source else {"models": [model]}),
     }
-    if is_folder:
-        require_text_encoder(check_checkpoint(model, encoder_alone=True), model)
     with replacing_folder(target, (APP, REQUIREMENTS, CARD, MODEL)) as partial:
-        if is_folder:
-            compact_checkpoint(model, partial / MODEL, "float16", remote_code=False)
-        named = MODEL if is_folder else model
+        if source:
+            compact_checkpoint(source, partial / MODEL, "float16", remote_code=False)
+        named = MODEL if source else model
         (partial / APP).write_text(_APP.format(model=json.dumps(named)), encoding="utf-8")
         (partial / REQUIREMENTS).write_text(f"hf_meanmax[demo]=={__version__}\n", encoding="utf-8")
         lines = "\n".join(f"{name}: {json.dumps(value)}" for name, value in front.items())
@@ -101,10 +98,9 @@ def push_space(
     Raises:
         FileNotFoundError, ValueError, HubError: as in [`push`][hf_meanmax.checkpoint.hub.push].
     """
-    model = str(packaged_folder(model) or model)
     is_space = _is_space(Path(model))
-    if not is_space and (Path(model).exists() or is_missing_folder(model)):
-        require_text_encoder(check_checkpoint(model, encoder_alone=True), model)
+    if not is_space:
+        _folder_of(model)  # before the Hub is asked
     api = sign_in(repo_id, token)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(model) if is_space else write_space(model, Path(scratch) / "space", repo_id.rpartition("/")[2])
@@ -119,6 +115,19 @@ def push_space(
             revision=revision,
             exist_ok=exist_ok,
         )
+
+
+def _folder_of(model: str) -> Path | None:
+    """The checkpoint folder that a Space takes along; None for a name on the Hub.
+
+    Raises:
+        FileNotFoundError, ValueError: a folder that is missing, no whole checkpoint, or one that reads no text.
+    """
+    folder = packaged_folder(model) or Path(model)
+    if not folder.exists() and not is_missing_folder(model):
+        return None
+    require_text_encoder(check_checkpoint(folder, encoder_alone=True), model)
+    return folder
 
 
 def _is_space(folder: Path) -> bool:

@@ -110,7 +110,7 @@ def run_recurrent_on(
     """Outputs `(B, T, d)` of an LSTM or GRU of one direction that resumes where a cache ends, or starts from `state`.
 
     The states of all past steps are kept as the keys (h) and values (c, for a GRU h again) of an attention with one
-    head, so dynamic and static caches, beam search and cropping works as it does there.
+    head, so dynamic and static caches, beam search and cropping work as they do there.
 
     Args:
         inputs: `(B, T, input_size)`.

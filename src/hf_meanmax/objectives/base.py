@@ -103,6 +103,9 @@ class TrainingModel(nn.Module):
         self.model = model
         self.config = model.config
         self.objectives = list(objectives)
+        # What the model itself does not read.
+        fields = {name for objective in objectives for name in (*objective.fields, *objective.optional_fields)}
+        self._fields_of_objectives = fields - set(inspect.signature(model.forward).parameters)
         # What Accelerate shards one by one; it refuses names that it does not find.
         found = {type(module).__name__ for module in model.modules()}
         self._no_split_modules = [name for name in model._no_split_modules or () if name in found]
@@ -121,9 +124,7 @@ class TrainingModel(nn.Module):
             ValueError: if the batch lacks a field of an objective, or has one that no objective reads.
         """
         if not self.training and self.config.has_decoder:
-            of_objectives = {name for one in self.objectives for name in (*one.fields, *one.optional_fields)}
-            read = set(inspect.signature(self.model.forward).parameters)
-            batch = {name: value for name, value in batch.items() if name in read or name not in of_objectives}
+            batch = {name: value for name, value in batch.items() if name not in self._fields_of_objectives}
             output: LatentSeq2SeqOutput = self.model(**batch, num_items_in_batch=num_items_in_batch)
             return output
         divisors = Divisors(num_items_in_batch, batch.pop("num_sentences_in_batch", None))

@@ -14,7 +14,6 @@ from tokenizers import models
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from hf_meanmax.modeling.encoder_model import LatentEncoderModel
 from hf_meanmax.modeling.pooling import WeightedMeanPooling
 
 from .tokenizers import bare_backend
@@ -80,9 +79,6 @@ class Expansion:
 def _replace_table(model: PreTrainedModel, table: nn.Embedding, weight: torch.Tensor) -> None:
     table.weight = nn.Parameter(weight, requires_grad=table.weight.requires_grad)
     table.num_embeddings = len(weight)
-    for module in model.modules():
-        if isinstance(module, LatentEncoderModel):
-            module.drop_word_projections()
     # The encoder inside a model with a decoder may have a config of its own.
     for module in model.modules():
         if hasattr(getattr(module, "config", None), "input_vocab_size"):
