@@ -21,7 +21,7 @@ from .suite import data_folder
 
 # Vectors (N, D) to N texts, and texts to vectors; the second argument is what a progress bar says.
 Decode = Callable[[np.ndarray, str], list[str]]
-Embed = Callable[[Sequence[str], str], np.ndarray]
+Encode = Callable[[Sequence[str], str], np.ndarray]
 
 # What the figures do not show, in the page and in the file.
 LIMITS = (
@@ -108,7 +108,7 @@ def audit(
     vectors: np.ndarray,
     cut: Cut,
     *,
-    embed: Embed | None = None,
+    embed: Encode | None = None,
     corpus: Sequence[str] = (),
     pairs: ScoredPairs | None = None,
     settings: AuditSettings | None = None,
@@ -176,7 +176,7 @@ def audit(
 
 
 def _check(
-    texts: Sequence[str], vectors: np.ndarray, embed: Embed | None, corpus: Sequence[str], pairs: ScoredPairs | None
+    texts: Sequence[str], vectors: np.ndarray, embed: Encode | None, corpus: Sequence[str], pairs: ScoredPairs | None
 ) -> None:
     if not len(texts):
         raise ValueError("There is no text to audit.")
@@ -199,7 +199,7 @@ def _controls(
     decode: Decode,
     texts: Sequence[str],
     decoded: Sequence[str],
-    known: tuple[Embed | None, Sequence[str], np.ndarray | None],
+    known: tuple[Encode | None, Sequence[str], np.ndarray | None],
     vectors: np.ndarray,
     seed: int,
 ) -> dict[str, list[str]]:
@@ -241,7 +241,7 @@ def _warnings(decoder: Json, controls: dict[str, Json]) -> list[str]:
 
 
 def _score_defences(
-    defences: Sequence[Defence], attack: Callable[[Defence], Json], embed: Embed | None, pairs: ScoredPairs | None
+    defences: Sequence[Defence], attack: Callable[[Defence], Json], embed: Encode | None, pairs: ScoredPairs | None
 ) -> list[Json]:
     """What is recovered behind each defence and, with pairs, what it leaves of similarity."""
     if embed is None or pairs is None:
@@ -256,7 +256,7 @@ def _try_defence(defence: Defence, decode: Decode, vectors: np.ndarray, cut: Cut
     return {"kind": defence.kind, "name": defence.name, "num_bytes": defence.num_bytes, **scores}
 
 
-def _embed_pairs(embed: Embed, pairs: ScoredPairs) -> tuple[np.ndarray, np.ndarray]:
+def _embed_pairs(embed: Encode, pairs: ScoredPairs) -> tuple[np.ndarray, np.ndarray]:
     """The vectors of both sides; each text is embedded once."""
     unique = list(dict.fromkeys([*pairs.first, *pairs.second]))
     vectors, rows = embed(unique, pairs.name), {text: row for row, text in enumerate(unique)}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from hf_meanmax.inference.encode import unit_rows
+
 METRICS = ("l2", "cosine")
 _BLOCK = 512
 _CANDIDATES = 8
@@ -42,7 +44,7 @@ def nearest(
     if len(pool) <= (excluded is not None):
         raise ValueError(f"A pool of {len(pool)} rows has no neighbour to find.")
     if metric == "cosine":
-        queries, pool = _unit_rows(queries), _unit_rows(pool)
+        queries, pool = (unit_rows(rows.astype(np.float64)).astype(np.float32) for rows in (queries, pool))
         center = np.zeros(pool.shape[1], dtype=np.float32)
     else:
         # Distances do not depend on the origin, the precision of the products does.
@@ -64,8 +66,3 @@ def nearest(
         exact = ((found - own) ** 2 if metric == "l2" else -found * own).sum(axis=2)
         result[start : start + _BLOCK] = candidates[np.arange(len(part)), exact.argmin(axis=1)]
     return result
-
-
-def _unit_rows(vectors: np.ndarray) -> np.ndarray:
-    norms = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
-    return (vectors / np.where(norms > 0, norms, 1)).astype(np.float32)

@@ -13,9 +13,9 @@ from transformers.utils.generic import can_return_tuple
 
 from .base import CLASSIFIER_WEIGHTS, LatentPreTrainedModel
 from .configuration_checks import DECODERS_WITH_CHANNELS
-from .decoder_model import LatentDecoderModel, shift_right, token_positions
+from .decoder_model import LatentDecoderModel, shift_right
 from .decoders import NonAutoregressiveLayer
-from .embeddings import TextEmbeddings
+from .embeddings import TextEmbeddings, token_positions
 from .encoder_model import LatentEncoderModel
 from .generation import LEAST_OF_EMBEDDING, NO_DECODER, CanGenerate, LatentGenerationMixin
 from .layers import WordSpaceProjection

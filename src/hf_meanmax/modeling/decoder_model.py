@@ -57,11 +57,6 @@ class LatentDecoderModel(LatentPreTrainedModel):
         return DecoderOutput(last_hidden_state=hidden_states, past_key_values=past_key_values)
 
 
-def token_positions(attention_mask: torch.Tensor) -> torch.Tensor:
-    """Positions `(B, N)` that count the tokens of the mask `(B, N)` from 0, padding on either side; 0 for padding."""
-    return (attention_mask.long().cumsum(dim=-1) - 1).masked_fill(attention_mask == 0, 0)
-
-
 def shift_right(labels: torch.Tensor, start_id: int, pad_id: int) -> torch.Tensor:
     """Decoder inputs `(B, T)` for targets `(B, T)`: the start symbol, then all targets but the last.
 

@@ -23,6 +23,11 @@ def sinusoidal_positions(length: int, width: int, device: torch.device | None = 
     return torch.stack((angles.sin(), cosines), dim=-1).flatten(1).float()
 
 
+def token_positions(attention_mask: torch.Tensor) -> torch.Tensor:
+    """Positions `(B, N)` that count the tokens of the mask `(B, N)` from 0, padding on either side; 0 for padding."""
+    return (attention_mask.long().cumsum(dim=-1) - 1).masked_fill(attention_mask == 0, 0)
+
+
 class TextEmbeddings(nn.Module):
     """Word vectors plus position codes: x_t = e_t + p_t. Encoder and decoder read the same tables, unless their words
     are of two vocabularies.

@@ -12,8 +12,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention import MultiHeadAttention
 from .base import CLASSIFIER_WEIGHTS, DECODING_WEIGHTS, LatentPreTrainedModel
-from .decoder_model import token_positions
-from .embeddings import TextEmbeddings, WordProjections
+from .embeddings import TextEmbeddings, WordProjections, token_positions
 from .encoders import ENCODERS
 from .layers import SequenceLayer, scale_rows, unit_rows
 from .outputs import LatentModelOutput
