@@ -53,6 +53,19 @@ def encode(folder: Path) -> np.ndarray:
     return SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
 
 
+def test_the_index_of_shards_is_that_of_the_copy(tmp_path):
+    folder = saved(tmp_path)
+    load_checkpoint(folder)[0].save_pretrained(folder, max_shard_size="20KB")
+    (folder / "model.safetensors").unlink(missing_ok=True)
+    output = compact_checkpoint(folder, tmp_path / "int8", "int8")
+    index = json.loads((output / "model.safetensors.index.json").read_text())
+    shards = {path.name: load_file(path) for path in output.glob("model-*.safetensors")}
+    assert len(shards) > 1
+    assert index["weight_map"] == {name: shard for shard, tensors in shards.items() for name in tensors}
+    assert index["metadata"]["total_size"] == sum(t.nbytes for tensors in shards.values() for t in tensors.values())
+    assert np.isfinite(encode(output)).all()
+
+
 def test_int8_becomes_float16(tmp_path):
     small = compact_checkpoint(saved(tmp_path), tmp_path / "int8", "int8")
     output = compact_checkpoint(small, tmp_path / "float16", "float16")

@@ -361,6 +361,8 @@ class FamilyTests:
         assert output.logits.shape == (1, 3, vocab_size)
         close(output.latents, model(input_ids=ids).latents, atol=1e-6)
         assert loaded.generate(input_ids=ids, max_new_tokens=5).max() < vocab_size
+        with pytest.raises(ValueError, match="added to the encoder alone"):
+            loaded(input_ids=ids, labels=ids)
         with pytest.raises(ValueError, match="expanded vocabulary"):
             loaded.resize_token_embeddings(vocab_size + 20)
 
@@ -464,7 +466,7 @@ class FamilyTests:
                         close(given.losses["attention_penalty"], penalty)
                         close(output.attention_penalty, penalty)
                 hidden = model.encoder(**text_of(batch)).last_hidden_state
-                if states:
+                if states and not model.config.separate_vocabularies:
                     # The labels come from the input, or every place has a prediction.
                     close(model(**text_of(batch)).logits[:, : said.shape[1]][said], output.logits[said])
                 for row in range(len(SENTENCES)):
@@ -512,6 +514,13 @@ class FamilyTests:
                 limit = {torch.float64: 1e-12, torch.bfloat16: 0.1}[dtype]
                 assert error <= limit * expected.last_hidden_state[real].double().norm(), f"after a change of {name!r}"
         assert model.word_projections.table is not None
+        # As adapters are merged: no version tells.
+        model.sequence_encoder.layers[0].attention.query.weight.data.mul_(1.3)
+        with torch.no_grad():
+            expected = model(**text).last_hidden_state
+        with torch.inference_mode():
+            error = (model(**text).last_hidden_state - expected)[text["attention_mask"].bool()].double().norm()
+        assert error <= limit * expected.double().norm()
         with torch.inference_mode():
             recorded = model(**text, output_hidden_states=True).hidden_states
         assert recorded[0].shape[-1] == model.config.embedding_size
@@ -644,6 +653,24 @@ class FamilyTests:
         batch = self.make_batch(side=side, extra=2)
         words = model.prepare_decoder_input_ids_from_labels(batch["labels"])
         close(model(**batch, decoder_input_ids=words).loss, model(**batch).loss)
+
+    @pytest.mark.parametrize("side", ["left", "right"])
+    def test_a_target_that_does_not_count_hides_no_word(self, side):
+        model = self.saying(dtype=torch.float64)
+        batch = self.make_batch(side=side, extra=2)
+        row = int(batch["attention_mask"].sum(dim=1).argmax())
+        labels = batch["labels"].clone()
+        place = int((labels[row] != IGNORE).nonzero()[1])
+        labels[row, place] = IGNORE
+        words = model.prepare_decoder_input_ids_from_labels(labels)
+        is_word = batch["attention_mask"][row].bool()
+        alone = {name: value[row : row + 1] for name, value in text_of(batch).items()}
+        if "input_ids" in alone:
+            alone = {"input_ids": alone["input_ids"][:, is_word]}
+        expected = model(**alone, labels=labels[row : row + 1, is_word]).logits
+        for given in ({}, {"decoder_input_ids": words}):
+            logits = model(**{**batch, "labels": labels}, **given).logits[row : row + 1]
+            close(logits[:, is_word], expected)
 
     def test_trainer_of_transformers(self, tmp_path):
         """It evaluates, and keeps the best checkpoint."""
@@ -874,6 +901,14 @@ class FamilyTests:
         together = model(**given).logits
         cached = model(**given, past_key_values=DynamicCache(config=model.config), use_cache=True).logits
         close(cached[batch["decoder_attention_mask"] == 1], together[batch["decoder_attention_mask"] == 1])
+        for use_cache in (None, False):
+            words = torch.tensor(4 * [[START, 7, 9]])
+            outputs = BaseModelOutput(last_hidden_state=latents)
+            past = model(encoder_outputs=outputs, decoder_input_ids=words[:, :2], use_cache=True).past_key_values
+            step = model(
+                encoder_outputs=outputs, decoder_input_ids=words[:, 2:], past_key_values=past, use_cache=use_cache
+            )
+            close(step.logits, model(encoder_outputs=outputs, decoder_input_ids=words).logits[:, 2:])
         for cache in ({}, {"use_cache": False}, {"cache_implementation": "static"}):
             outputs = BaseModelOutput(last_hidden_state=latents)
             said = model.generate(encoder_outputs=outputs, **batch, **cache, max_new_tokens=6)
@@ -921,6 +956,22 @@ class FamilyTests:
                 words.append(logits[0, -1].argmax().item())
             expected = words + (said.shape[1] - len(words)) * [PAD]
             assert said[row].tolist() == expected
+
+    def test_a_prompt_is_kept_and_an_end_can_be_taken_away(self):
+        model = self.saying(dtype=torch.float64)
+        text = {name: value[:1] for name, value in text_of(self.make_batch()).items()}
+        begun = torch.tensor([[START, 7, END, 9]])
+        for strategy in ({}, {"num_beams": 2}):
+            said = model.generate(**text, decoder_input_ids=begun, max_new_tokens=3, **strategy)
+            assert said[:, :4].tolist() == begun.tolist()
+            assert said[0, 4] != PAD
+        with torch.no_grad():
+            model.lm_head.bias[END] += 1e4
+        assert model.generate(**text, max_new_tokens=4).tolist() == [[START, END]]
+        for strategy in ({}, {"num_beams": 2}):
+            assert model.generate(**text, max_new_tokens=4, eos_token_id=None, **strategy).tolist() == [
+                [START, *4 * [END]]
+            ]
 
     def test_a_bound_of_no_words_is_refused(self, variant):
         model = self.saying(variant, torch.float32)
@@ -1021,6 +1072,10 @@ class FamilyTests:
             assert model.generate(**source, **bounds).shape == (len(SENTENCES), width), bounds
         empty = {"input_ids": torch.tensor([[END]]), "attention_mask": torch.tensor([[0]])}
         assert model.generate(**empty).shape == (1, 17)
+        model.generation_config.max_length = 5
+        for source in (text, vectors, encoded):
+            assert model.generate(**source).shape == (len(SENTENCES), 5)
+        assert model.generate(**text, max_new_tokens=8).shape == (len(SENTENCES), 9)
 
     @pytest.mark.parametrize("ends", [True, False], ids=["ends", "endless"])
     def test_a_text_is_decoded_as_alone(self, ends):

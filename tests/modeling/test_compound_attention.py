@@ -119,6 +119,8 @@ class TestCompoundAttention(FamilyTests):
         )
         with pytest.raises(ValueError, match="two vocabularies"):
             loaded.resize_token_embeddings(50)
+        with pytest.raises(ValueError, match="of another vocabulary"):
+            loaded(input_ids=ids)
 
     @pytest.mark.parametrize("architecture", ["attn", "trf"])
     @pytest.mark.parametrize("side", ["left", "right"])

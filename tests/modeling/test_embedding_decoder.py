@@ -191,6 +191,9 @@ class TestEmbeddingDecoder(FamilyTests):
             with pytest.raises(ValueError, match=reason) as caught:
                 model.generate(sentence_embedding=bad)
             assert f"vectors of some/embedder, of {DIM} numbers" in str(caught.value)
+        for bad in (vectors[:, :-1], vectors[:, :1], vectors[0], vectors.numpy()):
+            with pytest.raises(ValueError, match=rf"a tensor \(B, {DIM}\), the vectors of some/embedder"):
+                model(sentence_embedding=bad, labels=torch.tensor(4 * [[5, 6]]))
 
     def test_length_bounds_of_vectors(self):
         model = self.full()

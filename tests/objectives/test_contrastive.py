@@ -70,6 +70,9 @@ def test_partners_in_groups_of_like_length_are_those_of_one_batch(rows):
         results.append([latents, *(p.grad for p in model.encoder.parameters() if p.grad is not None)])
     for grouped, wanted in zip(*results, strict=True):
         torch.testing.assert_close(grouped, wanted)
+    # The same texts with their padding on the left.
+    places = (torch.arange(8) - (8 - lengths[:, None])) % 8
+    torch.testing.assert_close(encode_by_length(model, ids.gather(1, places), mask.gather(1, places)), results[1][0])
 
 
 def test_a_row_that_stands_for_none_counts_nowhere():
@@ -89,6 +92,12 @@ def test_beside_decoding_and_under_a_projection():
     assert model.contrastive_head.weight.grad.abs().max() > 0
     with pytest.raises(ValueError, match="`temperature` is 0"):
         Contrastive("view", temperature=0)
+    with pytest.raises(ValueError, match="`partner` is 'views'"):
+        Contrastive("views")
+    with pytest.raises(ValueError, match="one name"):
+        TrainingModel(model, [Decoding(), Decoding()])
+    whole = TrainingModel(model, [Decoding(), Contrastive("neighbour")]).eval()
+    assert whole(**make_batch(), num_sentences_in_batch=torch.tensor(5)).loss > 0
 
 
 def gradients(rows=slice(None), sentences: int = 5) -> dict[str, torch.Tensor]:

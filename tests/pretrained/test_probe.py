@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import pearsonr
 from sentence_transformers import SentenceTransformer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_meanmax
 
@@ -35,3 +36,11 @@ def test_it_gives_what_it_gave(name):
     found = measured(name)
     assert found["pearson"] == pytest.approx(EXPECTED[name]["pearson"], abs=0.002)
     np.testing.assert_allclose(found["vectors"], EXPECTED[name]["vectors"], atol=1e-4)
+
+
+def test_strings_end_a_text():
+    folder = hf_meanmax.pretrained("mini-en")
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForSeq2SeqLM.from_pretrained(folder)
+    text = tokenizer(["the children are playing in the park."], return_tensors="pt")
+    ids = model.generate(**text, stop_strings=["playing"], tokenizer=tokenizer)
+    assert tokenizer.batch_decode(ids, skip_special_tokens=True) == ["the children are playing"]

@@ -97,8 +97,9 @@ def test_words_with_spaces_and_repeated_words(tmp_path):
 
 
 def test_empty_lines_are_no_words(tmp_path):
-    (tmp_path / "v.txt").write_text("2 2\na 1 2\nb 3 4\n\n")
-    assert load_word_vectors(tmp_path / "v.txt", show_progress=False).words == ["a", "b"]
+    for content in ("2 2\na 1 2\nb 3 4\n\n", "\n2 2\na 1 2\nb 3 4\n", "\n\na 1 2\nb 3 4\n", "\ufeffa 1 2\nb 3 4\n"):
+        (tmp_path / "v.txt").write_text(content, encoding="utf-8")
+        assert load_word_vectors(tmp_path / "v.txt", show_progress=False).words == ["a", "b"]
 
 
 @pytest.mark.parametrize(

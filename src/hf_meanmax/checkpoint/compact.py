@@ -8,8 +8,9 @@ import shutil
 from pathlib import Path
 
 from safetensors.torch import load_file, save_file
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
-from hf_meanmax.files import is_owned, replacing_folder
+from hf_meanmax.files import Json, is_owned, replacing_folder
 from hf_meanmax.modeling.storage import STORED_DTYPES, restored_state_dict, store_tensors
 
 from .folder import CHECKPOINT_FILES, check_checkpoint, check_free, checkpoint_folder
@@ -53,12 +54,16 @@ def compact_checkpoint(
                 shutil.copytree(entry, partial / entry.name)
             elif entry.suffix != ".safetensors":
                 shutil.copyfile(entry, partial / entry.name)
+        shards: dict[str, str] = {}
+        size = 0
         for path in source.glob("model*.safetensors"):
-            save_file(
-                store_tensors(restored_state_dict([path]) or load_file(path), dtype),
-                partial / path.name,
-                metadata={"format": "pt"},
-            )
+            tensors = store_tensors(restored_state_dict([path]) or load_file(path), dtype)
+            save_file(tensors, partial / path.name, metadata={"format": "pt"})
+            shards |= dict.fromkeys(tensors, path.name)
+            size += sum(tensor.nbytes for tensor in tensors.values())
+        if (partial / SAFE_WEIGHTS_INDEX_NAME).is_file():
+            index = {"metadata": {"total_size": size}, "weight_map": shards}
+            _write_json(partial / SAFE_WEIGHTS_INDEX_NAME, index)
         if not remote_code:
             _drop_auto_map(partial / "config.json")
     return target
@@ -67,4 +72,8 @@ def compact_checkpoint(
 def _drop_auto_map(path: Path) -> None:
     config = json.loads(path.read_text(encoding="utf-8"))
     config.pop("auto_map", None)
-    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    _write_json(path, config)
+
+
+def _write_json(path: Path, content: Json) -> None:
+    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -6,6 +6,8 @@ import torch
 from torch import nn
 from transformers.configuration_utils import PreTrainedConfig
 
+from .layers import tokens_first
+
 
 class RowwiseLinear(nn.Module):
     """A linear map of its own for each latent row, without a bias."""
@@ -125,6 +127,6 @@ def split_pairs(
     is_real = is_real.bool()
     chosen = torch.cat((is_real & (token_type_ids == 0), is_real & (token_type_ids == 1)))
     width = max(1, int(chosen.sum(dim=1).max()))
-    order = (~chosen).long().argsort(dim=1, stable=True)[:, :width]
+    order = tokens_first(chosen)[:, :width]
     rows = torch.arange(len(chosen), device=chosen.device)[:, None] % len(inputs)
     return inputs[rows, order], chosen.gather(1, order).long()

@@ -41,7 +41,8 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         super().__init__(config)
         self.encoder = self.encoder_class(config)
         self.decoder_embeddings = None
-        if config.separate_vocabularies:
+        reads_words = config.is_autoregressive or (config.has_decoder and config.tie_word_embeddings)
+        if config.separate_vocabularies and reads_words:
             self.decoder_embeddings = TextEmbeddings(config, config.vocab_size)
             self._tied_weights_keys = {"lm_head.weight": "decoder_embeddings.word_embeddings.weight"}
         self.decoder = LatentDecoderModel(config) if config.has_decoder else None
@@ -190,7 +191,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         outputs = self.decode(
             latents, targets, attention_mask, decoder_input_ids, decoder_attention_mask,
             decoder_inputs_embeds=decoder_inputs_embeds,
-            past_key_values=self._cache(past_key_values) if use_cache else None, **kwargs,
+            past_key_values=self._cache(past_key_values) if use_cache else past_key_values, **kwargs,
         )  # fmt: skip
         states: Any = outputs.last_hidden_state
         logits = self.lm_head(self.output_states(states))
@@ -245,6 +246,13 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         self, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None, num_items: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The loss, and the penalty on the pooling's attention weights that it holds, if there is one."""
+        known: Any = self.config.input_vocab_size
+        is_expanded = known > self.config.vocab_size and not self.config.separate_vocabularies
+        if is_expanded and bool((labels >= self.config.vocab_size).any()):
+            raise ValueError(
+                f"`labels` hold words that were added to the encoder alone (from {self.config.vocab_size} on); the "
+                "decoder cannot generate them. Put `unk_token_id` or -100 in their place."
+            )
         smoothing = self.config.label_smoothing if self.training else 0.0
         loss = full_cross_entropy(logits, labels, smoothing, num_items)
         if not self.config.attention_penalty or weights is None:
@@ -288,7 +296,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         if decoder_attention_mask is None and attention_mask is not None and targets is not None:
             # Without any padding the causal mask is enough; with it, padding on the left must be hidden.
             if decoder_input_ids is None:
-                decoder_attention_mask = (targets != IGNORE_INDEX).long()
+                decoder_attention_mask = _from_first(targets != IGNORE_INDEX)
             else:
                 decoder_attention_mask = self._from_first_word(decoder_input_ids)
         return self._run_decoder(self.decoder, given[0], latents, decoder_attention_mask, **kwargs)
@@ -297,7 +305,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         self, latents: torch.Tensor, targets: torch.Tensor, attention_mask: torch.Tensor | None
     ) -> torch.Tensor:
         """States `(B, T', d)` of the decoder of the previous sentence (skip-thought) under teacher forcing."""
-        mask = None if attention_mask is None else (targets != IGNORE_INDEX).long()
+        mask = None if attention_mask is None else _from_first(targets != IGNORE_INDEX)
         options = {} if self.config.has_latents or mask is None else {"latent_mask": attention_mask}
         ids = self.prepare_decoder_input_ids_from_labels(targets)
         outputs: Any = self._run_decoder(self.previous_decoder, ids, latents, mask, **options)
@@ -325,7 +333,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         """A mask `(B, T)` that hides padding on the left of inputs that a collator has made of labels."""
         if self.config.decoder_start_token_id == self.config.pad_token_id:
             return None
-        return ((decoder_input_ids != self.config.pad_token_id).cumsum(dim=1) > 0).long()
+        return _from_first(decoder_input_ids != self.config.pad_token_id)
 
     def _run_decoder(
         self,
@@ -382,8 +390,19 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         """The input as targets `(B, N)`, -100 at padding."""
         if input_ids is None:
             raise ValueError("Give `labels`, `decoder_input_ids` or `input_ids`: there is nothing to decode.")
+        if self.config.separate_vocabularies:
+            raise ValueError(
+                "Give `labels` or `decoder_input_ids`: the text itself is of another vocabulary than what the decoder "
+                "generates."
+            )
         return input_ids if attention_mask is None else input_ids.masked_fill(attention_mask == 0, IGNORE_INDEX)
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Decoder inputs `(B, T)` for labels `(B, T)`: what transformers' collators and Trainer call."""
         return shift_right(labels, self.config.decoder_start_token_id, self.config.pad_token_id)
+
+
+def _from_first(is_word: torch.Tensor) -> torch.Tensor:
+    """A mask `(B, T)` that hides what precedes the first word: what follows it sees every word, and what follows the
+    last is scored nowhere."""
+    return (is_word.cumsum(dim=1) > 0).long()

@@ -242,7 +242,7 @@ class LatentConfig(PreTrainedConfig):
     pooling: Pooling = "mean"
     weighted_mean_row: bool = False
     weighted_mean_map: bool = True
-    frequency_smoothing: float = 1e-3
+    frequency_smoothing: float | int = 1e-3
     freeze_word_weights: bool = False
     latent_normalization: Literal["rows"] | None = None
     latent_scales: bool = False
@@ -271,11 +271,11 @@ class LatentConfig(PreTrainedConfig):
     max_position_embeddings: int = 512
     embedding_dropout: float | int = 0.0
     hidden_dropout: float | int = 0.0
-    layer_norm_eps: float = 1e-5
+    layer_norm_eps: float | int = 1e-5
     label_smoothing: float | int = 0.0
     freeze_word_embeddings: bool = False
     num_special_tokens: int = 4
-    initializer_range: float = 0.02
+    initializer_range: float | int = 0.02
     tie_word_embeddings: bool = False
     output_bias: bool = True
     use_cache: bool = True

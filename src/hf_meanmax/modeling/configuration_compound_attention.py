@@ -72,7 +72,7 @@ class CompoundAttentionConfig(LatentConfig):
     hidden_size: int = 512
     intermediate_size: int = 2048
     num_attention_heads: int = 8
-    initializer_range: float = 0.7
+    initializer_range: float | int = 0.7
     embedding_dropout: float | int = 0.0
     attention_dropout: float | int = 0.0
     # None until the architecture has set them.

@@ -56,7 +56,7 @@ class EmbeddingDecoderConfig(LatentConfig):
     decoder_type: DecoderType = "attention"
     position_embedding_type: PositionType = "sinusoidal"
     # As large as the sinusoidal codes, which would drown smaller word vectors.
-    initializer_range: float = 0.7
+    initializer_range: float | int = 0.7
     embedding_dim: int = 384
     latent_length: int = 8
     latent_names: list[str] | None = None

@@ -41,7 +41,7 @@ class GatedMeanMaxAAEConfig(LatentConfig):
     position_embedding_type: PositionType = "sinusoidal"
     embedding_dropout: float | int = 0.2
     attention_dropout: float | int = 0.2
-    initializer_range: float = 0.0089
+    initializer_range: float | int = 0.0089
 
 
 __all__ = ["GatedMeanMaxAAEConfig"]

@@ -44,7 +44,7 @@ class MeanMaxAAEConfig(LatentConfig):
     embedding_dropout: float | int = 0.5
     attention_dropout: float | int = 0.5
     # As large as the sinusoidal codes, which would drown smaller word vectors.
-    initializer_range: float = 0.7
+    initializer_range: float | int = 0.7
 
 
 __all__ = ["MeanMaxAAEConfig"]

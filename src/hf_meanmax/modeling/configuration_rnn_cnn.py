@@ -46,7 +46,7 @@ class RNNCNNConfig(LatentConfig):
     position_embedding_type: PositionType = "none"
     embedding_dropout: float | int = 0.0
     attention_dropout: float | int = 0.0
-    initializer_range: float = 0.7
+    initializer_range: float | int = 0.7
     tie_word_embeddings: bool = True
     output_bias: bool = False
 

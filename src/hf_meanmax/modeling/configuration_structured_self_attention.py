@@ -51,7 +51,7 @@ class StructuredSelfAttentionConfig(LatentConfig):
     position_embedding_type: PositionType = "none"
     embedding_dropout: float | int = 0.0
     attention_dropout: float | int = 0.0
-    initializer_range: float = 0.1
+    initializer_range: float | int = 0.1
     classifier_hidden_size: int | None = 3000
     classifier_dropout: float | int = 0.5
 

@@ -184,15 +184,16 @@ class WordProjections:
     """Query, key and value of every word, for an attention that reads word vector + position code alone.
 
     W (e + p) = W e + W p, so a word's part is computed once, when a text first has it. Only in `torch.inference_mode()`
-    on a CPU. A weight that another replaces, or that is changed in place, makes the table void; only changes by way of
-    `.data` or of numpy go unseen ([`~encoder_model.LatentEncoderModel.drop_word_projections`]).
+    on a CPU. A weight that another replaces, or that is changed in place, makes the table void, and so does an adapter.
+    Of a change by way of `.data` or of numpy alone, some numbers tell: one of single rows may go unseen
+    ([`~encoder_model.LatentEncoderModel.drop_word_projections`]).
     """
 
     most_bytes = 2**30
 
     def __init__(self) -> None:
         self.table: WordTable | None = None
-        self._read: list[tuple[torch.Tensor, int]] = []
+        self._read: list[tuple[torch.Tensor, int, float]] = []
 
     def __deepcopy__(self, memo: dict[int, object]) -> "WordProjections":
         return WordProjections()
@@ -211,7 +212,11 @@ class WordProjections:
         what its place in the row gives it."""
         if not torch.is_inference_mode_enabled() or embeddings.training or torch.is_autocast_enabled("cpu"):
             return None
-        if not input_ids.is_cpu or not input_ids.numel() or not self._is_plain(embeddings, attention):
+        if not self._is_plain(embeddings, attention):
+            # What is merged into the weights later may count as no change of them.
+            self.table = None
+            return None
+        if not input_ids.is_cpu or not input_ids.numel():
             return None
         # Places count from each row's first token.
         if attention_mask is not None and (attention_mask[:, 1:] > attention_mask[:, :-1]).any():
@@ -243,9 +248,9 @@ class WordProjections:
         modules: tuple[nn.Module, ...] = (embeddings, attention.query, attention.key, attention.value)
         # Tensors that were made in inference mode count no changes.
         weights: list[torch.Tensor] = [weight for module in modules for weight in module.parameters()]
-        read = [(weight, 0 if weight.is_inference() else weight._version) for weight in weights]
+        read = [(weight, 0 if weight.is_inference() else weight._version, _sum_of_some(weight)) for weight in weights]
         unchanged = len(read) == len(self._read) and all(
-            mine is known and version == then for (mine, version), (known, then) in zip(read, self._read, strict=True)
+            mine[0] is known[0] and mine[1:] == known[1:] for mine, known in zip(read, self._read, strict=True)
         )
         if self.table is None or not unchanged:
             self.table, self._read = None, read
@@ -276,3 +281,9 @@ class WordProjections:
             and all(type(weight) is nn.Parameter and weight.is_cpu for weight in module.parameters())
             for module, kind in modules
         )
+
+
+def _sum_of_some(weight: torch.Tensor) -> float:
+    """A sum over 64 of a weight's numbers, far apart; it costs microseconds."""
+    numbers = weight.detach().flatten()
+    return float(numbers[:: max(1, len(numbers) // 64)].sum())

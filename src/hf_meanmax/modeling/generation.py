@@ -1,6 +1,7 @@
 """Generation from text or from an embedding alone; each text has a length bound of its own."""
 
 from collections.abc import Callable, Iterable
+from functools import wraps
 from typing import Any, TypeVar
 
 import torch
@@ -77,7 +78,7 @@ class TextLengthCriteria(StoppingCriteria):
         return bounds <= length if isinstance(length, int) else bounds[:, None] <= length
 
 
-def pad_ended(sequences: torch.Tensor, criteria: TextLengthCriteria | None, *settings: object) -> None:
+def pad_ended(sequences: torch.Tensor, criteria: TextLengthCriteria | None, prompt: int, *settings: object) -> None:
     """Puts padding behind the end token of each row of `(rows, T)` ids, and behind its bound, in place.
 
     transformers leaves no other tokens there, but its beam search puts the end token where the padding token is 0.
@@ -85,12 +86,13 @@ def pad_ended(sequences: torch.Tensor, criteria: TextLengthCriteria | None, *set
     Args:
         sequences: what was generated.
         criteria: the bounds, if there were any.
+        prompt: tokens that generation began with.
         settings: dicts and configurations; the first that has a `pad_token_id` or an `eos_token_id` tells it.
     """
     pad_id = _setting("pad_token_id", settings)
     if pad_id is None:
         return
-    is_end = _is_end(sequences, settings)
+    is_end = _is_end(sequences, prompt, settings)
     behind = is_end.cumsum(dim=1) > is_end
     if criteria is not None:
         columns = torch.arange(sequences.shape[1], device=sequences.device)
@@ -98,11 +100,13 @@ def pad_ended(sequences: torch.Tensor, criteria: TextLengthCriteria | None, *set
     sequences.masked_fill_(behind, pad_id)
 
 
-def _is_end(sequences: torch.Tensor, settings: Iterable[object]) -> torch.Tensor:
-    """Which of `(rows, T)` ids are end tokens, by the first of the settings that has an `eos_token_id`."""
-    end_ids = _setting("eos_token_id", settings)
+def _is_end(sequences: torch.Tensor, prompt: int, settings: Iterable[object]) -> torch.Tensor:
+    """Which of `(rows, T)` ids are end tokens behind the prompt, by the first of the settings that has an
+    `eos_token_id`; an argument of None says that there is none."""
+    given = next((each for each in settings if isinstance(each, dict) and "eos_token_id" in each), None)
+    end_ids = _setting("eos_token_id", settings if given is None else [given])
     is_end = torch.isin(sequences, torch.as_tensor([] if end_ids is None else end_ids, device=sequences.device))
-    is_end[:, 0] = False  # some decoders start with it
+    is_end[:, :prompt] = False
     return is_end
 
 
@@ -200,6 +204,13 @@ class LatentGenerationMixin(GenerationMixin):
         vectors = checked_vectors(sentence_embedding, rows * width, (rows, width), expected, self)
         return self.encoder.scale_rows(vectors.reshape(-1, rows, width))
 
+    @wraps(GenerationMixin.prepare_inputs_for_generation)
+    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        # transformers hands on what `stop_strings` and an assistant are given.
+        read = {name: value for name, value in kwargs.items() if name not in ("tokenizer", "assistant_tokenizer")}
+        prepared: dict[str, Any] = super().prepare_inputs_for_generation(*args, **read)
+        return prepared
+
     @torch.no_grad()
     def generate(
         self,
@@ -213,7 +224,8 @@ class LatentGenerationMixin(GenerationMixin):
     ) -> GenerateOutput | torch.Tensor:
         """The `generate` of transformers, from text or from sentence embeddings alone.
 
-        A bound of the caller's wins: `max_new_tokens` or `max_length`, as an argument or in a `generation_config`.
+        A bound of the caller's wins: `max_new_tokens` or `max_length`, as an argument or in a `generation_config`, or
+        the `max_length` of the model's own.
         Without one, a text is decoded to at most 1.5 times its own tokens (Zhang, Wu, Li and Zhang, section 5.2; at
         least 16), whatever else is in its batch, and a vector to the `max_new_tokens` of the `generation_config`. A
         beam search ends with as many texts as beams, unless `early_stopping` is given. Behind its end a row is padding.
@@ -255,11 +267,12 @@ class LatentGenerationMixin(GenerationMixin):
             ids = torch.full(rows.shape[:2], -100, device=rows.device)
         _mark_read_words(kwargs)
         criteria = self._set_end(kwargs, generation_config, text, kwargs.get("attention_mask"))
+        prompt = self._begun_length(kwargs.get("decoder_input_ids"))
         if self._is_plainly_greedy(kwargs, generation_config, logits_processor, stopping_criteria, *args):
             return self._generate_in_stages(ids, criteria, kwargs)
         stopping_criteria = StoppingCriteriaList([*(stopping_criteria or []), *([criteria] if criteria else [])])
         output = super().generate(ids, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
-        pad_ended(getattr(output, "sequences", output), criteria, *settings)
+        pad_ended(getattr(output, "sequences", output), criteria, prompt, *settings)
         return output
 
     def _is_plainly_greedy(self, kwargs: dict[str, Any], *others: object) -> bool:
@@ -309,7 +322,7 @@ class LatentGenerationMixin(GenerationMixin):
             words, cache = output.sequences, output.past_key_values
             length = words.shape[1]
             sequences[rows, :length] = words
-            goes_on = ~_is_end(words, settings).any(dim=1)
+            goes_on = ~_is_end(words, 1, settings).any(dim=1)
             if bounds is not None:
                 goes_on &= ~bounds.reached(len(words), length - bounds.prompt)
             goes_on = goes_on.cpu()  # which waits for a GPU once
@@ -319,7 +332,7 @@ class LatentGenerationMixin(GenerationMixin):
             kwargs |= {"decoder_input_ids": words[goes_on], "past_key_values": cache, "decoder_attention_mask": None}
             _mark_read_words(kwargs)
         sequences = sequences[:, :length].contiguous()
-        pad_ended(sequences, criteria, *settings)
+        pad_ended(sequences, criteria, 1, *settings)
         return sequences
 
     def _encode_input(
@@ -394,7 +407,7 @@ class LatentGenerationMixin(GenerationMixin):
         max_length = kwargs.pop("max_length", None)
         has_own_bound = getattr(generation_config, "max_new_tokens", None) is not None
         if max_length is None and not has_own_bound:
-            max_length = getattr(generation_config, "max_length", None)
+            max_length = _setting("max_length", settings)
         if max_length is not None:
             # The model's own bound is on new tokens, and transformers would let that one win.
             kwargs["max_new_tokens"] = max_length - self._begun_length(kwargs.get("decoder_input_ids"))

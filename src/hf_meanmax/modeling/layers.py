@@ -83,8 +83,14 @@ class Standardization(nn.Module):
 
 
 def unit_rows(rows: torch.Tensor) -> torch.Tensor:
-    """Vectors `(..., d)` of unit length; zeros stay zeros, in float16 too."""
-    return nn.functional.normalize(rows, dim=-1, eps=max(1e-12, torch.finfo(rows.dtype).tiny))
+    """Vectors `(..., d)` of unit length; zeros stay zeros. The squares of float16 need more room than it has."""
+    numbers = rows.float() if rows.dtype == torch.float16 else rows
+    return nn.functional.normalize(numbers, dim=-1).to(rows.dtype)
+
+
+def tokens_first(is_token: torch.Tensor) -> torch.Tensor:
+    """The places `(B, N)` of each row's tokens, in order, and behind them those of its padding; `is_token` `(B, N)`."""
+    return (~is_token).long().argsort(dim=1, stable=True)
 
 
 def scale_rows(latents: torch.Tensor, config: PreTrainedConfig, scales: torch.Tensor | None) -> torch.Tensor:

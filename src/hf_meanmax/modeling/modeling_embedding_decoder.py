@@ -57,7 +57,7 @@ class EmbeddingMap(LatentPreTrainedModel):
         """Maps vectors `(B, embedding_dim)` to Z `(B, L, latent_width)`.
 
         Raises:
-            ValueError: there is no vector; a text is no input.
+            ValueError: there is no vector, or it has another shape; a text is no input.
             TypeError: for an argument that nothing reads.
         """
         if sentence_embedding is None:
@@ -66,6 +66,18 @@ class EmbeddingMap(LatentPreTrainedModel):
                 f"{self.config.embedder_name}."
             )
         self.refuse_unknown(kwargs)
+        size = self.config.embedding_dim
+        if not isinstance(sentence_embedding, torch.Tensor) or sentence_embedding.shape[1:] != (size,):
+            shape = getattr(sentence_embedding, "shape", None)
+            given = (
+                type(sentence_embedding).__name__
+                if shape is None
+                else f"{type(sentence_embedding).__name__} {tuple(shape)}"
+            )
+            raise ValueError(
+                f"`sentence_embedding` is a {given}; this model reads a tensor (B, {size}), the vectors of "
+                f"{self.config.embedder_name}."
+            )
         vectors = sentence_embedding.to(self.standardization.mean.dtype)
         if self.config.normalize_embeddings:
             vectors = unit_rows(vectors)

@@ -6,6 +6,8 @@ import torch
 from torch import nn
 from transformers.cache_utils import Cache
 
+from .layers import tokens_first
+
 # What a network starts from: h, or h and c.
 State = torch.Tensor | tuple[torch.Tensor, ...] | None
 
@@ -31,7 +33,7 @@ def run_recurrent(
         return network(inputs, state)[0]
     mask = attention_mask.bool()
     # The tokens of a row side by side, from its first column on.
-    order = (~mask).long().argsort(dim=1, stable=True)
+    order = tokens_first(mask)
     inputs, lengths = _reordered(inputs, order), mask.sum(dim=1)
     by_weights = not inputs.is_cuda and is_plain(network)
     outputs = (_run_padded if by_weights else _run_packed)(network, inputs, lengths, state)

@@ -100,6 +100,11 @@ class TrainingModel(nn.Module):
             raise ValueError("There is no objective; give one or more, for instance [Decoding()].")
         for objective in objectives:
             objective.check(model)
+        names = [objective.name for objective in objectives]
+        if len(set(names)) < len(names):
+            raise ValueError(
+                f"Two objectives have one name ({', '.join(names)}); their losses could not be told apart."
+            )
         self.model = model
         self.config = model.config
         self.objectives = list(objectives)
@@ -123,11 +128,12 @@ class TrainingModel(nn.Module):
         Raises:
             ValueError: if the batch lacks a field of an objective, or has one that no objective reads.
         """
+        num_sentences = batch.pop("num_sentences_in_batch", None)
         if not self.training and self.config.has_decoder:
             batch = {name: value for name, value in batch.items() if name not in self._fields_of_objectives}
             output: LatentSeq2SeqOutput = self.model(**batch, num_items_in_batch=num_items_in_batch)
             return output
-        divisors = Divisors(num_items_in_batch, batch.pop("num_sentences_in_batch", None))
+        divisors = Divisors(num_items_in_batch, num_sentences)
         self._check_fields(batch)
         encoded = self.model.encoder(**{name: batch[name] for name in self.model.encoder_inputs if name in batch})
         rows = Encoded(self.model.read_by_decoder(encoded), encoded.pooling_attentions)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.distributed
 from torch import nn
 
 from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
-from hf_meanmax.modeling.layers import full_precision
+from hf_meanmax.modeling.layers import full_precision, tokens_first
 from hf_meanmax.modeling.losses import IGNORE_INDEX, mean_over_sentences
 
 from .base import Batch, Divisors, Encoded, Objective
@@ -32,12 +32,14 @@ class Contrastive(Objective):
         temperature: what cosines are divided by.
 
     Raises:
-        ValueError: a temperature that is not positive.
+        ValueError: a temperature that is not positive, or another partner.
     """
 
     def __init__(self, partner: Partner, weight: float = 1.0, temperature: float = 0.05) -> None:
         super().__init__(weight)
         check_temperature(temperature)
+        if partner not in get_args(Partner):
+            raise ValueError(f"`partner` is {partner!r}; choose one of {', '.join(map(repr, get_args(Partner)))}.")
         self.partner = partner
         self.temperature = temperature
         # Of the instance: a run may have one of each.
@@ -87,6 +89,8 @@ def encode_by_length(
     if attention_mask is None:
         whole: torch.Tensor = model.encoder(input_ids=input_ids).latents
         return whole
+    places = tokens_first(attention_mask.bool())
+    input_ids, attention_mask = input_ids.gather(1, places), attention_mask.gather(1, places)
     order = attention_mask.sum(dim=1).argsort()
     latents = []
     for group in order.tensor_split(groups):
