@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands.export import main as export
@@ -158,6 +158,17 @@ def test_without_a_map_the_embedding_is_the_teachers(make_arguments, teacher):
     assert losses[-1] < losses[0]
 
 
+def test_sizes_that_are_not_set_are_the_teachers(make_arguments, teacher):
+    args = make_arguments(
+        encoder_type="none", pooling="weighted_mean", objective="none", teacher=teacher, teacher_head=False,
+        word_vectors="teacher", max_steps=1,
+    )  # fmt: skip
+    del args.model["embedding_size"]
+    pretrain(args)
+    config = AutoConfig.from_pretrained(Path(args.output_dir) / "model")
+    assert (config.embedding_size, config.latent_size) == (32, 32)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -215,7 +226,7 @@ def test_sizes_that_do_not_fit_show_before_the_teacher_reads_the_corpus(
     words.write_text("the 1 2 3\ncat 4 5 6\n")
     changes = {name: str(words) if value == "WORDS" else value for name, value in changes.items()}
     monkeypatch.setattr("hf_meanmax.training.pretrain.prepare_teacher", lambda *args, **options: pytest.fail("reads"))
-    with pytest.raises(ValueError, match=r"`--latent_size`|set `--embedding_size 3`"):
+    with pytest.raises(ValueError, match=r"`--latent_size`|`embedding_size` is 8; leave it out"):
         pretrain(make_arguments(**STATIC, objective="none", teacher=teacher, **changes))
 
 

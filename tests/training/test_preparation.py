@@ -220,16 +220,19 @@ def test_docstrings_are_the_built_in_corpus(make_arguments, monkeypatch):
 def test_word_vectors_from_a_file(make_arguments, tmp_path):
     path = tmp_path / "vectors.txt"
     path.write_text("cat 1 2 3 4\nunheard 5 6 7 8\nhouse -1 0 0.5 2\n")
-    args = make_arguments(word_vectors=str(path), word_vector_scale=0.0)
+    args = make_arguments(word_vectors=str(path), word_vector_scale=0.0, embedding_size=4)
     prepared = prepare(args, show_progress=False)
-    matrix = prepare_word_vectors(args, prepared.tokenizer, prepared.train, 4)
+    matrix = prepare_word_vectors(args, prepared.tokenizer, prepared.train)
     vocabulary = prepared.tokenizer.get_vocab()
     assert matrix.shape == (len(vocabulary), 4)
     assert matrix[vocabulary["cat"]].tolist() == [1, 2, 3, 4]
     assert matrix[vocabulary["house"]].tolist() == [-1, 0, 0.5, 2]
-    with pytest.raises(ValueError, match="have 4 dimensions, `embedding_size` is 8; set `--embedding_size 4`"):
-        prepare_word_vectors(args, prepared.tokenizer, prepared.train, 8)
-    assert prepare_word_vectors(make_arguments(), prepared.tokenizer, prepared.train, 8) is None
+    del args.model["embedding_size"]
+    assert np.array_equal(prepare_word_vectors(args, prepared.tokenizer, prepared.train), matrix)
+    args.model["embedding_size"] = 8
+    with pytest.raises(ValueError, match="have 4 dimensions, `embedding_size` is 8; leave it out"):
+        prepare_word_vectors(args, prepared.tokenizer, prepared.train)
+    assert prepare_word_vectors(make_arguments(), prepared.tokenizer, prepared.train) is None
 
 
 def test_word_vectors_are_scaled_by_one_factor(make_arguments, tmp_path):
@@ -237,10 +240,14 @@ def test_word_vectors_are_scaled_by_one_factor(make_arguments, tmp_path):
     path.write_text("cat 1 2 3 4\nhouse -1 0 0.5 2\n")
     prepared = prepare(make_arguments(word_vectors=str(path)), show_progress=False)
     as_they_are = prepare_word_vectors(
-        make_arguments(word_vectors=str(path), word_vector_scale=0.0), prepared.tokenizer, prepared.train, 4
+        make_arguments(word_vectors=str(path), word_vector_scale=0.0, embedding_size=4),
+        prepared.tokenizer,
+        prepared.train,
     )
     scaled = prepare_word_vectors(
-        make_arguments(word_vectors=str(path), word_vector_scale=0.5), prepared.tokenizer, prepared.train, 4
+        make_arguments(word_vectors=str(path), word_vector_scale=0.5, embedding_size=4),
+        prepared.tokenizer,
+        prepared.train,
     )
     vocabulary = prepared.tokenizer.get_vocab()
     found = scaled[[vocabulary["cat"], vocabulary["house"]]]
@@ -254,13 +261,11 @@ def test_word_vectors_trained_on_the_corpus(make_arguments, tmp_path, monkeypatc
     pytest.importorskip("gensim")
     args = make_arguments(word_vectors="train", cache_dir=str(tmp_path / "cache"))
     prepared = prepare(args, show_progress=False)
-    matrix = prepare_word_vectors(args, prepared.tokenizer, prepared.train, 8, show_progress=False)
+    matrix = prepare_word_vectors(args, prepared.tokenizer, prepared.train, show_progress=False)
     assert matrix.shape == (len(prepared.tokenizer), 8)
     assert len(list((tmp_path / "cache" / "vectors").iterdir())) >= 1
     monkeypatch.setattr("gensim.models.Word2Vec", None)
-    assert np.array_equal(
-        prepare_word_vectors(args, prepared.tokenizer, prepared.train, 8, show_progress=False), matrix
-    )
+    assert np.array_equal(prepare_word_vectors(args, prepared.tokenizer, prepared.train, show_progress=False), matrix)
 
 
 def test_held_out_texts_are_those_of_their_store(make_arguments, tmp_path):

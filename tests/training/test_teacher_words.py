@@ -175,6 +175,7 @@ def test_words_of_a_static_model_keep_its_cosines(tmp_path):
         unit = words.vectors / np.linalg.norm(words.vectors, axis=1, keepdims=True)
         np.testing.assert_allclose(unit @ unit.T, encoded @ encoded.T, atol=1e-5)
     assert static_words(folder, 4).size == 4
+    assert static_words(folder).size == 10
     with pytest.raises(ValueError, match=r"have 10 numbers, 12 are asked for. Set `--embedding_size 10`"):
         static_words(folder, 12)
 

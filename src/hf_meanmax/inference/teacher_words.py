@@ -66,12 +66,12 @@ def teacher_words(
     return WordVectors(names, vectors.astype(np.float32), counts)
 
 
-def static_words(folder: str | os.PathLike[str], size: int) -> WordVectors:
+def static_words(folder: str | os.PathLike[str], size: int | None = None) -> WordVectors:
     """The words of a trained static model, each where the model's map puts it, in the order of its vocabulary.
 
     Args:
         folder: a checkpoint folder whose embedding is a weighted mean of word vectors (`pooling="weighted_mean"`).
-        size: numbers of a vector; where the model's have more, their leading singular directions are kept.
+        size: numbers of a vector, by default the model's; of more the leading singular directions are kept.
 
     Raises:
         FileNotFoundError, ValueError: no whole checkpoint, a model that is not static, or one whose vectors have fewer
@@ -87,6 +87,7 @@ def static_words(folder: str | os.PathLike[str], size: int) -> WordVectors:
     ids = [number for number in range(model.config.input_vocab_size) if number not in special]
     with torch.inference_mode():
         vectors = model.encoder.word_pooler.map(model.encoder.embeddings.word_embeddings.weight[ids]).float()
+        size = size or vectors.shape[1]
         if vectors.shape[1] < size:
             raise ValueError(
                 f"The words of {folder} have {vectors.shape[1]} numbers, {size} are asked for. Set `--embedding_size "

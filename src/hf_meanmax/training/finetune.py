@@ -335,11 +335,10 @@ def build_classifier(
         tokenizer = load_or_train_tokenizer(
             args, args.tokenizer, texts, cache, show_progress=False, word_vectors=word_vectors
         )
-        config = args.build_config(
-            **head,
-            vocab_size=len(tokenizer),
-            **token_ids(tokenizer),
-        )
+        store = cached_store(texts, tokenizer, cache, SentenceFilter(), show_progress=False)
+        vectors = prepare_word_vectors(args, tokenizer, store, False, word_vectors)
+        size = {} if vectors is None else {"embedding_size": vectors.shape[1]}
+        config = args.build_config(**head, **size, vocab_size=len(tokenizer), **token_ids(tokenizer))
     if (config.pair_combination is not None) != (train.pairs is not None):
         kind = "single texts" if train.pairs is None else "pairs"
         remedy = "use 'none'" if train.pairs is None else "use 'concatenation' or 'multiplicative'"
@@ -359,9 +358,7 @@ def build_classifier(
     if args.checkpoint and args.start == "nothing":
         # Random words that never learn would be no fair start.
         model.get_input_embeddings().requires_grad_(True)
-    if not args.checkpoint and (args.word_vectors or config.has_weighted_mean):
-        store = cached_store(texts, tokenizer, cache, SentenceFilter(), show_progress=False)
-        vectors = prepare_word_vectors(args, tokenizer, store, config.embedding_size, False, word_vectors)
+    if not args.checkpoint:
         start_words(model.encoder, vectors, store.token_counts)
     if args.freeze_encoder:
         model.freeze_encoder()

@@ -446,7 +446,7 @@ def word_vectors_file(args: RunArguments, cache: Path) -> str:
             f"`word_vectors` is {named!r}: no such file or folder. Give a file of word vectors, the folder of a static "
             "model, 'train' or 'teacher'."
         )
-    words = static_words(named, args.model_size("embedding_size"))
+    words = static_words(named, args.model.get("embedding_size"))
     vectors = hashlib.blake2b(words.vectors.tobytes(), digest_size=16).hexdigest()
     path = cache / "vectors" / f"{digest(words.words, vectors)}.safetensors"
     with one_at_a_time(path):
@@ -470,11 +470,11 @@ def prepare_word_vectors(
     args: RunArguments,
     tokenizer: PreTrainedTokenizerBase,
     store: TokenStore,
-    size: int,
     show_progress: bool = True,
     source: str | None = None,
 ) -> npt.NDArray[np.float32] | None:
-    """The start of the word table `(V, size)` as a float32 array, or None where none is asked for.
+    """The start of the word table `(V, embedding_size)` as a float32 array, or None where none is asked for. Where the
+    run sets no `embedding_size`, it is that of the vectors.
 
     With `word_vectors` "train" the vectors are learnt from the sentences of `store`.
 
@@ -487,7 +487,9 @@ def prepare_word_vectors(
     source = args.word_vectors if source is None else source
     if not source:
         return None
+    wanted = args.model.get("embedding_size")
     if source == "train":
+        size = args.model_size("embedding_size")
         epochs, seed = args.word_vector_epochs, args.seed
         path = cache_folder(args) / "vectors" / digest(store.fingerprint, size, epochs, seed)
         with one_at_a_time(path):
@@ -497,10 +499,10 @@ def prepare_word_vectors(
             )  # fmt: skip
     else:
         vectors = load_word_vectors(source, vocabulary=set(tokenizer.get_vocab()))
-        if vectors.vectors.shape[1] != size:
+        if wanted not in (None, vectors.vectors.shape[1]):
             raise ValueError(
                 f"The vectors of {source!r} have {vectors.vectors.shape[1]} dimensions, `embedding_size` is "
-                f"{size}; set `--embedding_size {vectors.vectors.shape[1]}`."
+                f"{wanted}; leave it out."
             )
     matrix, found = embedding_matrix(tokenizer, vectors, seed=args.seed)
     if show_progress:

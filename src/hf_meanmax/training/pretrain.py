@@ -197,13 +197,18 @@ class Run:
             }  # fmt: skip
         if prepared.target_tokenizer is not None:
             derived |= {"separate_vocabularies": True, "input_vocab_size": len(prepared.tokenizer)}
+        with main_process_first(self.processes):
+            vectors = prepare_word_vectors(
+                args, prepared.tokenizer, prepared.train, self.is_main, prepared.word_vectors
+            )
+        if vectors is not None:
+            derived["embedding_size"] = vectors.shape[1]
+        if teacher_size and not args.teacher_head and args.model.get("pooling") == "weighted_mean":
+            # The one row is to be the teacher's vector.
+            derived["latent_size"] = args.model.get("latent_size") or teacher_size
         config = args.build_config(
             **derived, vocab_size=len(prepared.output_tokenizer), **token_ids(prepared.tokenizer)
         )
-        with main_process_first(self.processes):
-            vectors = prepare_word_vectors(
-                args, prepared.tokenizer, prepared.train, config.embedding_size, self.is_main, prepared.word_vectors
-            )
         # What does not fit shows before hours of a teacher's work.
         teacher_vectors = {} if teacher is None else self._teacher_vectors(teacher, teacher_size, config)
         # After the teacher, whose loading may draw numbers of its own.

@@ -52,7 +52,7 @@ class RunArguments:
         default="",
         metadata={
             "help": "`train` skip-gram vectors on the corpus first, take the `teacher`'s vectors of its words, a file "
-            "(of `hf-meanmax vectors`, word2vec or GloVe), or the folder of a static model"
+            "(of `hf-meanmax vectors`, word2vec or GloVe), or the folder of a static model; `embedding_size` is theirs"
         },
     )
     word_vector_epochs: int = field(default=2, metadata={"help": "epochs of the skip-gram training"})
