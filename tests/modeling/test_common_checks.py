@@ -216,13 +216,13 @@ def test_the_encoder_is_recorded_through_the_whole_model(kind):
     recorded = {"output_hidden_states": True, "output_attentions": True}
     encoded = model.get_encoder()(**inputs, **recorded)
     for output in (
-        model(**inputs, **recorded),
+        model(**inputs, **labels(kind), **recorded),
         model(encoder_outputs=encoded, **labels(kind), attention_mask=inputs["attention_mask"], **recorded),
     ):
         assert len(output.encoder_hidden_states) == model.config.num_hidden_layers + 1
         assert same(output.encoder_hidden_states, encoded.hidden_states)
         assert same(output.encoder_attentions, encoded.attentions)
-    assert model(**inputs).encoder_hidden_states is None
+    assert model(**inputs, **labels(kind)).encoder_hidden_states is None
 
 
 # Weights
@@ -371,7 +371,7 @@ def test_no_argument_is_swallowed(kind):
 def test_types_of_one_text_are_taken_and_those_of_two_refused(kind):
     model, inputs = make(kind), read(kind)
     types = torch.zeros_like(inputs["input_ids"])
-    assert same(model(**inputs, token_type_ids=types), model(**inputs))
+    assert same(model(**inputs, **labels(kind), token_type_ids=types), model(**inputs, **labels(kind)))
     calls = [model]
     if kind in GENERATING:
         calls.append(lambda **given: model.generate(**given, max_new_tokens=4))

@@ -95,6 +95,7 @@ def test_new_words_are_encoded_and_the_rest_stays(tokenizer, vectors, kind, tied
 def test_a_decoder_with_words_of_its_own_stays_tied_to_them(tokenizer, vectors, tmp_path):
     model = make_model(tokenizer, vectors, tie_word_embeddings=True, separate_vocabularies=True)
     inputs = tokenizer(TEXTS, return_tensors="pt", padding=True)
+    inputs["labels"] = inputs["input_ids"]
     with torch.no_grad():
         before = model(**inputs).logits
     expand_vocabulary(model, tokenizer, vectors)
