@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -467,3 +468,10 @@ def test_own_checkpoints_are_recognised(folder, tmp_path):
     assert export.is_missing_folder(tmp_path / "none")
     assert export.is_missing_folder("./none")
     assert not export.is_missing_folder("user/name")
+
+
+def test_the_folder_of_a_run_leads_to_its_model(tmp_path):
+    model = save_checkpoint(make_model(), make_tokenizer(), tmp_path / "run" / "model")
+    for load in (load_checkpoint, load_encoder):
+        with pytest.raises(FileNotFoundError, match=re.escape(f"Did you mean {model}?")):
+            load(tmp_path / "run")

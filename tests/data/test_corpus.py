@@ -131,10 +131,12 @@ def test_a_text_that_begins_like_a_compressed_file(tmp_path):
     assert list(open_corpus(tmp_path / "a.txt")) == ["BZh is no word.", "PK neither."]
 
 
-def test_utf_16_without_a_mark_is_refused(tmp_path):
-    (tmp_path / "a.txt").write_bytes("one\ntwo\n".encode("utf-16-le"))
-    with pytest.raises(ValueError, match=r"a\.txt holds NUL characters, as UTF-16 does\. Convert it to UTF-8"):
-        list(open_corpus(tmp_path / "a.txt"))
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16"])
+@pytest.mark.parametrize("errors", ["strict", "replace", "ignore"])
+def test_utf_16_is_refused(encoding, errors, tmp_path):
+    (tmp_path / "a.txt").write_bytes("one\ntwo\n".encode(encoding))
+    with pytest.raises(ValueError, match=r"a\.txt.*UTF-16.*Convert it: iconv -f UTF-16 -t UTF-8"):
+        list(open_corpus(tmp_path / "a.txt", errors))
 
 
 def test_a_lone_carriage_return_ends_no_line(tmp_path):

@@ -72,6 +72,7 @@ def test_a_stream_of_unknown_columns_lacks_one(monkeypatch):
         ("a\tb\t1\na\tb\n", "line 2: expected 'text TAB second text TAB label', found"),
         ("a\tb\tc\td\n", "line 1: expected 'text TAB label'"),
         ("a\tb\t\nc\td\t\n", "line 1: expected 'text TAB second text TAB label'"),
+        ("Text\tLabel\ngood\t5\n", "line 1: 'Text.tLabel' looks like a header.*Remove the line"),
     ],
 )
 def test_damaged_lines_are_located(tmp_path, content, reason):

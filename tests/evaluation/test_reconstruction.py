@@ -206,7 +206,7 @@ def test_scores_of_a_checkpoint(model, tokenizer, tmp_path, capsys):
         ReconstructionSettings(limit=6, max_tokens=8, batch_tokens=20),
         show_progress=False,
     )
-    assert scores["sentences"] == 6
+    assert (scores["sentences"], scores["left_out"]) == (6, None)
     expected = score_reconstructions(tokenizer, picked, reconstruct(model, tokenizer, picked))
     assert (scores["bleu"], scores["exact_match"]) == (expected.bleu, expected.exact_match)
     rows = tokenizer(picked)["input_ids"]
@@ -225,6 +225,17 @@ def test_scores_of_a_checkpoint(model, tokenizer, tmp_path, capsys):
             ReconstructionSettings(min_tokens=50, max_tokens=60),
             show_progress=False,
         )
+    capsys.readouterr()
+    wide = ReconstructionSettings(max_tokens=8)
+    scores = score_checkpoint(str(folder), str(tmp_path / "text.txt"), wide, show_progress=False)
+    filled = [len(line.split()) for line in lines if line]
+    within = sum(4 <= length <= 8 for length in filled)
+    assert (scores["sentences"], scores["left_out"]) == (within, len(filled) - within)
+    assert f"{len(filled) - within} of {len(filled)} sentences are not of 4-8 tokens" in capsys.readouterr().err
+    told = {"objective": "none"}
+    static = save_checkpoint(model, tokenizer, tmp_path / "static", training_args=told)
+    with pytest.raises(ValueError, match=r"learnt by the objective 'none': it has no decoder"):
+        score_checkpoint(str(static), str(tmp_path / "text.txt"), show_progress=False)
     told = {"objective": "translation"}
     other = save_checkpoint(model, tokenizer, tmp_path / "translator", training_args=told)
     with pytest.raises(ValueError, match=r"learnt by the objective 'translation'.*hf-meanmax translate --reference"):

@@ -157,6 +157,7 @@ def test_many_vectors_are_decoded_in_batches(make, vectors):
     batches = corrector.decode_all(vectors, batch_size=4, show_progress=True, **BOUND)
     assert [one.text for one in batches] == [one.text for one in together]
     assert corrector.decode_all(vectors[:0]) == []
+    assert [one.text for one in corrector.decode_all(vectors[0], **BOUND)] == [together[0].text]
 
 
 def test_few_vectors_are_searched_together(make, vectors, monkeypatch):

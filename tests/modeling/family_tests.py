@@ -1194,6 +1194,8 @@ class FamilyTests:
             (broken, "NaN or infinite"),
             (embedding * float("inf"), "NaN or infinite"),
             ((embedding * 10).to(torch.int8), "of type int8 are quantised"),
+            ("a dog runs.", "is text"),
+            (["a dog runs."], "is text"),
         ]
         for vectors, reason in refused:
             with pytest.raises(ValueError, match=reason) as caught:

@@ -6,6 +6,7 @@ Iterating over a corpus yields one stripped sentence at a time; an empty string 
 from __future__ import annotations
 
 import bz2
+import codecs
 import hashlib
 import io
 import json
@@ -126,8 +127,11 @@ class TextFile(Corpus):
                     decompressed(raw, self.name), encoding="utf-8-sig", errors=self.encoding_errors, newline="\n"
                 )
                 for number, line in enumerate(text):
-                    if number == 0 and 3 * line.count("\0") > len(line) and self.encoding_errors == "strict":
-                        raise ValueError(f"{self.name} holds NUL characters, as UTF-16 does. Convert it to UTF-8.")
+                    # A byte-order mark of UTF-16 may have been replaced.
+                    if number == 0 and 3 * line.count("\0") > len(line.lstrip("\ufffd")):
+                        raise ValueError(
+                            f"{self.name} holds NUL characters, as UTF-16 does. Convert it: iconv -f UTF-16 -t UTF-8."
+                        )
                     if number % 1024 == 0:
                         self.position = raw.tell()
                     yield readable(line.strip(" \r\n") if self.is_table else line.strip())
@@ -166,9 +170,11 @@ class TextFile(Corpus):
                 except UnicodeDecodeError as found:
                     error, place = found, f"{self.name}, line {number}"
                     break
-        reason = (
-            f"{error.reason} in {place}: the file is not UTF-8. Convert it, or go on with --encoding-errors replace"
-        )
+        if error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            remedy = "it seems to be UTF-16. Convert it: iconv -f UTF-16 -t UTF-8"
+        else:
+            remedy = "Convert it, or go on with --encoding-errors replace"
+        reason = f"{error.reason} in {place}: the file is not UTF-8. {remedy}"
         return UnicodeDecodeError(error.encoding, error.object, error.start, error.end, reason)
 
 

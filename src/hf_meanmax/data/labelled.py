@@ -17,6 +17,10 @@ from .tables import TABLES, load_from_disk, load_from_hub, load_table, looks_loc
 if TYPE_CHECKING:
     from datasets import Dataset
 
+# First lines that are no example.
+_TEXT_HEADERS = {"text", "texts", "sentence", "sentence1", "sentence_1", "premise", "review", "question", "title"}
+_LABEL_HEADERS = {"label", "labels", "class", "category", "target", "score", "rating", "sentiment"}
+
 
 @dataclass
 class LabelledTexts:
@@ -103,6 +107,11 @@ def _from_lines(file: TextFile) -> Iterator[tuple[str, str | None, str]]:
     for number, line in enumerate(file, start=1):
         parts = [part.strip() for part in line.split("\t")]
         width = width or len(parts)
+        if number == 1 and parts[0].lower() in _TEXT_HEADERS and parts[-1].lower() in _LABEL_HEADERS:
+            raise ValueError(
+                f"{file.path}, line 1: {line!r} looks like a header, and such a file has none. Remove the line, "
+                f"or give a file with named columns: {', '.join(TABLES)}."
+            )
         if len(parts) not in (2, 3) or len(parts) != width or not all(parts):
             expected = "'text TAB second text TAB label'" if width == 3 else "'text TAB label'"
             shown = line if len(line) <= 60 else line[:57] + "..."

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -205,7 +205,8 @@ def score_checkpoint(
     Returns:
         `bleu` and `chrf` (0-100), with rouge-score installed also `rouge1`, `rouge2` and `rougeL` (0-100),
         `exact_match` and `token_accuracy` (of the reconstructions, 0-1), `accuracy` (teacher-forced, 0-1), `loss`
-        (nats per token), `sentences`, `signatures` (by metric) and `by_length` (the rows of `scores_by_length`, with
+        (nats per token), `sentences`, `left_out` (shorter or longer ones; None where `limit` ended the
+        reading), `signatures` (by metric) and `by_length` (the rows of `scores_by_length`, with
         lengths in the tokens of BLEU).
 
     Raises:
@@ -221,9 +222,18 @@ def score_checkpoint(
     model, tokenizer = load_checkpoint(folder)
     model.to(device)
     least, most, beams = settings.min_tokens, settings.max_tokens, settings.num_beams
-    texts = pick_sentences(open_corpus(source), tokenizer, settings.limit, least, most)
+    lines = CountedLines(open_corpus(source))
+    texts = pick_sentences(lines, tokenizer, settings.limit, least, most)
     if not texts:
-        raise ValueError(f"{source} has no sentence of {least}-{most} tokens.")
+        raise ValueError(f"{shown(source)} has no sentence of {least}-{most} tokens.")
+    # Where the limit is reached, lines behind it were read too.
+    left_out = lines.filled - len(texts) if len(texts) < settings.limit else None
+    if left_out:
+        print(
+            f"{left_out:,} of {lines.filled:,} sentences are not of {least}-{most} tokens and were left out "
+            "(`--min_tokens`, `--max_tokens`).",
+            file=sys.stderr,
+        )
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
     generated = reconstruct(model, tokenizer, texts, settings.batch_size, show_progress=show_progress, num_beams=beams)
@@ -233,11 +243,29 @@ def score_checkpoint(
     loss, accuracy = teacher_forced_scores(model, on_device)
     by_length = scores_by_length(hypotheses, references, edges=edges, tokenize=tokenize)
     scores = score_texts(hypotheses, references, tokenize).to_dict()
-    scores |= {"accuracy": accuracy, "loss": loss, "by_length": by_length}
+    scores |= {"left_out": left_out, "accuracy": accuracy, "loss": loss, "by_length": by_length}
     if output is not None:
         record = _record(folder, source, settings, scores)
         _write_files(output, record, (texts, tokenizer.batch_decode(generated)), others, settings)
     return scores
+
+
+class CountedLines:
+    """Lines that count how many of them are not blank, as they are read."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self.lines = lines
+        self.filled = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self.lines:
+            self.filled += bool(line)
+            yield line
+
+
+def shown(source: object) -> str:
+    """A source of texts as a user gave it."""
+    return ", ".join(map(str, source)) if isinstance(source, list | tuple) else str(source)
 
 
 def _record(folder: str, source: object, settings: ReconstructionSettings, scores: Json) -> Json:
@@ -249,12 +277,17 @@ def _record(folder: str, source: object, settings: ReconstructionSettings, score
 
 
 def _check_objective(folder: str) -> None:
-    objective = saved_training_args(checkpoint_folder(folder)).get("objective", "reconstruction")
-    if objective != "reconstruction":
-        raise ValueError(
-            f"{folder} learnt by the objective {objective!r}: it does not reconstruct its input. Score a translator "
-            "with `hf-meanmax translate --reference`."
-        )
+    path = checkpoint_folder(folder)
+    objective = saved_training_args(path).get("objective", "reconstruction")
+    if objective == "reconstruction":
+        return
+    remedies = {
+        "none": "it has no decoder. Take a model that has one, for instance mini-en",
+        "translation": "score it with `hf-meanmax translate --reference`",
+        "embedding_inversion": "it decodes the vectors of another embedder. Score it with `hf-meanmax audit`",
+    }
+    remedy = remedies.get(objective, "it does not reconstruct its input. Take a model that does")
+    raise ValueError(f"{folder} learnt by the objective {objective!r}: {remedy}.")
 
 
 class _Scored(NamedTuple):

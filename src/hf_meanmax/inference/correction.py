@@ -102,7 +102,8 @@ class Corrector:
         Raises:
             ValueError: the model cannot decode the vectors.
         """
-        if not len(vectors):
+        vectors = np.atleast_2d(vectors)
+        if not vectors.size:
             return []
         together = max(1, _CANDIDATES_TOGETHER // self.num_candidates)
         if len(vectors) > together:
@@ -137,6 +138,7 @@ class Corrector:
         self, vectors: np.ndarray, batch_size: int = 64, show_progress: bool = False, **generation: object
     ) -> list[ChosenText]:
         """As [`decode`][], `batch_size` vectors at a time, with a progress bar over the vectors."""
+        vectors = np.atleast_2d(vectors)
         decoded: list[ChosenText] = []
         with progress_bar(total=len(vectors), desc="decode", unit="row", disable=not show_progress) as bar:
             for start in range(0, len(vectors), batch_size):

@@ -286,7 +286,11 @@ def check_decodable(folder: Path, manifest: Json, model: PreTrainedModel) -> Non
     embedder = None if model.config.reads_text else model.config.embedder or {}
     wanted = weights_fingerprint(model.encoder) if embedder is None else embedder.get("weights")
     if wanted not in (None, made_by["weights"]):
-        remedy = "decode it with that one" if embedder is None else f"this one decodes {model.config.embedder_name!r}"
+        remedy = (
+            "decode it with that one, or if it has no decoder, train one: `hf-meanmax pretrain embedding-decoder`"
+            if embedder is None
+            else f"this one decodes the vectors of {model.config.embedder_name!r}"
+        )
         raise ValueError(f"{folder} was encoded by another model ({made_by['name']!r}); {remedy}.")
     if embedder and embedder.get("pipeline") not in (None, made_by["pipeline"]):
         print(

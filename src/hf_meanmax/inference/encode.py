@@ -28,6 +28,7 @@ from hf_meanmax.checkpoint.folder import (
     damage_named,
     is_missing_folder,
     is_own_checkpoint,
+    model_of_run,
     require_text_encoder,
 )
 from hf_meanmax.data.corpus import Corpus, CorpusLines, readable
@@ -568,7 +569,7 @@ def load_encoder(
     elif Path(name).is_dir() and not (Path(name) / "modules.json").is_file():
         raise FileNotFoundError(
             f"{name} has no modules.json, so how its tokens become one vector is not known; expected a folder of "
-            "save_checkpoint or of SentenceTransformer.save_pretrained."
+            f"save_checkpoint or of SentenceTransformer.save_pretrained.{model_of_run(name)}"
         )
     with damage_named(name) if is_own_checkpoint(name) else nullcontext():
         return SentenceTransformer(

@@ -136,6 +136,10 @@ def checked_vectors(
     Raises:
         ValueError: a vector has another size, holds NaN or infinities or is quantised.
     """
+    if isinstance(vectors, str) or (
+        isinstance(vectors, (list, tuple)) and any(isinstance(row, str) for row in vectors)
+    ):
+        raise ValueError(f"`sentence_embedding` is text; this model decodes {expected}. Encode the text first.")
     if isinstance(vectors, (list, tuple)) and any(map(torch.is_tensor, vectors)):
         vectors = torch.stack(list(vectors))
     if not torch.is_tensor(vectors) and hasattr(vectors, "astype"):
