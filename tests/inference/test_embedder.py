@@ -145,7 +145,7 @@ def test_vectors_of_files_and_folders_are_decoded(embedder, decoder, tmp_path, c
 def test_vectors_of_another_embedder_are_refused(embedder, decoder, tmp_path, capsys):
     other = save_checkpoint(make_model(seed=1), make_tokenizer(), tmp_path / "other", normalize="embedding")
     for place, reason in (
-        (encoded(other, tmp_path / "a"), "was encoded by another model .*this one decodes 'embedder'"),
+        (encoded(other, tmp_path / "a"), "was encoded by another model .*this one decodes the vectors of 'embedder'"),
         (encoded(embedder, tmp_path / "b", truncate_dim=20), "--truncate_dim"),
         (encoded(embedder, tmp_path / "c", dtype="int8"), "--dtype int8"),
     ):
