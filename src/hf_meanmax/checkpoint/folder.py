@@ -379,7 +379,7 @@ def is_missing_folder(name: str | os.PathLike[str]) -> bool:
     return is_path or (path.parent != Path() and path.parent.is_dir())
 
 
-def model_of_run(folder: str | os.PathLike[str]) -> str:
+def hint_at_model(folder: str | os.PathLike[str]) -> str:
     """A hint for messages, where a folder is that of a run and the checkpoint is in it."""
     model = Path(folder) / "model"
     return f" Did you mean {model}?" if (model / "config.json").is_file() else ""
@@ -389,7 +389,7 @@ def _read_json(path: Path, kind: type = dict) -> Any:
     if not path.is_file():
         raise FileNotFoundError(
             f"{path} is missing: the folder is no whole checkpoint; hf_meanmax.checkpoint.folder.save_checkpoint "
-            f"writes all of it.{model_of_run(path.parent)}"
+            f"writes all of it.{hint_at_model(path.parent)}"
         )
     return read_json(path, kind)
 

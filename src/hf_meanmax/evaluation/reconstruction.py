@@ -221,22 +221,12 @@ def score_checkpoint(
     device = usable_device(settings.device)
     model, tokenizer = load_checkpoint(folder)
     model.to(device)
-    least, most, beams = settings.min_tokens, settings.max_tokens, settings.num_beams
-    lines = CountedLines(open_corpus(source))
-    texts = pick_sentences(lines, tokenizer, settings.limit, least, most)
-    if not texts:
-        raise ValueError(f"{shown(source)} has no sentence of {least}-{most} tokens.")
-    # Where the limit is reached, lines behind it were read too.
-    left_out = lines.filled - len(texts) if len(texts) < settings.limit else None
-    if left_out:
-        print(
-            f"{left_out:,} of {lines.filled:,} sentences are not of {least}-{most} tokens and were left out "
-            "(`--min_tokens`, `--max_tokens`).",
-            file=sys.stderr,
-        )
+    texts, left_out = _pick_texts(source, tokenizer, settings)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
-    generated = reconstruct(model, tokenizer, texts, settings.batch_size, show_progress=show_progress, num_beams=beams)
+    generated = reconstruct(
+        model, tokenizer, texts, settings.batch_size, show_progress=show_progress, num_beams=settings.num_beams
+    )
     hypotheses, references, tokenize = reconstruction_pairs(tokenizer, texts, generated, settings.tokenize)
     batches = _padded_batches(tokenizer, texts, settings.batch_tokens)
     on_device = ({name: tensor.to(device) for name, tensor in batch.items()} for batch in batches)
@@ -250,22 +240,34 @@ def score_checkpoint(
     return scores
 
 
-class CountedLines:
-    """Lines that count how many of them are not blank, as they are read."""
+def _pick_texts(
+    source: object, tokenizer: PreTrainedTokenizerBase, settings: ReconstructionSettings
+) -> tuple[list[str], int | None]:
+    """The texts that are scored, and how many are too short or too long; None where `limit` ended the reading."""
+    filled = 0
 
-    def __init__(self, lines: Iterable[str]) -> None:
-        self.lines = lines
-        self.filled = 0
-
-    def __iter__(self) -> Iterator[str]:
-        for line in self.lines:
-            self.filled += bool(line)
+    def lines() -> Iterator[str]:
+        nonlocal filled
+        for line in filter(None, open_corpus(source)):
+            filled += 1
             yield line
 
-
-def shown(source: object) -> str:
-    """A source of texts as a user gave it."""
-    return ", ".join(map(str, source)) if isinstance(source, list | tuple) else str(source)
+    least, most = settings.min_tokens, settings.max_tokens
+    texts = pick_sentences(lines(), tokenizer, settings.limit, least, most)
+    if not texts:
+        named = ", ".join(map(str, source)) if isinstance(source, list | tuple) else source
+        raise ValueError(f"{named} has no sentence of {least}-{most} tokens.")
+    # Where the limit is reached, lines behind it were read too.
+    if len(texts) == settings.limit:
+        return texts, None
+    left_out = filled - len(texts)
+    if left_out:
+        print(
+            f"{left_out:,} of {filled:,} sentences are not of {least}-{most} tokens and were left out "
+            "(`--min_tokens`, `--max_tokens`).",
+            file=sys.stderr,
+        )
+    return texts, left_out
 
 
 def _record(folder: str, source: object, settings: ReconstructionSettings, scores: Json) -> Json:
@@ -277,8 +279,7 @@ def _record(folder: str, source: object, settings: ReconstructionSettings, score
 
 
 def _check_objective(folder: str) -> None:
-    path = checkpoint_folder(folder)
-    objective = saved_training_args(path).get("objective", "reconstruction")
+    objective = saved_training_args(checkpoint_folder(folder)).get("objective", "reconstruction")
     if objective == "reconstruction":
         return
     remedies = {

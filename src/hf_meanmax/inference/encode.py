@@ -26,9 +26,9 @@ import torch
 from hf_meanmax.checkpoint.folder import (
     check_checkpoint,
     damage_named,
+    hint_at_model,
     is_missing_folder,
     is_own_checkpoint,
-    model_of_run,
     require_text_encoder,
 )
 from hf_meanmax.data.corpus import Corpus, CorpusLines, readable
@@ -569,7 +569,7 @@ def load_encoder(
     elif Path(name).is_dir() and not (Path(name) / "modules.json").is_file():
         raise FileNotFoundError(
             f"{name} has no modules.json, so how its tokens become one vector is not known; expected a folder of "
-            f"save_checkpoint or of SentenceTransformer.save_pretrained.{model_of_run(name)}"
+            f"save_checkpoint or of SentenceTransformer.save_pretrained.{hint_at_model(name)}"
         )
     with damage_named(name) if is_own_checkpoint(name) else nullcontext():
         return SentenceTransformer(

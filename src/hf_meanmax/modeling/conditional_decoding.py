@@ -246,9 +246,8 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         self, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None, num_items: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The loss, and the penalty on the pooling's attention weights that it holds, if there is one."""
-        known: Any = self.config.input_vocab_size
-        is_expanded = known > self.config.vocab_size and not self.config.separate_vocabularies
-        if is_expanded and bool((labels >= self.config.vocab_size).any()):
+        more_are_read = (self.config.input_vocab_size or 0) > self.config.vocab_size
+        if more_are_read and not self.config.separate_vocabularies and bool((labels >= self.config.vocab_size).any()):
             raise ValueError(
                 f"`labels` hold words that were added to the encoder alone (from {self.config.vocab_size} on); the "
                 "decoder cannot generate them. Put `unk_token_id` or -100 in their place."

@@ -136,12 +136,11 @@ def checked_vectors(
     Raises:
         ValueError: a vector has another size, holds NaN or infinities or is quantised.
     """
-    if isinstance(vectors, str) or (
-        isinstance(vectors, (list, tuple)) and any(isinstance(row, str) for row in vectors)
-    ):
+    rows = vectors if isinstance(vectors, (list, tuple)) else [vectors]
+    if any(isinstance(row, str) for row in rows):
         raise ValueError(f"`sentence_embedding` is text; this model decodes {expected}. Encode the text first.")
-    if isinstance(vectors, (list, tuple)) and any(map(torch.is_tensor, vectors)):
-        vectors = torch.stack(list(vectors))
+    if rows is vectors and any(map(torch.is_tensor, rows)):
+        vectors = torch.stack(list(rows))
     if not torch.is_tensor(vectors) and hasattr(vectors, "astype"):
         # torch takes no array whose rows run backwards, or whose bytes do.
         vectors = vectors.astype(vectors.dtype.newbyteorder("="), order="C")
@@ -209,11 +208,10 @@ class LatentGenerationMixin(GenerationMixin):
         return self.encoder.scale_rows(vectors.reshape(-1, rows, width))
 
     @wraps(GenerationMixin.prepare_inputs_for_generation)
-    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> Any:
         # transformers hands on what `stop_strings` and an assistant are given.
         read = {name: value for name, value in kwargs.items() if name not in ("tokenizer", "assistant_tokenizer")}
-        prepared: dict[str, Any] = super().prepare_inputs_for_generation(*args, **read)
-        return prepared
+        return super().prepare_inputs_for_generation(*args, **read)
 
     @torch.no_grad()
     def generate(
@@ -228,16 +226,14 @@ class LatentGenerationMixin(GenerationMixin):
     ) -> GenerateOutput | torch.Tensor:
         """The `generate` of transformers, from text or from sentence embeddings alone.
 
-        A bound of the caller's wins: `max_new_tokens` or `max_length`, as an argument or in a `generation_config`, or
-        the `max_length` of the model's own.
-        Without one, a text is decoded to at most 1.5 times its own tokens (Zhang, Wu, Li and Zhang, section 5.2; at
-        least 16), whatever else is in its batch, and a vector to the `max_new_tokens` of the `generation_config`. A
-        beam search ends with as many texts as beams, unless `early_stopping` is given. Behind its end a row is padding.
+        A bound of the caller's wins: `max_new_tokens` or `max_length`, here or in a `generation_config`, or the model's
+        `max_length`. Without one, a text is decoded to at most 1.5 times its own tokens (Zhang, Wu, Li and Zhang,
+        section 5.2; at least 16), whatever else is in its batch, and a vector to the model's `max_new_tokens`. A beam
+        search ends with as many texts as beams, unless `early_stopping` is given. Behind its end a row is padding.
 
         Args:
-            sentence_embedding: raw embeddings `(B, L * d)` (`pooler_output`, or `SentenceTransformer.encode` of a
-                folder exported without normalisation), or Z `(B, L, d)`; mixtures of embeddings are fine. Replaces
-                `input_ids`.
+            sentence_embedding: in place of a text raw embeddings `(B, L * d)` (`pooler_output`, or what a
+                SentenceTransformer without normalisation gives), or Z `(B, L, d)`; mixtures of embeddings are fine.
 
         Raises:
             ValueError: if both text and embeddings are given, if a vector cannot be decoded
@@ -260,23 +256,23 @@ class LatentGenerationMixin(GenerationMixin):
             )
         settings = (kwargs, generation_config, self.generation_config)
         ids = self._readable_ids(text.get("input_ids"), kwargs.get("assistant_model"), settings)
+        begun = self._begun_length(kwargs.get("decoder_input_ids"))
         if any(len(texts) == 0 for texts in text.values()):
-            return self._nothing(kwargs.get("decoder_input_ids"), settings)
+            return self._nothing(begun, settings)
         kwargs["encoder_outputs"] = self._encode_input(text, sentence_embedding, kwargs, settings)
         rows = kwargs["encoder_outputs"].last_hidden_state
         if len(rows) == 0:
-            return self._nothing(kwargs.get("decoder_input_ids"), settings)
+            return self._nothing(begun, settings)
         if ids is None:
             # As transformers makes them, which means no text; it would put them where the weights are.
             ids = torch.full(rows.shape[:2], -100, device=rows.device)
         _mark_read_words(kwargs)
-        criteria = self._set_end(kwargs, generation_config, text, kwargs.get("attention_mask"))
-        prompt = self._begun_length(kwargs.get("decoder_input_ids"))
+        criteria = self._set_end(kwargs, generation_config, text, begun)
         if self._is_plainly_greedy(kwargs, generation_config, logits_processor, stopping_criteria, *args):
             return self._generate_in_stages(ids, criteria, kwargs)
         stopping_criteria = StoppingCriteriaList([*(stopping_criteria or []), *([criteria] if criteria else [])])
         output = super().generate(ids, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
-        pad_ended(getattr(output, "sequences", output), criteria, prompt, *settings)
+        pad_ended(getattr(output, "sequences", output), criteria, begun, *settings)
         return output
 
     def _is_plainly_greedy(self, kwargs: dict[str, Any], *others: object) -> bool:
@@ -383,12 +379,9 @@ class LatentGenerationMixin(GenerationMixin):
         # Words of an expanded vocabulary cannot be generated, and have no score to change.
         return input_ids.masked_fill(input_ids >= self.config.vocab_size, self.config.unk_token_id)
 
-    def _nothing(
-        self, decoder_input_ids: torch.Tensor | None, settings: Iterable[object]
-    ) -> GenerateOutput | torch.Tensor:
-        """What is generated of no input at all: no rows."""
-        length = self._begun_length(decoder_input_ids)
-        sequences = torch.empty((0, length), dtype=torch.long, device=self.device)
+    def _nothing(self, begun: int, settings: Iterable[object]) -> GenerateOutput | torch.Tensor:
+        """What is generated of no input at all: no rows, as long as what they begin with."""
+        sequences = torch.empty((0, begun), dtype=torch.long, device=self.device)
         if not _setting("return_dict_in_generate", settings):
             return sequences
         return GenerateEncoderDecoderOutput(sequences=sequences)
@@ -398,9 +391,10 @@ class LatentGenerationMixin(GenerationMixin):
         kwargs: dict[str, Any],
         generation_config: GenerationConfig | None,
         text: dict[str, torch.Tensor],
-        attention_mask: torch.Tensor | None,
+        begun: int,
     ) -> TextLengthCriteria | None:
-        """Puts into `kwargs` when to end: at the caller's bound, or the longest text's and then each at its own."""
+        """Puts into `kwargs` when to end: at the caller's bound, or the longest text's and then each at its own. Of a
+        bound on the whole length `begun` tokens are there."""
         settings = (kwargs, generation_config, self.generation_config)
         if (_setting("num_beams", settings) or 1) > 1 and _setting("early_stopping", settings) is None:
             # Otherwise a beam that repeats a word holds up the batch to its bound: by its mean it could yet be better.
@@ -414,12 +408,12 @@ class LatentGenerationMixin(GenerationMixin):
             max_length = _setting("max_length", settings)
         if max_length is not None:
             # The model's own bound is on new tokens, and transformers would let that one win.
-            kwargs["max_new_tokens"] = max_length - self._begun_length(kwargs.get("decoder_input_ids"))
+            kwargs["max_new_tokens"] = max_length - begun
             return None
         if not text or has_own_bound:
             return None
-        bounds = text_bounds(next(iter(text.values())), attention_mask)
-        criteria = TextLengthCriteria(bounds, self._begun_length(kwargs.get("decoder_input_ids")))
+        bounds = text_bounds(next(iter(text.values())), kwargs.get("attention_mask"))
+        criteria = TextLengthCriteria(bounds, begun)
         kwargs["max_new_tokens"] = int(criteria.bounds.max())
         return criteria
 

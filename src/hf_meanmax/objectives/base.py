@@ -103,7 +103,7 @@ class TrainingModel(nn.Module):
         names = [objective.name for objective in objectives]
         if len(set(names)) < len(names):
             raise ValueError(
-                f"Two objectives have one name ({', '.join(names)}); their losses could not be told apart."
+                f"Two objectives have one name ({', '.join(names)}); their losses could not be distinguished."
             )
         self.model = model
         self.config = model.config

@@ -369,13 +369,11 @@ class _Rows:
 
 def _read_text(file: IO[bytes], rows: _Rows, advance: Callable[[], object]) -> None:
     count = None
-    is_first = True
     for number, line in enumerate(file, start=1):
-        if is_first:
+        if not rows.size:
             line = line.removeprefix(codecs.BOM_UTF8)
             if not line.strip():
                 continue
-            is_first = False
             fields = line.split()
             if len(fields) == 2 and fields[0].isdigit() and fields[1].isdigit():
                 count = int(fields[0])

@@ -17,6 +17,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -335,8 +336,8 @@ def build_classifier(
         tokenizer = load_or_train_tokenizer(
             args, args.tokenizer, texts, cache, show_progress=False, word_vectors=word_vectors
         )
-        store = cached_store(texts, tokenizer, cache, SentenceFilter(), show_progress=False)
-        vectors = prepare_word_vectors(args, tokenizer, store, False, word_vectors)
+        make_store = partial(cached_store, texts, tokenizer, cache, SentenceFilter(), show_progress=False)
+        vectors = prepare_word_vectors(args, tokenizer, make_store(), False, word_vectors) if word_vectors else None
         size = {} if vectors is None else {"embedding_size": vectors.shape[1]}
         config = args.build_config(**head, **size, vocab_size=len(tokenizer), **token_ids(tokenizer))
     if (config.pair_combination is not None) != (train.pairs is not None):
@@ -358,8 +359,8 @@ def build_classifier(
     if args.checkpoint and args.start == "nothing":
         # Random words that never learn would be no fair start.
         model.get_input_embeddings().requires_grad_(True)
-    if not args.checkpoint:
-        start_words(model.encoder, vectors, store.token_counts)
+    if not args.checkpoint and (vectors is not None or config.has_weighted_mean):
+        start_words(model.encoder, vectors, make_store().token_counts)
     if args.freeze_encoder:
         model.freeze_encoder()
     return model, tokenizer

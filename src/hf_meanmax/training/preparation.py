@@ -487,7 +487,6 @@ def prepare_word_vectors(
     source = args.word_vectors if source is None else source
     if not source:
         return None
-    wanted = args.model.get("embedding_size")
     if source == "train":
         size = args.model_size("embedding_size")
         epochs, seed = args.word_vector_epochs, args.seed
@@ -499,6 +498,7 @@ def prepare_word_vectors(
             )  # fmt: skip
     else:
         vectors = load_word_vectors(source, vocabulary=set(tokenizer.get_vocab()))
+        wanted = args.model.get("embedding_size")
         if wanted not in (None, vectors.vectors.shape[1]):
             raise ValueError(
                 f"The vectors of {source!r} have {vectors.vectors.shape[1]} dimensions, `embedding_size` is "
