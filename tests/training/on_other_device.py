@@ -1,9 +1,10 @@
 """That everything runs on a device other than the CPU, with the CPU's results; for a process of its own
-(`test_other_device.py`), since the device is registered for all of it."""
+(`test_other_device.py`), since a stand-in is registered for all of it. `HF_MEANMAX_TEST_DEVICE` names a real device."""
 
 from __future__ import annotations
 
 import copy
+import os
 from collections import Counter
 from typing import Any
 
@@ -24,11 +25,15 @@ from hf_meanmax.training import pretrain as pretraining
 from hf_meanmax.training.pretrain import pretrain
 from modeling.all_families import TESTS as FAMILIES
 from modeling.family_tests import NO_DROPOUT, labelled, text_of
-from other_device import DEVICE, OtherTensor, waits
 from tiny_model import make_model, make_tokenizer, random_lines
 from training.test_pretrain import CONTEXT_MODELS, OTHER_MODELS, losses, weights
 from training_loss import training_loss
 
+NAME = os.environ.get("HF_MEANMAX_TEST_DEVICE", "other:0")
+if NAME.startswith("other"):
+    import other_device
+DEVICE = torch.device(NAME)
+of_the_stand_in = pytest.mark.skipif(DEVICE.type != "other", reason="about the stand-in for a GPU")
 VARIANTS = [(name, variant) for name, test in FAMILIES.items() for variant in test.family.variants]
 RUNS: dict[str, dict[str, Any]] = {
     "full": {},
@@ -48,10 +53,11 @@ def on_device(values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: value.to(DEVICE) for name, value in values.items()}
 
 
+@of_the_stand_in
 def test_the_device_refuses_what_a_gpu_refuses():
     here, there = torch.ones(3), torch.ones(3, device=DEVICE)
     assert there.device == DEVICE
-    assert isinstance(there + 1, OtherTensor)
+    assert isinstance(there + 1, other_device.OtherTensor)
     assert (there + 1).cpu().tolist() == [2, 2, 2]
     with pytest.raises(RuntimeError, match="two devices"):
         there + here
@@ -61,6 +67,7 @@ def test_the_device_refuses_what_a_gpu_refuses():
         np.asarray(there)
 
 
+@of_the_stand_in
 @pytest.mark.parametrize("module", [torch.nn.LSTM, torch.nn.GRU])
 def test_its_recurrent_networks_are_torchs(module):
     network = module(3, 5, batch_first=True, bidirectional=True)
@@ -161,8 +168,15 @@ def test_a_step_makes_the_host_wait_for_nothing(make_arguments, name, use, monke
     original = pretraining.Run._step
 
     def step(self, *args):
-        counts.append(waits.copy())
-        return original(self, *args)
+        if DEVICE.type == "cuda":
+            # An error where torch would wait; what follows the step may.
+            torch.cuda.set_sync_debug_mode("error" if len(counts) > 1 else "default")
+        counts.append(other_device.waits.copy() if DEVICE.type == "other" else Counter())
+        try:
+            return original(self, *args)
+        finally:
+            if DEVICE.type == "cuda":
+                torch.cuda.set_sync_debug_mode("default")
 
     monkeypatch.setattr(pretraining.Run, "_step", step)
     pretrain(make_arguments(max_steps=5, log_steps=100, checkpoint_steps=100, **RUNS[name]))
