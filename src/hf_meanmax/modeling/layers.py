@@ -8,10 +8,16 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 
+# torch 2.11 cannot trace the question.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _has_autocast(device: str) -> bool:
+    return torch.amp.is_autocast_available(device)
+
+
 def autocast_dtype(states: torch.Tensor) -> torch.dtype:
     """The dtype in which autocast multiplies these states, where it is on; otherwise their own, as for float64."""
     device = states.device.type
-    if states.dtype != torch.float64 and torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+    if states.dtype != torch.float64 and _has_autocast(device) and torch.is_autocast_enabled(device):
         dtype: torch.dtype = torch.get_autocast_dtype(device)
         return dtype
     return states.dtype
@@ -19,7 +25,7 @@ def autocast_dtype(states: torch.Tensor) -> torch.dtype:
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
     """Switches autocast off: products of float32 tensors stay float32."""
-    if torch.amp.is_autocast_available(device.type):
+    if _has_autocast(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()
 

@@ -112,13 +112,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
             mask = valid[part]
             logits = nn.functional.linear(states[part], weight, bias)
             probabilities = torch.softmax(logits, dim=-1)
-            rows, columns = torch.arange(len(logits), device=logits.device), positions[part]
-            target_logits = logits[rows, columns].to(sum_dtype)
+            columns = positions[part].unsqueeze(1)
+            target_logits = logits.gather(1, columns).squeeze(1).to(sum_dtype)
             # By way of the likeliest word, since the target's own probability may be too small to be a number ...
             likeliest = logits.amax(dim=-1).to(sum_dtype), probabilities.amax(dim=-1).to(sum_dtype)
             far = likeliest[0] - target_logits - likeliest[1].log()
             # ... or, of the others, since in bf16 what it lacks of 1 may be rounded away.
-            probabilities[rows, columns] = 0
+            probabilities.scatter_(1, columns, 0.0)
             rest = probabilities.sum(dim=-1, dtype=sum_dtype).clamp(max=1)
             token_loss = torch.where(rest < 0.5, -torch.log1p(-rest), far)
             if label_smoothing:
@@ -131,7 +131,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if label_smoothing:
                 grad_logits.sub_(label_smoothing / weight.shape[0])
             others = label_smoothing - label_smoothing / weight.shape[0]
-            grad_logits[rows, columns] = (others - rest).to(grad_logits.dtype)
+            grad_logits.scatter_(1, columns, (others - rest).to(grad_logits.dtype).unsqueeze(1))
             row_mask = mask[:, None].to(states.dtype)
             if has_padding:
                 grad_logits.mul_(row_mask)

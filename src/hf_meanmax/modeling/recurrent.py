@@ -98,7 +98,8 @@ def cached_state(
     if past_key_values is None or past == 0:
         return start
     layer = past_key_values.layers[layer_idx]
-    return tuple(kept[:, 0, past - 1] for kept in (layer.keys, layer.values)[: len(start)])
+    # A compiled step reads a view after it has written to the cache.
+    return tuple(kept[:, 0, past - 1].clone() for kept in (layer.keys, layer.values)[: len(start)])
 
 
 def run_recurrent_on(
