@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import AutoModel, AutoModelForSeq2SeqLM
+from transformers import AutoModel, AutoModelForSeq2SeqLM, CompileConfig
 
 from hf_meanmax import EmbeddingDecoderConfig, EmbeddingDecoderForGeneration
 from modeling.family_tests import SENTENCES, Family, FamilyTests, make_batch
@@ -214,3 +214,13 @@ class TestEmbeddingDecoder(FamilyTests):
                 alone = model.generate(sentence_embedding=vector, **strategy, max_new_tokens=9)[0]
                 assert torch.equal(row[: len(alone)], alone)
                 assert (row[len(alone) :] == 0).all()
+
+    def test_a_compiled_step_goes_on_from_a_static_cache(self):
+        """A GPU's: there transformers compiles the step of a cache of fixed size without being asked."""
+        model, vectors = self.full("conditional_gru"), torch.randn(32, DIM)
+        options = CompileConfig(mode="default")
+        options._compile_all_devices = True
+        found = model.generate(
+            sentence_embedding=vectors, max_new_tokens=6, cache_implementation="static", compile_config=options
+        )
+        assert found.tolist() == model.generate(sentence_embedding=vectors, max_new_tokens=6).tolist()
