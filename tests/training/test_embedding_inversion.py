@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,11 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_meanmax.checkpoint.folder import check_checkpoint, save_checkpoint
+from hf_meanmax.checkpoint.folder import check_checkpoint, load_checkpoint, save_checkpoint
 from hf_meanmax.commands.pretrain import main as pretrain_command
 from hf_meanmax.data import BatchPlan, TokenStore, VectorBatches
 from hf_meanmax.inference import encode as encode_module
+from hf_meanmax.inference.correction import embedder_of
 from hf_meanmax.inference.encode import load_encoder
 from hf_meanmax.training.preparation import prepare
 from hf_meanmax.training.pretrain import pretrain
@@ -81,6 +83,32 @@ def test_the_standardization_is_of_the_vectors(make_inversion, embedder, texts):
     found = model.encoder.standardization
     np.testing.assert_allclose(found.mean.numpy(), vectors.mean(axis=0), atol=2e-3)
     np.testing.assert_allclose(found.scale.numpy(), vectors.std(axis=0), atol=2e-3)
+
+
+def test_the_embedder_is_found_where_the_run_had_it(make_inversion, embedder, tmp_path, monkeypatch):
+    """Though the checkpoint, which may go to the Hub, has the last part of a folder's name alone."""
+    shutil.copytree(embedder, tmp_path / "runs" / "x" / "model")
+    monkeypatch.chdir(tmp_path)
+    args = make_inversion("runs/decoder", max_steps=1, embedder="runs/x/model")
+    pretrain(args)
+    folder = Path(args.output_dir) / "model"
+    assert not [path for path in folder.rglob("*.json") if "runs/x" in path.read_text()]
+    model, _ = load_checkpoint(folder)
+    assert model.config.embedder["name"] == "model"
+    same_embedder = embedder_of(model, folder, device="cpu")
+    np.testing.assert_array_equal(
+        same_embedder.encode(["the cat"]), load_encoder(embedder, device="cpu").encode(["the cat"])
+    )
+    # Elsewhere it is not known where that was.
+    moved = shutil.copytree(folder, tmp_path / "moved")
+    with pytest.raises(
+        ValueError, match=r"calls its embedder 'model', which could not be loaded from there.*`--embedder`"
+    ):
+        embedder_of(model, moved, device="cpu")
+    shutil.rmtree("runs/x/model")
+    save_checkpoint(make_model(seed=1), make_tokenizer(), "runs/x/model", normalize="embedding")
+    with pytest.raises(ValueError, match=r"^runs/x/model has other weights than 'model'"):
+        embedder_of(model, folder, device="cpu")
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.2])

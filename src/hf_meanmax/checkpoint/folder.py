@@ -49,6 +49,8 @@ CHECKPOINT_FILES = (
 )
 
 TARGET_TOKENIZER = "target_tokenizer"
+# Of the run in whose folder a checkpoint is `model`.
+SETTINGS_FILE = "settings.json"
 # Of a repository on the Hub, what no model here is loaded from.
 _OTHER_FRAMEWORKS = ["onnx/*", "openvino/*", "coreml/*", "*.h5", "*.msgpack", "*.ot"]
 
@@ -292,6 +294,20 @@ def saved_training_args(folder: str | os.PathLike[str]) -> Json:
         return {}
     args: Json = _read_json(path)
     return args
+
+
+def settings_of_run(folder: str | os.PathLike[str]) -> Json:
+    """The settings of the run that left a checkpoint where it is, with paths as they were given; empty of any other.
+
+    Raises:
+        ValueError: the file of the settings is damaged.
+    """
+    place = Path(folder).absolute()
+    path = place.parent / SETTINGS_FILE
+    if place.name != "model" or not path.is_file():
+        return {}
+    settings: Json = read_json(path)
+    return settings
 
 
 def check_checkpoint(folder: str | os.PathLike[str], encoder_alone: bool = False) -> LatentConfig:

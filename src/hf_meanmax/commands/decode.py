@@ -46,7 +46,7 @@ class DecodeOptions(SourceOptions):
     num_corrections: int = option("rounds that try edits of the text of --rerank, and keep nearer ones", 0, at_least=0)
     do_sample: bool = option("draw the candidates of --rerank instead of searching beams", False)
     seed: int = option("seed of --do_sample", 0)
-    embedder: str | None = option("where the embedder is, for --rerank; by default as the checkpoint calls it", None)
+    embedder: str | None = option("where the embedder is, for --rerank; by default where the model's run had it", None)
     trust_remote_code: bool = option("run code that comes with the embedder", False)
     max_length: int | None = count("most tokens of a text; by default the model's bound", None)
     compute_dtype: ComputeDtype = option(

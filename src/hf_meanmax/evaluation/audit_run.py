@@ -46,7 +46,7 @@ class AuditSource(SourceOptions):
     decoder: str = field(metadata={"help": "a decoder of the embedder's vectors (a checkpoint)"})
     texts: list[str] = field(metadata={"help": "the audited texts: files or globs, one text a line"})
     embedder: str | None = field(
-        default=None, metadata={"help": "where the embedder is; by default as the decoder's checkpoint calls it"}
+        default=None, metadata={"help": "where the embedder is; by default where the decoder's run had it"}
     )
     embeddings: list[str] = field(
         default_factory=list,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import torch
 
-from hf_meanmax.checkpoint.folder import checkpoint_folder, saved_normalization
+from hf_meanmax.checkpoint.folder import checkpoint_folder, saved_normalization, settings_of_run
 from hf_meanmax.progress import progress_bar
 
 from .edits import Tokens, log_likelihoods, propose_edits
@@ -227,7 +227,8 @@ def embedder_of(
     Args:
         model: what decodes.
         folder: its checkpoint.
-        name: where the embedder of an embedding decoder is; by default as its checkpoint calls it.
+        name: where the embedder of an embedding decoder is; by default where the run of its checkpoint had it, else as
+            the checkpoint calls it.
         device: where the embedder runs.
         trust_remote_code: run code that comes with it.
 
@@ -248,7 +249,8 @@ def embedder_of(
     known = model.config.embedder or {}
     prompt = str(known.get("prompt") or "")
     if name is None:
-        name = str(known.get("name") or "")
+        # Of a folder the checkpoint has the last part alone.
+        name = str(settings_of_run(folder).get("embedder") or known.get("name") or "")
         if not name:
             raise ValueError(f"{folder} does not say whose vectors it decodes; name the embedder.")
         try:

@@ -22,13 +22,13 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-from hf_meanmax.checkpoint.folder import model_around
+from hf_meanmax.checkpoint.folder import SETTINGS_FILE, model_around
 from hf_meanmax.files import Json, is_owned, read_json, replacing_file, replacing_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-METRICS_FILE, RESULTS_FILE, SETTINGS_FILE = "metrics.jsonl", "results.json", "settings.json"
+METRICS_FILE, RESULTS_FILE = "metrics.jsonl", "results.json"
 CHECKPOINTS = "checkpoints"
 # The settings of a system of `hf-meanmax reproduce`, written before its run.
 SYSTEM_FILE = "system.json"

@@ -17,7 +17,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from transformers import HfArgumentParser
 
-from hf_meanmax.checkpoint.folder import CHECKPOINT_FILES, model_around
+from hf_meanmax.checkpoint.folder import CHECKPOINT_FILES, SETTINGS_FILE, model_around
 from hf_meanmax.files import is_owned
 from hf_meanmax.inference.embedding_files import COMPRESSION, MANIFEST
 from hf_meanmax.inference.index import INDEX_FILES
@@ -32,7 +32,7 @@ _MOST = 2**63 - 1
 _OWN_METADATA = ("at_least", "at_most", "writes")
 
 # What the folders that a verb reads consist of.
-_PARTS = (*CHECKPOINT_FILES, MANIFEST, COMPRESSION, "shard-*", *INDEX_FILES, "settings.json", "metrics.jsonl")
+_PARTS = (*CHECKPOINT_FILES, MANIFEST, COMPRESSION, "shard-*", *INDEX_FILES, SETTINGS_FILE, "metrics.jsonl")
 
 
 class OptionParser(HfArgumentParser):  # type: ignore[misc]
