@@ -334,6 +334,30 @@ def test_new_save_replaces_the_checkpoint_and_keeps_the_rest(folder):
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
+def test_a_new_save_removes_an_export_of_the_older_weights(folder, monkeypatch, capsys):
+    export = folder / "onnx"
+    export.mkdir()
+    (export / "model.onnx").write_text("of the older weights")
+    with monkeypatch.context() as patch:
+        patch.setattr(type(make_tokenizer()), "save_pretrained", lambda *args, **kwargs: (folder / "none").read_text())
+        with pytest.raises(FileNotFoundError):
+            save_checkpoint(make_model(seed=1), make_tokenizer(), folder)
+    assert export.is_dir()
+    assert "export-onnx" not in capsys.readouterr().err
+    save_checkpoint(make_model(seed=1), make_tokenizer(), folder)
+    assert not export.exists()
+    assert f"`hf-meanmax export-onnx {folder}` makes a new one" in capsys.readouterr().err
+    save_checkpoint(make_model(seed=2), make_tokenizer(), folder)
+    assert "export-onnx" not in capsys.readouterr().err
+
+
+def test_an_onnx_folder_beside_no_checkpoint_is_kept(tmp_path):
+    (tmp_path / "onnx").mkdir()
+    (tmp_path / "onnx" / "model.onnx").write_text("mine")
+    save_checkpoint(make_model(), make_tokenizer(), tmp_path)
+    assert (tmp_path / "onnx" / "model.onnx").read_text() == "mine"
+
+
 @pytest.mark.parametrize("name", ["base.py", "config.json", "model.safetensors"])
 def test_files_of_others_are_not_replaced(tmp_path, name):
     (tmp_path / name).write_text("{}")

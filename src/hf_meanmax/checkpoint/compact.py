@@ -10,10 +10,10 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
-from hf_meanmax.files import Json, is_owned, replacing_folder
+from hf_meanmax.files import Json, is_owned
 from hf_meanmax.modeling.storage import STORED_DTYPES, restored_state_dict, store_tensors
 
-from .folder import CHECKPOINT_FILES, check_checkpoint, check_free, checkpoint_folder
+from .folder import CHECKPOINT_FILES, check_checkpoint, check_free, checkpoint_folder, replacing_checkpoint
 
 
 def compact_checkpoint(
@@ -46,7 +46,7 @@ def compact_checkpoint(
     modules = source / "modules.json"
     if modules.is_file():  # A decoder of another embedder's vectors has none.
         wanted += [entry["path"] for entry in json.loads(modules.read_text(encoding="utf-8")) if entry["path"]]
-    with replacing_folder(target, CHECKPOINT_FILES) as partial:
+    with replacing_checkpoint(target) as partial:
         for entry in source.iterdir():
             if not is_owned(entry.name, wanted) or (not remote_code and entry.suffix == ".py"):
                 continue

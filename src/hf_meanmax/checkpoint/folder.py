@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -48,7 +49,7 @@ CHECKPOINT_FILES = (
     *sorted(path.name for path in (Path(__file__).parents[1] / "modeling").glob("[a-z]*.py")),
 )
 
-TARGET_TOKENIZER = "target_tokenizer"
+TARGET_TOKENIZER, ONNX_FOLDER = "target_tokenizer", "onnx"
 # Of the run in whose folder a checkpoint is `model`.
 SETTINGS_FILE = "settings.json"
 # Of a repository on the Hub, what no model here is loaded from.
@@ -72,7 +73,8 @@ def save_checkpoint(
     `SentenceTransformer` load.
 
     The folder is written beside `folder` and renamed, so a crash or a full disk leaves an older checkpoint whole; files
-    in `folder` that belong to no checkpoint (logs, a README.md) are kept. Weights are safetensors only.
+    in `folder` that belong to no checkpoint (logs, a README.md) are kept, but not an ONNX export of the older weights.
+    Weights are safetensors only.
 
     The SentenceTransformer consists of stock modules, and gives the model's own embedding. It cuts no text: its limit
     is the tokenizer's `model_max_length` where one was set, and otherwise none (sentence-transformers' own default
@@ -105,7 +107,7 @@ def save_checkpoint(
     _check_normalization(normalize, model.config)
     args_text = None if training_args is None else json.dumps(training_args, indent=2, ensure_ascii=False) + "\n"
     folder = check_free(Path(folder))
-    with replacing_folder(folder, CHECKPOINT_FILES) as partial:
+    with replacing_checkpoint(folder) as partial:
         with _remote_code(model, remote_code):
             model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
@@ -115,6 +117,22 @@ def save_checkpoint(
         if args_text is not None:
             (partial / "training_args.json").write_text(args_text, encoding="utf-8")
     return folder
+
+
+@contextmanager
+def replacing_checkpoint(folder: Path) -> Iterator[Path]:
+    """[`replacing_folder`] of a checkpoint folder, which must be free. An ONNX export in it would be of the older
+    weights; it goes too, and stderr says so."""
+    export = folder / ONNX_FOLDER
+    is_stale = export.is_dir() and is_own_checkpoint(folder)
+    with replacing_folder(folder, (*CHECKPOINT_FILES, *([ONNX_FOLDER] if is_stale else []))) as partial:
+        yield partial
+    if is_stale:
+        print(
+            f"{export} was an export of the older weights and is removed; `hf-meanmax export-onnx {folder}` makes a "
+            "new one.",
+            file=sys.stderr,
+        )
 
 
 def _write_sentence_transformer(

@@ -23,7 +23,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from hf_meanmax.checkpoint.folder import check_checkpoint, checkpoint_folder, require_text_encoder, saved_normalization
+from hf_meanmax.checkpoint.folder import (
+    ONNX_FOLDER,
+    check_checkpoint,
+    checkpoint_folder,
+    require_text_encoder,
+    saved_normalization,
+)
 from hf_meanmax.files import Json, replacing_folder
 from hf_meanmax.inference import onnx_encoder
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
@@ -39,7 +45,6 @@ if TYPE_CHECKING:
 # A value of the graph that onnxscript builds; what its operators say of types holds for eager values alone.
 Symbol = Any
 
-ONNX_FOLDER = "onnx"
 REPORT, CODE = "report.json", "encoder.py"
 _OWNED = (MODEL, f"{MODEL}.data", INT8_MODEL, f"{INT8_MODEL}.data", TOKENIZER, SETTINGS, REPORT, CODE)
 _OPSET = 20
