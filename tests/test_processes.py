@@ -12,7 +12,7 @@ from accelerate import PartialState
 
 from hf_meanmax import processes
 from hf_meanmax.commands.encode import main
-from hf_meanmax.commands.options import one_line_errors
+from hf_meanmax.commands.options import command_line
 from hf_meanmax.processes import (
     PeerEndedError,
     check_agreement,
@@ -55,7 +55,7 @@ def test_one_process_a_machine_tells_of_a_wrong_value(monkeypatch):
 
 
 def test_a_process_whose_peer_has_ended_says_nothing():
-    with pytest.raises(SystemExit) as ended, one_line_errors("encode"):
+    with pytest.raises(SystemExit) as ended, command_line("encode"):
         raise PeerEndedError("Another process has ended.")
     assert ended.value.code == 1
 
@@ -63,7 +63,7 @@ def test_a_process_whose_peer_has_ended_says_nothing():
 @pytest.mark.parametrize(("rank", "said"), [("0", "hf-meanmax encode: of all"), ("3", 1)])
 def test_a_shared_error_is_told_by_the_main_process(monkeypatch, rank, said):
     monkeypatch.setenv("RANK", rank)
-    with pytest.raises(SystemExit) as ended, one_line_errors("encode"):
+    with pytest.raises(SystemExit) as ended, command_line("encode"):
         raise processes._marked(ValueError("of all"))
     assert ended.value.code == said
     assert tells(ValueError("its own"))

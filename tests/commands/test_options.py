@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+from huggingface_hub.utils import are_progress_bars_disabled
 
-from hf_meanmax.commands.options import OptionParser, count, named_folders, one_line_errors, option, positional
+from hf_meanmax.checkpoint.folder import save_checkpoint
+from hf_meanmax.commands.options import OptionParser, command_line, count, named_folders, option, positional
+from hf_meanmax.inference.encode import load_encoder
+from tiny_model import make_model, make_tokenizer
 
 
 @dataclass
@@ -47,8 +51,20 @@ def test_help_shows_types_and_defaults(capsys):
 
 
 def test_errors_of_a_user_are_one_line():
-    with pytest.raises(SystemExit, match=r"^hf-meanmax verb: first second$"), one_line_errors("verb"):
+    with pytest.raises(SystemExit, match=r"^hf-meanmax verb: first second$"), command_line("verb"):
         raise ValueError("first\n  second")
+
+
+def test_weights_are_loaded_without_bars_in_a_verb_alone(tmp_path, capsys):
+    folder = save_checkpoint(make_model(), make_tokenizer(), tmp_path / "model")
+    capsys.readouterr()
+    with command_line("verb"):
+        load_encoder(str(folder))
+        save_checkpoint(make_model(), make_tokenizer(), tmp_path / "copy")
+        assert not are_progress_bars_disabled()
+    assert capsys.readouterr().err == ""
+    load_encoder(str(folder))
+    assert "Loading weights" in capsys.readouterr().err
 
 
 def test_texts_may_begin_with_dashes():

@@ -38,7 +38,7 @@ from hf_meanmax.files import sole_writer
 from hf_meanmax.hardware import usable_device
 from hf_meanmax.inference.encode import load_encoder
 
-from .options import OptionParser, count, one_line_errors, option, positional, written
+from .options import OptionParser, command_line, count, option, positional, written
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Runs the command; `argv` is the command line by default."""
     words = sys.argv[1:] if argv is None else list(argv)
     description = "Score any sentence encoder on SentEval and the intrinsic tasks, beside its controls."
-    with one_line_errors("evaluate"):
+    with command_line("evaluate"):
         (args,) = OptionParser("evaluate", description, EvaluateOptions).parse(words)
         with _resumable(args.cache):
             _evaluate(args, shlex.join(["hf-meanmax", "evaluate", *words]))

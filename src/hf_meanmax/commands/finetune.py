@@ -17,14 +17,14 @@ from hf_meanmax.training.finetune import finetune
 from hf_meanmax.training.finetune_settings import FinetuneArguments
 from hf_meanmax.training.recipes import SettingsParser, family_of, parse_command_line
 
-from .options import escape_unprintable, one_line_errors
+from .options import command_line, escape_unprintable
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; `argv` is the command line by default. Returns the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     escape_unprintable()
-    with one_line_errors("finetune", TypeError):
+    with command_line("finetune", TypeError):
         if any(word in ("-h", "--help") for word in words):
             print(f"{__doc__}\n{SettingsParser(FinetuneArguments, family_of(words)).format_help()}")
             return 0

@@ -12,6 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
+from huggingface_hub.utils.tqdm import enable_progress_bars
+from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
+
 from hf_meanmax.data.corpus import Corpus
 from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.hardware import use_all_cores
@@ -67,9 +70,9 @@ def run_subverb(
 
 
 @contextmanager
-def one_line_errors(verb: str, *others: type[Exception]) -> Iterator[None]:
-    """Ends the program with exit code 1 and one line on stderr for errors that its user can cause; of several processes
-    one says so.
+def command_line(verb: str, *others: type[Exception]) -> Iterator[None]:
+    """What a verb shows: an error that its user can cause ends the program with exit code 1 and one line on stderr (of
+    several processes one says so), and of bars those of this package and of downloads.
 
     Args:
         verb: the verb, for the line.
@@ -77,7 +80,8 @@ def one_line_errors(verb: str, *others: type[Exception]) -> Iterator[None]:
     """
     kinds: tuple[type[Exception], ...] = (OSError, ValueError, ImportError, *others)
     try:
-        yield
+        with _weights_without_bars():
+            yield
     except KeyboardInterrupt:
         print(f"\nhf-meanmax {verb}: interrupted; nothing that was finished is lost.", file=sys.stderr)
         raise SystemExit(128 + signal.SIGINT) from None
@@ -86,6 +90,20 @@ def one_line_errors(verb: str, *others: type[Exception]) -> Iterator[None]:
         raise SystemExit(text if tells(error) else 1) from error
     except PeerEndedError:
         raise SystemExit(1) from None
+
+
+@contextmanager
+def _weights_without_bars() -> Iterator[None]:
+    """transformers shows no bars while it loads and writes weights."""
+    if not is_progress_bar_enabled():
+        yield
+        return
+    disable_progress_bar()
+    enable_progress_bars()  # the Hub's, which transformers takes along
+    try:
+        yield
+    finally:
+        enable_progress_bar()
 
 
 def verb(name: str, **defaults: object) -> Callable[[Callable[..., None]], Callable[[Sequence[str] | None], None]]:
@@ -102,7 +120,7 @@ def verb(name: str, **defaults: object) -> Callable[[Callable[..., None]], Calla
         @functools.wraps(run)
         def main(argv: Sequence[str] | None = None) -> None:
             classes = [kind for argument, kind in get_type_hints(run).items() if argument != "return"]
-            with one_line_errors(name):
+            with command_line(name):
                 parser = OptionParser(name, run.__doc__ or "", *classes)
                 parser.set_defaults(**defaults)
                 with told_once():

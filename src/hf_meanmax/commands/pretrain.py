@@ -23,14 +23,14 @@ from hf_meanmax.training.recipes import (
 )
 from hf_meanmax.training.settings import PretrainArguments
 
-from .options import escape_unprintable, one_line_errors
+from .options import command_line, escape_unprintable
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; `argv` is the command line by default. Returns the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     escape_unprintable()
-    with one_line_errors("pretrain", TypeError, FloatingPointError):
+    with command_line("pretrain", TypeError, FloatingPointError):
         if any(word in ("-h", "--help") for word in words):
             name, options = split_recipe(words)
             recipe = read_recipe(name) if name else {}

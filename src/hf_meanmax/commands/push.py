@@ -18,7 +18,7 @@ from hf_meanmax.checkpoint.hub import keep_former_card, push, sign_in
 from hf_meanmax.demo.space import push_space
 from hf_meanmax.files import read_json
 
-from .options import OptionParser, one_line_errors, option, positional, written
+from .options import OptionParser, command_line, option, positional, written
 
 
 @dataclass
@@ -44,7 +44,7 @@ class PushOptions:
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the command; `argv` is the command line by default."""
     parser = OptionParser("push", "Push a checkpoint folder with its model card, or its demo, to the Hub.", PushOptions)
-    with one_line_errors("push"):
+    with command_line("push"):
         (args,) = parser.parse(argv)
         _refuse_contradictions(parser, args)
         if args.card_only is not None:
