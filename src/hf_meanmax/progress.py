@@ -19,6 +19,9 @@ class LineProgress(tqdm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{**kwargs, "mininterval": LINE_SECONDS, "miniters": 1, "ascii": True, "ncols": 0})
 
+    def moveto(self, n: int) -> None:
+        """A log has no line above to go to."""
+
     @staticmethod
     def status_printer(file: Any) -> Any:
         def write(text: str) -> None:

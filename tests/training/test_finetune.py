@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -391,9 +392,10 @@ def test_bad_labels_are_refused(sets, tmp_path):
     one = write(tmp_path / "one.tsv", [("the cat", "red")] * 30)
     two = write(tmp_path / "two.tsv", [("the cat", "red"), ("the dog", "old")])
     for given, reason in (
-        ({"test": other}, "The label 'blue' is none of the training examples': old, red"),
+        ({"test": other}, r"other.tsv: the label 'blue' is none of the training examples': old, red\."),
+        ({"validation": other}, r"other.tsv: the label 'blue' is none of the training examples': old, red\."),
         ({"train": one}, "All examples have the label 'red'; a classifier needs two"),
-        ({"problem": "regression"}, "The label 'old' is no number|The label 'red' is no number"),
+        ({"problem": "regression"}, "train.tsv: the label '(old|red)' is no number"),
         ({"train": other}, "All examples have the label 'blue'; a classifier needs two"),
         ({"train": two}, "1 example.s. to train on, expected 2"),
     ):
@@ -402,13 +404,18 @@ def test_bad_labels_are_refused(sets, tmp_path):
             del given["validation"]
         with pytest.raises(ValueError, match=reason):
             run(given, tmp_path / "run")
+    # Before anything is made of the texts.
+    assert not (tmp_path / "run").exists()
 
 
 def test_command_line(sets, tmp_path, capsys):
     options = [f"--{name}={value}" for name, value in {**TINY, **sets, "epochs": 2}.items()]
     folders = [f"--output_dir={tmp_path / 'run'}", f"--cache_dir={tmp_path / 'cache'}"]
     assert main([*options, *folders]) == 0
-    said = capsys.readouterr().out
+    said, shown = capsys.readouterr()
+    assert said.splitlines()[-1] == f"saved to {tmp_path / 'run' / 'model'}"
+    bars = [line for line in re.split(r"[\r\n]", shown) if "%" in line]
+    assert {line.partition(":")[0] for line in bars} == {"train", "evaluate"}
     assert "test: " in said
     assert "parameters of the classifier" in said
     with pytest.raises(SystemExit, match=r"^hf-meanmax finetune: No such file or data set"):

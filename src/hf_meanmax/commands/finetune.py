@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from hf_meanmax.processes import is_launched_first, told_once
 from hf_meanmax.training.finetune import finetune
@@ -41,4 +42,5 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"encoder; {results['minutes']:.1f} minutes; {results['cut_texts']} texts were cut, {results['unlabelled']} "
         "had no label and were left out"
     )
+    print(f"saved to {Path(arguments.output_dir) / 'model'}")
     return 0

@@ -19,7 +19,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ from hf_meanmax.hardware import (
     uses_bf16,
 )
 from hf_meanmax.processes import errors_shared, lost_processes_named, main_process_first, process_state
+from hf_meanmax.progress import progress_bar
 
 from .checkpoints import CHECKPOINTS, RESULTS_FILE, claim_folder
 from .finetune_settings import FinetuneArguments
@@ -52,12 +53,16 @@ from .preparation import (
 )
 
 if TYPE_CHECKING:
+    from tqdm.auto import tqdm
     from transformers import (
         EarlyStoppingCallback,
         EvalPrediction,
         PreTrainedModel,
         PreTrainedTokenizerBase,
+        ProgressCallback,
         Trainer,
+        TrainerControl,
+        TrainerState,
         TrainingArguments,
     )
     from transformers.utils import ModelOutput
@@ -164,9 +169,9 @@ def _build_trainer(
     metric: str,
     latest: Path | None,
 ) -> Trainer:
-    from transformers import DataCollatorWithPadding
+    from transformers import DataCollatorWithPadding, ProgressCallback
 
-    return _penalty_trainer_class()(
+    trainer = _penalty_trainer_class()(
         model=model,
         args=_training_arguments(args, Path(args.output_dir), metric),
         train_dataset=sets[0],
@@ -176,6 +181,10 @@ def _build_trainer(
         compute_metrics=_score_classes if args.problem == "classification" else _score_numbers,
         callbacks=[_early_stopping(args.early_stopping_patience, latest)] if args.early_stopping_patience else [],
     )
+    # A notebook has bars of its own.
+    if trainer.pop_callback(ProgressCallback) is not None:
+        trainer.add_callback(_progress_class())
+    return trainer
 
 
 def _training_arguments(args: FinetuneArguments, folder: Path, metric: str) -> TrainingArguments:
@@ -258,8 +267,8 @@ def read_sets(args: FinetuneArguments) -> tuple[LabelledTexts, LabelledTexts, La
     numbers, as [`label_names`] has them of all examples of `args.train`.
 
     Raises:
-        FileNotFoundError, ValueError: as [`read_labelled`] and [`label_names`]; if there are too few examples, or the
-            sets do not agree in having one text or two.
+        FileNotFoundError, ValueError: as [`read_labelled`] and [`label_names`]; if there are too few examples, the sets
+            do not agree in having one text or two, or one has a label that the training examples do not have.
     """
 
     def read(source: str, split: str) -> LabelledTexts:
@@ -268,7 +277,7 @@ def read_sets(args: FinetuneArguments) -> tuple[LabelledTexts, LabelledTexts, La
 
     train = read(args.train, args.train_split)
     # Before some are held out or left out, which may be all of a rare label.
-    labels = label_names(train, args.problem)
+    labels = label_names(train, args.problem, args.train)
     rows = np.random.default_rng(args.seed).permutation(len(train))
     if args.validation:
         validation = read(args.validation, args.validation_split)
@@ -285,18 +294,19 @@ def read_sets(args: FinetuneArguments) -> tuple[LabelledTexts, LabelledTexts, La
         if (texts.pairs is None) != (train.pairs is None):
             kinds = ["single texts" if each.pairs is None else "pairs" for each in (train, texts)]
             raise ValueError(f"{args.train} holds {kinds[0]} and {name} {kinds[1]}; they must be alike.")
+        _check_labels(texts, labels, name)
     return train, validation, test, labels
 
 
-def label_names(train: LabelledTexts, problem: str) -> list[str]:
-    """The labels by their numbers: in the order of numbers if all are, else of the alphabet; none for a regression.
+def label_names(train: LabelledTexts, problem: str, name: str) -> list[str]:
+    """The labels of the file `name` by their numbers, in the order of numbers if all are, else of the alphabet; none for a
+    regression.
 
     Raises:
         ValueError: if there is but one label, or a label of a regression is no number.
     """
     if problem == "regression":
-        for label in train.labels:
-            _number(label)
+        _check_labels(train, [], name)
         return []
     names = sorted(set(train.labels))
     if len(names) < 2:
@@ -305,6 +315,25 @@ def label_names(train: LabelledTexts, problem: str) -> list[str]:
         return sorted(names, key=float)
     except ValueError:
         return names
+
+
+def _check_labels(texts: LabelledTexts, labels: list[str], name: str) -> None:
+    """Checks that every label is one of `labels`, or a number where there are none."""
+    for label in dict.fromkeys(texts.labels):
+        if labels and label not in labels:
+            raise ValueError(
+                f"{name}: the label {label!r} is none of the training examples': {', '.join(labels)}. Correct it, or "
+                "train on examples of it."
+            )
+        if not labels and not _is_number(label):
+            raise ValueError(f"{name}: the label {label!r} is no number, which `problem` 'regression' needs.")
+
+
+def _is_number(label: str) -> bool:
+    try:
+        return math.isfinite(float(label))
+    except ValueError:
+        return False
 
 
 def build_classifier(
@@ -369,41 +398,25 @@ def build_classifier(
 def encode_examples(
     texts: LabelledTexts, tokenizer: PreTrainedTokenizerBase, labels: list[str], max_tokens: int
 ) -> list[Json]:
-    """Token ids, types for pairs, and the label's number of each example; `is_cut` tells whether a text was cut.
-
-    Raises:
-        ValueError: a label that the training examples do not have, or of a regression that is no number.
-    """
+    """Token ids, types for pairs, and the label's number of each example; `is_cut` tells whether a text was cut."""
     sides = [texts.texts] if texts.pairs is None else [texts.texts, texts.pairs]
     encoded = [tokenizer(side)["input_ids"] if side else [] for side in sides]
     numbers = {name: number for number, name in enumerate(labels)}
     examples = []
     for row, label in enumerate(texts.labels):
-        if labels and label not in numbers:
-            raise ValueError(f"The label {label!r} is none of the training examples': {', '.join(labels)}.")
         # The end token, which closes every text, stays.
         parts = [
             ids[row] if len(ids[row]) <= max_tokens + 1 else [*ids[row][:max_tokens], ids[row][-1]] for ids in encoded
         ]
         example: Json = {
             "input_ids": [token for part in parts for token in part],
-            "labels": numbers[label] if labels else _number(label),
+            "labels": numbers[label] if labels else float(label),
             "is_cut": any(len(ids[row]) > max_tokens + 1 for ids in encoded),
         }
         if len(parts) == 2:
             example["token_type_ids"] = [0] * len(parts[0]) + [1] * len(parts[1])
         examples.append(example)
     return examples
-
-
-def _number(label: str) -> float:
-    try:
-        number = float(label)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise ValueError(f"The label {label!r} is no number, which `problem` 'regression' needs.")
-    return number
 
 
 def _score_classes(prediction: EvalPrediction) -> dict[str, float]:
@@ -416,6 +429,32 @@ def _score_numbers(prediction: EvalPrediction) -> dict[str, float]:
     varies = len(predicted) > 1 and predicted.std() > 0 and prediction.label_ids.std() > 0
     pearson = float(np.corrcoef(predicted, prediction.label_ids)[0, 1]) if varies else 0.0
     return {"pearson": pearson}
+
+
+def _progress_class() -> type[ProgressCallback]:
+    """transformers' progress of training and evaluation, in bars that are named."""
+    from transformers import ProgressCallback
+
+    class NamedProgress(ProgressCallback):  # type: ignore[misc]
+        prediction_bar: tqdm | None
+
+        def on_train_begin(
+            self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+        ) -> None:
+            if state.is_world_process_zero:
+                self.training_bar = progress_bar(total=state.max_steps, desc="train", unit="step")
+            self.current_step = 0
+
+        def on_prediction_step(
+            self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        ) -> None:
+            if state.is_world_process_zero and self.prediction_bar is None:
+                self.prediction_bar = progress_bar(
+                    total=len(kwargs["eval_dataloader"]), desc="evaluate", unit="batch", leave=self.training_bar is None
+                )
+            super().on_prediction_step(args, state, control, **kwargs)
+
+    return NamedProgress
 
 
 def _penalty_trainer_class() -> type[Trainer]:
