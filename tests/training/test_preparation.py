@@ -189,6 +189,33 @@ def test_sentences_are_filtered(make_arguments, tmp_path):
     assert set(cut.validation_texts) == {"a b c d"}
 
 
+def test_many_sentences_left_out_by_their_length_are_told(make_arguments, tmp_path, capsys):
+    """With the setting that leaves them out; a fifth of the texts is no cause for a word."""
+    text = tmp_path / "text.txt"
+    cut = ", or cut long ones with `long_lines` 'truncate'"
+    for short, long, counts, said in (
+        (1, 19, None, None),
+        (
+            3,
+            19,
+            "22 of 100 sentences (22.0%)",
+            f"3 by `min_tokens` 4 and 19 by `max_tokens` 8. Change these settings{cut}.",
+        ),
+        (30, 0, "30 of 100 sentences (30.0%)", "30 by `min_tokens` 4. Change these settings."),
+    ):
+        lines = ["the cat"] * short + ["the cat saw the red house in town today"] * long
+        text.write_text("\n".join([*lines, *["the cat saw a dog"] * (100 - short - long)]) + "\n")
+        args = make_arguments(corpus=[str(text)], max_tokens=8)
+        # Of a store that is found again, too.
+        for _ in range(2):
+            prepare(args)
+            errors = capsys.readouterr().err
+            told = f"warning: {counts} of the training texts are left out by their length: {said}\n"
+            assert told in errors if counts else "left out" not in errors
+    prepare(make_arguments(corpus=[str(text)], min_tokens=2))
+    assert "left out" not in capsys.readouterr().err
+
+
 def test_nothing_to_hold_out(make_arguments, tmp_path):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("one two three four\n" * 3)

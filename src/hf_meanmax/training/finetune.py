@@ -299,8 +299,8 @@ def read_sets(args: FinetuneArguments) -> tuple[LabelledTexts, LabelledTexts, La
 
 
 def label_names(train: LabelledTexts, problem: str, name: str) -> list[str]:
-    """The labels of the file `name` by their numbers, in the order of numbers if all are, else of the alphabet; none for a
-    regression.
+    """The labels of the file `name` by their numbers: in the order of numbers if all are, else of the alphabet; none
+    for a regression.
 
     Raises:
         ValueError: if there is but one label, or a label of a regression is no number.

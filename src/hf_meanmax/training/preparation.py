@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 TOKENIZER_KINDS = ("word", "bpe", "unigram", "char")
 WORDPIECE = "wordpiece"
 _BLOCK_LINES = 20
+# Beyond this share of the training texts, it is said which setting leaves them out.
+_MUCH_LEFT_OUT = 0.2
 
 
 @dataclass
@@ -179,7 +181,7 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
         # A sentence that is too long or short to be encoded is still part of a context.
         rule = SentenceFilter(drop_unknown_words=args.drop_unknown_words)
     store = cached_store(train, tokenizer, cache, rule, show_progress)
-    _check_store(store, tokenizer, show_progress)
+    _check_store(store, tokenizer, args, show_progress)
     sources = {"train": StoredTexts(train, tokenizer, rule, len(store))}
     if args.is_of_context or (args.has_neighbours and args.objective == "none"):
         first = _first_documents(held_out, args.validation_sentences)
@@ -239,8 +241,8 @@ def _prepare_translation(args: PretrainArguments, cache: Path, word_vectors: str
             (Documents([references]), output_tokenizer, target_rule),
         )
     ]
-    for store, words in zip(stores[:2], (tokenizer, output_tokenizer), strict=True):
-        _check_store(store, words, show_progress)
+    _check_store(stores[0], tokenizer, args, show_progress)
+    _check_store(stores[1], output_tokenizer, args, show_progress, "max_target_tokens")
     sources = {"train": StoredTexts(train.source_side, tokenizer, source_rule, len(stores[0]))}
     return Prepared(
         tokenizer,
@@ -302,8 +304,21 @@ def check_known(unknown: int, words: int, tokenizer: PreTrainedTokenizerBase) ->
         tqdm.write(f"warning: {share}. {remedy}", file=sys.stderr)
 
 
-def _check_store(store: TokenStore, tokenizer: PreTrainedTokenizerBase, show: bool) -> None:
-    counts = store.token_counts
+def _check_store(
+    store: TokenStore, tokenizer: PreTrainedTokenizerBase, args: PretrainArguments, show: bool, most: str = "max_tokens"
+) -> None:
+    """Says on stderr what the training texts lose, if it is much; `most` is the setting of their largest length."""
+    counts, report = store.token_counts, store.report
+    left_out = {"min_tokens": report.too_short, most: report.too_long}
+    if show and sum(left_out.values()) > _MUCH_LEFT_OUT * report.lines:
+        parts = [f"{count:,} by `{name}` {getattr(args, name)}" for name, count in left_out.items() if count]
+        cut = ", or cut long ones with `long_lines` 'truncate'" if report.too_long else ""
+        tqdm.write(
+            f"warning: {sum(left_out.values()):,} of {report.lines:,} sentences "
+            f"({sum(left_out.values()) / report.lines:.1%}) of the training texts are left out by their length: "
+            f"{' and '.join(parts)}. Change these settings{cut}.",
+            file=sys.stderr,
+        )
     if show and tokenizer.unk_token_id is not None:
         check_known(int(counts[tokenizer.unk_token_id]), int(counts.sum()) - len(store), tokenizer)
 
