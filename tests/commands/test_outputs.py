@@ -80,6 +80,23 @@ def test_nothing_that_is_read_is_written(made, capsys, command):
     assert snapshot(made) == before
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (
+            "encode {}/model {}/text.txt --output {}/v.npy",
+            "file, but it is the folder for the shards. Name a folder, for",
+        ),
+        ("search index {}/model {}/text.txt --output {}/v.faiss", "file, but it is the folder for the index. Name a"),
+    ],
+)
+def test_a_folder_is_not_named_as_a_file(made, capsys, command, said):
+    code, _ = run(command, made, capsys)
+    assert said in str(code)
+    assert str(code).endswith(f"for instance {made}/v.")
+    assert not list(made.glob("v.*"))
+
+
 def test_a_link_to_an_input_is_the_input(made, tmp_path, capsys):
     (tmp_path / "link.txt").symlink_to(made / "text.txt")
     with pytest.raises(SystemExit, match="what would be read"):

@@ -19,7 +19,7 @@ from transformers import HfArgumentParser
 
 from hf_meanmax.checkpoint.folder import CHECKPOINT_FILES, SETTINGS_FILE, model_around
 from hf_meanmax.files import is_owned
-from hf_meanmax.inference.embedding_files import COMPRESSION, MANIFEST
+from hf_meanmax.inference.embedding_files import COMPRESSION, FORMATS, MANIFEST
 from hf_meanmax.inference.index import INDEX_FILES
 from hf_meanmax.modeling.suggestions import did_you_mean
 
@@ -33,6 +33,8 @@ _OWN_METADATA = ("at_least", "at_most", "writes")
 
 # What the folders that a verb reads consist of.
 _PARTS = (*CHECKPOINT_FILES, MANIFEST, COMPRESSION, "shard-*", *INDEX_FILES, SETTINGS_FILE, "metrics.jsonl")
+# What ends the name of a file of vectors or texts, and of no folder.
+_FILE_SUFFIXES = (*FORMATS.values(), ".faiss", ".txt")
 
 
 class OptionParser(HfArgumentParser):  # type: ignore[misc]
@@ -78,14 +80,14 @@ class OptionParser(HfArgumentParser):  # type: ignore[misc]
         """The options classes, filled from `argv` (default: the command line), in the order of the constructor.
 
         Raises:
-            ValueError: what an options class says of its values.
+            ValueError: what an options class says of its values, or a folder has the name of a file.
             FileExistsError: what is written would take the place of what is read.
         """
         escape_unprintable()
         words = sys.argv[1:] if argv is None else list(argv)
         self._refuse_unknown(words)
         parsed: tuple[Any, ...] = self.parse_args_into_dataclasses(args=words, look_for_args_file=False)
-        _keep_what_is_read(parsed)
+        _check_outputs(parsed)
         return parsed
 
     def _refuse_unknown(self, words: Sequence[str]) -> None:
@@ -98,12 +100,18 @@ class OptionParser(HfArgumentParser):  # type: ignore[misc]
                 self.error(f"unknown option {name}.{hint}")
 
 
-def _keep_what_is_read(parsed: Sequence[Any]) -> None:
-    """Refuses outputs that are an input, a part of one, or inside a model."""
+def _check_outputs(parsed: Sequence[Any]) -> None:
+    """Refuses outputs that are an input, a part of one, or inside a model, and folders that are named as files are."""
     values = [(field, getattr(options, field.name)) for options in parsed for field in dataclasses.fields(options)]
     outputs = [(field, Path(value)) for field, value in values if "writes" in field.metadata and value]
     inputs = [value for field, value in values if "writes" not in field.metadata]
     for field, path in outputs:
+        if field.metadata["writes"] == "folder" and path.suffix in _FILE_SUFFIXES and not path.is_dir():
+            what = field.metadata["help"].removeprefix("the ")
+            raise ValueError(
+                f"--{field.name} {path} is the name of a file, but it is the {what}. Name a folder, for instance "
+                f"{path.with_suffix('')}."
+            )
         model = model_around(path.absolute().parent) if field.metadata["writes"] == "folder" else None
         if model is not None:
             raise FileExistsError(f"--{field.name} {path} lies in {model}, a model. Name a folder outside it.")
