@@ -156,7 +156,8 @@ def test_principal_components(checkpoint, model, expected, text, tmp_path):
     few.write_text("\n".join(LINES[:4]) + "\n")
     with pytest.raises(ValueError, match="A PCA of 6 components needs as many rows, got 4"):
         run(model, str(few), tmp_path / "few", pca=6)
-    # Nothing was encoded, so nothing stands in the way of what the message asks for.
+    # Nothing was encoded, so nothing is left and stands in the way of what the message asks for.
+    assert not (tmp_path / "few").exists()
     assert run(model, str(few), tmp_path / "few", pca=3)["dimension"] == 3
     with pytest.raises(ValueError, match="pca is 21, the vectors that it would be fitted to have 20 numbers"):
         run(model, str(text), tmp_path / "x", truncate_dim=20, pca=21)
@@ -338,6 +339,7 @@ def test_bad_vectors_and_bad_text(checkpoint, text, tmp_path):
     first = next(number for number, line in enumerate(LINES, start=1) if "old" in line)
     with pytest.raises(ValueError, match=rf"embedding of line {first} is not finite"):
         run(model, str(text), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
     bad = tmp_path / "bad.txt"
     bad.write_bytes(b"the cat\n" * 60 + b"caf\xe9\n")

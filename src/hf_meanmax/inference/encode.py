@@ -12,8 +12,8 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -187,7 +187,7 @@ def encode_corpus(
         check_agreement(state, _to_agree_on(plan, batch_size))
         if is_main and show_progress:
             _report_unknown(model, corpus)
-        with sole_writer(output) if is_main else nullcontext():
+        with _writing(output) if is_main else nullcontext():
             with errors_shared(state):
                 if is_main:
                     _prepare(output, plan)
@@ -479,15 +479,32 @@ def tokenizer_text(tokenizer: PreTrainedTokenizerBase) -> str | None:
     return str(bare_backend(tokenizer).to_str())
 
 
+@contextmanager
+def _writing(output: Path) -> Iterator[None]:
+    """[`sole_writer`] of the folder, in which a run that fails before it has encoded anything leaves nothing."""
+    with sole_writer(output):
+        try:
+            yield
+        except BaseException:
+            if _is_bare(output):
+                (output / MANIFEST).unlink()
+            raise
+
+
+def _is_bare(output: Path) -> bool:
+    """Whether a folder holds only the manifest of a run that had not encoded anything."""
+    names = {path.name for path in output.iterdir()} - {LOCK} if output.is_dir() else set()
+    return names == {MANIFEST} and not read_manifest(output)["complete"]
+
+
 def _prepare(output: Path, plan: Json) -> None:
     """Makes the folder, or checks that what is in it belongs to this text, model and these settings."""
     for name in (MANIFEST, COMPRESSION, "shard-*"):
         for left in output.glob(f".{name}.partial-*"):
             left.unlink()
     names = {path.name for path in output.iterdir()} - {LOCK} if output.is_dir() else set()
-    # A run that failed before it had encoded anything binds nobody.
-    is_bare = names == {MANIFEST} and not read_manifest(output)["complete"]
-    if not output.exists() or (output.is_dir() and not names) or is_bare:
+    # A run that was killed before it had encoded anything binds nobody.
+    if not output.exists() or (output.is_dir() and not names) or _is_bare(output):
         output.mkdir(parents=True, exist_ok=True)
         write_manifest(output, {**plan, "complete": False})
         return
