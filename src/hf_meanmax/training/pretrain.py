@@ -25,7 +25,7 @@ from hf_meanmax.files import Json, failed_writes_named, sole_writer
 from hf_meanmax.hardware import measure_matrix_rate, prepare_training_on_cpu, synchronize, use_all_cores, uses_bf16
 from hf_meanmax.inference.embedder import describe_embedder, fit_standardization
 from hf_meanmax.modeling.configuration_base import LatentConfig
-from hf_meanmax.modeling.generation import LEAST_OF_EMBEDDING, decoding_bound
+from hf_meanmax.modeling.generation import LEAST_OF_TEXT, decoding_bound
 from hf_meanmax.modeling.modeling_embedding_decoder import EmbeddingDecoderForGeneration
 from hf_meanmax.objectives import TrainingModel, Weights, build_objectives
 from hf_meanmax.objectives.decoder_inputs import feed_decoder
@@ -546,7 +546,7 @@ class Run:
         if self.args.reads_context:
             # The store holds longer lines, which are context alone.
             longest = min(longest, self.args.max_tokens + 1)
-        return max(LEAST_OF_EMBEDDING, int(decoding_bound(longest)))
+        return max(LEAST_OF_TEXT, int(decoding_bound(longest)))
 
     def _print_summary(self, summary: Json, folder: Path) -> None:
         self.print(f"{format_summary(summary)}\nsaved to {folder}")
