@@ -14,8 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
+from hf_meanmax.cosines import unit_rows
 from hf_meanmax.data import open_corpus
-from hf_meanmax.inference.encode import encode_texts, load_encoder, unit_rows
+from hf_meanmax.inference.encode import encode_texts, load_encoder
 
 SHOWN = 3
 

@@ -21,7 +21,8 @@ from hf_meanmax.checkpoint.folder import (
     load_checkpoint,
     load_target_tokenizer,
 )
-from hf_meanmax.inference.encode import load_encoder, unit_rows
+from hf_meanmax.cosines import unit_rows
+from hf_meanmax.inference.encode import load_encoder
 from hf_meanmax.inspection.decoding import DecodingRecord, record_decoding, token_texts
 from hf_meanmax.inspection.pooling import pooling_shares
 

@@ -7,6 +7,7 @@ from html import escape
 
 import numpy as np
 
+from hf_meanmax.cosines import paired_cosines
 from hf_meanmax.inspection.decoding import DecodingRecord
 from hf_meanmax.plots.attention import shaded_words
 
@@ -65,8 +66,7 @@ def similarity_panel(texts: Sequence[str], cosines: np.ndarray) -> str:
 
 def decoded_panel(vector: np.ndarray, changed: np.ndarray, decoded: DecodedText) -> str:
     """A text that was decoded, with the probability of each token."""
-    norms = np.linalg.norm(vector) * np.linalg.norm(changed)
-    cosine = float(vector @ changed / norms) if norms else 0.0
+    (cosine,) = paired_cosines(vector[None], changed[None])
     tokens = "".join(
         f'<span style="{_shade(value)}">{escape(token)}<small>{value:.2f}</small></span>'
         for token, value in zip(decoded.tokens, decoded.probabilities, strict=True)

@@ -9,8 +9,8 @@ from functools import partial
 
 import numpy as np
 
+from hf_meanmax.cosines import unit_rows
 from hf_meanmax.files import Json
-from hf_meanmax.inference.encode import unit_rows
 
 from .defences import KEPT_SHARES, NOISE_LEVELS, Defence, check_levels, make_defences
 from .neighbors import nearest

@@ -15,6 +15,7 @@ import torch
 
 from hf_meanmax._version import __version__
 from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
+from hf_meanmax.cosines import paired_cosines
 from hf_meanmax.data.corpus import CorpusLines
 from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.files import Json, shared_name
@@ -22,7 +23,6 @@ from hf_meanmax.hardware import COMPUTE_DTYPES, ComputeDtype, compute_dtype
 from hf_meanmax.inference.alignment import embed
 from hf_meanmax.inference.correction import Corrector, embedder_of
 from hf_meanmax.inference.decode import MOST_BEAMS, check_sources, decode_vectors
-from hf_meanmax.inference.encode import unit_rows
 from hf_meanmax.inference.sources import SourceOptions, VectorSource, open_sources, sources_named, take_rows
 from hf_meanmax.plots.figures import new_figure
 
@@ -230,7 +230,7 @@ def _compare(vectors: np.ndarray, embedded: np.ndarray) -> float:
             f"The vectors have {vectors.shape[1]:,} numbers and those of the embedder {embedded.shape[1]:,}; name the "
             "embedder that made them."
         )
-    cosine = float((unit_rows(vectors) * unit_rows(embedded)).sum(axis=1).mean())
+    cosine = float(paired_cosines(vectors, embedded).mean())
     if not cosine >= _LEAST_COSINE:
         print(
             f"The vectors are not those that the embedder makes of the texts (mean cosine {cosine:.3f}): they were "

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
 
+from hf_meanmax.cosines import unit_rows
 from hf_meanmax.evaluation.tasks import read_lines
 from hf_meanmax.files import Json, replacing_file
 from hf_meanmax.inference.embedding_files import count_rows, read_embeddings, read_rows
@@ -24,7 +25,6 @@ from hf_meanmax.inference.encode import (
     count_truncated,
     encode_texts,
     pipeline_fingerprint,
-    unit_rows,
     weights_fingerprint,
 )
 from hf_meanmax.progress import progress_bar

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from hf_meanmax.inference.encode import unit_rows
+from hf_meanmax.cosines import unit_rows
 
 METRICS = ("l2", "cosine")
 _BLOCK = 512

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from hf_meanmax.cosines import paired_cosines
 from hf_meanmax.evaluation.logistic_regression import LogisticRegressions, fit_logistic_regressions
 from hf_meanmax.evaluation.relatedness import RESOLUTION, correlations, fit_relatedness, pair_features
 from hf_meanmax.evaluation.tasks import Embed, Task, TaskResult
@@ -269,7 +270,7 @@ class RelatednessTask(SentEvalTask):
         first, second = (np.asarray(embed(column), dtype=np.float32) for column in self.sets["test"].texts)
         predicted = model.predict(self._join(first, second))
         pearson, spearman = np.nan_to_num(correlations(predicted, test, RESOLUTION)).tolist()
-        plain = np.nan_to_num(correlations(_cosines(first, second), test)).tolist()
+        plain = np.nan_to_num(correlations(paired_cosines(first, second), test)).tolist()
         return TaskResult(
             metrics={
                 "pearson": pearson,
@@ -299,7 +300,7 @@ class SimilarityTask(SentEvalTask):
         cosines, found = [], []
         for part in self.sets.values():
             first, second = (np.asarray(embed(column), dtype=np.float64) for column in part.texts)
-            cosines.append(_cosines(first, second))
+            cosines.append(paired_cosines(first, second))
             found.append(np.nan_to_num(correlations(cosines[-1], part.labels)).tolist())
         sizes = [len(part) for part in self.sets.values()]
         metrics = {}
@@ -392,13 +393,6 @@ def _percent(share: float | np.floating) -> float:
 
 def _not_converged(*fits: LogisticRegressions) -> int:
     return sum(int((~fit.converged).sum()) for fit in fits)
-
-
-def _cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Row by row, 0 where a vector is zero."""
-    lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.nan_to_num(np.einsum("ij,ij->i", first, second) / lengths)
 
 
 def _check_counts(root: Path, source: _Source, sets: Sets) -> None:

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from hf_meanmax.checkpoint.folder import require_text_encoder
+from hf_meanmax.cosines import paired_cosines, unit_rows
 from hf_meanmax.files import Json
 from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
 from hf_meanmax.modeling.configuration_embedding_decoder import EmbeddingDecoderConfig
@@ -29,7 +30,7 @@ from hf_meanmax.progress import progress_bar
 
 from .compression import check_finite
 from .embedder import describe_embedder, fit_standardization
-from .encode import encode_texts, unit_rows
+from .encode import encode_texts
 from .reconstruct import rows_by_length
 
 if TYPE_CHECKING:
@@ -234,8 +235,8 @@ def _fit_map(
     with torch.inference_mode():
         mean_rows = scale_rows(mean.to(decoder.device), decoder.config, encoder.latent_scales)
     spread = float(np.square(held_out_targets - mean_rows.flatten(1).cpu().numpy()).sum())
-    cosines = (unit_rows(_map_rows(decoder, held_out_vectors)) * unit_rows(held_out_targets)).sum(axis=1)
-    return {"strength": strength, "explained_variance": 1 - best / spread, "cosine": float(cosines.mean())}
+    cosine = float(paired_cosines(_map_rows(decoder, held_out_vectors), held_out_targets).mean())
+    return {"strength": strength, "explained_variance": 1 - best / spread, "cosine": cosine}
 
 
 @torch.no_grad()

@@ -15,11 +15,12 @@ import numpy as np
 import torch
 
 from hf_meanmax.checkpoint.folder import checkpoint_folder, saved_normalization, settings_of_run
+from hf_meanmax.cosines import unit_rows
 from hf_meanmax.progress import progress_bar
 
 from .edits import Tokens, log_likelihoods, propose_edits
 from .embedder import describe_embedder, load_embedder
-from .encode import encode_texts, load_encoder, unit_rows
+from .encode import encode_texts, load_encoder
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from hf_meanmax.cosines import unit_rows
 from hf_meanmax.files import shared_name
 from hf_meanmax.modeling.layers import Standardization
 
-from .encode import load_encoder, model_fingerprints, unit_rows
+from .encode import load_encoder, model_fingerprints
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -31,6 +31,7 @@ from hf_meanmax.checkpoint.folder import (
     is_own_checkpoint,
     require_text_encoder,
 )
+from hf_meanmax.cosines import unit_rows
 from hf_meanmax.data.corpus import Corpus, CorpusLines, readable
 from hf_meanmax.files import LOCK, Json, sole_writer
 from hf_meanmax.hardware import COMPUTE_DTYPES, ComputeDtype, compute_dtype, in_dtype
@@ -382,12 +383,6 @@ def _with_long_texts(
     if len(rows):
         vectors[rows] = encode_texts(model, [texts[row] for row in rows], batch_size, truncate_dim)
     return vectors
-
-
-def unit_rows(rows: np.ndarray) -> np.ndarray:
-    """Rows `(N, D)` scaled to unit length; a zero row stays zero."""
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(norms == 0, 1, norms)
 
 
 def _fitted_once(

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from hf_meanmax.cosines import unit_rows
 from hf_meanmax.data.corpus import Corpus
 from hf_meanmax.extras import require
 from hf_meanmax.files import Json, read_json, replacing_folder
 from hf_meanmax.progress import progress_bar
 
 from .embedding_files import COMPRESSION, count_rows, read_embeddings, read_manifest
-from .encode import EncodeSettings, unit_rows
+from .encode import EncodeSettings
 from .text_store import TEXT_FILES, TextStore
 
 if TYPE_CHECKING:

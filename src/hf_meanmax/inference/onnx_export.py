@@ -30,13 +30,13 @@ from hf_meanmax.checkpoint.folder import (
     require_text_encoder,
     saved_normalization,
 )
+from hf_meanmax.cosines import paired_cosines
 from hf_meanmax.files import Json, replacing_folder
 from hf_meanmax.inference import onnx_encoder
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
 from hf_meanmax.modeling.encoders import RecurrentLayer
 
-from .encode import unit_rows
 from .onnx_encoder import INT8_MODEL, MODEL, SETTINGS, TOKENIZER, OnnxEncoder
 
 if TYPE_CHECKING:
@@ -151,9 +151,7 @@ def export_onnx(
             report[name] = {
                 "bytes": sum(file.stat().st_size for file in partial.glob(f"{name}*")),
                 "largest_difference": float(np.abs(vectors - expected).max()),
-                "least_cosine": float(
-                    (unit_rows(vectors) * unit_rows(expected)).sum(axis=1).min(where=is_given, initial=1.0)
-                ),
+                "least_cosine": float(paired_cosines(vectors, expected).min(where=is_given, initial=1.0)),
             }
         (partial / REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     return report

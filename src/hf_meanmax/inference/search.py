@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hf_meanmax.cosines import unit_rows
 from hf_meanmax.extras import require
 from hf_meanmax.files import read_whole
 
 from .compression import load_pca
 from .embedding_files import COMPRESSION
-from .encode import EncodeSettings, embed_texts, limit_length, model_fingerprints, unit_rows
+from .encode import EncodeSettings, embed_texts, limit_length, model_fingerprints
 from .index import (
     INDEX_MANIFEST,
     INDEX_VECTORS,

@@ -14,6 +14,7 @@ from tokenizers import models
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from hf_meanmax.cosines import paired_cosines, unit_rows
 from hf_meanmax.modeling.pooling import WeightedMeanPooling
 
 from .tokenizers import bare_backend
@@ -191,7 +192,7 @@ def _shared_rows(
 
 def _factor(known: np.ndarray, given: np.ndarray) -> float:
     """How much larger the frozen rows are than the vectors."""
-    cosine = float(np.median(_cosines(known, given)))
+    cosine = float(np.median(paired_cosines(known, given)))
     if cosine < 0.99:
         raise ValueError(
             f"the {len(known)} words that both know have a median cosine of {cosine:.2f} between the frozen word table "
@@ -221,7 +222,7 @@ def _measure(known: np.ndarray, given: np.ndarray) -> MapQuality:
     mapped = given[is_held_out] @ _least_squares(given[~is_held_out], known[~is_held_out])
     learnt = known[is_held_out]
     error = np.square(mapped - learnt).sum()
-    unit, candidates, places = _unit(mapped), _unit(known), np.flatnonzero(is_held_out)
+    unit, candidates, places = unit_rows(mapped), unit_rows(known), np.flatnonzero(is_held_out)
     ranks = []
     for start in range(0, len(unit), _BLOCK):
         similarity = unit[start : start + _BLOCK] @ candidates.T
@@ -232,18 +233,10 @@ def _measure(known: np.ndarray, given: np.ndarray) -> MapQuality:
         words=len(known),
         held_out=len(mapped),
         explained_variance=float(1 - error / np.square(learnt - known[~is_held_out].mean(axis=0)).sum()),
-        cosine=float(np.median(_cosines(mapped, learnt))),
+        cosine=float(np.median(paired_cosines(mapped, learnt))),
         nearest=float((rank == 0).mean()),
         nearest_10=float((rank < 10).mean()),
     )
-
-
-def _cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    return (_unit(first) * _unit(second)).sum(axis=1)
-
-
-def _unit(rows: np.ndarray) -> np.ndarray:
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(min=1e-12)
 
 
 def _expanded_tokenizer(

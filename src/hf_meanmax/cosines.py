@@ -1,0 +1,18 @@
+"""Vectors of unit length, and cosines."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def unit_rows(rows: np.ndarray) -> np.ndarray:
+    """Rows `(N, D)` scaled to unit length; a zero row stays zero."""
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.where(norms == 0, 1, norms)
+
+
+def paired_cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The cosine `(N,)` of each row `(N, D)` with the other side's; 0 where a row is zero."""
+    norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    products: np.ndarray = np.einsum("nd,nd->n", first, second)
+    return products / np.where(norms == 0, 1, norms)
