@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import re
 import sys
 from pathlib import Path
 
@@ -53,6 +55,23 @@ def test_a_name_gives_the_folder_that_every_loader_takes(models):
     assert type(AutoModel.from_pretrained(folder)) is hf_meanmax.MeanMaxAAEModel
     assert type(AutoModelForSeq2SeqLM.from_pretrained(folder)) is hf_meanmax.MeanMaxAAEForReconstruction
     assert np.isfinite(SentenceTransformer(folder, device="cpu").encode(TEXTS)).all()
+
+
+def test_the_help_names_the_models_and_which_of_them_decode():
+    for model in hf_meanmax.pretrained():
+        decodes = json.loads((Path(model.folder) / "config.json").read_text())["decoder_type"] != "none"
+        assert re.search(rf"\b{model.name}\b", module.ENCODER_SOURCES)
+        assert bool(re.search(rf"\b{model.name}\b", module.DECODER_SOURCES)) is decodes
+
+
+@pytest.mark.parametrize("load", [load_encoder, checkpoint_folder])
+@pytest.mark.parametrize(("name", "hint"), [("mimi", r" Did you mean 'mini'\?"), ("user/none", "")])
+def test_an_unknown_name_is_told_with_those_that_there_are(models, monkeypatch, load, name, hint):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(
+        FileNotFoundError, match=rf"'{name}' is no folder here, .*\(mini, static\), .* the Hub\.{hint} \(.*[^.]\)$"
+    ):
+        load(name)
 
 
 def test_commands_take_the_name(models, tmp_path, monkeypatch):

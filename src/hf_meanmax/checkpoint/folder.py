@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from huggingface_hub.errors import HFValidationError
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoTokenizer
 
@@ -21,7 +22,8 @@ from hf_meanmax.modeling.classifier_model import LatentForSequenceClassification
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.modeling.configuration_embedding_decoder import EmbeddingDecoderConfig
 from hf_meanmax.modeling.storage import stored_names
-from hf_meanmax.pretrained import packaged_folder
+from hf_meanmax.modeling.suggestions import did_you_mean
+from hf_meanmax.pretrained import packaged_folder, packaged_names
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -280,12 +282,26 @@ def checkpoint_folder(name: str | os.PathLike[str]) -> Path:
     if not path.exists() and not is_missing_folder(name):
         from huggingface_hub import snapshot_download
 
-        try:
+        with unread_named(name):
             path = Path(snapshot_download(os.fspath(name), ignore_patterns=_OTHER_FRAMEWORKS))
-        except (OSError, ValueError) as error:
-            message = f"{str(name)!r} is no folder here, and no repository of this name could be read on the Hub"
-            raise FileNotFoundError(f"{message} ({error}).") from error
     return path
+
+
+@contextmanager
+def unread_named(name: str | os.PathLike[str]) -> Iterator[None]:
+    """Says which model was asked for, where it is no folder here and the Hub does not give it.
+
+    Raises:
+        FileNotFoundError: in place of what reading from the Hub raises.
+    """
+    try:
+        yield
+    except (OSError, HFValidationError) as error:
+        packaged, reason = packaged_names(), " ".join(str(error).split()).rstrip(".")
+        raise FileNotFoundError(
+            f"{str(name)!r} is no folder here, none of the models of the package ({', '.join(packaged)}), and could "
+            f"not be read from the Hub.{did_you_mean(name, packaged)} ({reason})"
+        ) from error
 
 
 def saved_normalization(folder: str | os.PathLike[str]) -> str | None:

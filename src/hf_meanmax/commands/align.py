@@ -16,6 +16,7 @@ from hf_meanmax.files import check_new_folder, shared_name
 from hf_meanmax.inference.alignment import align, check_alignable
 from hf_meanmax.inference.decode import generate_ids
 from hf_meanmax.inference.embedder import load_embedder
+from hf_meanmax.pretrained import DECODER_SOURCES, ENCODER_SOURCES
 from hf_meanmax.processes import process_state
 
 from .options import CorpusOptions, count, option, verb, written
@@ -25,8 +26,8 @@ from .options import CorpusOptions, count, option, verb, written
 class AlignOptions:
     """The options of `hf-meanmax align`, beside those of the corpus."""
 
-    embedder: str = option("a SentenceTransformer whose vectors are to be decoded")
-    to: str = option("the checkpoint of an autoencoder, whose decoder reads what the map gives")
+    embedder: str = option(f"a SentenceTransformer whose vectors are to be decoded ({ENCODER_SOURCES})")
+    to: str = option(f"an autoencoder, whose decoder reads what the map gives ({DECODER_SOURCES})")
     output: str = written("the new folder", folder=True)
     embedder_prompt: str = option("text put before each text that the embedder reads", "")
     validation: str | None = option("held-out texts; by default every tenth of the corpus", None)

@@ -20,6 +20,7 @@ from hf_meanmax.inference.correction import Corrector, embedder_of
 from hf_meanmax.inference.decode import MOST_BEAMS, DecodedBatch, decode_sources, key_of_row
 from hf_meanmax.inference.encode import weights_fingerprint
 from hf_meanmax.inference.sources import SourceOptions, VectorSource, open_sources
+from hf_meanmax.pretrained import DECODER_SOURCES
 from hf_meanmax.progress import progress_bar
 
 from .options import count, option, positional, verb, written
@@ -29,7 +30,7 @@ from .options import count, option, positional, verb, written
 class DecodeOptions(SourceOptions):
     """The options of `hf-meanmax decode`."""
 
-    model: str = positional("the checkpoint that made the embeddings (a folder, or a name on the Hub)")
+    model: str = positional(f"the checkpoint that made the embeddings ({DECODER_SOURCES})")
     input: list[str] = positional(
         "folders of `encode`, .npy, .safetensors and .parquet files, faiss indexes (.faiss), lancedb:folder/table, or "
         "postgresql://user@host/database"

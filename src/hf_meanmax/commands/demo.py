@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from hf_meanmax.demo.page import launch
 from hf_meanmax.demo.space import write_space
-from hf_meanmax.pretrained import pretrained
+from hf_meanmax.pretrained import ENCODER_SOURCES, pretrained
 
 from .options import option, verb, written
 
@@ -20,8 +20,7 @@ class DemoOptions:
     """The options of `hf-meanmax demo`."""
 
     model: str | None = option(
-        "a checkpoint folder, or any SentenceTransformer (a folder, or a name on the Hub); by default `mini-en` of "
-        "the package",
+        f"a checkpoint, or any SentenceTransformer ({ENCODER_SOURCES}); by default mini-en",
         None,
     )
     host: str = option("address to listen at; 0.0.0.0 lets other machines in", "127.0.0.1")

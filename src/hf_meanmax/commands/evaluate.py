@@ -37,6 +37,7 @@ from hf_meanmax.evaluation.suite import (
 from hf_meanmax.files import sole_writer
 from hf_meanmax.hardware import usable_device
 from hf_meanmax.inference.encode import load_encoder
+from hf_meanmax.pretrained import ENCODER_SOURCES
 
 from .options import OptionParser, command_line, count, option, positional, written
 
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 class EvaluateOptions:
     """The options of `hf-meanmax evaluate`."""
 
-    model: list[str] = positional("checkpoint folders, or any SentenceTransformers (folders or names)", [])
+    model: list[str] = positional(f"checkpoints, or any SentenceTransformers (each {ENCODER_SOURCES})", [])
     data: str | None = option(f"folder that holds senteval/ (default: ${DATA_VARIABLE})", None)
     tasks: str = option(f"names or groups, with commas: {', '.join(GROUPS)}", "ten")
     controls: str = option(f"all, none, or kinds with commas: {', '.join(CONTROL_KINDS)}", "all")

@@ -14,6 +14,7 @@ from typing import Literal
 from hf_meanmax.checkpoint.compact import compact_checkpoint
 from hf_meanmax.files import check_new_folder, replacing_folder
 from hf_meanmax.inference.teacher_space import in_teacher_space
+from hf_meanmax.pretrained import ENCODER_SOURCES
 
 from .options import option, positional, verb, written
 
@@ -22,7 +23,7 @@ from .options import option, positional, verb, written
 class ExportOptions:
     """The options of `hf-meanmax export`."""
 
-    model: str = positional("a checkpoint folder")
+    model: str = positional(f"a checkpoint ({ENCODER_SOURCES})")
     output: str = written("the new folder, a SentenceTransformer", folder=True)
     space: Literal["own", "teacher"] = option("whose space the vectors are in; a teacher's cannot be decoded", "own")
     dtype: Literal["float32", "float16", "int8"] = option(

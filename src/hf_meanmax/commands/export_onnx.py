@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.inference.onnx_export import TEXTS, export_onnx, onnx_folder
+from hf_meanmax.pretrained import ENCODER_SOURCES
 
 from .options import option, positional, verb, written
 
@@ -19,7 +20,7 @@ from .options import option, positional, verb, written
 class ExportOptions:
     """The options of `hf-meanmax export-onnx`."""
 
-    checkpoint: str = positional("a checkpoint (a folder, or a name on the Hub)")
+    checkpoint: str = positional(f"a checkpoint ({ENCODER_SOURCES})")
     output: str | None = written("folder; by default onnx/ in the checkpoint", None)
     int8: bool = option("whether the quantised model is written too", True)
     texts: str | None = option("text file: compare with torch on its first 1,000 lines", None)

@@ -19,6 +19,7 @@ from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.inspection.attention import read_texts, short_names, write_attention
 from hf_meanmax.inspection.decoding import write_inspection
 from hf_meanmax.plots.attention import attention_text
+from hf_meanmax.pretrained import DECODER_SOURCES
 
 from .options import count, option, positional, run_subverb, verb, written
 
@@ -27,7 +28,7 @@ from .options import count, option, positional, run_subverb, verb, written
 class DecodingOptions:
     """The options of `hf-meanmax inspect decoding`."""
 
-    checkpoint: str = positional("a checkpoint with its decoder (a folder, or a name on the Hub)")
+    checkpoint: str = positional(f"a checkpoint with its decoder ({DECODER_SOURCES})")
     text: list[str] = positional("texts")
     output: str = written("folder for inspection.json and the figures")
     positions: str | None = option("text file: each head's weights by position, averaged over its lines", None)

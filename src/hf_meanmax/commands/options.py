@@ -19,6 +19,7 @@ from hf_meanmax.data.corpus import Corpus
 from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.hardware import use_all_cores
 from hf_meanmax.inference.encode import load_encoder
+from hf_meanmax.pretrained import ENCODER_SOURCES
 from hf_meanmax.processes import PeerEndedError, process_state, tells, told_once
 from hf_meanmax.training.option_parser import OptionParser as OptionParser
 from hf_meanmax.training.option_parser import escape_unprintable as escape_unprintable
@@ -151,7 +152,7 @@ def named_folders(words: Sequence[str]) -> dict[str, str]:
 class EncoderOptions:
     """The options of a verb that encodes texts."""
 
-    model: str = positional("a checkpoint folder, or any SentenceTransformer (a folder, or a name on the Hub)")
+    model: str = positional(f"a checkpoint, or any SentenceTransformer ({ENCODER_SOURCES})")
     batch_size: int = count("texts of one forward pass; fewer of long ones", 64)
     trust_remote_code: bool = option("run code that comes with the model", False)
 

@@ -9,6 +9,7 @@ import json
 from dataclasses import dataclass
 
 from hf_meanmax.evaluation.reconstruction import ReconstructionSettings, score_checkpoint
+from hf_meanmax.pretrained import DECODER_SOURCES
 
 from .options import option, positional, verb, written
 
@@ -17,7 +18,7 @@ from .options import option, positional, verb, written
 class ReconstructOptions:
     """What `hf-meanmax reconstruct` reads and writes, beside its settings."""
 
-    checkpoint: str = positional("folder of a checkpoint with its decoder")
+    checkpoint: str = positional(f"a checkpoint with its decoder ({DECODER_SOURCES})")
     text: list[str] = positional("text files (.txt .gz .xz .zst) or one data set")
     output: str | None = written("folder for scores, texts, and tables and figure of both", None)
     compare: list[str] = option("output folders of other systems to show beside this one", [])

@@ -30,6 +30,7 @@ from hf_meanmax.checkpoint.folder import (
     is_missing_folder,
     is_own_checkpoint,
     require_text_encoder,
+    unread_named,
 )
 from hf_meanmax.cosines import unit_rows
 from hf_meanmax.data.corpus import Corpus, CorpusLines, readable
@@ -583,7 +584,11 @@ def load_encoder(
             f"{name} has no modules.json, so how its tokens become one vector is not known; expected a folder of "
             f"save_checkpoint or of SentenceTransformer.save_pretrained.{hint_at_model(name)}"
         )
-    with damage_named(name) if is_own_checkpoint(name) else nullcontext():
+    if Path(name).is_dir():
+        reading = damage_named(name) if is_own_checkpoint(name) else nullcontext()
+    else:
+        reading = unread_named(name)
+    with reading:
         return SentenceTransformer(
             name,
             device=None if device is None else str(device),

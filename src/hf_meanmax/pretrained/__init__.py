@@ -11,6 +11,10 @@ import yaml
 
 _FOLDER = Path(__file__).parent
 
+# Where the help texts say that a model may be: one that encodes, and one that decodes as well.
+ENCODER_SOURCES = "a folder, mini-en or static-en of the package, or a name on the Hub"
+DECODER_SOURCES = "a folder, mini-en of the package, or a name on the Hub"
+
 
 @dataclass(frozen=True)
 class PretrainedModel:
@@ -49,6 +53,11 @@ def pretrained(name: str | None = None) -> str | list[PretrainedModel]:
         names = ", ".join(map(repr, folders)) or "no model at all"
         raise ValueError(f"No model named {name!r} comes with hf_meanmax, which has {names}.")
     return str(folders[name])
+
+
+def packaged_names() -> list[str]:
+    """The names of the models that come with the package."""
+    return list(_folders())
 
 
 def packaged_folder(name: str) -> Path | None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from hf_meanmax.pretrained import ENCODER_SOURCES
+
 from .run_settings import RunArguments
 
 
@@ -24,7 +26,7 @@ class FinetuneArguments(RunArguments):
     )
     checkpoint: str = field(
         default="",
-        metadata={"help": "start from this checkpoint's encoder and tokenizer (a folder, or one on the Hub)"},
+        metadata={"help": f"start from this checkpoint's encoder and tokenizer ({ENCODER_SOURCES})"},
     )
     start: Literal["encoder", "word_embeddings", "nothing"] = field(
         default="encoder",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from hf_meanmax.modeling.configuration_base import LatentConfig
+from hf_meanmax.pretrained import ENCODER_SOURCES
 
 from .model_settings import settings_of
 from .run_settings import RunArguments
@@ -63,8 +64,8 @@ class PretrainArguments(RunArguments):
     initial_model: str = field(
         default="",
         metadata={
-            "help": "a checkpoint that the run starts from: its weights, its settings of a model and its words stand "
-            "in place of a recipe's"
+            "help": f"a checkpoint that the run starts from ({ENCODER_SOURCES}): its weights, its settings of a model "
+            "and its words stand in place of a recipe's"
         },
     )
     objective: Literal[
@@ -79,7 +80,8 @@ class PretrainArguments(RunArguments):
         },
     )
     embedder: str = field(
-        default="", metadata={"help": "embedding_inversion: a SentenceTransformer whose vectors are decoded"}
+        default="",
+        metadata={"help": f"embedding_inversion: a SentenceTransformer whose vectors are decoded ({ENCODER_SOURCES})"},
     )
     embedder_prompt: str = field(default="", metadata={"help": "text put before each sentence that the embedder reads"})
     embedding_noise: float = field(
@@ -104,7 +106,8 @@ class PretrainArguments(RunArguments):
     teacher: str = field(
         default="",
         metadata={
-            "help": "a SentenceTransformer whose vectors a linear map of the embedding is trained to give as well",
+            "help": f"a SentenceTransformer ({ENCODER_SOURCES}) whose vectors a linear map of the embedding is trained "
+            "to give as well",
         },
     )
     teacher_prompt: str = field(default="", metadata={"help": "text put before each sentence that the teacher reads"})

@@ -16,6 +16,7 @@ from hf_meanmax.data import Corpus, SentenceFilter, StoredWords, TokenStore, bui
 from hf_meanmax.files import failed_writes_named
 from hf_meanmax.inference.encode import load_encoder
 from hf_meanmax.inference.teacher_words import teacher_words
+from hf_meanmax.pretrained import ENCODER_SOURCES
 from hf_meanmax.tokenization import SkipGramSettings, WordVectors, train_tokenizer, train_word_vectors
 
 
@@ -31,7 +32,10 @@ class VectorSettings(SkipGramSettings):
     max_words: int = field(default=1_000_000, metadata={"help": "most words with a vector"})
     keep_case: bool = field(default=False, metadata={"help": "do not lower-case"})
     teacher: str = field(
-        default="", metadata={"help": "take a SentenceTransformer's vector of each word, in place of skip-gram"}
+        default="",
+        metadata={
+            "help": f"take a SentenceTransformer's ({ENCODER_SOURCES}) vector of each word, in place of skip-gram"
+        },
     )
     components: int = field(
         default=0, metadata={"help": "keep so many principal components of the teacher's vectors (0: all numbers)"}
