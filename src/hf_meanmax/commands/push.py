@@ -17,6 +17,7 @@ from hf_meanmax.checkpoint.folder import check_checkpoint
 from hf_meanmax.checkpoint.hub import keep_former_card, push, sign_in
 from hf_meanmax.demo.space import push_space
 from hf_meanmax.files import read_json
+from hf_meanmax.pretrained import ENCODER_SOURCES
 
 from .options import OptionParser, command_line, option, positional, written
 
@@ -26,7 +27,7 @@ class PushOptions:
     """The options of `hf-meanmax push`."""
 
     folder: str = positional(
-        "a checkpoint folder; with --space also a name on the Hub, or a folder of `hf-meanmax demo --space`"
+        f"a checkpoint folder; with --space {ENCODER_SOURCES}, or a folder of `hf-meanmax demo --space`"
     )
     repo_id: str = positional("USER/NAME on the Hub")
     card_only: str | None = written("write the model card to this file and push nothing", None)

@@ -25,6 +25,7 @@ from hf_meanmax.inference.correction import Corrector, embedder_of
 from hf_meanmax.inference.decode import MOST_BEAMS, check_sources, decode_vectors
 from hf_meanmax.inference.sources import SourceOptions, VectorSource, open_sources, sources_named, take_rows
 from hf_meanmax.plots.figures import new_figure
+from hf_meanmax.pretrained import DECODER_SOURCES
 
 from .audit import AuditSettings, Decode, ScoredPairs, audit, stsb_pairs
 from .audit_page import write_audit
@@ -43,7 +44,7 @@ _LEAST_COSINE = 0.99
 class AuditSource(SourceOptions):
     """The texts and models of an audit."""
 
-    decoder: str = field(metadata={"help": "a decoder of the embedder's vectors (a checkpoint)"})
+    decoder: str = field(metadata={"help": f"a decoder of the embedder's vectors ({DECODER_SOURCES})"})
     texts: list[str] = field(metadata={"help": "the audited texts: files or globs, one text a line"})
     embedder: str | None = field(
         default=None, metadata={"help": "where the embedder is; by default where the decoder's run had it"}

@@ -19,7 +19,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -53,6 +53,8 @@ from .preparation import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sized
+
     from tqdm.auto import tqdm
     from transformers import (
         EarlyStoppingCallback,
@@ -446,13 +448,19 @@ def _progress_class() -> type[ProgressCallback]:
             self.current_step = 0
 
         def on_prediction_step(
-            self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+            self,
+            args: TrainingArguments,
+            state: TrainerState,
+            control: TrainerControl,
+            *,
+            eval_dataloader: Sized,
+            **kwargs: object,
         ) -> None:
             if state.is_world_process_zero and self.prediction_bar is None:
                 self.prediction_bar = progress_bar(
-                    total=len(kwargs["eval_dataloader"]), desc="evaluate", unit="batch", leave=self.training_bar is None
+                    total=len(eval_dataloader), desc="evaluate", unit="batch", leave=self.training_bar is None
                 )
-            super().on_prediction_step(args, state, control, **kwargs)
+            super().on_prediction_step(args, state, control, eval_dataloader, **kwargs)
 
     return NamedProgress
 
