@@ -132,26 +132,29 @@ def test_quality_is_drawn_against_speed_and_reconstruction(script):
         module.draw({"c": {"eight tasks": 80.0}}, "a")
 
 
-def test_quality_is_drawn_against_the_corpus(script, monkeypatch, tmp_path, capsys):
+def test_quality_is_drawn_against_a_size(script, monkeypatch, tmp_path, capsys):
     """Scores that rise by 0.01 a doubling do so in the fit, and in its prediction for ten times as much."""
-    module = script("draw_corpus_sizes")
+    module = script("draw_sizes")
+    metrics = ["STS12-16", "STSB"]
     rows = {
-        f"n{size}-s{seed}": dict.fromkeys(module.METRICS, 0.5 + 0.01 * doublings + 0.001 * seed)
+        f"n{size}-s{seed}": dict.fromkeys(metrics, 0.5 + 0.01 * doublings + 0.001 * seed)
         for doublings, size in enumerate((1000, 2000, 4000)) for seed in (0, 1)
     }  # fmt: skip
-    scores = module.by_size(dict(reversed(rows.items())))
+    scores = module.by_size(dict(reversed(rows.items())), metrics)
     assert scores["STSB"] == {1000: [0.501, 0.5], 2000: [0.511, 0.51], 4000: [0.521, 0.52]}
     slope, start = module.fit(scores["STSB"])
     assert slope == pytest.approx(0.01)
     assert start + slope * np.log2(1000) == pytest.approx(0.5005)
     (tmp_path / "quality.json").write_text(json.dumps({"rows": rows}))
-    words = [str(tmp_path / "quality.json"), "--output", str(tmp_path / "drawn.png")]
-    monkeypatch.setattr(sys, "argv", ["draw_corpus_sizes", *words])
+    words = [str(tmp_path / "quality.json"), "--output", str(tmp_path / "drawn.png"), "--metrics", *metrics]
+    monkeypatch.setattr(sys, "argv", ["draw_sizes", *words])
     module.main()
-    assert "| 40,000, by the line | 0.554 | 0.554 | 0.554 |" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "| 1,000 | 0.5005 ± 0.00071 | 0.5005 ± 0.00071 |" in printed
+    assert "| 40,000, by the line | 0.554 | 0.554 |" in printed
     assert (tmp_path / "drawn.png").stat().st_size > 1000
     with pytest.raises(SystemExit, match="'mini-en' is not named"):
-        module.by_size({"mini-en": {}})
+        module.by_size({"mini-en": {}}, metrics)
     (tmp_path / "quality.json").write_text(json.dumps({"rows": {name: rows[name] for name in list(rows)[:1]}}))
     with pytest.raises(SystemExit, match="two sizes or more"):
         module.main()
