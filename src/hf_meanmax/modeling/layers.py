@@ -9,7 +9,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 
 # torch 2.11 cannot trace the question.
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@torch.compiler.assume_constant_result
 def _has_autocast(device: str) -> bool:
     return torch.amp.is_autocast_available(device)
 
