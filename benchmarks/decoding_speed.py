@@ -23,7 +23,8 @@ from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
 from hf_meanmax.data import open_corpus
 from hf_meanmax.hardware import COMPUTE_DTYPES
 from hf_meanmax.inference.decode import generate_ids
-from hf_meanmax.inference.encode import draw_lines, load_encoder
+from hf_meanmax.inference.encode import draw_lines
+from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.modeling import generation
 from hf_meanmax.pretrained import packaged_folder
 

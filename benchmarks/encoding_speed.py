@@ -32,7 +32,7 @@ from hf_meanmax import MeanMaxAAEConfig, MeanMaxAAEForReconstruction, pretrained
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands.options import named_folders
 from hf_meanmax.data import open_corpus
-from hf_meanmax.inference.encode import load_encoder
+from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.inference.onnx_encoder import OnnxEncoder
 from hf_meanmax.inference.onnx_export import export_onnx
 from hf_meanmax.tokenization import train_tokenizer

@@ -37,7 +37,7 @@ from evaluation.senteval_folder import write_senteval_folder
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands.__main__ import main as command_line
 from hf_meanmax.files import read_json
-from hf_meanmax.inference.encode import encode_texts, load_encoder
+from hf_meanmax.inference.encoder import encode_texts, load_encoder
 from hf_meanmax.inference.search import SentenceIndex
 from odd_texts import odd_texts
 from tiny_model import make_model, make_tokenizer, random_lines

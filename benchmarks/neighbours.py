@@ -16,7 +16,7 @@ import numpy as np
 
 from hf_meanmax.cosines import unit_rows
 from hf_meanmax.data import open_corpus
-from hf_meanmax.inference.encode import encode_texts, load_encoder
+from hf_meanmax.inference.encoder import encode_texts, load_encoder
 
 SHOWN = 3
 

@@ -30,7 +30,7 @@ from hf_meanmax.data import open_corpus
 from hf_meanmax.evaluation.reconstruction import ReconstructionSettings, score_checkpoint
 from hf_meanmax.evaluation.senteval import load_senteval_task
 from hf_meanmax.evaluation.suite import data_folder
-from hf_meanmax.inference.encode import load_encoder
+from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.pretrained import packaged_folder
 
 STS = ("STS12", "STS13", "STS14", "STS15", "STS16")

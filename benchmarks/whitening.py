@@ -21,7 +21,8 @@ from hf_meanmax.evaluation.controls import make_controls
 from hf_meanmax.evaluation.senteval import load_senteval_task
 from hf_meanmax.files import replacing_file
 from hf_meanmax.inference.compression import PCA
-from hf_meanmax.inference.encode import draw_lines, encode_texts, load_encoder
+from hf_meanmax.inference.encode import draw_lines
+from hf_meanmax.inference.encoder import encode_texts, load_encoder
 
 TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16")
 RAW = "raw"

@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 from hf_meanmax.extras import require
 from hf_meanmax.files import LOCK, read_json, replacing_file, sole_writer
 from hf_meanmax.inference.embedding_files import EMBEDDINGS
-from hf_meanmax.inference.encode import count_truncated, encode_texts, load_encoder, model_fingerprints
+from hf_meanmax.inference.encoder import count_truncated, encode_texts, load_encoder
+from hf_meanmax.inference.fingerprints import model_fingerprints
 from hf_meanmax.progress import track
 
 MADE_BY = "encoding.json"  # in the output folder: the model and the column

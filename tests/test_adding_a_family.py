@@ -11,7 +11,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from hf_meanmax.checkpoint.folder import check_checkpoint, load_checkpoint
 from hf_meanmax.families import FAMILIES, Family, register
-from hf_meanmax.inference.encode import load_encoder
+from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.inference.reconstruct import reconstruct
 from hf_meanmax.training.pretrain import pretrain
 from hf_meanmax.training.recipes import arguments_from_settings

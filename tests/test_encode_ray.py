@@ -20,7 +20,7 @@ import pytest
 
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.inference.embedding_files import read_embeddings
-from hf_meanmax.inference.encode import encode_texts, load_encoder
+from hf_meanmax.inference.encoder import encode_texts, load_encoder
 from tiny_model import make_model, make_tokenizer, python_environment, random_lines
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "encode_ray.py"

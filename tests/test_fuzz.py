@@ -19,7 +19,8 @@ from hf_meanmax.data import Documents, TokenStore, build_token_store
 from hf_meanmax.data.corpus import CorpusLines
 from hf_meanmax.files import Json
 from hf_meanmax.inference.embedding_files import read_embeddings
-from hf_meanmax.inference.encode import encode_corpus, encode_texts, load_encoder
+from hf_meanmax.inference.encode import encode_corpus
+from hf_meanmax.inference.encoder import encode_texts, load_encoder
 from hf_meanmax.inference.index import build_index
 from hf_meanmax.inference.search import SentenceIndex
 from hf_meanmax.tokenization import train_tokenizer

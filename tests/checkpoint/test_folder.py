@@ -30,7 +30,7 @@ from hf_meanmax.checkpoint.folder import (
     save_checkpoint,
 )
 from hf_meanmax.files import recover_folder, replacing_file, replacing_folder
-from hf_meanmax.inference.encode import load_encoder
+from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.tokenization import train_tokenizer
 from tiny_model import TEXTS, WORDS, make_model, make_tokenizer, run_python
 

@@ -20,7 +20,7 @@ from hf_meanmax.commands.evaluate import main
 from hf_meanmax.evaluation.report import Results
 from hf_meanmax.evaluation.senteval import PAPER_TASKS
 from hf_meanmax.evaluation.suite import load_tasks, model_name
-from hf_meanmax.inference.encode import load_encoder
+from hf_meanmax.inference.encoder import load_encoder
 from tiny_model import make_model, make_tokenizer, random_lines
 
 TASKS = "MRPC,SICK-R,STS14"

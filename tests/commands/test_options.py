@@ -9,7 +9,7 @@ from huggingface_hub.utils import are_progress_bars_disabled
 
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands.options import OptionParser, command_line, count, named_folders, option, positional
-from hf_meanmax.inference.encode import load_encoder
+from hf_meanmax.inference.encoder import load_encoder
 from tiny_model import make_model, make_tokenizer
 
 

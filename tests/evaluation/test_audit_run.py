@@ -16,7 +16,7 @@ from hf_meanmax.evaluation.audit_run import Attack, AuditSource, audit_checkpoin
 from hf_meanmax.evaluation.recovery import References, score_recovery, word_cutter
 from hf_meanmax.inference.correction import Corrector, embedder_of
 from hf_meanmax.inference.decode import decode_vectors
-from hf_meanmax.inference.encode import load_encoder
+from hf_meanmax.inference.encoder import load_encoder
 from inference.test_embedder import LINES, decoder, embedder  # noqa: F401
 from tiny_model import make_model, make_tokenizer
 

@@ -27,7 +27,8 @@ from hf_meanmax.evaluation.controls import (
 )
 from hf_meanmax.evaluation.reservoir import spectral_radius
 from hf_meanmax.evaluation.word_sources import explain_no_controls, unknown_word_rate
-from hf_meanmax.inference.encode import load_encoder, weights_fingerprint
+from hf_meanmax.inference.encoder import load_encoder
+from hf_meanmax.inference.fingerprints import weights_fingerprint
 from tiny_model import WORDS, make_model, make_tokenizer, random_lines
 
 try:

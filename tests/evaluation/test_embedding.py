@@ -13,7 +13,8 @@ from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.evaluation.embedding import Embedder, EmbeddingFile, encoder_key, read_sentences, write_sentences
 from hf_meanmax.evaluation.runner import evaluate
-from hf_meanmax.inference.encode import EncodeSettings, encode_corpus, load_encoder
+from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
+from hf_meanmax.inference.encoder import load_encoder
 from tiny_model import TEXTS, make_model, make_tokenizer
 
 SIZE = 5

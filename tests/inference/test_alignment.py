@@ -21,7 +21,7 @@ from hf_meanmax import (
 from hf_meanmax.checkpoint.folder import check_checkpoint, save_checkpoint
 from hf_meanmax.commands.align import main
 from hf_meanmax.inference.alignment import align, check_alignable, encode_rows, make_decoder
-from hf_meanmax.inference.encode import load_encoder
+from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.modeling.layers import scale_rows
 from tiny_model import make_model, make_tokenizer, random_lines
 

@@ -13,7 +13,7 @@ from hf_meanmax.commands.decode import main
 from hf_meanmax.inference import correction, edits
 from hf_meanmax.inference.correction import Corrector, embedder_of
 from hf_meanmax.inference.decode import decode_sources
-from hf_meanmax.inference.encode import load_encoder
+from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.inference.sources import SourceOptions, open_sources
 from inference.test_embedder import LINES, decoder, embedder  # noqa: F401
 from tiny_model import make_model, make_tokenizer

@@ -19,7 +19,8 @@ from hf_meanmax.commands.decode import main
 from hf_meanmax.data.corpus import Documents
 from hf_meanmax.inference.decode import decode_embeddings
 from hf_meanmax.inference.embedding_files import read_embeddings
-from hf_meanmax.inference.encode import EncodeSettings, encode_corpus, load_encoder
+from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
+from hf_meanmax.inference.encoder import load_encoder
 from tiny_model import make_model, make_tokenizer, random_lines
 
 LINES = random_lines(37)

@@ -20,7 +20,8 @@ from hf_meanmax.commands.decode import main as decode
 from hf_meanmax.commands.encode import main as encode
 from hf_meanmax.data.corpus import Documents
 from hf_meanmax.inference.embedder import describe_embedder, fit_standardization, load_embedder
-from hf_meanmax.inference.encode import EncodeSettings, encode_corpus, load_encoder
+from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
+from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.inference.onnx_export import export_onnx
 from hf_meanmax.modeling.layers import Standardization
 from tiny_model import make_model, make_tokenizer, random_lines

@@ -31,7 +31,9 @@ from hf_meanmax.inference.embedding_files import (
     read_manifest,
     shard_name,
 )
-from hf_meanmax.inference.encode import EncodeSettings, encode_corpus, encode_texts, load_encoder, weights_fingerprint
+from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
+from hf_meanmax.inference.encoder import encode_texts, limit_length, load_encoder
+from hf_meanmax.inference.fingerprints import weights_fingerprint
 from tiny_model import make_model, make_tokenizer, python_environment, random_lines
 
 LINES = random_lines(230)
@@ -473,14 +475,14 @@ def test_normalised_vectors_have_length_one_in_any_precision(model, text, tmp_pa
 
 
 def test_a_length_limit_beyond_the_positions_of_a_model(model):
-    encode.limit_length(model, 100_000)
+    limit_length(model, 100_000)
     assert model.max_seq_length == 100_000
     other = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=512))
     foreign = FakeTransformer([SimpleNamespace(auto_model=other)])
-    encode.limit_length(foreign, 512)
+    limit_length(foreign, 512)
     assert foreign.max_seq_length == 512
     with pytest.raises(ValueError, match="length limit is 513 tokens, but the model has 512 positions"):
-        encode.limit_length(foreign, 513)
+        limit_length(foreign, 513)
 
 
 class FakeTransformer(list):

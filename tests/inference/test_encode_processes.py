@@ -19,7 +19,7 @@ from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands.encode import main
 from hf_meanmax.inference import encode
 from hf_meanmax.inference.embedding_files import read_manifest, shard_name
-from hf_meanmax.inference.encode import load_encoder
+from hf_meanmax.inference.encoder import load_encoder
 from tiny_model import make_model, make_tokenizer, random_lines, run_python
 
 LINES = random_lines(230)

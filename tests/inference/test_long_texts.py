@@ -13,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 from hf_meanmax import CompoundAttentionForTranslation
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.inference import long_texts
-from hf_meanmax.inference.encode import encode_texts
+from hf_meanmax.inference.encoder import encode_texts
 from hf_meanmax.inference.reconstruct import reconstruct
 from hf_meanmax.tokenization import train_tokenizer
 from tiny_model import WORDS, make_model, make_tokenizer, random_lines

@@ -19,7 +19,8 @@ from hf_meanmax.commands.search import format_table, main
 from hf_meanmax.data.corpus import Documents
 from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.inference.compression import PCA
-from hf_meanmax.inference.encode import EncodeSettings, encode_corpus, load_encoder
+from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
+from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.inference.index import IndexSettings, IndexType, build_index, check_index_output, make_index
 from hf_meanmax.inference.search import Neighbor, SentenceIndex
 from hf_meanmax.inference.text_store import TextStore

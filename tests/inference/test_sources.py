@@ -22,7 +22,7 @@ from hf_meanmax.commands.audit import main as audit
 from hf_meanmax.commands.decode import main
 from hf_meanmax.inference.continued_file import continued_file
 from hf_meanmax.inference.decode import check_sources, decode_embeddings
-from hf_meanmax.inference.encode import load_encoder
+from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.inference.index import IndexManifest, IndexSettings
 from hf_meanmax.inference.sources import SourceOptions, open_sources, take_rows
 from inference.test_embedder import LINES, decoder, embedder  # noqa: F401

@@ -11,7 +11,7 @@ from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands.decode import main as decode
 from hf_meanmax.commands.encode import main as encode
 from hf_meanmax.commands.whiten import main
-from hf_meanmax.inference.encode import load_encoder
+from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.inference.whitening import whiten
 from tiny_model import make_model, make_tokenizer, random_lines
 

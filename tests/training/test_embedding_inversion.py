@@ -16,7 +16,7 @@ from hf_meanmax.commands.pretrain import main as pretrain_command
 from hf_meanmax.data import BatchPlan, TokenStore, VectorBatches
 from hf_meanmax.inference import encode as encode_module
 from hf_meanmax.inference.correction import embedder_of
-from hf_meanmax.inference.encode import load_encoder
+from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.training.preparation import prepare
 from hf_meanmax.training.pretrain import pretrain
 from hf_meanmax.training.recipes import arguments_from_settings, parse_command_line

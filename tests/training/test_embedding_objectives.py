@@ -14,6 +14,7 @@ from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands.export import main as export
 from hf_meanmax.commands.pretrain import main as pretrain_command
 from hf_meanmax.inference import encode as encode_module
+from hf_meanmax.inference.fingerprints import weights_fingerprint
 from hf_meanmax.training.preparation import prepare
 from hf_meanmax.training.pretrain import pretrain
 from hf_meanmax.training.teacher import TeacherVectors, load_teacher, prepare_teacher
@@ -118,9 +119,9 @@ def test_a_run_in_bf16_has_its_teacher_compute_in_bf16(make_arguments, teacher, 
     texts, encoder = prepare(args, show_progress=False).sources["train"], load_teacher(args, "cpu")
     plain = prepare_teacher(args, texts, encoder, show_progress=False)
     args.precision = "bf16"
-    weights = encode_module.weights_fingerprint(encoder)
+    weights = weights_fingerprint(encoder)
     rounded = prepare_teacher(args, texts, encoder, show_progress=False)
-    assert encode_module.weights_fingerprint(encoder) == weights
+    assert weights_fingerprint(encoder) == weights
     assert rounded.files[0].parent != plain.files[0].parent
     both = [vectors[np.arange(len(vectors))] for vectors in (plain, rounded)]
     assert not np.array_equal(*both)

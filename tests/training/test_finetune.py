@@ -22,7 +22,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification, AutoToke
 from hf_meanmax.checkpoint.card import write_model_card
 from hf_meanmax.checkpoint.folder import check_checkpoint, load_checkpoint, save_checkpoint
 from hf_meanmax.commands.finetune import main
-from hf_meanmax.inference.encode import load_encoder
+from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.training.finetune import _early_stopping, build_classifier, finetune, read_sets
 from hf_meanmax.training.finetune_settings import FinetuneArguments
 from hf_meanmax.training.recipes import arguments_from_settings

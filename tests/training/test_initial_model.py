@@ -11,7 +11,7 @@ from transformers import AutoConfig
 from hf_meanmax.checkpoint.folder import check_checkpoint, load_checkpoint, save_checkpoint
 from hf_meanmax.commands.pretrain import main
 from hf_meanmax.inference.alignment import align
-from hf_meanmax.inference.encode import load_encoder
+from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.training.pretrain import pretrain
 from hf_meanmax.training.recipes import parse_command_line
 from tiny_model import make_model, make_tokenizer

@@ -18,7 +18,7 @@ from hf_meanmax.hardware import COMPUTE_DTYPES, ComputeDtype, compute_dtype
 from hf_meanmax.inference.continued_file import ContinuedFile, continued_file
 from hf_meanmax.inference.correction import Corrector, embedder_of
 from hf_meanmax.inference.decode import MOST_BEAMS, DecodedBatch, decode_sources, key_of_row
-from hf_meanmax.inference.encode import weights_fingerprint
+from hf_meanmax.inference.fingerprints import weights_fingerprint
 from hf_meanmax.inference.sources import SourceOptions, VectorSource, open_sources
 from hf_meanmax.pretrained import DECODER_SOURCES
 from hf_meanmax.progress import progress_bar

@@ -36,7 +36,7 @@ from hf_meanmax.evaluation.suite import (
 )
 from hf_meanmax.files import sole_writer
 from hf_meanmax.hardware import usable_device
-from hf_meanmax.inference.encode import load_encoder
+from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.pretrained import ENCODER_SOURCES
 
 from .options import OptionParser, command_line, count, option, positional, written

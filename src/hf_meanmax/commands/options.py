@@ -18,7 +18,7 @@ from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 from hf_meanmax.data.corpus import Corpus
 from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.hardware import use_all_cores
-from hf_meanmax.inference.encode import load_encoder
+from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.pretrained import ENCODER_SOURCES
 from hf_meanmax.processes import PeerEndedError, process_state, tells, told_once
 from hf_meanmax.training.option_parser import OptionParser as OptionParser
@@ -160,7 +160,7 @@ class EncoderOptions:
         """The SentenceTransformer on this process's device, and the state of the processes.
 
         Raises:
-            FileNotFoundError, ValueError: as [`~hf_meanmax.inference.encode.load_encoder`].
+            FileNotFoundError, ValueError: as [`~hf_meanmax.inference.encoder.load_encoder`].
         """
         state = process_state()
         if state.device.type == "cpu":

@@ -25,13 +25,8 @@ from hf_meanmax.files import failed_writes_named, replacing_file, sole_writer
 from hf_meanmax.hardware import COMPUTE_DTYPES
 from hf_meanmax.inference.compression import PCA, Compression
 from hf_meanmax.inference.embedding_files import COMPRESSION, MANIFEST, count_rows, read_embeddings, read_manifest
-from hf_meanmax.inference.encode import (
-    EncodeSettings,
-    count_truncated,
-    encode_corpus,
-    load_encoder,
-    report_truncated,
-)
+from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
+from hf_meanmax.inference.encoder import count_truncated, load_encoder, report_truncated
 from hf_meanmax.inference.index import RESCORE, IndexSettings, build_index, check_index_output, make_index
 from hf_meanmax.inference.search import Neighbor, SentenceIndex
 from hf_meanmax.processes import process_state

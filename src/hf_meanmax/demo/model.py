@@ -22,7 +22,7 @@ from hf_meanmax.checkpoint.folder import (
     load_target_tokenizer,
 )
 from hf_meanmax.cosines import unit_rows
-from hf_meanmax.inference.encode import load_encoder
+from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.inspection.decoding import DecodingRecord, record_decoding, token_texts
 from hf_meanmax.inspection.pooling import pooling_shares
 
@@ -92,7 +92,7 @@ class DemoModel:
         name: a checkpoint folder, any SentenceTransformer's folder, or a name on the Hub.
 
     Raises:
-        FileNotFoundError, ValueError: as [`~hf_meanmax.inference.encode.load_encoder`].
+        FileNotFoundError, ValueError: as [`~hf_meanmax.inference.encoder.load_encoder`].
     """
 
     def __init__(self, name: str, trust_remote_code: bool = False) -> None:

@@ -21,12 +21,8 @@ from hf_meanmax.cosines import unit_rows
 from hf_meanmax.evaluation.tasks import read_lines
 from hf_meanmax.files import Json, replacing_file
 from hf_meanmax.inference.embedding_files import count_rows, read_embeddings, read_rows
-from hf_meanmax.inference.encode import (
-    count_truncated,
-    encode_texts,
-    pipeline_fingerprint,
-    weights_fingerprint,
-)
+from hf_meanmax.inference.encoder import count_truncated, encode_texts
+from hf_meanmax.inference.fingerprints import pipeline_fingerprint, weights_fingerprint
 from hf_meanmax.progress import progress_bar
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from hf_meanmax.evaluation.embedding import is_sentence_transformer
-from hf_meanmax.inference.encode import pipeline_fingerprint, tokenizer_text, weights_fingerprint
+from hf_meanmax.inference.fingerprints import pipeline_fingerprint, tokenizer_text, weights_fingerprint
 from hf_meanmax.tokenization import unknown_word_rate as count_unknown
 
 if TYPE_CHECKING:

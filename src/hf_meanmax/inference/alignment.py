@@ -30,7 +30,7 @@ from hf_meanmax.progress import progress_bar
 
 from .compression import check_finite
 from .embedder import describe_embedder, fit_standardization
-from .encode import encode_texts
+from .encoder import encode_texts
 from .reconstruct import rows_by_length
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from hf_meanmax.progress import progress_bar
 
 from .edits import Tokens, log_likelihoods, propose_edits
 from .embedder import describe_embedder, load_embedder
-from .encode import encode_texts, load_encoder
+from .encoder import encode_texts, load_encoder
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

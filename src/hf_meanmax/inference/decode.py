@@ -25,7 +25,7 @@ from hf_meanmax.progress import progress_bar
 
 from .correction import Corrector, read_tokens
 from .embedding_files import MANIFEST, read_manifest
-from .encode import weights_fingerprint
+from .fingerprints import weights_fingerprint
 from .index import INDEX_MANIFEST, IndexManifest
 from .sources import FaissSource, FileSource, SourceOptions, VectorSource, open_sources
 

@@ -13,7 +13,8 @@ from hf_meanmax.cosines import unit_rows
 from hf_meanmax.files import shared_name
 from hf_meanmax.modeling.layers import Standardization
 
-from .encode import load_encoder, model_fingerprints
+from .encoder import load_encoder
+from .fingerprints import model_fingerprints
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -39,7 +40,7 @@ def load_embedder(
     """A SentenceTransformer that puts `prompt`, if there is one, before every text.
 
     Raises:
-        FileNotFoundError, ValueError: as [`~hf_meanmax.inference.encode.load_encoder`].
+        FileNotFoundError, ValueError: as [`~hf_meanmax.inference.encoder.load_encoder`].
     """
     embedder = load_encoder(name, trust_remote_code, device)
     if prompt:

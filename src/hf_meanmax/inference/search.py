@@ -19,7 +19,9 @@ from hf_meanmax.files import read_whole
 
 from .compression import load_pca
 from .embedding_files import COMPRESSION
-from .encode import EncodeSettings, embed_texts, limit_length, model_fingerprints
+from .encode import EncodeSettings, embed_texts
+from .encoder import limit_length
+from .fingerprints import model_fingerprints
 from .index import (
     INDEX_MANIFEST,
     INDEX_VECTORS,

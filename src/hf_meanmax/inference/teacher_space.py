@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hf_meanmax.checkpoint.folder import checkpoint_folder, load_checkpoint, saved_normalization
 
-from .encode import load_encoder
+from .encoder import load_encoder
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

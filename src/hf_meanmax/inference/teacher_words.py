@@ -16,7 +16,7 @@ from hf_meanmax.progress import progress_bar
 from hf_meanmax.tokenization import WordVectors
 
 from .compression import PCA, check_finite
-from .encode import encode_texts
+from .encoder import encode_texts
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from .compression import PCA, check_finite
-from .encode import encode_texts
+from .encoder import encode_texts
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -21,7 +21,7 @@ from hf_meanmax.evaluation.markdown import markdown_table, markdown_text
 from hf_meanmax.evaluation.report import RESULTS, Results
 from hf_meanmax.evaluation.text_scores import score_texts
 from hf_meanmax.files import Json, read_json, replacing_file
-from hf_meanmax.inference.encode import weights_fingerprint
+from hf_meanmax.inference.fingerprints import weights_fingerprint
 from hf_meanmax.inference.translate import check_translator, translate_corpus
 from hf_meanmax.plots.correlations import plot_correlations
 from hf_meanmax.plots.figures import save_figure, told_if_not_drawn

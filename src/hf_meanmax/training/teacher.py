@@ -15,7 +15,9 @@ from hf_meanmax.files import replacing_file
 from hf_meanmax.hardware import uses_bf16
 from hf_meanmax.inference.embedder import load_embedder
 from hf_meanmax.inference.embedding_files import embedding_files
-from hf_meanmax.inference.encode import EncodeSettings, encode_corpus, encode_texts, model_fingerprints
+from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
+from hf_meanmax.inference.encoder import encode_texts
+from hf_meanmax.inference.fingerprints import model_fingerprints
 
 from .preparation import cache_folder, digest, one_at_a_time
 from .settings import PretrainArguments

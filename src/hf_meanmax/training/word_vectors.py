@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_meanmax.data import Corpus, SentenceFilter, StoredWords, TokenStore, build_token_store
 from hf_meanmax.files import failed_writes_named
-from hf_meanmax.inference.encode import load_encoder
+from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.inference.teacher_words import teacher_words
 from hf_meanmax.pretrained import ENCODER_SOURCES
 from hf_meanmax.tokenization import SkipGramSettings, WordVectors, train_tokenizer, train_word_vectors

@@ -1,0 +1,160 @@
+"""Any encoder as a SentenceTransformer: how it is loaded, its length limit, and the vectors of texts."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from hf_meanmax.checkpoint.folder import (
+    check_checkpoint,
+    damage_named,
+    hint_at_model,
+    is_missing_folder,
+    is_own_checkpoint,
+    require_text_encoder,
+    unread_named,
+)
+from hf_meanmax.data.corpus import readable
+from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
+from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
+from hf_meanmax.pretrained import packaged_folder
+
+from .long_texts import encode_in_parts, has_long, latent_config
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+# Up to so many tokens, texts fill a batch; of longer ones fewer share a forward pass.
+LONG_TEXT = 256
+
+
+def load_encoder(
+    name: str, trust_remote_code: bool = False, device: torch.device | str | None = None
+) -> SentenceTransformer:
+    """A SentenceTransformer from a folder, of the package or from the Hub; a folder of this package is checked first.
+
+    Raises:
+        FileNotFoundError, ValueError: no such model, a damaged folder (see `check_checkpoint`), or a model without a
+            fixed representation.
+    """
+    from sentence_transformers import SentenceTransformer
+
+    name = str(packaged_folder(name) or name)
+    if is_own_checkpoint(name) or is_missing_folder(name):
+        config = check_checkpoint(name, encoder_alone=True)
+        require_text_encoder(config, name)
+        if not config.has_latents:
+            raise ValueError(f"{name}: {NO_REPRESENTATION}")
+    elif Path(name).is_dir() and not (Path(name) / "modules.json").is_file():
+        raise FileNotFoundError(
+            f"{name} has no modules.json, so how its tokens become one vector is not known; expected a folder of "
+            f"save_checkpoint or of SentenceTransformer.save_pretrained.{hint_at_model(name)}"
+        )
+    if Path(name).is_dir():
+        reading = damage_named(name) if is_own_checkpoint(name) else nullcontext()
+    else:
+        reading = unread_named(name)
+    with reading:
+        return SentenceTransformer(
+            name,
+            device=None if device is None else str(device),
+            trust_remote_code=trust_remote_code,
+        )
+
+
+def encode_texts(
+    model: SentenceTransformer, texts: list[str], batch_size: int, truncate_dim: int | None = None
+) -> np.ndarray:
+    """`model.encode` in batches that long texts do not swell: `(N, D)`.
+
+    Args:
+        model: a SentenceTransformer.
+        texts: any number of texts.
+        batch_size: texts of one forward pass; half as many of those beyond 256 tokens, a quarter beyond 512, and so on.
+        truncate_dim: keep the first so many numbers of each vector; by default as many as the model says.
+    """
+    texts = list(map(readable, texts))
+    encode = partial(model.encode, show_progress_bar=False, convert_to_numpy=True, truncate_dim=truncate_dim)
+    lengths = np.zeros(len(texts))
+    # Fewer characters are no more tokens, but for some rare scripts as bytes.
+    long = [row for row, text in enumerate(texts) if len(text) > LONG_TEXT]
+    lengths[long] = np.minimum(count_tokens(model, [texts[row] for row in long]), model.max_seq_length or NO_LIMIT)
+    if (in_parts := has_long(model, lengths)).any():
+        return _with_long_texts(model, texts, in_parts, batch_size, truncate_dim)
+    halvings = np.ceil(np.log2(np.maximum(lengths / LONG_TEXT, 1))).astype(int)
+    sizes = np.maximum(1, batch_size >> halvings)
+    if len(set(sizes.tolist())) < 2:
+        vectors: np.ndarray = encode(texts, batch_size=int(sizes.max(initial=1)))
+        return vectors
+    # The longest first: too little memory shows at once.
+    rows = [np.flatnonzero(sizes == size) for size in np.unique(sizes)]
+    parts = [encode([texts[row] for row in part], batch_size=int(sizes[part[0]])) for part in rows]
+    vectors = np.empty((len(texts), parts[0].shape[1]), dtype=parts[0].dtype)
+    vectors[np.concatenate(rows)] = np.concatenate(parts)
+    return vectors
+
+
+def _with_long_texts(
+    model: SentenceTransformer, texts: list[str], in_parts: np.ndarray, batch_size: int, truncate_dim: int | None
+) -> np.ndarray:
+    """[`encode_texts`] of texts of which some are too long to be read at once."""
+    config = latent_config(model)
+    size = 0 if config is None else config.sentence_embedding_size
+    kept = truncate_dim or model.truncate_dim or size
+    vectors = np.empty((len(texts), min(kept, size)), dtype=np.float32)
+    for row in np.flatnonzero(in_parts):
+        vectors[row] = encode_in_parts(model, texts[row])[:kept]
+    rows = np.flatnonzero(~in_parts)
+    if len(rows):
+        vectors[rows] = encode_texts(model, [texts[row] for row in rows], batch_size, truncate_dim)
+    return vectors
+
+
+def limit_length(model: SentenceTransformer, max_length: int | None) -> None:
+    """Has a SentenceTransformer cut texts at `max_length` tokens; None leaves its own limit.
+
+    Raises:
+        ValueError: the model has no positions for so many, or no limit that could be set.
+    """
+    if max_length is None:
+        return
+    config = getattr(getattr(model[0], "auto_model", None), "config", None)
+    positions = getattr(config, "max_position_embeddings", -1)
+    if not isinstance(config, LatentConfig) and 0 < positions < max_length:
+        raise ValueError(
+            f"The length limit is {max_length} tokens, but the model has {positions} positions; give less."
+        )
+    try:
+        model.max_seq_length = max_length
+    except AttributeError as error:
+        raise ValueError(
+            f"The length limit is {max_length} tokens, but a {type(model[0]).__name__} has none to set; leave it out."
+        ) from error
+
+
+def count_tokens(model: SentenceTransformer, texts: list[str]) -> list[int]:
+    """The tokens of each text before any limit; 0 where a SentenceTransformer has no tokenizer that tells."""
+    tokenizer = getattr(model, "tokenizer", None)
+    if not texts or not callable(tokenizer):
+        return [0] * len(texts)
+    return [len(ids) for ids in tokenizer(list(map(readable, texts)), truncation=False, verbose=False)["input_ids"]]
+
+
+def count_truncated(model: SentenceTransformer, texts: list[str]) -> int:
+    """How many texts the length limit of a SentenceTransformer cuts."""
+    limit = model.max_seq_length or NO_LIMIT
+    # A token is a byte or more, so only these can be too long.
+    long = [text for text in texts if 4 * len(text) + 8 > limit]
+    return sum(length > limit for length in count_tokens(model, long))
+
+
+def report_truncated(number: int, model: SentenceTransformer, where: str = "") -> None:
+    """Says on stderr how many texts the length limit of a SentenceTransformer has cut, if it has cut any."""
+    if number:
+        print(f"{number:,} texts were longer than {model.max_seq_length} tokens and were cut{where}.", file=sys.stderr)

@@ -1,0 +1,42 @@
+"""Hashes by which a model and its vectors are recognised."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING
+
+import torch
+
+from hf_meanmax.tokenization.tokenizers import bare_backend
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+    from transformers import PreTrainedTokenizerBase
+
+
+def model_fingerprints(model: SentenceTransformer) -> dict[str, str]:
+    """Hashes of a SentenceTransformer: `weights`, and `pipeline` (modules, length limit, prompts, tokenizer)."""
+    return {"weights": weights_fingerprint(model), "pipeline": pipeline_fingerprint(model)}
+
+
+def weights_fingerprint(module: torch.nn.Module) -> str:
+    """Hash of the values of all weights, whatever they are called."""
+    digest = hashlib.blake2b(digest_size=16)
+    for tensor in module.state_dict().values():
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def pipeline_fingerprint(model: SentenceTransformer) -> str:
+    """Hash of what a SentenceTransformer does around its weights: modules, length limit, tokenizer."""
+    parts = [repr(model), model.max_seq_length, model.prompts, tokenizer_text(getattr(model, "tokenizer", None))]
+    return hashlib.blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
+
+
+def tokenizer_text(tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """All settings of a fast tokenizer; None of another."""
+    if getattr(tokenizer, "backend_tokenizer", None) is None:
+        return None
+    return str(bare_backend(tokenizer).to_str())
