@@ -49,6 +49,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_sizes(parser)
     add_options(parser)
+    parser.add_argument("--warm-up", type=int, default=2, help="steps before; a GPU needs some of each size")
     parser.add_argument(
         "--steps", type=int, default=12, help="steps of our loop in a measurement; the plain one takes 2"
     )
@@ -59,7 +60,7 @@ def main() -> None:
         ours = Ours(args, store, make_model(args, len(tokenizer), device(), attention_for("auto", device())))
         plain = Plain(args, store, len(tokenizer), device())
         for loop in (ours, plain):
-            loop.run(2)
+            loop.run(args.warm_up)
 
         def measure_ours() -> Measured:
             products = measure_model_products(args, ours.num_candidates)
