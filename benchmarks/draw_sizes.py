@@ -35,7 +35,7 @@ def by_size(rows: Mapping[str, Mapping[str, float]], metrics: Sequence[str]) -> 
     """The scores of models by the size in their names, smallest first.
 
     Raises:
-        SystemExit: a name does not say it.
+        SystemExit: a name does not say it, or a row lacks a figure.
     """
     found: Scores = {metric: defaultdict(list) for metric in metrics}
     sizes = {}
@@ -44,6 +44,9 @@ def by_size(rows: Mapping[str, Mapping[str, float]], metrics: Sequence[str]) -> 
         if match is None:
             raise SystemExit(f"{name!r} is not named n<size>-s<seed>, as n50000-s0 is.")
         sizes[name] = int(match[1])
+    lacking = [metric for metric in metrics if not all(metric in row for row in rows.values())]
+    if lacking:
+        raise SystemExit(f"Not all rows have {', '.join(lacking)}; name others with --metrics.")
     for name in sorted(rows, key=sizes.__getitem__):
         for metric in metrics:
             found[metric][sizes[name]].append(rows[name][metric])

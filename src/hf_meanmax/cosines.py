@@ -13,6 +13,5 @@ def unit_rows(rows: np.ndarray) -> np.ndarray:
 
 def paired_cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """The cosine `(N,)` of each row `(N, D)` with the other side's; 0 where a row is zero."""
-    norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
-    products: np.ndarray = np.einsum("nd,nd->n", first, second)
-    return products / np.where(norms == 0, 1, norms)
+    products: np.ndarray = np.einsum("nd,nd->n", unit_rows(first), unit_rows(second))
+    return products

@@ -155,6 +155,8 @@ def test_quality_is_drawn_against_a_size(script, monkeypatch, tmp_path, capsys):
     assert (tmp_path / "drawn.png").stat().st_size > 1000
     with pytest.raises(SystemExit, match="'mini-en' is not named"):
         module.by_size({"mini-en": {}}, metrics)
+    with pytest.raises(SystemExit, match="Not all rows have BLEU"):
+        module.by_size(rows, ["STSB", "BLEU"])
     (tmp_path / "quality.json").write_text(json.dumps({"rows": {name: rows[name] for name in list(rows)[:1]}}))
     with pytest.raises(SystemExit, match="two sizes or more"):
         module.main()

@@ -334,10 +334,13 @@ def test_new_save_replaces_the_checkpoint_and_keeps_the_rest(folder):
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
-def test_a_new_save_removes_an_export_of_the_older_weights(folder, monkeypatch, capsys):
+def test_other_weights_remove_the_models_that_were_exported_of_the_older_ones(folder, monkeypatch, capsys):
     export = folder / "onnx"
     export.mkdir()
     (export / "model.onnx").write_text("of the older weights")
+    (export / "vectors.npy").write_text("of the user")
+    save_checkpoint(load_checkpoint(folder)[0], make_tokenizer(), folder)
+    assert (export / "model.onnx").is_file(), "the weights are the same"
     with monkeypatch.context() as patch:
         patch.setattr(type(make_tokenizer()), "save_pretrained", lambda *args, **kwargs: (folder / "none").read_text())
         with pytest.raises(FileNotFoundError):
@@ -345,8 +348,8 @@ def test_a_new_save_removes_an_export_of_the_older_weights(folder, monkeypatch, 
     assert export.is_dir()
     assert "export-onnx" not in capsys.readouterr().err
     save_checkpoint(make_model(seed=1), make_tokenizer(), folder)
-    assert not export.exists()
-    assert f"`hf-meanmax export-onnx {folder}` makes a new one" in capsys.readouterr().err
+    assert [path.name for path in export.iterdir()] == ["vectors.npy"]
+    assert f"`hf-meanmax export-onnx {folder}` makes new ones" in capsys.readouterr().err
     save_checkpoint(make_model(seed=2), make_tokenizer(), folder)
     assert "export-onnx" not in capsys.readouterr().err
 

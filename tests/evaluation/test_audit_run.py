@@ -210,7 +210,7 @@ def test_vectors_alone_have_no_embedder_by_name(files, options):
     bad_files(files)
     (files / "wide.txt").write_text("\n".join(LINES[:12]) + "\n")
     for words, reason in (
-        (["--corpus", str(files / "corpus.txt")], "calls its embedder 'embedder', which could not be loaded"),
+        (["--corpus", str(files / "corpus.txt")], "could not be loaded from 'embedder'"),
         (["--embeddings", str(files / "wide.npy")], "vectors of embedder, of 32 numbers"),
     ):
         vectors = [] if "--embeddings" in words else ["--embeddings", str(files / "fine.npy")]

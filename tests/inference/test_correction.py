@@ -214,7 +214,7 @@ def test_the_command(embedder, decoder, vectors, make, tmp_path, capsys):  # noq
     for words, reason in (
         (["--num_corrections", "2"], "go with `rerank`"),
         (["--rerank", "3", "--num_beams", "4"], "`num_beams` is 4 and `rerank` 3"),
-        (["--rerank", "3"], "calls its embedder 'embedder', which could not be loaded"),
+        (["--rerank", "3"], "could not be loaded from 'embedder'"),
         (["--rerank", "3", "--embedder", "./none"], "No checkpoint folder 'none'"),
     ):
         with pytest.raises(SystemExit, match=f"hf-meanmax decode: .*({reason})"):
@@ -223,7 +223,7 @@ def test_the_command(embedder, decoder, vectors, make, tmp_path, capsys):  # noq
 
 def test_another_embedder_is_refused(decoder, tmp_path):  # noqa: F811
     other = save_checkpoint(make_model(seed=1), make_tokenizer(), tmp_path / "other", normalize="embedding")
-    with pytest.raises(ValueError, match="other has other weights than 'embedder'"):
+    with pytest.raises(ValueError, match=r"other has other weights than 'embedder'.*`--embedder`"):
         embedder_of(load_checkpoint(decoder)[0], decoder, str(other), "cpu")
 
 

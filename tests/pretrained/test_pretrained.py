@@ -69,7 +69,8 @@ def test_the_help_names_the_models_and_which_of_them_decode():
 def test_an_unknown_name_is_told_with_those_that_there_are(models, monkeypatch, load, name, hint):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(
-        FileNotFoundError, match=rf"'{name}' is no folder here, .*\(mini, static\), .* the Hub\.{hint} \(.*[^.]\)$"
+        FileNotFoundError,
+        match=rf"^No model '{name}': .* the Hub \(.*[^.]\)\. The package has mini and static\.{hint}$",
     ):
         load(name)
 

@@ -101,9 +101,7 @@ def test_the_embedder_is_found_where_the_run_had_it(make_inversion, embedder, tm
     )
     # Elsewhere it is not known where that was.
     moved = shutil.copytree(folder, tmp_path / "moved")
-    with pytest.raises(
-        ValueError, match=r"calls its embedder 'model', which could not be loaded from there.*`--embedder`"
-    ):
+    with pytest.raises(ValueError, match=r"could not be loaded from 'model'.*`--embedder`"):
         embedder_of(model, moved, device="cpu")
     shutil.rmtree("runs/x/model")
     save_checkpoint(make_model(seed=1), make_tokenizer(), "runs/x/model", normalize="embedding")
@@ -240,5 +238,5 @@ def test_the_objective_names_the_family(embedder):
 
 def test_the_command_says_what_is_wrong_in_a_line(texts, tmp_path):
     options = ["--corpus", str(texts / "train.txt"), "--cache_dir", str(tmp_path), "--output_dir", str(tmp_path / "o")]
-    with pytest.raises(SystemExit, match=r"^hf-meanmax pretrain: No checkpoint folder 'no-such-embedder'\.$"):
+    with pytest.raises(SystemExit, match=r"^hf-meanmax pretrain: No checkpoint folder 'no-such-embedder'\. The"):
         pretrain_command(["--objective", "embedding_inversion", "--embedder", "./no-such-embedder", *options])

@@ -105,3 +105,13 @@ def test_a_recipe_gives_way_and_the_same_value_is_no_other_model(initial):
 def test_a_missing_checkpoint_is_an_error_of_one_line(tmp_path):
     with pytest.raises(SystemExit, match=r"^hf-meanmax pretrain: [^\n]*none[^\n]*$"):
         main(["--initial_model", str(tmp_path / "none"), "--corpus", "x.txt"])
+
+
+def test_what_is_decoded_is_no_shorter_than_before(make_arguments, initial):
+    longer = load_checkpoint(initial)
+    longer[0].generation_config.max_new_tokens = 70
+    folder = save_checkpoint(*longer, Path(initial).with_name("longer"))
+    for name, bound in ((initial, 17), (str(folder), 70)):
+        args = make_arguments(f"from_{bound}", initial_model=name, **STILL)
+        pretrain(args)
+        assert load_checkpoint(Path(args.output_dir) / "model")[0].generation_config.max_new_tokens == bound

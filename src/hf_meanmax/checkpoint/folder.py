@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import json
 import os
 import sys
@@ -52,6 +53,7 @@ CHECKPOINT_FILES = (
 )
 
 TARGET_TOKENIZER, ONNX_FOLDER = "target_tokenizer", "onnx"
+_ONNX_FILES = ("*.onnx", "*.onnx.data")
 # Of the run in whose folder a checkpoint is `model`.
 SETTINGS_FILE = "settings.json"
 # Of a repository on the Hub, what no model here is loaded from.
@@ -75,7 +77,7 @@ def save_checkpoint(
     `SentenceTransformer` load.
 
     The folder is written beside `folder` and renamed, so a crash or a full disk leaves an older checkpoint whole; files
-    in `folder` that belong to no checkpoint (logs, a README.md) are kept, but not an ONNX export of the older weights.
+    in `folder` that belong to no checkpoint (logs, a README.md) are kept, but not ONNX models of the older weights.
     Weights are safetensors only.
 
     The SentenceTransformer consists of stock modules, and gives the model's own embedding. It cuts no text: its limit
@@ -123,18 +125,27 @@ def save_checkpoint(
 
 @contextmanager
 def replacing_checkpoint(folder: Path) -> Iterator[Path]:
-    """[`replacing_folder`] of a checkpoint folder, which must be free. An ONNX export in it would be of the older
-    weights; it goes too, and stderr says so."""
-    export = folder / ONNX_FOLDER
-    is_stale = export.is_dir() and is_own_checkpoint(folder)
-    with replacing_folder(folder, (*CHECKPOINT_FILES, *([ONNX_FOLDER] if is_stale else []))) as partial:
+    """[`replacing_folder`] of a checkpoint folder, which must be free. Before other weights take their place, the ONNX
+    models in it that were exported from the older ones go, and stderr says so."""
+    with replacing_folder(folder, CHECKPOINT_FILES) as partial:
         yield partial
-    if is_stale:
+        stale = [path for pattern in _ONNX_FILES for path in (folder / ONNX_FOLDER).glob(pattern)]
+        if not stale or not is_own_checkpoint(folder) or _has_same_weights(folder, partial):
+            return
+        for path in stale:
+            path.unlink()
         print(
-            f"{export} was an export of the older weights and is removed; `hf-meanmax export-onnx {folder}` makes a "
-            "new one.",
+            f"{folder / ONNX_FOLDER}: the models in it were of the older weights and are removed; `hf-meanmax "
+            f"export-onnx {folder}` makes new ones.",
             file=sys.stderr,
         )
+
+
+def _has_same_weights(folder: Path, other: Path) -> bool:
+    """Whether two checkpoints give the same vectors, byte for byte in what these depend on."""
+    files = {path.name for place in (folder, other) for path in place.glob("*.safetensors")} | {"tokenizer.json"}
+    _, differ, lacking = filecmp.cmpfiles(folder, other, sorted(files), shallow=False)
+    return not differ and not lacking
 
 
 def _write_sentence_transformer(
@@ -294,14 +305,22 @@ def unread_named(name: str | os.PathLike[str]) -> Iterator[None]:
     Raises:
         FileNotFoundError: in place of what reading from the Hub raises.
     """
+    if Path(name).is_file():
+        raise FileNotFoundError(f"{str(name)!r} is a file; a model is a folder, or a name on the Hub.")
     try:
         yield
     except (OSError, HFValidationError) as error:
-        packaged, reason = packaged_names(), " ".join(str(error).split()).rstrip(".")
+        reason = " ".join(str(error).split()).rstrip(".")
         raise FileNotFoundError(
-            f"{str(name)!r} is no folder here, none of the models of the package ({', '.join(packaged)}), and could "
-            f"not be read from the Hub.{did_you_mean(name, packaged)} ({reason})"
+            f"No model {str(name)!r}: it is no folder here, and could not be read from the Hub ({reason})."
+            f"{packaged_hint(name)}"
         ) from error
+
+
+def packaged_hint(name: str | os.PathLike[str]) -> str:
+    """Which models come with the package, for messages about one that is not found."""
+    packaged = packaged_names()
+    return f" The package has {' and '.join(packaged)}.{did_you_mean(Path(name).name, packaged)}"
 
 
 def saved_normalization(folder: str | os.PathLike[str]) -> str | None:
@@ -363,7 +382,7 @@ def check_checkpoint(folder: str | os.PathLike[str], encoder_alone: bool = False
     if not folder.is_dir():
         old = folder.with_name(f".{folder.name}.old")
         hint = f" A save was interrupted: rename {old} to {folder}." if old.is_dir() else ""
-        raise FileNotFoundError(f"No checkpoint folder {str(folder)!r}.{hint}")
+        raise FileNotFoundError(f"No checkpoint folder {str(folder)!r}.{hint or packaged_hint(folder)}")
     config = _read_config(folder)
     model_class = _saved_class(config)
     is_encoder = config.auto_class_names.get(model_class.__name__) == "AutoModel"

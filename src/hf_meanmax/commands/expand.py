@@ -11,7 +11,6 @@ from typing import Literal
 from hf_meanmax.checkpoint.expand import expand_checkpoint
 from hf_meanmax.checkpoint.folder import checkpoint_folder
 from hf_meanmax.data.opening import open_corpus
-from hf_meanmax.pretrained import ENCODER_SOURCES
 from hf_meanmax.tokenization import unknown_word_rate
 
 from .options import count, option, positional, verb, written
@@ -21,7 +20,7 @@ from .options import count, option, positional, verb, written
 class ExpandOptions:
     """The options of `hf-meanmax expand`."""
 
-    model: str = positional(f"the checkpoint ({ENCODER_SOURCES})")
+    model: str = positional("a checkpoint with a word-level tokenizer (a folder, or a name on the Hub)")
     vectors: str = positional("word2vec (.bin or text), GloVe, each also .gz, or .safetensors of `vectors`")
     output: str = written("folder of the expanded checkpoint", folder=True)
     limit: int | None = count("read only the first so many vectors", None)

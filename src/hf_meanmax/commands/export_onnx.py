@@ -21,7 +21,7 @@ class ExportOptions:
     """The options of `hf-meanmax export-onnx`."""
 
     checkpoint: str = positional(f"a checkpoint ({ENCODER_SOURCES})")
-    output: str | None = written("folder; by default onnx/ in the checkpoint", None)
+    output: str | None = written("folder; by default onnx/ in the checkpoint, where it is a folder of yours", None)
     int8: bool = option("whether the quantised model is written too", True)
     texts: str | None = option("text file: compare with torch on its first 1,000 lines", None)
 

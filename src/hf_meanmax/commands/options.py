@@ -7,6 +7,7 @@ import functools
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -99,8 +100,11 @@ def _weights_without_bars() -> Iterator[None]:
     if not is_progress_bar_enabled():
         yield
         return
-    disable_progress_bar()
-    enable_progress_bars()  # the Hub's, which transformers takes along
+    with warnings.catch_warnings():
+        # Of a variable that keeps the Hub's bars as they are, whoever asks.
+        warnings.simplefilter("ignore", UserWarning)
+        disable_progress_bar()
+        enable_progress_bars()  # the Hub's, which transformers takes along
     try:
         yield
     finally:

@@ -258,11 +258,15 @@ def embedder_of(
             embedder = load_embedder(name, prompt, device, trust_remote_code)
         except (OSError, ValueError) as error:
             raise ValueError(
-                f"{folder} calls its embedder {name!r}, which could not be loaded from there: give its folder, or its "
-                f"name on the Hub, with `--embedder` (`embedder`). ({str(error).partition(chr(10))[0]})"
+                f"The embedder of {folder} could not be loaded from {name!r}, which is where its run had it or what "
+                "the checkpoint calls it: give its folder, or its name on the Hub, with `--embedder` (`embedder`). "
+                f"({str(error).partition(chr(10))[0]})"
             ) from error
     else:
         embedder = load_embedder(name, prompt, device, trust_remote_code)
     if known.get("weights") not in (None, describe_embedder(embedder, name)["weights"]):
-        raise ValueError(f"{name} has other weights than {known.get('name')!r}, whose vectors {folder} decodes.")
+        raise ValueError(
+            f"{name} has other weights than {known.get('name')!r}, whose vectors {folder} decodes: give the embedder "
+            "that it was trained on, with `--embedder` (`embedder`)."
+        )
     return embedder

@@ -57,8 +57,9 @@ def decode_embeddings(
 ) -> Iterator[str]:
     """The text of each embedding, in order and in constant memory. A line break in a text becomes a space.
 
-    How long a text was, its embedding does not tell: decoding ends at the model's own bound, 1.5 times its longest
-    training text. Texts that had not ended by then are counted, and reported at the end.
+    How long a text was, its embedding does not tell: decoding ends at the model's own bound: 1.5 times its longest
+    training text and at least 16 tokens, or 256 where no training run has set one. Texts that had not ended by then are
+    counted, and reported at the end.
 
     Args:
         model: an autoencoder, or a decoder of another embedder's vectors.

@@ -155,7 +155,7 @@ def _check(
     if not isinstance(tokenizer.backend_tokenizer.model, models.WordLevel):
         raise ValueError(
             f"the tokenizer's model is {type(tokenizer.backend_tokenizer.model).__name__}, expected WordLevel: "
-            "pieces of words have no word vectors"
+            "pieces of words have no word vectors. Give a checkpoint that was trained with `--tokenizer word`."
         )
     if len(tokenizer) != old_size:
         raise ValueError(f"the tokenizer has {len(tokenizer)} ids, the word table {old_size} rows: not this model's")

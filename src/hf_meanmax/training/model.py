@@ -53,12 +53,16 @@ def make_model(
 
 
 def _start_from(model: LatentForConditionalDecoding, name: str) -> None:
-    """Gives a model the weights of a checkpoint; heads for training that this lacks stay new.
+    """Gives a model the weights of a checkpoint and its bound for what is decoded; heads for training that this lacks
+    stay new.
 
     Raises:
         ValueError: a weight is missing, or of another size.
     """
-    initial = load_checkpoint(name)[0].state_dict()
+    checkpoint = load_checkpoint(name)[0]
+    initial = checkpoint.state_dict()
+    if model.can_generate() and checkpoint.can_generate():
+        model.generation_config.max_new_tokens = checkpoint.generation_config.max_new_tokens
     for key, weight in model.state_dict().items():
         if key not in initial and key.startswith(_HEADS):
             continue

@@ -541,12 +541,13 @@ class Run:
         return summary
 
     def _longest_decoding(self) -> int:
-        """A vector does not tell how long its text was, but no text of this run was longer."""
+        """A vector does not tell how long its text was, but no text of this run was longer, nor of one before it."""
         longest = int(self.prepared.output_store.lengths.max())
         if self.args.reads_context:
             # The store holds longer lines, which are context alone.
             longest = min(longest, self.args.max_tokens + 1)
-        return max(LEAST_OF_TEXT, int(decoding_bound(longest)))
+        before = self.model.generation_config.max_new_tokens if self.args.initial_model else None
+        return max(LEAST_OF_TEXT, int(decoding_bound(longest)), before or 0)
 
     def _print_summary(self, summary: Json, folder: Path) -> None:
         self.print(f"{format_summary(summary)}\nsaved to {folder}")

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 _SETTINGS = EncodeSettings(dtype="float16", shard_size=8192)
 _MOST_OPEN = 256
-# Texts of one forward pass: few keep a CPU's caches, a GPU waits for the host between them.
-_BATCH, _BATCH_OF_A_GPU = 64, 512
 
 
 class TeacherVectors:
@@ -114,7 +112,6 @@ def prepare_teacher(
                 file.write(str(texts.digest))
         texts.digest = known.read_text()
     in_bf16 = uses_bf16(args.precision, teacher.device)
-    batch_size = _BATCH if teacher.device.type == "cpu" else _BATCH_OF_A_GPU
     folder = cache / digest(model_fingerprints(teacher), texts.fingerprint(), *(["bf16"] if in_bf16 else []))
     is_main = state is None or state.is_main_process
     lock = one_at_a_time(folder)
@@ -124,7 +121,7 @@ def prepare_teacher(
         # The weights stay as they are: the validation texts, or another run, ask for their hash again.
         with torch.autocast(teacher.device.type, torch.bfloat16, enabled=in_bf16):
             encode_corpus(
-                teacher, texts, folder, _SETTINGS, model_name=args.frozen_encoder, batch_size=batch_size, state=state,
+                teacher, texts, folder, _SETTINGS, model_name=args.frozen_encoder, state=state,
                 show_progress=show_progress,
             )  # fmt: skip
     finally:
