@@ -223,7 +223,7 @@ def test_command_line(checkpoint, encoded, said, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
     with pytest.raises(SystemExit) as ended:
         main(["user/none", str(encoded)])
-    assert str(ended.value).startswith("hf-meanmax decode: 'user/none' is no folder here")
+    assert str(ended.value).startswith("hf-meanmax decode: No model 'user/none'")
     with pytest.raises(SystemExit):
         main([*command, "--num-beam", "2"])
     assert "Did you mean --num-beams?" in capsys.readouterr().err

@@ -129,23 +129,19 @@ def replacing_checkpoint(folder: Path) -> Iterator[Path]:
     models in it that were exported from the older ones go, and stderr says so."""
     with replacing_folder(folder, CHECKPOINT_FILES) as partial:
         yield partial
-        stale = [path for pattern in _ONNX_FILES for path in (folder / ONNX_FOLDER).glob(pattern)]
-        if not stale or not is_own_checkpoint(folder) or _has_same_weights(folder, partial):
+        exported = [path for pattern in _ONNX_FILES for path in (folder / ONNX_FOLDER).glob(pattern)]
+        if not exported or not is_own_checkpoint(folder):
             return
-        for path in stale:
+        read = {path.name for place in (folder, partial) for path in place.glob("*.safetensors")} | {"tokenizer.json"}
+        if len(filecmp.cmpfiles(folder, partial, read, shallow=False)[0]) == len(read):
+            return
+        for path in exported:
             path.unlink()
         print(
             f"{folder / ONNX_FOLDER}: the models in it were of the older weights and are removed; `hf-meanmax "
             f"export-onnx {folder}` makes new ones.",
             file=sys.stderr,
         )
-
-
-def _has_same_weights(folder: Path, other: Path) -> bool:
-    """Whether two checkpoints give the same vectors, byte for byte in what these depend on."""
-    files = {path.name for place in (folder, other) for path in place.glob("*.safetensors")} | {"tokenizer.json"}
-    _, differ, lacking = filecmp.cmpfiles(folder, other, sorted(files), shallow=False)
-    return not differ and not lacking
 
 
 def _write_sentence_transformer(
