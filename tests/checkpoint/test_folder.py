@@ -29,6 +29,7 @@ from hf_meanmax.checkpoint.folder import (
     load_target_tokenizer,
     save_checkpoint,
 )
+from hf_meanmax.checkpoint.location import is_missing_folder
 from hf_meanmax.files import recover_folder, replacing_file, replacing_folder
 from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.tokenization import train_tokenizer
@@ -492,9 +493,9 @@ def test_own_checkpoints_are_recognised(folder, tmp_path):
     assert not export.is_own_checkpoint(tmp_path)
     (folder / "config.json").write_text('{"model_type": "bert"}')
     assert not export.is_own_checkpoint(folder)
-    assert export.is_missing_folder(tmp_path / "none")
-    assert export.is_missing_folder("./none")
-    assert not export.is_missing_folder("user/name")
+    assert is_missing_folder(tmp_path / "none")
+    assert is_missing_folder("./none")
+    assert not is_missing_folder("user/name")
 
 
 def test_the_folder_of_a_run_leads_to_its_model(tmp_path):

@@ -16,7 +16,8 @@ from transformers import AutoModel, AutoModelForSeq2SeqLM
 import hf_meanmax
 from hf_meanmax.checkpoint.card import CardDescription, write_model_card
 from hf_meanmax.checkpoint.compact import compact_checkpoint
-from hf_meanmax.checkpoint.folder import checkpoint_folder, save_checkpoint
+from hf_meanmax.checkpoint.folder import save_checkpoint
+from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.inference.encoder import load_encoder
 from tiny_model import TEXTS, make_model, make_tokenizer
 

@@ -13,7 +13,8 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 from hf_meanmax.files import Json, is_owned
 from hf_meanmax.modeling.storage import STORED_DTYPES, restored_state_dict, store_tensors
 
-from .folder import CHECKPOINT_FILES, check_checkpoint, check_free, checkpoint_folder, replacing_checkpoint
+from .folder import CHECKPOINT_FILES, check_checkpoint, check_free, replacing_checkpoint
+from .location import checkpoint_folder
 
 
 def compact_checkpoint(

@@ -14,7 +14,6 @@ from pathlib import Path
 from hf_meanmax.tokenization import Expansion, expand_vocabulary, load_word_vectors
 
 from .folder import (
-    checkpoint_folder,
     is_own_checkpoint,
     load_checkpoint,
     load_target_tokenizer,
@@ -23,6 +22,7 @@ from .folder import (
     saved_normalization,
     saved_training_args,
 )
+from .location import checkpoint_folder
 
 # Where `training_args.json` tells of an expansion.
 _EXPANSION = "vocabulary_expansion"

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from huggingface_hub.errors import HFValidationError
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoTokenizer
 
@@ -23,8 +22,8 @@ from hf_meanmax.modeling.classifier_model import LatentForSequenceClassification
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.modeling.configuration_embedding_decoder import EmbeddingDecoderConfig
 from hf_meanmax.modeling.storage import stored_names
-from hf_meanmax.modeling.suggestions import did_you_mean
-from hf_meanmax.pretrained import packaged_folder, packaged_names
+
+from .location import checkpoint_folder, hint_at_model, packaged_hint
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -56,8 +55,6 @@ TARGET_TOKENIZER, ONNX_FOLDER = "target_tokenizer", "onnx"
 _ONNX_FILES = ("*.onnx", "*.onnx.data")
 # Of the run in whose folder a checkpoint is `model`.
 SETTINGS_FILE = "settings.json"
-# Of a repository on the Hub, what no model here is loaded from.
-_OTHER_FRAMEWORKS = ["onnx/*", "openvino/*", "coreml/*", "*.h5", "*.msgpack", "*.ot"]
 
 _TRANSFORMER = "sentence_transformers.base.modules.transformer.Transformer"
 _NORMALIZE = "sentence_transformers.base.modules.normalize.Normalize"
@@ -278,47 +275,6 @@ def load_target_tokenizer(
     return AutoTokenizer.from_pretrained(checkpoint_folder(folder) / TARGET_TOKENIZER)
 
 
-def checkpoint_folder(name: str | os.PathLike[str]) -> Path:
-    """The folder of a checkpoint: `name` itself, that of a model of the package, or what is downloaded if it names a
-    repository on the Hub.
-
-    Raises:
-        FileNotFoundError: there is no such folder, and no repository of this name could be read.
-    """
-    path = packaged_folder(os.fspath(name)) or Path(name)
-    if not path.exists() and not is_missing_folder(name):
-        from huggingface_hub import snapshot_download
-
-        with unread_named(name):
-            path = Path(snapshot_download(os.fspath(name), ignore_patterns=_OTHER_FRAMEWORKS))
-    return path
-
-
-@contextmanager
-def unread_named(name: str | os.PathLike[str]) -> Iterator[None]:
-    """Says which model was asked for, where it is no folder here and the Hub does not give it.
-
-    Raises:
-        FileNotFoundError: in place of what reading from the Hub raises.
-    """
-    if Path(name).is_file():
-        raise FileNotFoundError(f"{str(name)!r} is a file; a model is a folder, or a name on the Hub.")
-    try:
-        yield
-    except (OSError, HFValidationError) as error:
-        reason = " ".join(str(error).split()).rstrip(".")
-        raise FileNotFoundError(
-            f"No model {str(name)!r}: it is no folder here, and could not be read from the Hub ({reason})."
-            f"{packaged_hint(name)}"
-        ) from error
-
-
-def packaged_hint(name: str | os.PathLike[str]) -> str:
-    """Which models come with the package, for messages about one that is not found."""
-    packaged = packaged_names()
-    return f" The package has {' and '.join(packaged)}.{did_you_mean(Path(name).name, packaged)}"
-
-
 def saved_normalization(folder: str | os.PathLike[str]) -> str | None:
     """What `SentenceTransformer.encode` of a checkpoint folder scales to unit length, as `normalize` of
     [`save_checkpoint`]; None where it has no such part."""
@@ -433,21 +389,6 @@ def model_around(folder: Path) -> Path | None:
             if "model_type" in read_json(place / "config.json"):
                 return place
     return None
-
-
-def is_missing_folder(name: str | os.PathLike[str]) -> bool:
-    """Whether a name is a path that does not exist here, rather than the name of a repository on the Hub."""
-    text, path = os.fspath(name), Path(name)
-    if path.exists():
-        return False
-    is_path = text.startswith((".", "/", "~")) or text.count("/") > 1
-    return is_path or (path.parent != Path() and path.parent.is_dir())
-
-
-def hint_at_model(folder: str | os.PathLike[str]) -> str:
-    """A hint for messages, where a folder is that of a run and the checkpoint is in it."""
-    model = Path(folder) / "model"
-    return f" Did you mean {model}?" if (model / "config.json").is_file() else ""
 
 
 def _read_json(path: Path, kind: type = dict) -> Any:

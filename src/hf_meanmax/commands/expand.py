@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hf_meanmax.checkpoint.expand import expand_checkpoint
-from hf_meanmax.checkpoint.folder import checkpoint_folder
+from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.tokenization import unknown_word_rate
 

@@ -15,12 +15,12 @@ import torch
 
 from hf_meanmax.checkpoint.folder import (
     check_checkpoint,
-    checkpoint_folder,
     full_auto_class,
     is_own_checkpoint,
     load_checkpoint,
     load_target_tokenizer,
 )
+from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.cosines import unit_rows
 from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.inspection.decoding import DecodingRecord, record_decoding, token_texts

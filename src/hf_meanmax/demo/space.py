@@ -12,8 +12,9 @@ from huggingface_hub import RepoCard
 
 from hf_meanmax import __version__
 from hf_meanmax.checkpoint.compact import compact_checkpoint
-from hf_meanmax.checkpoint.folder import check_checkpoint, is_missing_folder, require_text_encoder
+from hf_meanmax.checkpoint.folder import check_checkpoint, require_text_encoder
 from hf_meanmax.checkpoint.hub import sign_in, upload
+from hf_meanmax.checkpoint.location import is_missing_folder
 from hf_meanmax.files import replacing_folder
 from hf_meanmax.pretrained import packaged_folder
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from hf_meanmax.checkpoint.folder import checkpoint_folder, load_checkpoint, saved_training_args
+from hf_meanmax.checkpoint.folder import load_checkpoint, saved_training_args
+from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.data import open_corpus, pick_sentences
 from hf_meanmax.data.sentences import is_unsegmented
 from hf_meanmax.files import Json, replacing_file

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import torch
 
-from hf_meanmax.checkpoint.folder import checkpoint_folder, saved_normalization, settings_of_run
+from hf_meanmax.checkpoint.folder import saved_normalization, settings_of_run
+from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.cosines import unit_rows
 from hf_meanmax.progress import progress_bar
 

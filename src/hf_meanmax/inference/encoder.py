@@ -11,15 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from hf_meanmax.checkpoint.folder import (
-    check_checkpoint,
-    damage_named,
-    hint_at_model,
-    is_missing_folder,
-    is_own_checkpoint,
-    require_text_encoder,
-    unread_named,
-)
+from hf_meanmax.checkpoint.folder import check_checkpoint, damage_named, is_own_checkpoint, require_text_encoder
+from hf_meanmax.checkpoint.location import hint_at_model, is_missing_folder, unread_named
 from hf_meanmax.data.corpus import readable
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION

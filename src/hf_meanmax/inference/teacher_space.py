@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from hf_meanmax.checkpoint.folder import checkpoint_folder, load_checkpoint, saved_normalization
+from hf_meanmax.checkpoint.folder import load_checkpoint, saved_normalization
+from hf_meanmax.checkpoint.location import checkpoint_folder
 
 from .encoder import load_encoder
 

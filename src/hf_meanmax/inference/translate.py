@@ -7,12 +7,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from hf_meanmax.checkpoint.folder import (
-    check_checkpoint,
-    checkpoint_folder,
-    require_text_encoder,
-    saved_training_args,
-)
+from hf_meanmax.checkpoint.folder import check_checkpoint, require_text_encoder, saved_training_args
+from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.data.corpus import Corpus, CorpusLines
 
 from .reconstruct import reconstruct

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hf_meanmax.checkpoint.folder import check_checkpoint, checkpoint_folder, full_auto_class, require_text_encoder
+from hf_meanmax.checkpoint.folder import check_checkpoint, full_auto_class, require_text_encoder
+from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.files import Json, replacing_folder
 from hf_meanmax.plots.attention import ReadText, attention_page, plot_head_maps
 from hf_meanmax.plots.figures import save_figure, told_if_not_drawn

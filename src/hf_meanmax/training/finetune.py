@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from hf_meanmax.checkpoint.folder import check_checkpoint, checkpoint_folder, require_text_encoder, save_checkpoint
+from hf_meanmax.checkpoint.folder import check_checkpoint, require_text_encoder, save_checkpoint
+from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.data import Documents, LabelledTexts, SentenceFilter, read_labelled
 from hf_meanmax.files import Json, failed_writes_named, follow_umask, read_json, replacing_file, sole_writer
 from hf_meanmax.hardware import (

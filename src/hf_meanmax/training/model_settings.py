@@ -7,7 +7,8 @@ from pathlib import Path
 
 from transformers import PreTrainedConfig
 
-from hf_meanmax.checkpoint.folder import TARGET_TOKENIZER, check_checkpoint, checkpoint_folder
+from hf_meanmax.checkpoint.folder import TARGET_TOKENIZER, check_checkpoint
+from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.files import Json
 from hf_meanmax.modeling.configuration_base import LatentConfig
 

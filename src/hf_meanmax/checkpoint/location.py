@@ -1,0 +1,72 @@
+"""Where a model is: a folder, one of the package, or a repository on the Hub."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from huggingface_hub.errors import HFValidationError
+
+from hf_meanmax.modeling.suggestions import did_you_mean
+from hf_meanmax.pretrained import packaged_folder, packaged_names
+
+# Of a repository on the Hub, what no model here is loaded from.
+_OTHER_FRAMEWORKS = ["onnx/*", "openvino/*", "coreml/*", "*.h5", "*.msgpack", "*.ot"]
+
+
+def checkpoint_folder(name: str | os.PathLike[str]) -> Path:
+    """The folder of a checkpoint: `name` itself, that of a model of the package, or what is downloaded if it names a
+    repository on the Hub.
+
+    Raises:
+        FileNotFoundError: there is no such folder, and no repository of this name could be read.
+    """
+    path = packaged_folder(os.fspath(name)) or Path(name)
+    if not path.exists() and not is_missing_folder(name):
+        from huggingface_hub import snapshot_download
+
+        with unread_named(name):
+            path = Path(snapshot_download(os.fspath(name), ignore_patterns=_OTHER_FRAMEWORKS))
+    return path
+
+
+@contextmanager
+def unread_named(name: str | os.PathLike[str]) -> Iterator[None]:
+    """Says which model was asked for, where it is no folder here and the Hub does not give it.
+
+    Raises:
+        FileNotFoundError: in place of what reading from the Hub raises.
+    """
+    if Path(name).is_file():
+        raise FileNotFoundError(f"{str(name)!r} is a file; a model is a folder, or a name on the Hub.")
+    try:
+        yield
+    except (OSError, HFValidationError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise FileNotFoundError(
+            f"No model {str(name)!r}: it is no folder here, and could not be read from the Hub ({reason})."
+            f"{packaged_hint(name)}"
+        ) from error
+
+
+def packaged_hint(name: str | os.PathLike[str]) -> str:
+    """Which models come with the package, for messages about one that is not found."""
+    packaged = packaged_names()
+    return f" The package has {' and '.join(packaged)}.{did_you_mean(Path(name).name, packaged)}"
+
+
+def is_missing_folder(name: str | os.PathLike[str]) -> bool:
+    """Whether a name is a path that does not exist here, rather than the name of a repository on the Hub."""
+    text, path = os.fspath(name), Path(name)
+    if path.exists():
+        return False
+    is_path = text.startswith((".", "/", "~")) or text.count("/") > 1
+    return is_path or (path.parent != Path() and path.parent.is_dir())
+
+
+def hint_at_model(folder: str | os.PathLike[str]) -> str:
+    """A hint for messages, where a folder is that of a run and the checkpoint is in it."""
+    model = Path(folder) / "model"
+    return f" Did you mean {model}?" if (model / "config.json").is_file() else ""
