@@ -8,7 +8,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 
-# torch 2.11 cannot trace the question.
+# torch 2.11 cannot compile `is_autocast_available`.
 @torch.compiler.assume_constant_result
 def _has_autocast(device: str) -> bool:
     return torch.amp.is_autocast_available(device)

@@ -310,13 +310,13 @@ def _check_store(
     """Says on stderr what the training texts lose, if it is much; `most` is the setting of their largest length."""
     counts, report = store.token_counts, store.report
     left_out = {"min_tokens": report.too_short, most: report.too_long}
-    if show and sum(left_out.values()) > _MUCH_LEFT_OUT * report.lines:
+    total = sum(left_out.values())
+    if show and total > _MUCH_LEFT_OUT * report.lines:
         parts = [f"{count:,} by `{name}` {getattr(args, name)}" for name, count in left_out.items() if count]
         cut = ", or cut long ones with `long_lines` 'truncate'" if report.too_long else ""
         tqdm.write(
-            f"warning: {sum(left_out.values()):,} of {report.lines:,} sentences "
-            f"({sum(left_out.values()) / report.lines:.1%}) of the training texts are left out by their length: "
-            f"{' and '.join(parts)}. Change these settings{cut}.",
+            f"warning: {total:,} of {report.lines:,} sentences ({total / report.lines:.1%}) of the training texts are "
+            f"left out by their length: {' and '.join(parts)}. Change these settings{cut}.",
             file=sys.stderr,
         )
     if show and tokenizer.unk_token_id is not None:
