@@ -17,7 +17,15 @@ class LineProgress(tqdm):
     """A tqdm bar that writes whole lines, at most one every half minute: for logs, which keep carriage returns."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{**kwargs, "mininterval": LINE_SECONDS, "miniters": 1, "ascii": True, "ncols": 0})
+        lines = {"mininterval": LINE_SECONDS, "miniters": 1, "ascii": True, "ncols": 0, "smoothing": 0}
+        super().__init__(*args, **{**kwargs, **lines})
+
+    def close(self) -> None:
+        """Writes the last line; tqdm would end it once more."""
+        if not self.disable:
+            self.refresh()
+            self.delay = float("inf")  # as if no bar had been drawn, so there is none to leave
+        super().close()
 
     def moveto(self, n: int) -> None:
         """A log has no line above to go to."""

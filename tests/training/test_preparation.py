@@ -259,6 +259,9 @@ def test_word_vectors_from_a_file(make_arguments, tmp_path):
     args.model["embedding_size"] = 8
     with pytest.raises(ValueError, match="have 4 dimensions, `embedding_size` is 8; leave it out"):
         prepare_word_vectors(args, prepared.tokenizer, prepared.train)
+    args.word_vectors = "teacher"
+    with pytest.raises(ValueError, match="`word_vectors` is 'teacher': these vectors have 4 dimensions"):
+        prepare_word_vectors(args, prepared.tokenizer, prepared.train, source=str(path))
     assert prepare_word_vectors(make_arguments(), prepared.tokenizer, prepared.train) is None
 
 

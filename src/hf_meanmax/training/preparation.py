@@ -516,8 +516,8 @@ def prepare_word_vectors(
         wanted = args.model.get("embedding_size")
         if wanted not in (None, vectors.vectors.shape[1]):
             raise ValueError(
-                f"The vectors of {source!r} have {vectors.vectors.shape[1]} dimensions, `embedding_size` is "
-                f"{wanted}; leave it out."
+                f"`word_vectors` is {args.word_vectors!r}: these vectors have {vectors.vectors.shape[1]} dimensions, "
+                f"`embedding_size` is {wanted}; leave it out."
             )
     matrix, found = embedding_matrix(tokenizer, vectors, seed=args.seed)
     if show_progress:
