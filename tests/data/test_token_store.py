@@ -10,7 +10,7 @@ import warnings
 import numpy as np
 import pytest
 
-from hf_meanmax.data import Corpus, Documents, SentenceFilter, TokenStore, build_token_store
+from hf_meanmax.data import Corpus, Documents, SentenceFilter, TokenStore, build_token_store, open_corpus
 from hf_meanmax.data import token_store as module
 from tiny_words import WORDS, make_tokenizer
 
@@ -302,6 +302,17 @@ def test_tokenizers_that_do_not_fit(tmp_path):
         build_token_store(corpus, without, tmp_path / "s", show_progress=False)
     with pytest.raises(TypeError, match="fast tokenizer"):
         build_token_store(corpus, str.split, tmp_path / "s", show_progress=False)
+
+
+def test_the_bar_ends_where_the_held_out_texts_do(capsys, tmp_path):
+    """A part that another reads is at the end, where no line comes any more."""
+    from hf_meanmax.training.preparation import HeldOut
+
+    path = tmp_path / "x.txt"
+    path.write_text("".join(f"a cat {i}\n\n" for i in range(3000)))
+    corpus = HeldOut(open_corpus([str(path)]), 10, held_out=False)
+    build_token_store(corpus, make_tokenizer(["cat"]), tmp_path / "held", show_progress=True)
+    assert capsys.readouterr().err.splitlines()[-1].startswith("tokenise: 100%")
 
 
 def test_progress_is_silent_on_request(make_store, capsys):

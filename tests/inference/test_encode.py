@@ -293,7 +293,9 @@ def test_another_input_or_model_is_refused(model, text, tmp_path):
     output = tmp_path / "out"
     run(model, str(text), output)
     whole = read(output)
-    with pytest.raises(FileExistsError, match=r"other settings .*Name another folder, or remove this one"):
+    with pytest.raises(
+        FileExistsError, match=r"other settings \(normalize: False there, True now\). Name another folder"
+    ):
         run(model, str(text), output, normalize=True)
     other = save_checkpoint(make_model(seed=1), make_tokenizer(), tmp_path / "model")
     with pytest.raises(FileExistsError, match="another model"):
@@ -304,6 +306,16 @@ def test_another_input_or_model_is_refused(model, text, tmp_path):
     with pytest.raises(FileExistsError, match="holds no encoded corpus"):
         run(model, str(text), tmp_path)
     assert np.array_equal(read(output), whole)
+
+
+def test_another_default_prompt_is_another_model(model, text, tmp_path, monkeypatch):
+    """Not only other prompts: which of them is used."""
+    monkeypatch.setattr(model, "prompts", {"query": "the "})
+    monkeypatch.setattr(model, "default_prompt_name", "query")
+    run(model, str(text), tmp_path / "out")
+    monkeypatch.setattr(model, "default_prompt_name", None)
+    with pytest.raises(FileExistsError, match="another model"):
+        run(model, str(text), tmp_path / "out")
 
 
 class Watched(Documents):

@@ -87,6 +87,15 @@ def test_a_length_limit_cuts_first(tmp_path, monkeypatch):
     np.testing.assert_allclose(encode_texts(model, [" ".join(words)], 1), whole, atol=1e-6)
 
 
+def test_the_default_prompt_stands_before_a_long_text_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(long_texts, "MOST_TOKENS", 11)
+    model = load(tmp_path)
+    texts = [TEXT, "the cat"]
+    expected = encode_texts(model, [f"a dog {text}" for text in texts], 8)
+    model.prompts, model.default_prompt_name = {"query": "a dog "}, "query"
+    np.testing.assert_allclose(encode_texts(model, texts, 8), expected, atol=1e-6)
+
+
 def test_what_reads_word_by_word_is_not_cut(tmp_path, monkeypatch):
     whole = load(tmp_path, encoder_type="bilstm").encode([TEXT])
     monkeypatch.setattr(long_texts, "MOST_TOKENS", 11)

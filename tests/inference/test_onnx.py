@@ -139,6 +139,18 @@ def test_encoder_saved_by_sentence_transformers(tmp_path):
         export_onnx(tmp_path / "dense", int8=False)
 
 
+@pytest.mark.parametrize("normalize", [None, "embedding"])
+def test_the_default_prompt_and_the_numbers_that_are_kept(tmp_path, normalize):
+    plain = str(save_checkpoint(make_model(), make_tokenizer(), tmp_path / "model", normalize=normalize))
+    prompts = {"prompts": {"query": "the old cat "}, "default_prompt_name": "query"}
+    model = SentenceTransformer(plain, device="cpu", truncate_dim=7, **prompts)
+    model.save_pretrained(str(tmp_path / "saved"))
+    export_onnx(tmp_path / "saved", int8=False)
+    exported = OnnxEncoder(tmp_path / "saved" / "onnx")
+    assert exported.encode(TEXTS).shape == (len(TEXTS), exported.dimension) == (len(TEXTS), 7)
+    np.testing.assert_allclose(exported.encode(TEXTS), model.encode(TEXTS), atol=2e-5)
+
+
 def test_an_export_that_is_wrong_is_not_written(tmp_path, monkeypatch):
     folder = save("mean_max", tmp_path)
     report = export_onnx(folder, int8=False)

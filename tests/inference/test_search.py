@@ -203,6 +203,12 @@ def test_settings_that_do_not_fit(settings, said):
         make_index(ROWS, DIMENSION, IndexSettings(**settings))
 
 
+def test_a_pca_of_more_components_than_rows_is_refused(tmp_path):
+    np.save(tmp_path / "few.npy", clustered()[:10])
+    with pytest.raises(ValueError, match="faiss cannot fit this index on 10 vectors"):
+        build([tmp_path / "few.npy"], tmp_path / "index", factory="PCA14,Flat")
+
+
 def test_a_prime_dimension_has_no_product_quantiser():
     with pytest.raises(ValueError, match=r"splits 257 numbers evenly.*--truncate_dim or --pca"):
         make_index(ROWS, 257, IndexSettings("ivfpq"))
@@ -247,6 +253,7 @@ def test_the_table_of_a_query(indexed, capsys):
     )
     assert "| a \\| b \\* |  |" in format_table(["a | b *"], [[]], markdown=True)
     assert "row 3" in format_table(["a"], [[Neighbor(3, 0.5, None)]])
+    assert format_table(["a"], [[Neighbor(0, 0.5, "one\ntwo")]]).endswith("0.5000  one two")
 
 
 def test_the_table_goes_to_a_file(indexed, tmp_path, capsys):

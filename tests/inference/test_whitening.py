@@ -43,6 +43,18 @@ def test_vectors_are_those_of_sklearn_and_survive_the_folder(folder, capsys):
     np.testing.assert_allclose(load_encoder(f"{folder}/white", device="cpu").encode(LINES), vectors, atol=1e-5)
 
 
+def test_of_a_model_that_cuts_its_vectors_whole_ones_are_whitened(folder):
+    for name, size in (("model", None), ("cut", 8)):
+        SentenceTransformer(f"{folder}/model", device="cpu", truncate_dim=size).save_pretrained(
+            f"{folder}/{name}-saved"
+        )
+        main(
+            [f"{folder}/{name}-saved", f"{folder}/texts.txt", "--output", f"{folder}/{name}-white", "--dimension", "9"]
+        )
+    whole, cut = (load_encoder(f"{folder}/{name}-white", device="cpu").encode(LINES) for name in ("model", "cut"))
+    np.testing.assert_array_equal(whole, cut)
+
+
 def test_are_encoded_but_not_decoded(folder):
     main([f"{folder}/model", f"{folder}/texts.txt", "--output", f"{folder}/white", "--dimension", "30"])
     encode([f"{folder}/white", f"{folder}/texts.txt", "--output", f"{folder}/vectors"])

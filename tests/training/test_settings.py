@@ -320,6 +320,13 @@ def test_made_directly():
         PretrainArguments(family="bert")
 
 
+def test_none_takes_back_what_a_recipe_names():
+    args = parse_command_line(["static-en", "--corpus", "x", "--word_vectors", "none"])
+    assert args.word_vectors == ""
+    args = arguments_from_settings({"corpus": "x", "teacher": "none"})
+    assert (args.teacher, args.reads_vectors) == ("", False)
+
+
 def test_none_is_a_value_where_the_setting_knows_it():
     settings = {"family": "compound_attention", "objective": "translation", "corpus": "a", "target": "b"}
     given = {"architecture": "none", "pooling": "last", "decoder_context": "none", "decoder_initial_state": "true"}

@@ -177,7 +177,8 @@ class CorpusOptions:
     """The options of a verb that reads a corpus."""
 
     input: list[str] = positional(
-        "text files or globs (.txt .gz .xz .zst), tables (.csv .jsonl .parquet), addresses (hf:// s3://), one data set"
+        "text files or globs (.txt .gz .xz .zst .bz2), tables (.csv .jsonl .parquet), addresses (hf:// s3://), one "
+        "data set"
     )
     encoding_errors: Literal["strict", "replace", "ignore"] = option(
         "what to do with bytes that are not UTF-8", "strict"

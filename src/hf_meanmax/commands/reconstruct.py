@@ -19,7 +19,7 @@ class ReconstructOptions:
     """What `hf-meanmax reconstruct` reads and writes, beside its settings."""
 
     checkpoint: str = positional(f"a checkpoint with its decoder ({DECODER_SOURCES})")
-    text: list[str] = positional("text files (.txt .gz .xz .zst) or one data set")
+    text: list[str] = positional("text files (.txt .gz .xz .zst .bz2) or one data set")
     output: str | None = written("folder for scores, texts, and tables and figure of both", None)
     compare: list[str] = option("output folders of other systems to show beside this one", [])
 

@@ -238,7 +238,8 @@ def format_table(
 
 
 def _text(neighbor: Neighbor) -> str:
-    return f"row {neighbor.row}" if neighbor.text is None else neighbor.text
+    """The sentence, on one line, or its row."""
+    return f"row {neighbor.row}" if neighbor.text is None else " ".join(neighbor.text.splitlines())
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -509,6 +509,8 @@ def _write_arrays(
                 progress.write(folder)
             bar.set_postfix(sentences=report.kept, tokens=report.tokens, refresh=False)
             bar.update(corpus.position - bar.n)
+        # What is held out behind the last line is read, too.
+        bar.update(max(0, (corpus.size or 0) - bar.n))
     if encoder.unk_token_id is not None:
         report.unknown_tokens = int(token_counts[encoder.unk_token_id])
     writers["token_counts"] = ArrayWriter(folder, "token_counts", np.int64)

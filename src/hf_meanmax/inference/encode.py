@@ -403,7 +403,11 @@ def _prepare(output: Path, plan: Json) -> None:
             # The same model may have moved.
             before, now = ({k: v for k, v in (m or {}).items() if k != "name"} for m in (before, now))
         if before != now:
-            detail = f" ({before} there, {now} now)" if key in ("settings", "dimension") else ""
+            if key == "settings":
+                names = [name for name in now if before.get(name) != now[name]]
+                detail = f" ({', '.join(f'{name}: {before.get(name)} there, {now[name]} now' for name in names)})"
+            else:
+                detail = f" ({before} there, {now} now)" if key == "dimension" else ""
             raise FileExistsError(
                 f"{output} holds an encoding of {words}{detail}. Name another folder, or remove this one."
             )

@@ -30,8 +30,10 @@ def weights_fingerprint(module: torch.nn.Module) -> str:
 
 
 def pipeline_fingerprint(model: SentenceTransformer) -> str:
-    """Hash of what a SentenceTransformer does around its weights: modules, length limit, tokenizer."""
+    """Hash of what a SentenceTransformer does around its weights: modules, length limit, prompts, tokenizer."""
     parts = [repr(model), model.max_seq_length, model.prompts, tokenizer_text(getattr(model, "tokenizer", None))]
+    # Most have neither, and keep the hash that they had.
+    parts += [given for given in (model.default_prompt_name, model.truncate_dim) if given is not None]
     return hashlib.blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 
 

@@ -340,7 +340,13 @@ def _fill(index: faiss.Index, vectors: _VectorFiles) -> None:
                 f"An index of this type is fitted on {max(1, _clusters(index)):,} vectors that are not zero, or more; "
                 f"of {fit_rows:,} that were drawn, {len(drawn):,} are not. Leave empty texts out, or make it exact."
             )
-        index.train(drawn)
+        try:
+            index.train(drawn)
+        except RuntimeError as error:
+            raise ValueError(
+                f"faiss cannot fit this index on {len(drawn):,} vectors ({str(error)[-200:]}). Give more, or another "
+                "index."
+            ) from None
     for rows, batch in vectors.batches("index"):
         index.add_with_ids(batch, rows)
 

@@ -30,6 +30,11 @@ def latent_config(model: SentenceTransformer) -> LatentConfig | None:
     return config if isinstance(config, LatentConfig) else None
 
 
+def default_prompt(model: SentenceTransformer) -> str:
+    """What a SentenceTransformer puts before a text, unless another prompt is named."""
+    return str(model.prompts.get(model.default_prompt_name) or "")
+
+
 def scales_rows(model: SentenceTransformer) -> bool:
     """Whether a SentenceTransformer of this package was exported with `normalize` "rows"."""
     transformer: Any = model[0]
@@ -67,7 +72,7 @@ def encode_in_parts(model: SentenceTransformer, text: str) -> np.ndarray:
     ):
         raise ValueError(too_long(text, f"its pooling ({', '.join(rows)}) and modules make no vector of parts"))
     encoder: Any = model.eval()[0].auto_model
-    parts, counts = split_tokens(model.tokenizer, text, (model.max_seq_length or NO_LIMIT) - 1)
+    parts, counts = split_tokens(model.tokenizer, default_prompt(model) + text, (model.max_seq_length or NO_LIMIT) - 1)
     ids = [model.tokenizer(part, return_tensors="pt")["input_ids"].to(encoder.device) for part in parts]
     pooled = torch.cat([encoder.pooler(encoder(input_ids=part).last_hidden_state)[0] for part in ids]).float()
     shares = torch.tensor(counts, dtype=pooled.dtype, device=pooled.device) / sum(counts)

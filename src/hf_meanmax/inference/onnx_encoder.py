@@ -55,6 +55,7 @@ class OnnxEncoder:
                 raise FileNotFoundError(f"{folder / name} is missing: the folder is no whole export.")
         settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         self.dimension: int = settings["dimension"]
+        self.prompt: str = settings.get("prompt", "")
         self.pad_token_id: int = settings["pad_token_id"]
         self.tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
         # What a text that holds "</s>" means must not depend on who reads it.
@@ -85,7 +86,7 @@ class OnnxEncoder:
         if isinstance(texts, str):
             row: np.ndarray = self.encode([texts])[0]
             return row
-        ids = [encoding.ids for encoding in self.tokenizer.encode_batch_fast(list(texts))]
+        ids = [encoding.ids for encoding in self.tokenizer.encode_batch_fast([self.prompt + text for text in texts])]
         order = np.argsort([-len(row) for row in ids], kind="stable")
         vectors = np.empty((len(ids), self.dimension), dtype=np.float32)
         for start in range(0, len(ids), batch_size):
@@ -96,7 +97,8 @@ class OnnxEncoder:
             for place, row in enumerate(rows):
                 inputs[place, : len(ids[row])] = ids[row]
                 mask[place, : len(ids[row])] = 1
-            (vectors[rows],) = self.session.run(None, {"input_ids": inputs, "attention_mask": mask})
+            (found,) = self.session.run(None, {"input_ids": inputs, "attention_mask": mask})
+            vectors[rows] = found[:, : self.dimension]
         return vectors
 
 

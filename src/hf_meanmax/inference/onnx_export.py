@@ -65,11 +65,15 @@ def _check_modules(path: Path) -> None:
 
 def _settings_of(path: Path, config: LatentConfig, tokenizer: PreTrainedTokenizerBase) -> Json:
     """What the exported encoder must know beside its weights."""
-    saved = json.loads((path / "sentence_bert_config.json").read_text(encoding="utf-8"))
+    saved, around = (
+        json.loads((path / f"{name}.json").read_text(encoding="utf-8")) if (path / f"{name}.json").is_file() else {}
+        for name in ("sentence_bert_config", "config_sentence_transformers")
+    )
     # sentence-transformers leaves it to the tokenizer when it saves.
     longest = saved.get("max_seq_length", tokenizer.model_max_length)
     return {
-        "dimension": config.sentence_embedding_size,
+        "dimension": around.get("truncate_dim") or config.sentence_embedding_size,
+        "prompt": around.get("prompts", {}).get(around.get("default_prompt_name")) or "",
         "pad_token_id": config.pad_token_id,
         "max_tokens": None if longest >= NO_LIMIT else longest,
         "split_special_tokens": bool(getattr(tokenizer, "split_special_tokens", False)),
@@ -129,7 +133,8 @@ def export_onnx(
     tokenizer = AutoTokenizer.from_pretrained(path)
     module = _Exported(encoder, saved_normalization(path))
     settings = _settings_of(path, config, tokenizer)
-    expected = _encode(module, tokenizer, texts, settings["max_tokens"])
+    expected = _encode(module, tokenizer, [settings["prompt"] + text for text in texts], settings["max_tokens"])
+    expected = expected[:, : settings["dimension"]]
     report: Json = {}
     with replacing_folder(folder, _OWNED) as partial:
         _write_model(_exportable(module), tokenizer(list(_EXAMPLE), padding=True, return_tensors="pt"), partial / MODEL)

@@ -47,6 +47,8 @@ def whiten(model: SentenceTransformer, texts: Sequence[str], dimension: int = 25
         raise ValueError(
             f"{len(texts):,} texts are too few for {dimension} components; give more texts, or a smaller dimension."
         )
+    # The last module reads whole vectors: a SentenceTransformer cuts them after all modules.
+    model.truncate_dim = None
     vectors = np.asarray(encode_texts(model, list(texts), batch_size), dtype=np.float64)
     check_finite(vectors)
     pca = PCA.fit(vectors, dimension)

@@ -459,7 +459,7 @@ def word_vectors_file(args: RunArguments, cache: Path) -> str:
     if not Path(named).is_dir():
         raise FileNotFoundError(
             f"`word_vectors` is {named!r}: no such file or folder. Give a file of word vectors, the folder of a static "
-            "model, 'train' or 'teacher'."
+            "model, 'train', 'teacher' or 'none'."
         )
     words = static_words(named, args.model.get("embedding_size"))
     vectors = hashlib.blake2b(words.vectors.tobytes(), digest_size=16).hexdigest()

@@ -52,7 +52,8 @@ class RunArguments:
         default="",
         metadata={
             "help": "`train` skip-gram vectors on the corpus first, take the `teacher`'s vectors of its words, a file "
-            "(of `hf-meanmax vectors`, word2vec or GloVe), or the folder of a static model; `embedding_size` is theirs"
+            "(of `hf-meanmax vectors`, word2vec or GloVe), or the folder of a static model (`embedding_size` is "
+            "theirs); `none`: random ones"
         },
     )
     word_vector_epochs: int = field(default=2, metadata={"help": "epochs of the skip-gram training"})
@@ -88,6 +89,8 @@ class RunArguments:
     recipe: str = ""
 
     def __post_init__(self) -> None:
+        if self.word_vectors == "none":
+            self.word_vectors = ""
         for name, kind in get_type_hints(type(self)).items():
             if takes_list(kind):
                 value = getattr(self, name)

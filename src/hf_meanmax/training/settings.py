@@ -107,7 +107,7 @@ class PretrainArguments(RunArguments):
         default="",
         metadata={
             "help": f"a SentenceTransformer ({ENCODER_SOURCES}) whose vectors a linear map of the embedding is trained "
-            "to give as well",
+            "to give as well, or `none`",
         },
     )
     teacher_prompt: str = field(default="", metadata={"help": "text put before each sentence that the teacher reads"})
@@ -200,6 +200,8 @@ class PretrainArguments(RunArguments):
     showcase: bool = field(default=False, metadata={"help": "end by printing neighbours and reconstructions"})
 
     def __post_init__(self) -> None:
+        if self.teacher == "none":
+            self.teacher = ""
         if self.initial_model:
             for name, value in settings_of(self.initial_model, self.model).items():
                 setattr(self, name, value)
