@@ -404,8 +404,9 @@ def _prepare(output: Path, plan: Json) -> None:
             before, now = ({k: v for k, v in (m or {}).items() if k != "name"} for m in (before, now))
         if before != now:
             if key == "settings":
-                names = [name for name in now if before.get(name) != now[name]]
-                detail = f" ({', '.join(f'{name}: {before.get(name)} there, {now[name]} now' for name in names)})"
+                there = before or {}
+                differing = [name for name in now if there.get(name) != now[name]]
+                detail = f" ({', '.join(f'{name}: {there.get(name)} there, {now[name]} now' for name in differing)})"
             else:
                 detail = f" ({before} there, {now} now)" if key == "dimension" else ""
             raise FileExistsError(
