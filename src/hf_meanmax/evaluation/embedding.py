@@ -215,7 +215,6 @@ class EmbeddingFile:
     Args:
         source: a .npy, .safetensors or .parquet file, or a folder of `encode`.
         sentences: the file that `write_sentences` wrote, and that the embeddings were made from.
-        name: what tables and errors call it; by default the file's name.
 
     Attributes:
         key: hash of texts and embeddings.
@@ -225,10 +224,8 @@ class EmbeddingFile:
         ValueError: the sentences are not as `write_sentences` wrote them, or there are not as many rows as lines.
     """
 
-    def __init__(
-        self, source: str | os.PathLike[str], sentences: str | os.PathLike[str], name: str | None = None
-    ) -> None:
-        self.name = name or Path(source).name
+    def __init__(self, source: str | os.PathLike[str], sentences: str | os.PathLike[str]) -> None:
+        self.name = Path(source).name
         self.sentences = Path(sentences)
         self._source = source
         texts = read_sentences(sentences)
