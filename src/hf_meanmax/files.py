@@ -188,6 +188,13 @@ def read_json(path: str | os.PathLike[str], kind: type = dict) -> Any:
     return content
 
 
+def write_json(path: str | os.PathLike[str], content: object, indent: int | None = 1, **options: Any) -> None:
+    """Writes a JSON file as [`replacing_file`] does; the options are those of `json.dumps`."""
+    text = json.dumps(content, indent=indent, **options)
+    with replacing_file(path) as file:
+        file.write(text + "\n")
+
+
 def open_array(path: str | os.PathLike[str]) -> npt.NDArray[Any]:
     """The array of a .npy file, mapped from the disk.
 

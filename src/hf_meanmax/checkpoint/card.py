@@ -114,7 +114,6 @@ def write_model_card(
         ],
     )
     target = folder / "README.md" if path is None else Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
     with replacing_file(target, "wb") as file:
         file.write(str(card).encode())
     return target

@@ -10,7 +10,7 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
-from hf_meanmax.files import Json, is_owned
+from hf_meanmax.files import is_owned, write_json
 from hf_meanmax.modeling.storage import STORED_DTYPES, restored_state_dict, store_tensors
 
 from .folder import CHECKPOINT_FILES, check_checkpoint, check_free, replacing_checkpoint
@@ -64,7 +64,7 @@ def compact_checkpoint(
             size += sum(tensor.nbytes for tensor in tensors.values())
         if (partial / SAFE_WEIGHTS_INDEX_NAME).is_file():
             index = {"metadata": {"total_size": size}, "weight_map": shards}
-            _write_json(partial / SAFE_WEIGHTS_INDEX_NAME, index)
+            write_json(partial / SAFE_WEIGHTS_INDEX_NAME, index, indent=2, sort_keys=True)
         if not remote_code:
             _drop_auto_map(partial / "config.json")
     return target
@@ -73,8 +73,4 @@ def compact_checkpoint(
 def _drop_auto_map(path: Path) -> None:
     config = json.loads(path.read_text(encoding="utf-8"))
     config.pop("auto_map", None)
-    _write_json(path, config)
-
-
-def _write_json(path: Path, content: Json) -> None:
-    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    write_json(path, config, indent=2, sort_keys=True)

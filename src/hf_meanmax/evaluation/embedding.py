@@ -273,8 +273,6 @@ def write_sentences(path: str | os.PathLike[str], texts: Iterable[str]) -> int:
     for text in distinct:
         if "\n" in text or "\r" in text:
             raise ValueError(f"The text {_shown(text)} holds a line break and cannot be a line of {path}.")
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     with replacing_file(path, "wb") as file:
         file.writelines(text.encode() + b"\n" for text in distinct)
     return len(distinct)

@@ -20,7 +20,7 @@ from hf_meanmax.checkpoint.folder import load_checkpoint, saved_training_args
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.data import open_corpus, pick_sentences
 from hf_meanmax.data.sentences import is_unsegmented
-from hf_meanmax.files import Json, replacing_file
+from hf_meanmax.files import Json, replacing_file, write_json
 from hf_meanmax.hardware import usable_device
 from hf_meanmax.inference.decode import MOST_BEAMS
 from hf_meanmax.inference.reconstruct import reconstruct, rows_by_length
@@ -324,8 +324,7 @@ def _write_files(
     settings: ReconstructionSettings,
 ) -> None:
     """Writes the files of [`score_checkpoint`]; `pairs` are the texts and their reconstructions."""
-    with replacing_file(output / RESULTS_FILE) as file:
-        file.write(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    write_json(output / RESULTS_FILE, record, ensure_ascii=False)
     write_texts(output, *pairs)
     systems = {system_name(output): _Scored(record["scores"]["by_length"], read_texts(output)), **others}
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ import pyarrow.parquet  # type: ignore[import-untyped]
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as safetensors_bytes
 
-from hf_meanmax.files import Json, open_array, read_json, replacing_file
+from hf_meanmax.files import Json, open_array, read_json, replacing_file, write_json
 
 from .compression import Compression, dequantize_int8
 
@@ -199,9 +198,7 @@ def shard_name(number: int, suffix: str) -> str:
 
 
 def write_manifest(output: Path, manifest: Json) -> None:
-    with replacing_file(output / MANIFEST) as file:
-        json.dump(manifest, file, indent=2)
-        file.write("\n")
+    write_json(output / MANIFEST, manifest, indent=2)
 
 
 def is_finished(path: Path, rows: int, dimension: int) -> bool:

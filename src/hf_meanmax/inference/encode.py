@@ -385,7 +385,6 @@ def _prepare(output: Path, plan: Json) -> None:
     names = {path.name for path in output.iterdir()} - {LOCK} if output.is_dir() else set()
     # A run that was killed before it had encoded anything binds nobody.
     if not output.exists() or (output.is_dir() and not names) or _is_bare(output):
-        output.mkdir(parents=True, exist_ok=True)
         write_manifest(output, {**plan, "complete": False})
         return
     if not output.is_dir() or not (output / MANIFEST).is_file():

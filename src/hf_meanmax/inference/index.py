@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
@@ -18,7 +17,7 @@ import numpy.typing as npt
 from hf_meanmax.cosines import unit_rows
 from hf_meanmax.data.corpus import Corpus
 from hf_meanmax.extras import require
-from hf_meanmax.files import Json, read_json, replacing_folder
+from hf_meanmax.files import Json, read_json, replacing_folder, write_json
 from hf_meanmax.progress import progress_bar
 
 from .embedding_files import COMPRESSION, count_rows, read_embeddings, read_manifest
@@ -111,8 +110,7 @@ class IndexManifest:
 
     def write(self, folder: Path) -> None:
         """Writes it into the folder of an index."""
-        content = {"format_version": INDEX_FORMAT_VERSION, **asdict(self)}
-        (folder / INDEX_MANIFEST).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        write_json(folder / INDEX_MANIFEST, {"format_version": INDEX_FORMAT_VERSION, **asdict(self)}, indent=2)
 
     @classmethod
     def read(cls, folder: Path) -> IndexManifest:

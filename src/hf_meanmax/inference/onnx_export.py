@@ -26,7 +26,7 @@ from torch import nn
 from hf_meanmax.checkpoint.folder import ONNX_FOLDER, check_checkpoint, require_text_encoder, saved_normalization
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.cosines import paired_cosines
-from hf_meanmax.files import Json, replacing_folder
+from hf_meanmax.files import Json, replacing_folder, write_json
 from hf_meanmax.inference import onnx_encoder
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
@@ -136,7 +136,7 @@ def export_onnx(
         if int8:
             _write_int8(partial / MODEL, partial / INT8_MODEL)
         shutil.copyfile(path / TOKENIZER, partial / TOKENIZER)
-        (partial / SETTINGS).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+        write_json(partial / SETTINGS, settings)
         shutil.copyfile(onnx_encoder.__file__, partial / CODE)
         # A text without a word has no direction in a static model.
         is_given = expected.any(axis=1)
@@ -148,7 +148,7 @@ def export_onnx(
                 "largest_difference": float(np.abs(vectors - expected).max()),
                 "least_cosine": float(paired_cosines(vectors, expected).min(where=is_given, initial=1.0)),
             }
-        (partial / REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        write_json(partial / REPORT, report)
     return report
 
 

@@ -7,7 +7,6 @@ Each text is encoded and decoded greedily; what is recorded goes into figures an
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from hf_meanmax.files import Json, replacing_folder
+from hf_meanmax.files import Json, replacing_folder, write_json
 from hf_meanmax.plots.alignment import (
     alignment_page,
     attention_by_position,
@@ -216,9 +215,7 @@ def write_inspection(
         profile = attention_by_position(inner_attention_weights(model.encoder, tokenizer, position_texts))
         content["attention_by_position"] = _rounded(profile)
     with replacing_folder(folder, _OWNED) as partial:
-        with open(partial / INSPECTION_FILE, "w", encoding="utf-8") as file:
-            json.dump(content, file, ensure_ascii=False)
-            file.write("\n")
+        write_json(partial / INSPECTION_FILE, content, indent=None, ensure_ascii=False)
         if aligned:
             page = alignment_page(name or config.model_type, aligned)
             (partial / ALIGNMENT_PAGE).write_text(page, encoding="utf-8")

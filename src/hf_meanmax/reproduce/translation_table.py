@@ -20,7 +20,7 @@ from hf_meanmax.evaluation.correlations import MIN_MODELS, correlation_matrix
 from hf_meanmax.evaluation.markdown import markdown_table, markdown_text
 from hf_meanmax.evaluation.report import RESULTS, Results
 from hf_meanmax.evaluation.text_scores import score_texts
-from hf_meanmax.files import Json, read_json, replacing_file
+from hf_meanmax.files import Json, read_json, replacing_file, write_json
 from hf_meanmax.inference.fingerprints import weights_fingerprint
 from hf_meanmax.inference.translate import check_translator, translate_corpus
 from hf_meanmax.plots.correlations import plot_correlations
@@ -121,7 +121,6 @@ def compare_translators(
         The scores of each system.
     """
     output = Path(output)
-    output.mkdir(parents=True, exist_ok=True)
     path = output / NUMBERS
     known = read_json(path) if path.is_file() else {}
     systems: dict[str, Json] = {}
@@ -131,8 +130,7 @@ def compare_translators(
         if results is not None and own.is_file():
             found |= representation_scores(Results.load(own))
         systems[name] = found
-        with replacing_file(path) as file:
-            json.dump({**known, **systems}, file, indent=1)
+        write_json(path, {**known, **systems})
     metrics = list(dict.fromkeys(key for scores in systems.values() for key in scores))
     metrics = [key for key in metrics if key not in ("fingerprint", "architecture", "heads", "size")]
     rows = [

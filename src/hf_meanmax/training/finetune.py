@@ -27,7 +27,7 @@ import torch
 from hf_meanmax.checkpoint.folder import check_checkpoint, require_text_encoder, save_checkpoint
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.data import Documents, LabelledTexts, SentenceFilter, read_labelled
-from hf_meanmax.files import Json, failed_writes_named, follow_umask, read_json, replacing_file, sole_writer
+from hf_meanmax.files import Json, failed_writes_named, follow_umask, read_json, sole_writer, write_json
 from hf_meanmax.hardware import (
     attention_for,
     peak_memory_bytes,
@@ -516,5 +516,4 @@ def _save(
     )  # fmt: skip
     follow_umask(folder / CHECKPOINTS)
     # Last: it says that all the rest is there.
-    with replacing_file(folder / RESULTS_FILE) as file:
-        json.dump(results, file, indent=1)
+    write_json(folder / RESULTS_FILE, results)
