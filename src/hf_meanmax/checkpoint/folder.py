@@ -281,10 +281,10 @@ def saved_normalization(folder: str | os.PathLike[str]) -> str | None:
     settings = Path(folder) / "sentence_bert_config.json"
     if not settings.is_file():
         return None
-    transformer = json.loads(settings.read_text(encoding="utf-8"))
+    transformer = read_json(settings)
     if transformer["modality_config"]["text"]["method"] == "normalized_rows":
         return "rows"
-    modules = json.loads((Path(folder) / "modules.json").read_text(encoding="utf-8"))
+    modules = read_json(Path(folder) / "modules.json", list)
     return "embedding" if any(module["type"].endswith("Normalize") for module in modules) else None
 
 

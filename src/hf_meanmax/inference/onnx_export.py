@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import json
 import logging
 import os
 import shutil
@@ -26,7 +25,7 @@ from torch import nn
 from hf_meanmax.checkpoint.folder import ONNX_FOLDER, check_checkpoint, require_text_encoder, saved_normalization
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.cosines import paired_cosines
-from hf_meanmax.files import Json, replacing_folder, write_json
+from hf_meanmax.files import Json, read_json, replacing_folder, write_json
 from hf_meanmax.inference import onnx_encoder
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
@@ -55,7 +54,7 @@ TEXTS = (
 
 
 def _check_modules(path: Path) -> None:
-    modules = json.loads((path / "modules.json").read_text(encoding="utf-8"))
+    modules = read_json(path / "modules.json", list)
     others = [module["type"] for module in modules[1:] if not module["type"].endswith(".Normalize")]
     if others:
         raise ValueError(
@@ -65,7 +64,7 @@ def _check_modules(path: Path) -> None:
 
 def _settings_of(path: Path, config: LatentConfig, tokenizer: PreTrainedTokenizerBase) -> Json:
     """What the exported encoder must know beside its weights."""
-    saved = json.loads((path / "sentence_bert_config.json").read_text(encoding="utf-8"))
+    saved = read_json(path / "sentence_bert_config.json")
     # sentence-transformers leaves it to the tokenizer when it saves.
     longest = saved.get("max_seq_length", tokenizer.model_max_length)
     return {

@@ -9,7 +9,6 @@ Without a checkpoint a model of `--family` starts from random weights (by defaul
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
@@ -232,7 +231,7 @@ def _early_stopping(patience: int, latest: Path | None) -> EarlyStoppingCallback
     callback = EarlyStoppingCallback(patience)
     if latest is not None:
         # Trainer would count from 0 again, unless it restores much else.
-        state = json.loads((latest / "trainer_state.json").read_text(encoding="utf-8"))
+        state = read_json(latest / "trainer_state.json")
         saved = state["stateful_callbacks"].get(type(callback).__name__, {})
         counted = saved.get("attributes", {}).get("early_stopping_patience_counter", 0)
         callback.early_stopping_patience_counter = counted
@@ -257,7 +256,7 @@ def latest_checkpoint(folder: Path, remove_partial: bool = False) -> Path | None
     for path in found:
         # Its last file.
         try:
-            json.loads((path / "trainer_state.json").read_text(encoding="utf-8"))
+            read_json(path / "trainer_state.json")
             return path
         except (OSError, ValueError):
             if remove_partial:
