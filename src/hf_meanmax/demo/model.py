@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from hf_meanmax.checkpoint.folder import (
-    check_checkpoint,
-    full_auto_class,
-    is_own_checkpoint,
-    load_checkpoint,
-    load_target_tokenizer,
-)
+from hf_meanmax.checkpoint.folder import check_checkpoint, full_auto_class, is_own_checkpoint, load_decoder
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.cosines import unit_rows
 from hf_meanmax.inference.encoder import load_encoder
@@ -107,10 +101,8 @@ class DemoModel:
         is_classifier = full_auto_class(config) == "AutoModelForSequenceClassification"
         is_alone = config.auto_class_names.get((config.architectures or [""])[0]) == "AutoModel"
         if config.has_decoder and not is_classifier and not is_alone:
-            model, self.tokenizer = load_checkpoint(path)
-            self.model = model.to(self.embedder.device)
+            self.model, self.tokenizer, self.target_tokenizer = load_decoder(path, self.embedder.device)
             self.encoder = self.model.encoder
-            self.target_tokenizer = load_target_tokenizer(path, config, self.tokenizer)
         else:
             self.encoder, self.tokenizer = self._load_encoder(path)
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from hf_meanmax._version import __version__
-from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
+from hf_meanmax.checkpoint.folder import load_decoder
 from hf_meanmax.cosines import paired_cosines
 from hf_meanmax.data.corpus import CorpusLines
 from hf_meanmax.data.opening import open_corpus
@@ -145,9 +145,7 @@ def audit_checkpoint(
     attack, settings = attack or Attack(), settings or AuditSettings()
     pairs = _prepare(source, output, settings)
     sources = open_sources(source.embeddings, source)
-    model, tokenizer = load_checkpoint(source.decoder)
-    tokenizer = load_target_tokenizer(source.decoder, model.config, tokenizer)
-    model.to(device or "cpu")
+    model, _, tokenizer = load_decoder(source.decoder, device or "cpu")
     attack = replace(attack, compute_dtype=compute_dtype(attack.compute_dtype, model.device))
     embedder = _load_embedder(source, attack, model)
     texts, rows = _draw_texts(source, sources, settings.seed)

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from hf_meanmax.checkpoint.folder import load_checkpoint, saved_training_args
+from hf_meanmax.checkpoint.folder import load_decoder, saved_training_args
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.data import open_corpus, pick_sentences
 from hf_meanmax.data.sentences import is_unsegmented
 from hf_meanmax.files import Json, replacing_file, write_json
-from hf_meanmax.hardware import usable_device
 from hf_meanmax.inference.decode import MOST_BEAMS
 from hf_meanmax.inference.reconstruct import reconstruct, rows_by_length
 from hf_meanmax.metrics import LENGTH_METRICS
@@ -219,9 +218,7 @@ def score_checkpoint(
     settings = settings or ReconstructionSettings()
     output, others = _check_output(output, compare)
     _check_objective(folder)
-    device = usable_device(settings.device)
-    model, tokenizer = load_checkpoint(folder)
-    model.to(device)
+    model, tokenizer, _ = load_decoder(folder, settings.device)
     texts, left_out = _pick_texts(source, tokenizer, settings)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
@@ -230,7 +227,7 @@ def score_checkpoint(
     )
     hypotheses, references, tokenize = reconstruction_pairs(tokenizer, texts, generated, settings.tokenize)
     batches = _padded_batches(tokenizer, texts, settings.batch_tokens)
-    on_device = ({name: tensor.to(device) for name, tensor in batch.items()} for batch in batches)
+    on_device = ({name: tensor.to(model.device) for name, tensor in batch.items()} for batch in batches)
     loss, accuracy = teacher_forced_scores(model, on_device)
     by_length = scores_by_length(hypotheses, references, edges=edges, tokenize=tokenize)
     scores = score_texts(hypotheses, references, tokenize).to_dict()

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
+from hf_meanmax.checkpoint.folder import load_decoder
 from hf_meanmax.data import Documents
 from hf_meanmax.evaluation.correlations import MIN_MODELS, correlation_matrix
 from hf_meanmax.evaluation.markdown import markdown_table, markdown_text
@@ -51,16 +51,12 @@ def score_translator(
     Raises:
         FileNotFoundError, ValueError: as [`load_checkpoint`]; the checkpoint is no translator.
     """
-    from accelerate import PartialState
-
     check_translator(folder)
-    model, tokenizer = load_checkpoint(folder)
-    model.to(PartialState().device)
+    model, tokenizer, target_tokenizer = load_decoder(folder)
     config = model.config
     weights = weights_fingerprint(model)
     known = known or {}
     before = known.get("fingerprint", {})
-    target_tokenizer = load_target_tokenizer(folder, config, tokenizer)
     scores: Json = {
         "architecture": getattr(config, "architecture", None) or config.model_type,
         "heads": config.num_latents,
