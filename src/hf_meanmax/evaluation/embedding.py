@@ -257,7 +257,7 @@ class EmbeddingFile:
                 f"{self.sentences} lacks {len(missing):,} texts of the tasks, the first {_shown(missing[0])}; write "
                 "it anew (--write-sentences) with these tasks, and embed it again."
             )
-        return read_rows([self._source], np.array([self._rows[text] for text in texts], dtype=np.int64))
+        return read_rows(self._source, np.array([self._rows[text] for text in texts], dtype=np.int64))
 
 
 def write_sentences(path: str | os.PathLike[str], texts: Iterable[str]) -> int:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from hf_meanmax.inference.embedding_files import pick_rows
+
 
 @dataclass(kw_only=True)
 class SourceOptions:
@@ -72,11 +74,4 @@ class VectorSource(ABC):
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         """Some vectors `(len(rows), D)` float32, of ascending row numbers; the others are read, but not kept."""
-        found, first = [], 0
-        for batch in self.batches(1024):
-            inside = rows[(rows >= first) & (rows < first + len(batch.vectors))]
-            found.append(batch.vectors[inside - first])
-            first += len(batch.vectors)
-            if first > rows.max(initial=0):
-                break
-        return np.concatenate(found).astype(np.float32, copy=False) if found else np.zeros((0, 0), np.float32)
+        return pick_rows((batch.vectors for batch in self.batches(1024)), rows).astype(np.float32, copy=False)
