@@ -26,7 +26,7 @@ from hf_meanmax.inference.reconstruct import reconstruct, rows_by_length
 from hf_meanmax.metrics import LENGTH_METRICS
 from hf_meanmax.plots.figures import save_figure, told_if_not_drawn
 from hf_meanmax.plots.reconstruction import plot_by_length
-from hf_meanmax.tokenization import split_words_batch
+from hf_meanmax.tokenization.tokenizers import is_word_level, normalizer_of, split_words_batch
 
 from .reconstruction_table import read_texts, system_name, write_table, write_texts
 from .text_scores import TOKENIZATIONS, TextScores, length_table, score_texts, scores_by_length
@@ -62,10 +62,10 @@ def reconstruction_pairs(
         Hypotheses, references and `tokenize`. The references are the texts before any vocabulary was applied to
         them, so an unknown word that is generated as `<unk>` is an error.
     """
-    is_word_level = type(tokenizer.backend_tokenizer.model).__name__ == "WordLevel"
+    has_words = is_word_level(tokenizer)
     if tokenize is None:
-        tokenize = "zh" if not is_word_level and is_unsegmented(texts) else "none"
-    if tokenize == "none" and is_word_level:
+        tokenize = "zh" if not has_words and is_unsegmented(texts) else "none"
+    if tokenize == "none" and has_words:
         hypotheses = [" ".join(tokenizer.convert_ids_to_tokens(list(ids))) for ids in generated]
     else:
         hypotheses = tokenizer.batch_decode([list(ids) for ids in generated], skip_special_tokens=True)
@@ -75,8 +75,7 @@ def reconstruction_pairs(
     if tokenize == "none":
         references = [" ".join(words) for words in split_words_batch(tokenizer, texts)]
     else:
-        normalizer = tokenizer.backend_tokenizer.normalizer
-        references = [text if normalizer is None else normalizer.normalize_str(text) for text in texts]
+        references = list(map(normalizer_of(tokenizer), texts))
     return hypotheses, references, tokenize
 
 

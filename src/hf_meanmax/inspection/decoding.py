@@ -29,6 +29,7 @@ from hf_meanmax.plots.alignment import (
 from hf_meanmax.plots.attention import plot_head_maps
 from hf_meanmax.plots.decoding import GATE_QUANTILES, plot_latent_attention, plot_latent_gates
 from hf_meanmax.plots.figures import save_figure, told_if_not_drawn
+from hf_meanmax.tokenization.tokenizers import is_word_level
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -159,7 +160,7 @@ def _stacked(layers: Sequence[torch.Tensor] | None) -> np.ndarray | None:
 
 def token_texts(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
     """Each token as it reads."""
-    if type(tokenizer.backend_tokenizer.model).__name__ == "WordLevel":
+    if is_word_level(tokenizer):
         return tokenizer.convert_ids_to_tokens(ids)
     # Pieces stand for bytes, and look like text only when decoded.
     return [tokenizer.decode([number]) for number in ids]

@@ -77,8 +77,6 @@ class WordVectors:
 
     def save(self, path: str | os.PathLike, **details: object) -> None:
         """Writes one safetensors file, whole or not at all; `details` (JSON values) are kept in its header."""
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
         encoded = [word.encode("utf-8") for word in self.words]
         tensors: dict[str, np.ndarray] = {
             "vectors": np.ascontiguousarray(self.vectors, dtype=np.float32),
