@@ -181,8 +181,6 @@ class DemoModel:
         Raises:
             ValueError: the model has no decoder, or the text is empty or too long.
         """
-        if self.model is None:
-            raise ValueError(NO_DECODER)
         vector = self.vectors([given_text(text, "The text")])[0]
         draw = np.random.default_rng(seed)
         changed = vector + noise * vector.std() * draw.standard_normal(vector.shape).astype(np.float32)
@@ -197,8 +195,6 @@ class DemoModel:
         Raises:
             ValueError: the model has no decoder, or a text is empty or too long.
         """
-        if self.model is None:
-            raise ValueError(NO_DECODER)
         ends = self.vectors([given_text(first, "The first text"), given_text(second, "The second text")])
         shares = np.linspace(0, 1, max(2, int(steps)), dtype=np.float32)
         path = np.outer(1 - shares, ends[0]) + np.outer(shares, ends[1])
