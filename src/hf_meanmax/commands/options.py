@@ -18,6 +18,8 @@ from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
 from hf_meanmax.data.corpus import Corpus
 from hf_meanmax.data.opening import open_corpus
+from hf_meanmax.fields import count as count
+from hf_meanmax.fields import option as option
 from hf_meanmax.hardware import use_all_cores
 from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.pretrained import ENCODER_SOURCES
@@ -30,13 +32,6 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
-def option(help: str, default: Any = dataclasses.MISSING, **metadata: Any) -> Any:
-    """A field of an options class: `--name`, with its help; without a default it is required."""
-    if isinstance(default, list):
-        return dataclasses.field(default_factory=lambda: list(default), metadata={"help": help, **metadata})
-    return dataclasses.field(default=default, metadata={"help": help, **metadata})
-
-
 def positional(help: str, default: Any = dataclasses.MISSING) -> Any:
     """A field of an options class that is given by its place, not its name; a list takes one value or more."""
     return option(help, default, positional=True)
@@ -46,11 +41,6 @@ def written(help: str, default: Any = dataclasses.MISSING, folder: bool = False)
     """A field of an options class that names what the verb writes; none of what it reads may be there, and a `folder`
     lies in no model."""
     return option(help, default, writes="folder" if folder else "file")
-
-
-def count(help: str, default: Any = dataclasses.MISSING, at_most: int | None = None) -> Any:
-    """A field of an options class that takes a number of 1 or more."""
-    return option(help, default, at_least=1, at_most=at_most)
 
 
 def run_subverb(

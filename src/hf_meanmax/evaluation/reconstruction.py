@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,6 +20,7 @@ from hf_meanmax.checkpoint.folder import load_decoder, saved_training_args
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.data import open_corpus, pick_sentences
 from hf_meanmax.data.sentences import is_unsegmented
+from hf_meanmax.fields import option
 from hf_meanmax.files import Json, replacing_file, write_json
 from hf_meanmax.inference.decode import MOST_BEAMS
 from hf_meanmax.inference.reconstruct import reconstruct, rows_by_length
@@ -150,24 +151,20 @@ class ReconstructionSettings:
         ValueError: what should be a positive whole number is none, or an unknown `tokenize`.
     """
 
-    limit: int = field(default=2000, metadata={"help": "number of sentences"})
-    min_tokens: int = field(default=4, metadata={"help": "shorter sentences are left out"})
-    max_tokens: int = field(default=32, metadata={"help": "longer sentences are left out"})
-    batch_size: int = field(default=256, metadata={"help": "sentences decoded together"})
-    batch_tokens: int = field(default=8192, metadata={"help": "tokens of a teacher-forced batch"})
-    num_beams: int = field(default=1, metadata={"help": "beams of the search; 1 is greedy", "at_most": MOST_BEAMS})
-    device: str | None = field(
-        default=None, metadata={"help": "where the model runs; by default an accelerator if there is one"}
+    limit: int = option("number of sentences", 2000)
+    min_tokens: int = option("shorter sentences are left out", 4)
+    max_tokens: int = option("longer sentences are left out", 32)
+    batch_size: int = option("sentences decoded together", 256)
+    batch_tokens: int = option("tokens of a teacher-forced batch", 8192)
+    num_beams: int = option("beams of the search; 1 is greedy", 1, at_most=MOST_BEAMS)
+    device: str | None = option("where the model runs; by default an accelerator if there is one", None)
+    tokenize: str | None = option(
+        "sacrebleu's tokenisation, or `none` for the words of the model's tokenizer; by default none, but zh for "
+        "Chinese and Japanese under a tokenizer of pieces",
+        None,
     )
-    tokenize: str | None = field(
-        default=None,
-        metadata={
-            "help": "sacrebleu's tokenisation, or `none` for the words of the model's tokenizer; by default none, but "
-            "zh for Chinese and Japanese under a tokenizer of pieces"
-        },
-    )
-    examples: int = field(default=5, metadata={"help": "texts in the table of reconstructions"})
-    seed: int = field(default=0, metadata={"help": "seed that draws the examples"})
+    examples: int = option("texts in the table of reconstructions", 5)
+    seed: int = option("seed that draws the examples", 0)
 
     def __post_init__(self) -> None:
         for name in ("limit", "min_tokens", "max_tokens", "batch_size", "batch_tokens", "num_beams", "examples"):

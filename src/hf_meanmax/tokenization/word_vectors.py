@@ -10,7 +10,7 @@ import math
 import os
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from transformers import PreTrainedTokenizerFast
 
+from hf_meanmax.fields import option
 from hf_meanmax.files import Json, replacing_file
 from hf_meanmax.hardware import usable_cores
 from hf_meanmax.progress import progress_bar
@@ -116,19 +117,15 @@ class SkipGramSettings:
         ValueError: a number that is less than 1.
     """
 
-    size: int = field(default=300, metadata={"help": "dimension of the vectors"})
-    epochs: int = field(default=2, metadata={"help": "passes over the corpus"})
-    window: int = field(default=5, metadata={"help": "words on either side"})
-    min_count: int = field(default=5, metadata={"help": "rarer words get no vector"})
-    negative: int = field(default=5, metadata={"help": "words drawn as negatives for each context word"})
-    sample: float = field(
-        default=1e-3, metadata={"help": "threshold above which frequent words are left out at random"}
-    )
-    learning_rate: float = field(default=0.025, metadata={"help": "initial learning rate"})
-    seed: int = field(default=1, metadata={"help": "seed of the training"})
-    deterministic: bool = field(
-        default=False, metadata={"help": "one thread, so that the same command gives the same vectors"}
-    )
+    size: int = option("dimension of the vectors", 300)
+    epochs: int = option("passes over the corpus", 2)
+    window: int = option("words on either side", 5)
+    min_count: int = option("rarer words get no vector", 5)
+    negative: int = option("words drawn as negatives for each context word", 5)
+    sample: float = option("threshold above which frequent words are left out at random", 1e-3)
+    learning_rate: float = option("initial learning rate", 0.025)
+    seed: int = option("seed of the training", 1)
+    deterministic: bool = option("one thread, so that the same command gives the same vectors", False)
 
     def __post_init__(self) -> None:
         for name in ("size", "epochs", "window", "min_count", "negative"):

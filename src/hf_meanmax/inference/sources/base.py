@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from hf_meanmax.fields import option
 from hf_meanmax.inference.embedding_files import pick_rows
 
 
@@ -16,17 +17,13 @@ from hf_meanmax.inference.embedding_files import pick_rows
 class SourceOptions:
     """Which part of a source holds the vectors."""
 
-    vector_column: str | None = field(
-        default=None, metadata={"help": "tensor or column that holds the vectors; by default the only one"}
+    vector_column: str | None = option("tensor or column that holds the vectors; by default the only one", None)
+    key_column: str | None = option(
+        "column of a database table whose order the rows are read in; by default the primary key (PostgreSQL) or the "
+        "table's own order (LanceDB)",
+        None,
     )
-    key_column: str | None = field(
-        default=None,
-        metadata={
-            "help": "column of a database table whose order the rows are read in; by default the primary key "
-            "(PostgreSQL) or the table's own order (LanceDB)"
-        },
-    )
-    table: str | None = field(default=None, metadata={"help": "table of the database"})
+    table: str | None = option("table of the database", None)
 
 
 @dataclass(frozen=True)
