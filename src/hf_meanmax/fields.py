@@ -24,3 +24,15 @@ def option(help: str, default: Any = dataclasses.MISSING, **metadata: Any) -> An
 def count(help: str, default: Any = dataclasses.MISSING, at_most: int | None = None) -> Any:
     """An option that takes a number of 1 or more."""
     return option(help, default, at_least=1, at_most=at_most)
+
+
+def check_least(settings: object, **least: float) -> None:
+    """Checks that settings are as large as they must be.
+
+    Raises:
+        ValueError: one is smaller.
+    """
+    for name, smallest in least.items():
+        # NaN is no less than anything.
+        if not getattr(settings, name) >= smallest:
+            raise ValueError(f"`{name}` is {getattr(settings, name)}; it must be {smallest} or more.")

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from hf_meanmax.cosines import unit_rows
-from hf_meanmax.fields import option
+from hf_meanmax.fields import check_least, option
 from hf_meanmax.files import Json
 
 from .defences import KEPT_SHARES, NOISE_LEVELS, Defence, check_levels, make_defences
@@ -62,9 +62,7 @@ class AuditSettings:
     seed: int = option("seed of everything that is drawn", 0)
 
     def __post_init__(self) -> None:
-        for name, least in (("defence_texts", 0), ("examples", 1), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"`{name}` is {getattr(self, name)}; it must be {least} or more.")
+        check_least(self, defence_texts=0, examples=1, seed=0)
         check_levels(self.noise_levels, self.kept_shares)
 
 

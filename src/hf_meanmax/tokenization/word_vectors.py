@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from transformers import PreTrainedTokenizerFast
 
-from hf_meanmax.fields import option
+from hf_meanmax.fields import check_least, option
 from hf_meanmax.files import Json, replacing_file
 from hf_meanmax.hardware import usable_cores
 from hf_meanmax.progress import progress_bar
@@ -128,9 +128,7 @@ class SkipGramSettings:
     deterministic: bool = option("one thread, so that the same command gives the same vectors", False)
 
     def __post_init__(self) -> None:
-        for name in ("size", "epochs", "window", "min_count", "negative"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` is {getattr(self, name)}; it must be 1 or more.")
+        check_least(self, size=1, epochs=1, window=1, min_count=1, negative=1)
 
 
 def train_word_vectors(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hf_meanmax.fields import option
+from hf_meanmax.fields import check_least, option
 from hf_meanmax.pretrained import ENCODER_SOURCES
 
 from .run_settings import RunArguments
@@ -49,7 +49,7 @@ class FinetuneArguments(RunArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_least(max_examples=0, max_tokens=1, batch_size=1, early_stopping_patience=0)
+        check_least(self, max_examples=0, max_tokens=1, batch_size=1, early_stopping_patience=0)
         self.check_most(seed=2**32 - 1)
         if not self.output_dir:
             self.output_dir = str(Path("runs") / "finetune")

@@ -13,7 +13,7 @@ from huggingface_hub.errors import StrictDataclassError
 
 from hf_meanmax.checkpoint.card import LOCAL_SETTINGS
 from hf_meanmax.families import FAMILIES
-from hf_meanmax.fields import option
+from hf_meanmax.fields import check_least, option
 from hf_meanmax.files import Json, shared_name
 from hf_meanmax.hardware import check_sizes
 from hf_meanmax.modeling.configuration_base import LatentConfig
@@ -88,17 +88,10 @@ class RunArguments:
         check_trackers(self.report_to)
         if self.seed >= 2**63:
             raise ValueError(f"`seed` is {self.seed}; it must be less than 2**63.")
-        self.check_least(
-            min_frequency=1, word_vector_epochs=1, gradient_accumulation_steps=1, warmup_steps=0, seed=0,
+        check_least(
+            self, min_frequency=1, word_vector_epochs=1, gradient_accumulation_steps=1, warmup_steps=0, seed=0,
             word_vector_scale=0, weight_decay=0, max_grad_norm=0, learning_rate=0,
         )  # fmt: skip
-
-    def check_least(self, **least: float) -> None:
-        """Raises ValueError for a setting that is smaller than it may be."""
-        for name, smallest in least.items():
-            # NaN is no less than anything.
-            if not getattr(self, name) >= smallest:
-                raise ValueError(f"`{name}` is {getattr(self, name)}; it must be {smallest} or more.")
 
     def check_most(self, **most: float) -> None:
         """Raises ValueError for a setting that is larger than any machine takes."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hf_meanmax.fields import option
+from hf_meanmax.fields import check_least, option
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.pretrained import ENCODER_SOURCES
 
@@ -151,8 +151,8 @@ class PretrainArguments(RunArguments):
             for name, value in settings_of(self.initial_model, self.model).items():
                 setattr(self, name, value)
         super().__post_init__()
-        self.check_least(
-            batch_tokens=1, min_tokens=1, max_tokens=1, log_steps=1, eval_steps=0, checkpoint_steps=1,
+        check_least(
+            self, batch_tokens=1, min_tokens=1, max_tokens=1, log_steps=1, eval_steps=0, checkpoint_steps=1,
             keep_checkpoints=1, max_steps=0, num_negatives=1, validation_sentences=1, early_stopping_patience=0,
             sample_sentences=0, max_target_tokens=1, source_vocab_size=0, teacher_weight=0, max_training_tokens=0,
             context_weight=0, max_minutes=0, ddp_timeout=1, adam_epsilon=0, decoding_weight=0, contrastive_weight=0,

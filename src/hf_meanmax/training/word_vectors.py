@@ -13,7 +13,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from hf_meanmax.data import Corpus, SentenceFilter, StoredWords, TokenStore, build_token_store
-from hf_meanmax.fields import option
+from hf_meanmax.fields import check_least, option
 from hf_meanmax.files import failed_writes_named
 from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.inference.teacher_words import teacher_words
@@ -42,10 +42,7 @@ class VectorSettings(SkipGramSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_words < 1:
-            raise ValueError(f"`max_words` is {self.max_words}; it must be 1 or more.")
-        if self.components < 0:
-            raise ValueError(f"`components` is {self.components}; it must be 0 or more.")
+        check_least(self, max_words=1, components=0)
         for name in ("components", "pieces"):
             if getattr(self, name) and not self.teacher:
                 raise ValueError(f"`{name}` is {getattr(self, name)!r} without a `teacher`. Give one, or leave it out.")
