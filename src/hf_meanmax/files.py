@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,8 @@ from filelock import FileLock, Timeout
 
 # An object of a JSON or YAML file.
 Json = dict[str, Any]
+# What to do with bytes that are not UTF-8, as in `bytes.decode`.
+EncodingErrors = Literal["strict", "replace", "ignore"]
 
 Read = TypeVar("Read")
 

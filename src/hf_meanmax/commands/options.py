@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from huggingface_hub.utils.tqdm import enable_progress_bars
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
@@ -20,6 +20,7 @@ from hf_meanmax.data.corpus import Corpus
 from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.fields import count as count
 from hf_meanmax.fields import option as option
+from hf_meanmax.files import EncodingErrors
 from hf_meanmax.hardware import use_all_cores
 from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.pretrained import ENCODER_SOURCES
@@ -169,9 +170,7 @@ class CorpusOptions:
     input: list[str] = positional(
         "text files or globs (.txt .gz .xz .zst), tables (.csv .jsonl .parquet), addresses (hf:// s3://), one data set"
     )
-    encoding_errors: Literal["strict", "replace", "ignore"] = option(
-        "what to do with bytes that are not UTF-8", "strict"
-    )
+    encoding_errors: EncodingErrors = option("what to do with bytes that are not UTF-8", "strict")
     text_column: str = option("column of a data set or table", "text")
     split: str = option("split of a data set", "train")
     config_name: str | None = option("configuration of a data set on the Hub", None)

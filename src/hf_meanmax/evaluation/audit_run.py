@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from hf_meanmax.cosines import paired_cosines
 from hf_meanmax.data.corpus import CorpusLines
 from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.fields import option
-from hf_meanmax.files import Json, shared_name
+from hf_meanmax.files import EncodingErrors, Json, shared_name
 from hf_meanmax.hardware import COMPUTE_DTYPES, ComputeDtype, compute_dtype
 from hf_meanmax.inference.alignment import embed
 from hf_meanmax.inference.correction import Corrector, embedder_of
@@ -59,9 +59,7 @@ class AuditSource(SourceOptions):
     corpus_limit: int = option("most texts of the corpus, its first", 100_000, at_least=1)
     sts: bool = option("score on the STS benchmark what defences leave of similarity", False)
     data: str | None = option("folder with senteval/, for --sts; by default HF_MEANMAX_DATA", None)
-    encoding_errors: Literal["strict", "replace", "ignore"] = option(
-        "what to do with bytes that are not UTF-8", "strict"
-    )
+    encoding_errors: EncodingErrors = option("what to do with bytes that are not UTF-8", "strict")
     trust_remote_code: bool = option("run code that comes with the embedder", False)
 
 

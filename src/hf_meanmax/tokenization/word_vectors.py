@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -21,7 +21,7 @@ from safetensors.numpy import save_file
 from transformers import PreTrainedTokenizerFast
 
 from hf_meanmax.fields import check_least, option
-from hf_meanmax.files import Json, replacing_file
+from hf_meanmax.files import EncodingErrors, Json, replacing_file
 from hf_meanmax.hardware import usable_cores
 from hf_meanmax.progress import progress_bar
 
@@ -234,7 +234,7 @@ def load_word_vectors(
     vocabulary: Collection[str] | None = None,
     limit: int | None = None,
     size: int | None = None,
-    encoding_errors: Literal["strict", "replace", "ignore"] = "strict",
+    encoding_errors: EncodingErrors = "strict",
     show_progress: bool = True,
 ) -> WordVectors:
     """Reads word vectors: word2vec text or `.bin`, GloVe text (no header), each also `.gz`, or our `.safetensors`.

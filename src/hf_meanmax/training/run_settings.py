@@ -14,7 +14,7 @@ from huggingface_hub.errors import StrictDataclassError
 from hf_meanmax.checkpoint.card import LOCAL_SETTINGS
 from hf_meanmax.families import FAMILIES
 from hf_meanmax.fields import check_least, option
-from hf_meanmax.files import Json, shared_name
+from hf_meanmax.files import EncodingErrors, Json, shared_name
 from hf_meanmax.hardware import check_sizes
 from hf_meanmax.modeling.configuration_base import LatentConfig
 
@@ -33,9 +33,7 @@ class RunArguments:
     output_dir: str = option("folder of the result; by default runs/<recipe>", "")
     cache_dir: str = option("tokenised corpora; by default ~/.cache/hf_meanmax", "")
     overwrite: bool = option("start anew in a folder that holds another run", False)
-    encoding_errors: Literal["strict", "replace", "ignore"] = option(
-        "what to do with bytes that are not UTF-8", "strict"
-    )
+    encoding_errors: EncodingErrors = option("what to do with bytes that are not UTF-8", "strict")
     config_name: str = option("configuration of a data set on the Hub", "")
     text_column: str = option("column of a data set (`translation.en` for a part of one)", "text")
     tokenizer: str = option(
