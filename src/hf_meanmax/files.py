@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,8 @@ from filelock import FileLock, Timeout
 
 # An object of a JSON or YAML file.
 Json = dict[str, Any]
+# What to do with bytes that are not UTF-8, as in `bytes.decode`.
+EncodingErrors = Literal["strict", "replace", "ignore"]
 
 Read = TypeVar("Read")
 
@@ -186,6 +188,13 @@ def read_json(path: str | os.PathLike[str], kind: type = dict) -> Any:
         found = names.get(type(content), type(content).__name__)
         raise ValueError(f"{path} is damaged: expected {names[kind]}, found {found}")
     return content
+
+
+def write_json(path: str | os.PathLike[str], content: object, indent: int | None = 1, **options: Any) -> None:
+    """Writes a JSON file as [`replacing_file`] does; the options are those of `json.dumps`."""
+    text = json.dumps(content, indent=indent, **options)
+    with replacing_file(path) as file:
+        file.write(text + "\n")
 
 
 def open_array(path: str | os.PathLike[str]) -> npt.NDArray[Any]:

@@ -812,7 +812,7 @@ def test_a_killed_run_goes_on_to_the_last_bit(make_arguments, monkeypatch, unint
             with pytest.raises(Killed):
                 pretrain(args)
     with monkeypatch.context() as patch:  # after the last step, before the summary is complete
-        patch.setattr(Run, "_print_summary", lambda *args: kill())
+        patch.setattr("hf_meanmax.training.pretrain.format_summary", lambda summary: kill())
         with pytest.raises(Killed):
             pretrain(args)
     with open(Path(args.output_dir) / "metrics.jsonl", "a") as file:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from pathlib import Path
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import safe_open
 
-from hf_meanmax.files import Json, replacing_file
+from hf_meanmax.files import Json, read_json, replacing_file
 from hf_meanmax.metrics import SENTEVAL, format_score, gain_text, kind_name
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.modeling.configuration_compound_attention import CompoundAttentionConfig
@@ -114,7 +113,6 @@ def write_model_card(
         ],
     )
     target = folder / "README.md" if path is None else Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
     with replacing_file(target, "wb") as file:
         file.write(str(card).encode())
     return target
@@ -158,7 +156,7 @@ def _use_of(config: LatentConfig, args: Json) -> Json:
 def _sizes_of(folder: Path, config: LatentConfig) -> Json:
     longest = NO_LIMIT
     if config.reads_text:
-        longest = json.loads((folder / "sentence_bert_config.json").read_text(encoding="utf-8"))["max_seq_length"]
+        longest = read_json(folder / "sentence_bert_config.json")["max_seq_length"]
     attends = config.pooling == "inner_attention"
     names = ["weighted means over the tokens"] if attends else []
     names += [_ROWS[row] for row in config.pooling_rows if row in _ROWS]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
-from hf_meanmax.files import Json, is_owned
+from hf_meanmax.files import is_owned, read_json, write_json
 from hf_meanmax.modeling.storage import STORED_DTYPES, restored_state_dict, store_tensors
 
 from .folder import CHECKPOINT_FILES, check_checkpoint, check_free, replacing_checkpoint
@@ -46,7 +45,7 @@ def compact_checkpoint(
     wanted = [*CHECKPOINT_FILES, "README.md"]
     modules = source / "modules.json"
     if modules.is_file():  # A decoder of another embedder's vectors has none.
-        wanted += [entry["path"] for entry in json.loads(modules.read_text(encoding="utf-8")) if entry["path"]]
+        wanted += [entry["path"] for entry in read_json(modules, list) if entry["path"]]
     with replacing_checkpoint(target) as partial:
         for entry in source.iterdir():
             if not is_owned(entry.name, wanted) or (not remote_code and entry.suffix == ".py"):
@@ -64,17 +63,13 @@ def compact_checkpoint(
             size += sum(tensor.nbytes for tensor in tensors.values())
         if (partial / SAFE_WEIGHTS_INDEX_NAME).is_file():
             index = {"metadata": {"total_size": size}, "weight_map": shards}
-            _write_json(partial / SAFE_WEIGHTS_INDEX_NAME, index)
+            write_json(partial / SAFE_WEIGHTS_INDEX_NAME, index, indent=2, sort_keys=True)
         if not remote_code:
             _drop_auto_map(partial / "config.json")
     return target
 
 
 def _drop_auto_map(path: Path) -> None:
-    config = json.loads(path.read_text(encoding="utf-8"))
+    config = read_json(path)
     config.pop("auto_map", None)
-    _write_json(path, config)
-
-
-def _write_json(path: Path, content: Json) -> None:
-    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    write_json(path, config, indent=2, sort_keys=True)

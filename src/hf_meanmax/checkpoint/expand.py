@@ -11,6 +11,7 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
+from hf_meanmax.files import EncodingErrors
 from hf_meanmax.tokenization import Expansion, expand_vocabulary, load_word_vectors
 
 from .folder import (
@@ -34,7 +35,7 @@ def expand_checkpoint(
     output: str | os.PathLike[str],
     *,
     limit: int | None = None,
-    encoding_errors: str = "strict",
+    encoding_errors: EncodingErrors = "strict",
 ) -> Expansion:
     """Writes a checkpoint like `model` that encodes every word of a file of word vectors (see [`expand_vocabulary`]).
 
@@ -63,7 +64,7 @@ def expand_checkpoint(
         raise FileExistsError(f"{output} holds something else than an expanded checkpoint; name another folder.")
     whole, tokenizer = load_checkpoint(folder)
     require_text_encoder(whole.config, str(model))
-    words = load_word_vectors(vectors, limit=limit, encoding_errors=encoding_errors)  # type: ignore[arg-type]
+    words = load_word_vectors(vectors, limit=limit, encoding_errors=encoding_errors)
     expansion = expand_vocabulary(whole, tokenizer, words)
     record = {
         "words_added": expansion.added,

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from hf_meanmax.families import FAMILIES
 from hf_meanmax.files import Json, is_owned, read_json, replacing_folder
-from hf_meanmax.hardware import check_sizes
+from hf_meanmax.hardware import check_sizes, usable_device
 from hf_meanmax.modeling.classifier_model import LatentForSequenceClassification
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.modeling.configuration_embedding_decoder import EmbeddingDecoderConfig
@@ -233,6 +233,23 @@ def load_checkpoint(
         return model.eval(), AutoTokenizer.from_pretrained(path)
 
 
+def load_decoder(
+    folder: str | os.PathLike[str], device: torch.device | str | None = None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
+    """What [`load_checkpoint`] gives, on a device, and the tokenizer of what the model generates.
+
+    Args:
+        folder: as there.
+        device: by default an accelerator if there is one.
+
+    Raises:
+        FileNotFoundError, ValueError: as there, and for a device that cannot be used.
+    """
+    device = usable_device(device)
+    model, tokenizer = load_checkpoint(folder)
+    return model.to(device), tokenizer, load_target_tokenizer(folder, model.config, tokenizer)
+
+
 @contextmanager
 def damage_named(folder: str | os.PathLike[str]) -> Iterator[None]:
     """Turns what loading a folder of this package ends in, where a value in one of its files is of the wrong type.
@@ -281,10 +298,10 @@ def saved_normalization(folder: str | os.PathLike[str]) -> str | None:
     settings = Path(folder) / "sentence_bert_config.json"
     if not settings.is_file():
         return None
-    transformer = json.loads(settings.read_text(encoding="utf-8"))
+    transformer = read_json(settings)
     if transformer["modality_config"]["text"]["method"] == "normalized_rows":
         return "rows"
-    modules = json.loads((Path(folder) / "modules.json").read_text(encoding="utf-8"))
+    modules = read_json(Path(folder) / "modules.json", list)
     return "embedding" if any(module["type"].endswith("Normalize") for module in modules) else None
 
 

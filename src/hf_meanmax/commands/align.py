@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from itertools import islice
 
-from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer, save_checkpoint
+from hf_meanmax.checkpoint.folder import load_decoder, save_checkpoint
 from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.evaluation.reconstruction import score_reconstructions
 from hf_meanmax.files import check_new_folder, shared_name
@@ -42,17 +42,14 @@ def main(corpus_options: CorpusOptions, args: AlignOptions) -> None:
     """Write a decoder of an embedder's vectors without training: a linear map to the Z of an autoencoder."""
     output = check_new_folder(args.output)
     device = process_state().device
-    model, tokenizer = load_checkpoint(args.to)
+    model, tokenizer, target_tokenizer = load_decoder(args.to, device)
     check_alignable(model)
-    target_tokenizer = load_target_tokenizer(args.to, model.config, tokenizer)
     embedder = load_embedder(args.embedder, args.embedder_prompt, device, args.trust_remote_code)
     texts = list(islice(filter(None, corpus_options.open()), args.limit))
     validation = None
     if args.validation is not None:
         validation = list(filter(None, open_corpus(args.validation, corpus_options.encoding_errors)))
-    found = align(
-        embedder, args.embedder, model.to(device), tokenizer, texts, validation, args.batch_size, show_progress=True
-    )
+    found = align(embedder, args.embedder, model, tokenizer, texts, validation, args.batch_size, show_progress=True)
     report = found.report
     scored = found.validation[: args.score_texts]
     if scored:

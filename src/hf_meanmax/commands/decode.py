@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 
-from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
+from hf_meanmax.checkpoint.folder import load_decoder
 from hf_meanmax.files import Json, replacing_file
 from hf_meanmax.hardware import COMPUTE_DTYPES, ComputeDtype, compute_dtype
 from hf_meanmax.inference.continued_file import ContinuedFile, continued_file
@@ -58,13 +58,9 @@ class DecodeOptions(SourceOptions):
 @verb("decode")
 def main(args: DecodeOptions) -> None:
     """Decode embeddings back to text, one line a row."""
-    from accelerate import PartialState
-
     sources = open_sources(args.input, args)
-    model, tokenizer = load_checkpoint(args.model)
-    model.to(PartialState().device)
+    model, _, tokenizer = load_decoder(args.model)
     args.compute_dtype = compute_dtype(args.compute_dtype, model.device)
-    target_tokenizer = load_target_tokenizer(args.model, model.config, tokenizer)
     corrector = None
     if args.rerank is not None:
         if args.num_beams != 1:
@@ -74,7 +70,7 @@ def main(args: DecodeOptions) -> None:
             )
         embedder = embedder_of(model, args.model, args.embedder, model.device, args.trust_remote_code)
         corrector = Corrector(
-            model, target_tokenizer, embedder, args.rerank, args.num_corrections, args.do_sample, args.batch_size,
+            model, tokenizer, embedder, args.rerank, args.num_corrections, args.do_sample, args.batch_size,
             seed=args.seed,
         )  # fmt: skip
     elif args.num_corrections or args.do_sample or args.embedder:
@@ -85,7 +81,7 @@ def main(args: DecodeOptions) -> None:
         generation = {"max_new_tokens": args.max_length, **beams}
         dtype = COMPUTE_DTYPES[args.compute_dtype]
         return decode_sources(
-            model, target_tokenizer, sources, args.batch_size, start, corrector=corrector, dtype=dtype, **generation
+            model, tokenizer, sources, args.batch_size, start, corrector=corrector, dtype=dtype, **generation
         )
 
     # A device or a pipe is written to as it is.

@@ -6,11 +6,11 @@ hf-meanmax expand runs/mine/model vectors.safetensors --output runs/mine/expande
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from hf_meanmax.checkpoint.expand import expand_checkpoint
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.data.opening import open_corpus
+from hf_meanmax.files import EncodingErrors
 from hf_meanmax.tokenization import unknown_word_rate
 
 from .options import count, option, positional, verb, written
@@ -25,9 +25,7 @@ class ExpandOptions:
     output: str = written("folder of the expanded checkpoint", folder=True)
     limit: int | None = count("read only the first so many vectors", None)
     texts: list[str] | None = option("texts whose unknown words are counted, before and after", None)
-    encoding_errors: Literal["strict", "replace", "ignore"] = option(
-        "what to do with bytes that are not UTF-8", "strict"
-    )
+    encoding_errors: EncodingErrors = option("what to do with bytes that are not UTF-8", "strict")
 
 
 @verb("expand")

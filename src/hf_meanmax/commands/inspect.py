@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
+from hf_meanmax.checkpoint.folder import load_decoder
 from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.inspection.attention import read_texts, short_names, write_attention
 from hf_meanmax.inspection.decoding import write_inspection
@@ -48,11 +48,7 @@ class PoolingOptions:
 @verb("inspect decoding")
 def inspect_decoding(args: DecodingOptions) -> None:
     """Show what a decoder reads of the latent rows at each step."""
-    from accelerate import PartialState
-
-    model, tokenizer = load_checkpoint(args.checkpoint)
-    model.to(PartialState().device)
-    target_tokenizer = load_target_tokenizer(args.checkpoint, model.config, tokenizer)
+    model, tokenizer, target_tokenizer = load_decoder(args.checkpoint)
     lines = None if args.positions is None else filter(None, open_corpus(Path(args.positions)))
     records = write_inspection(model, tokenizer, args.text, args.output, args.checkpoint, target_tokenizer, lines)
     for record in records:

@@ -11,13 +11,16 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from huggingface_hub.utils.tqdm import enable_progress_bars
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from hf_meanmax.data.corpus import Corpus
 from hf_meanmax.data.opening import open_corpus
+from hf_meanmax.fields import count as count
+from hf_meanmax.fields import option as option
+from hf_meanmax.files import EncodingErrors
 from hf_meanmax.hardware import use_all_cores
 from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.pretrained import ENCODER_SOURCES
@@ -30,13 +33,6 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
-def option(help: str, default: Any = dataclasses.MISSING, **metadata: Any) -> Any:
-    """A field of an options class: `--name`, with its help; without a default it is required."""
-    if isinstance(default, list):
-        return dataclasses.field(default_factory=lambda: list(default), metadata={"help": help, **metadata})
-    return dataclasses.field(default=default, metadata={"help": help, **metadata})
-
-
 def positional(help: str, default: Any = dataclasses.MISSING) -> Any:
     """A field of an options class that is given by its place, not its name; a list takes one value or more."""
     return option(help, default, positional=True)
@@ -46,11 +42,6 @@ def written(help: str, default: Any = dataclasses.MISSING, folder: bool = False)
     """A field of an options class that names what the verb writes; none of what it reads may be there, and a `folder`
     lies in no model."""
     return option(help, default, writes="folder" if folder else "file")
-
-
-def count(help: str, default: Any = dataclasses.MISSING, at_most: int | None = None) -> Any:
-    """A field of an options class that takes a number of 1 or more."""
-    return option(help, default, at_least=1, at_most=at_most)
 
 
 def run_subverb(
@@ -180,9 +171,7 @@ class CorpusOptions:
         "text files or globs (.txt .gz .xz .zst .bz2), tables (.csv .jsonl .parquet), addresses (hf:// s3://), one "
         "data set"
     )
-    encoding_errors: Literal["strict", "replace", "ignore"] = option(
-        "what to do with bytes that are not UTF-8", "strict"
-    )
+    encoding_errors: EncodingErrors = option("what to do with bytes that are not UTF-8", "strict")
     text_column: str = option("column of a data set or table", "text")
     split: str = option("split of a data set", "train")
     config_name: str | None = option("configuration of a data set on the Hub", None)

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
+from hf_meanmax.checkpoint.folder import load_decoder
 from hf_meanmax.data.corpus import CorpusLines
 from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.evaluation.text_scores import score_texts
@@ -36,8 +36,6 @@ class TranslateOptions:
 @verb("translate")
 def main(args: TranslateOptions, corpus_options: CorpusOptions) -> None:
     """Translate texts, one line a line."""
-    from accelerate import PartialState
-
     corpus = corpus_options.open()
     check_translator(args.model)
     references = None
@@ -46,9 +44,7 @@ def main(args: TranslateOptions, corpus_options: CorpusOptions) -> None:
         texts = sum(1 for _ in CorpusLines(corpus))
         if texts != len(references):
             raise ValueError(f"{texts} texts and {len(references)} references; give one reference a text.")
-    model, tokenizer = load_checkpoint(args.model)
-    model.to(PartialState().device)
-    target_tokenizer = load_target_tokenizer(args.model, model.config, tokenizer)
+    model, tokenizer, target_tokenizer = load_decoder(args.model)
     translated = translate_corpus(
         model, tokenizer, target_tokenizer, corpus, batch_size=args.batch_size, num_beams=args.num_beams
     )

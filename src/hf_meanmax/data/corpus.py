@@ -19,13 +19,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, get_args
+
+from hf_meanmax.files import EncodingErrors
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
     from transformers import PreTrainedTokenizerBase
 
-ENCODING_ERRORS = ("strict", "replace", "ignore")
 COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
 _PACKED = {
     b"\x1f\x8b": ".gz",
@@ -108,8 +109,9 @@ class TextFile(Corpus):
         filesystem: AbstractFileSystem | None = None,
         is_table: bool = False,
     ):
-        if encoding_errors not in ENCODING_ERRORS:
-            raise ValueError(f"encoding_errors is {encoding_errors!r}; choose one of {', '.join(ENCODING_ERRORS)}.")
+        if encoding_errors not in get_args(EncodingErrors):
+            allowed = ", ".join(get_args(EncodingErrors))
+            raise ValueError(f"encoding_errors is {encoding_errors!r}; choose one of {allowed}.")
         self.path = os.fspath(path)
         self.encoding_errors = encoding_errors
         self.filesystem = filesystem

@@ -290,7 +290,6 @@ def cut_corpus(
     output = Path(output)
     if output.suffix not in OUTPUT_SUFFIXES:
         raise ValueError(f"{output} is no {', '.join(OUTPUT_SUFFIXES[:-1])} or {OUTPUT_SUFFIXES[-1]} file; name one.")
-    output.parent.mkdir(parents=True, exist_ok=True)
     report = CuttingReport()
     with _text_file(output) as file:
         with progress_bar(

@@ -44,18 +44,10 @@ class Docstrings:
     Attributes:
         documents: sentences of each docstring.
         files: the file of each document, relative to its root.
-        files_read: number of Python files looked at.
-        files_skipped: number of files among them that could not be read or parsed, or are larger than 4 MB.
     """
 
     documents: list[list[str]] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
-    files_read: int = 0
-    files_skipped: int = 0
-
-    @property
-    def num_sentences(self) -> int:
-        return sum(map(len, self.documents))
 
     def split(self, held_out: float = 0.02) -> tuple[list[list[str]], list[list[str]]]:
         """Divide the documents by a hash of their file: (training documents, held-out documents).
@@ -110,10 +102,7 @@ def harvest_docstrings(
     paths = [str(file) for file, _ in files]
     with progress_bar(total=len(files), unit="file", desc="docstrings", disable=not show_progress) as bar:
         for (_, name), found in zip(files, _map(paths, num_proc or usable_cores()), strict=True):
-            result.files_read += 1
-            if found is None:
-                result.files_skipped += 1
-            for sentences in found or []:
+            for sentences in found:
                 fresh = []
                 for sentence in sentences:
                     key = re.sub(r"[^a-z]+", " ", sentence.lower()).strip()
@@ -138,7 +127,7 @@ def _python_files(root: Path) -> Iterator[Path]:
                 yield Path(folder, name)
 
 
-def _map(paths: list[str], num_proc: int) -> Iterator[list[list[str]] | None]:
+def _map(paths: list[str], num_proc: int) -> Iterator[list[list[str]]]:
     if num_proc == 1 or len(paths) < 64:
         yield from map(file_sentences, paths)
         return
@@ -147,22 +136,22 @@ def _map(paths: list[str], num_proc: int) -> Iterator[list[list[str]] | None]:
         yield from found
 
 
-def _sentences_of_files(paths: list[str]) -> list[list[list[str]] | None]:
+def _sentences_of_files(paths: list[str]) -> list[list[list[str]]]:
     return list(map(file_sentences, paths))
 
 
-def file_sentences(path: str) -> list[list[str]] | None:
-    """The sentences of each docstring of one file; None if it cannot be read or parsed."""
+def file_sentences(path: str) -> list[list[str]]:
+    """The sentences of each docstring of one file; none if it is too large, or cannot be read or parsed."""
     try:
         if os.path.getsize(path) > _LARGEST_FILE:
-            return None
+            return []
         with open(path, "rb") as file:
             source = file.read()
         if b'"""' not in source and b"'''" not in source:
             return []
         docstrings = _parse_docstrings(source)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+        return []
     found = map(sentences_of, docstrings)
     return [sentences for sentences in found if sentences]
 

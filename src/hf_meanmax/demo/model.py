@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from hf_meanmax.checkpoint.folder import (
-    check_checkpoint,
-    full_auto_class,
-    is_own_checkpoint,
-    load_checkpoint,
-    load_target_tokenizer,
-)
+from hf_meanmax.checkpoint.folder import check_checkpoint, full_auto_class, is_own_checkpoint, load_decoder
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.cosines import unit_rows
 from hf_meanmax.inference.encoder import load_encoder
@@ -107,10 +101,8 @@ class DemoModel:
         is_classifier = full_auto_class(config) == "AutoModelForSequenceClassification"
         is_alone = config.auto_class_names.get((config.architectures or [""])[0]) == "AutoModel"
         if config.has_decoder and not is_classifier and not is_alone:
-            model, self.tokenizer = load_checkpoint(path)
-            self.model = model.to(self.embedder.device)
+            self.model, self.tokenizer, self.target_tokenizer = load_decoder(path, self.embedder.device)
             self.encoder = self.model.encoder
-            self.target_tokenizer = load_target_tokenizer(path, config, self.tokenizer)
         else:
             self.encoder, self.tokenizer = self._load_encoder(path)
 
@@ -189,8 +181,6 @@ class DemoModel:
         Raises:
             ValueError: the model has no decoder, or the text is empty or too long.
         """
-        if self.model is None:
-            raise ValueError(NO_DECODER)
         vector = self.vectors([given_text(text, "The text")])[0]
         draw = np.random.default_rng(seed)
         changed = vector + noise * vector.std() * draw.standard_normal(vector.shape).astype(np.float32)
@@ -205,8 +195,6 @@ class DemoModel:
         Raises:
             ValueError: the model has no decoder, or a text is empty or too long.
         """
-        if self.model is None:
-            raise ValueError(NO_DECODER)
         ends = self.vectors([given_text(first, "The first text"), given_text(second, "The second text")])
         shares = np.linspace(0, 1, max(2, int(steps)), dtype=np.float32)
         path = np.outer(1 - shares, ends[0]) + np.outer(shares, ends[1])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from hf_meanmax.cosines import unit_rows
+from hf_meanmax.fields import check_least, option
 from hf_meanmax.files import Json
 
 from .defences import KEPT_SHARES, NOISE_LEVELS, Defence, check_levels, make_defences
@@ -50,24 +51,18 @@ class AuditSettings:
         ValueError: a number is too small.
     """
 
-    defence_texts: int = field(
-        default=500, metadata={"help": "texts, drawn at random, on which defences are tried (0: none)"}
+    defence_texts: int = option("texts, drawn at random, on which defences are tried (0: none)", 500)
+    noise_levels: list[float] = option(
+        "lengths of Gaussian noise, as shares of the mean length of a vector", list(NOISE_LEVELS)
     )
-    noise_levels: list[float] = field(
-        default_factory=lambda: list(NOISE_LEVELS),
-        metadata={"help": "lengths of Gaussian noise, as shares of the mean length of a vector"},
+    kept_shares: list[float] = option(
+        "shares of the dimensions that are kept, by PCA and from the front", list(KEPT_SHARES)
     )
-    kept_shares: list[float] = field(
-        default_factory=lambda: list(KEPT_SHARES),
-        metadata={"help": "shares of the dimensions that are kept, by PCA and from the front"},
-    )
-    examples: int = field(default=5, metadata={"help": "most examples of each group"})
-    seed: int = field(default=0, metadata={"help": "seed of everything that is drawn"})
+    examples: int = option("most examples of each group", 5)
+    seed: int = option("seed of everything that is drawn", 0)
 
     def __post_init__(self) -> None:
-        for name, least in (("defence_texts", 0), ("examples", 1), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"`{name}` is {getattr(self, name)}; it must be {least} or more.")
+        check_least(self, defence_texts=0, examples=1, seed=0)
         check_levels(self.noise_levels, self.kept_shares)
 
 

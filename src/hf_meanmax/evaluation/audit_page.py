@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from hf_meanmax.files import Json, replacing_file
+from hf_meanmax.files import Json, replacing_file, write_json
 from hf_meanmax.plots.defences import plot_defences
 from hf_meanmax.plots.figures import figure_data_uri
 from hf_meanmax.plots.reconstruction import plot_by_length
@@ -47,10 +46,8 @@ def write_audit(result: Json, settings: Mapping[str, object], output: str | os.P
         ImportError: matplotlib is not installed.
     """
     output = Path(output)
-    output.mkdir(parents=True, exist_ok=True)
-    record = json.dumps({"settings": dict(settings), **result}, indent=1, ensure_ascii=False, allow_nan=False)
-    with replacing_file(output / RESULTS_FILE) as file:
-        file.write(record + "\n")
+    record = {"settings": dict(settings), **result}
+    write_json(output / RESULTS_FILE, record, ensure_ascii=False, allow_nan=False)
     # The numbers are kept, whatever befalls the page.
     page = render_page(result, settings)
     with replacing_file(output / PAGE_FILE) as file:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from hf_meanmax._version import __version__
-from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
+from hf_meanmax.checkpoint.folder import load_decoder
 from hf_meanmax.cosines import paired_cosines
 from hf_meanmax.data.corpus import CorpusLines
 from hf_meanmax.data.opening import open_corpus
-from hf_meanmax.files import Json, shared_name
+from hf_meanmax.fields import option
+from hf_meanmax.files import EncodingErrors, Json, shared_name
 from hf_meanmax.hardware import COMPUTE_DTYPES, ComputeDtype, compute_dtype
 from hf_meanmax.inference.alignment import embed
 from hf_meanmax.inference.correction import Corrector, embedder_of
@@ -44,33 +45,22 @@ _LEAST_COSINE = 0.99
 class AuditSource(SourceOptions):
     """The texts and models of an audit."""
 
-    decoder: str = field(metadata={"help": f"a decoder of the embedder's vectors ({DECODER_SOURCES})"})
-    texts: list[str] = field(metadata={"help": "the audited texts: files or globs, one text a line"})
-    embedder: str | None = field(
-        default=None, metadata={"help": "where the embedder is; by default where the decoder's run had it"}
+    decoder: str = option(f"a decoder of the embedder's vectors ({DECODER_SOURCES})")
+    texts: list[str] = option("the audited texts: files or globs, one text a line")
+    embedder: str | None = option("where the embedder is; by default where the decoder's run had it", None)
+    embeddings: list[str] = option(
+        "vectors of the texts, a row a line: folders of `encode`, .npy, .safetensors or .parquet files, faiss "
+        "indexes (.faiss), lancedb:folder/table, or postgresql://user@host/database; by default the embedder makes "
+        "them",
+        [],
     )
-    embeddings: list[str] = field(
-        default_factory=list,
-        metadata={
-            "help": "vectors of the texts, a row a line: folders of `encode`, .npy, .safetensors or .parquet files, "
-            "faiss indexes (.faiss), lancedb:folder/table, or postgresql://user@host/database; by default the embedder "
-            "makes them"
-        },
-    )
-    corpus: list[str] = field(
-        default_factory=list,
-        metadata={"help": "texts that an attacker may have (files or globs); the nearest one is a control"},
-    )
-    limit: int = field(default=1000, metadata={"help": "most texts, drawn at random", "at_least": 1})
-    corpus_limit: int = field(default=100_000, metadata={"help": "most texts of the corpus, its first", "at_least": 1})
-    sts: bool = field(default=False, metadata={"help": "score on the STS benchmark what defences leave of similarity"})
-    data: str | None = field(
-        default=None, metadata={"help": "folder with senteval/, for --sts; by default HF_MEANMAX_DATA"}
-    )
-    encoding_errors: Literal["strict", "replace", "ignore"] = field(
-        default="strict", metadata={"help": "what to do with bytes that are not UTF-8"}
-    )
-    trust_remote_code: bool = field(default=False, metadata={"help": "run code that comes with the embedder"})
+    corpus: list[str] = option("texts that an attacker may have (files or globs); the nearest one is a control", [])
+    limit: int = option("most texts, drawn at random", 1000, at_least=1)
+    corpus_limit: int = option("most texts of the corpus, its first", 100_000, at_least=1)
+    sts: bool = option("score on the STS benchmark what defences leave of similarity", False)
+    data: str | None = option("folder with senteval/, for --sts; by default HF_MEANMAX_DATA", None)
+    encoding_errors: EncodingErrors = option("what to do with bytes that are not UTF-8", "strict")
+    trust_remote_code: bool = option("run code that comes with the embedder", False)
 
 
 @dataclass
@@ -81,28 +71,18 @@ class Attack:
         ValueError: corrections without candidates, or beams and candidates at once; or no such `compute_dtype`.
     """
 
-    num_beams: int = field(
-        default=1, metadata={"help": "beams of the search; 1 is greedy", "at_least": 1, "at_most": MOST_BEAMS}
+    num_beams: int = option("beams of the search; 1 is greedy", 1, at_least=1, at_most=MOST_BEAMS)
+    rerank: int | None = option(
+        "candidates of each vector (beams), of which the one is taken whose own embedding is nearest",
+        None,
+        at_least=1,
+        at_most=MOST_BEAMS,
     )
-    rerank: int | None = field(
-        default=None,
-        metadata={
-            "help": "candidates of each vector (beams), of which the one is taken whose own embedding is nearest",
-            "at_least": 1,
-            "at_most": MOST_BEAMS,
-        },
-    )
-    num_corrections: int = field(
-        default=0,
-        metadata={"help": "rounds that try edits of the text of --rerank, and keep nearer ones", "at_least": 0},
-    )
-    max_length: int | None = field(
-        default=None, metadata={"help": "most tokens of a text; by default the model's bound", "at_least": 1}
-    )
-    batch_size: int = field(default=64, metadata={"help": "texts or vectors of one forward pass", "at_least": 1})
-    compute_dtype: ComputeDtype = field(
-        default="float32",
-        metadata={"help": "numbers in decoder and --rerank (auto: bfloat16 where the device multiplies it faster)"},
+    num_corrections: int = option("rounds that try edits of the text of --rerank, and keep nearer ones", 0, at_least=0)
+    max_length: int | None = option("most tokens of a text; by default the model's bound", None, at_least=1)
+    batch_size: int = option("texts or vectors of one forward pass", 64, at_least=1)
+    compute_dtype: ComputeDtype = option(
+        "numbers in decoder and --rerank (auto: bfloat16 where the device multiplies it faster)", "float32"
     )
 
     def __post_init__(self) -> None:
@@ -145,9 +125,7 @@ def audit_checkpoint(
     attack, settings = attack or Attack(), settings or AuditSettings()
     pairs = _prepare(source, output, settings)
     sources = open_sources(source.embeddings, source)
-    model, tokenizer = load_checkpoint(source.decoder)
-    tokenizer = load_target_tokenizer(source.decoder, model.config, tokenizer)
-    model.to(device or "cpu")
+    model, _, tokenizer = load_decoder(source.decoder, device or "cpu")
     attack = replace(attack, compute_dtype=compute_dtype(attack.compute_dtype, model.device))
     embedder = _load_embedder(source, attack, model)
     texts, rows = _draw_texts(source, sources, settings.seed)

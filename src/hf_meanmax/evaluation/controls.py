@@ -20,7 +20,7 @@ from torch import nn
 
 from .embedding import config_settings
 from .reservoir import Reservoir, draw_uniform
-from .word_sources import BATCH_NUMBERS, VERSION, Words, WordSource, by_chunks, explain_no_controls, input_tables
+from .word_sources import VERSION, Words, WordSource, by_chunks, explain_no_controls, input_tables
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -84,7 +84,6 @@ class RandomEncoder(Control):
     Args:
         model: the trained SentenceTransformer, which is not changed.
         seed: of the weights.
-        device: by default that of the model.
 
     Raises:
         ValueError: the model wraps no transformers model, or a later module holds weights that cannot be drawn anew.
@@ -92,10 +91,8 @@ class RandomEncoder(Control):
 
     kind = "random_encoder"
 
-    def __init__(
-        self, model: SentenceTransformer | WordSource, seed: int = 0, device: torch.device | str | None = None
-    ):
-        self._source = WordSource.of(model, device)
+    def __init__(self, model: SentenceTransformer | WordSource, seed: int = 0):
+        self._source = WordSource.of(model)
         self.seed = seed
         self.dimension = self._source.dimension
         _check_redrawable(self._source.model)
@@ -139,7 +136,6 @@ class BagOfWords(Control):
 
     Args:
         model: the trained SentenceTransformer.
-        device: by default that of the model.
 
     Raises:
         ValueError: the model wraps no transformers model.
@@ -147,47 +143,36 @@ class BagOfWords(Control):
 
     kind = "bag"
 
-    def __init__(self, model: SentenceTransformer | WordSource, device: torch.device | str | None = None):
-        self._source = WordSource.of(model, device)
+    def __init__(self, model: SentenceTransformer | WordSource):
+        self._source = WordSource.of(model)
         self.dimension = self._source.embedding_size
         self.key = self._source.key(self.kind, None)
 
     def encode(self, texts: Sequence[str], batch_size: int = 64) -> np.ndarray:
-        return by_chunks(self._source, texts, self.dimension, lambda words: words.pool(words.vectors, "mean"))
+        return by_chunks(self._source, texts, self.dimension, Words.mean)
 
 
 class RandomProjection(Control):
-    """Random projections of the word vectors, pooled over the words (Wieting and Kiela 2019, section 3).
+    """The mean of random projections of the word vectors (Wieting and Kiela 2019, section 3).
 
-    A matrix W `(e, D)`, uniform in [-1/sqrt(e), 1/sqrt(e)], projects each known word's vector. Zero for a text without
-    known words.
+    A matrix W `(e, D)`, uniform in [-1/sqrt(e), 1/sqrt(e)], projects each known word's vector, and so the bag of words.
+    Zero for a text without known words.
 
     Args:
         model: the trained SentenceTransformer, whose dimension is D.
         seed: of the matrix.
-        pooling: `"mean"`, which makes it a projection of the bag of words, or `"max"`.
-        device: by default that of the model.
 
     Raises:
-        ValueError: the model wraps no transformers model, or an unknown pooling.
+        ValueError: the model wraps no transformers model.
     """
 
     kind = "random_projection"
 
-    def __init__(
-        self,
-        model: SentenceTransformer | WordSource,
-        seed: int = 0,
-        pooling: str = "mean",
-        device: torch.device | str | None = None,
-    ):
-        if pooling not in _POOLINGS:
-            raise ValueError(f"pooling is {pooling!r}; choose one of {', '.join(_POOLINGS)}.")
-        self._source = WordSource.of(model, device)
+    def __init__(self, model: SentenceTransformer | WordSource, seed: int = 0):
+        self._source = WordSource.of(model)
         self.seed = seed
-        self.pooling = pooling
         self.dimension = self._source.dimension
-        self.key = self._source.key(self.kind, seed, pooling)
+        self.key = self._source.key(self.kind, seed, "mean")
 
     @cached_property
     def matrix(self) -> torch.Tensor:
@@ -197,15 +182,7 @@ class RandomProjection(Control):
         return torch.from_numpy(drawn).to(self._source.device)
 
     def encode(self, texts: Sequence[str], batch_size: int = 64) -> np.ndarray:
-        return by_chunks(self._source, texts, self.dimension, self._project)
-
-    def _project(self, words: Words) -> torch.Tensor:
-        if self.pooling == "mean":
-            return words.pool(words.vectors, "mean") @ self.matrix
-        # Some dimensions at a time: the projected vocabulary of a chunk is large.
-        width = max(1, BATCH_NUMBERS // max(1, len(words.vectors)))
-        parts = [words.pool(words.vectors @ columns, "max") for columns in self.matrix.split(width, dim=1)]
-        return torch.cat(parts, dim=1)
+        return by_chunks(self._source, texts, self.dimension, lambda words: words.mean() @ self.matrix)
 
 
 class EchoStateNetwork(Control):
@@ -213,7 +190,7 @@ class EchoStateNetwork(Control):
 
     Each direction has D/2 units (the forward one the odd one more), no bias, and
 
-        h_t = (1 - leak) h_{t-1} + leak tanh(W_in x_t + W h_{t-1}),    h_0 = 0.
+        h_t = tanh(W_in x_t + W h_{t-1}),    h_0 = 0.
 
     Each unit hears 10 others: a row of W has 10 weights, uniform, scaled so that W has the given spectral radius (found
     by power iteration). W_in is uniform in [-a, a] with a = input_scale sqrt(3) / r, where r is the root mean square
@@ -227,9 +204,7 @@ class EchoStateNetwork(Control):
         seed: of the weights.
         spectral_radius: how slowly inputs are forgotten; below 1.
         input_scale: see above.
-        leak: share of the new state, in (0, 1].
         pooling: `"mean"` or `"max"` over the states.
-        device: by default that of the model.
 
     Raises:
         ValueError: the model wraps no transformers model, or a setting is out of range.
@@ -244,9 +219,7 @@ class EchoStateNetwork(Control):
         seed: int = 0,
         spectral_radius: float = 0.8,
         input_scale: float = 1.0,
-        leak: float = 1.0,
         pooling: str = "mean",
-        device: torch.device | str | None = None,
     ):
         if pooling not in _POOLINGS:
             raise ValueError(f"pooling is {pooling!r}; choose one of {', '.join(_POOLINGS)}.")
@@ -254,16 +227,14 @@ class EchoStateNetwork(Control):
             raise ValueError(f"spectral_radius is {spectral_radius}; it must be at least 0 and below 1.")
         if not input_scale > 0:
             raise ValueError(f"input_scale is {input_scale}; it must be positive.")
-        if not 0 < leak <= 1:
-            raise ValueError(f"leak is {leak}; it must be above 0 and at most 1.")
-        self._source = WordSource.of(model, device)
+        self._source = WordSource.of(model)
         self.seed = seed
         self.spectral_radius = spectral_radius
         self.input_scale = input_scale
-        self.leak = leak
         self.pooling = pooling
         self.dimension = self._source.dimension
-        self.key = self._source.key(self.kind, seed, spectral_radius, input_scale, leak, pooling)
+        # Kept results are named by a share of the new state too, which is 1.
+        self.key = self._source.key(self.kind, seed, spectral_radius, input_scale, 1.0, pooling)
 
     @cached_property
     def directions(self) -> list[Reservoir]:
@@ -305,8 +276,7 @@ class EchoStateNetwork(Control):
             heard = nn.functional.embedding_bag(
                 reservoir.inputs, states, mode="sum", per_sample_weights=reservoir.weights
             )
-            new = heard.add_(projected[word].T).tanh_()
-            states = new if self.leak == 1 else torch.lerp(states, new, self.leak)
+            states = heard.add_(projected[word].T).tanh_()
             if is_mean:
                 pooled += states.masked_fill(~is_word, 0.0)
             else:
@@ -318,7 +288,6 @@ def make_controls(
     model: object,
     seeds: Sequence[int] = (0, 1, 2),
     kinds: Sequence[str] | None = None,
-    device: torch.device | str | None = None,
 ) -> list[Control]:
     """The controls of a trained encoder, in the order of `CONTROL_KINDS`; kinds that draw at random once a seed.
 
@@ -330,7 +299,6 @@ def make_controls(
         seeds: of the controls that draw at random.
         kinds: which ones; by default all that there are for this encoder, with a warning if that is only the majority
             class.
-        device: by default that of the model.
 
     Raises:
         ValueError: an unknown kind, or one that this encoder cannot have; the same seed twice.
@@ -350,7 +318,7 @@ def make_controls(
     kinds = CONTROL_KINDS if kinds is None else kinds
     controls: list[Control] = []
     if reason is None:
-        words = WordSource(model, device)
+        words = WordSource(model)
         for drawn in (RandomEncoder, RandomProjection, EchoStateNetwork):
             if drawn.kind in kinds:
                 controls += [drawn(words, seed) for seed in seeds]

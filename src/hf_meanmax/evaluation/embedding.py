@@ -20,10 +20,10 @@ import numpy as np
 from hf_meanmax.cosines import unit_rows
 from hf_meanmax.evaluation.tasks import read_lines
 from hf_meanmax.files import Json, replacing_file
+from hf_meanmax.inference.blocks import in_blocks
 from hf_meanmax.inference.embedding_files import count_rows, read_embeddings, read_rows
 from hf_meanmax.inference.encoder import count_truncated, encode_texts
 from hf_meanmax.inference.fingerprints import pipeline_fingerprint, weights_fingerprint
-from hf_meanmax.progress import progress_bar
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -115,20 +115,14 @@ class Embedder:
         self._fill_from_cache(result, first)
         # Longest first: texts of like length share a batch, and too little memory shows at once.
         order = sorted(missing, key=len, reverse=True)
-        with progress_bar(
-            total=len(order),
-            desc=f"embed ({self.name})",
-            unit=" texts",
-            leave=False,
-            disable=not self.show_progress or len(order) <= self._chunk,
-        ) as bar:
-            for start in range(0, len(order), self._chunk):
-                part = order[start : start + self._chunk]
-                vectors = self._embed(part)
-                if start == 0 and vectors.shape[1] != result.shape[1]:
-                    result = np.empty((len(texts), vectors.shape[1]), dtype=np.float32)
-                result[[first[text] for text in part]] = vectors
-                bar.update(len(part))
+        is_shown = self.show_progress and len(order) > self._chunk
+        bar_options = {"desc": f"embed ({self.name})", "unit": " texts", "leave": False, "disable": not is_shown}
+        for part in in_blocks(order, self._chunk, **bar_options):
+            vectors = self._embed(part)
+            # How many numbers a vector has is not known before the first ones.
+            if vectors.shape[1] != result.shape[1]:
+                result = np.empty((len(texts), vectors.shape[1]), dtype=np.float32)
+            result[[first[text] for text in part]] = vectors
         for index, text in enumerate(texts):
             if first[text] != index:
                 result[index] = result[first[text]]
@@ -221,7 +215,6 @@ class EmbeddingFile:
     Args:
         source: a .npy, .safetensors or .parquet file, or a folder of `encode`.
         sentences: the file that `write_sentences` wrote, and that the embeddings were made from.
-        name: what tables and errors call it; by default the file's name.
 
     Attributes:
         key: hash of texts and embeddings.
@@ -231,10 +224,8 @@ class EmbeddingFile:
         ValueError: the sentences are not as `write_sentences` wrote them, or there are not as many rows as lines.
     """
 
-    def __init__(
-        self, source: str | os.PathLike[str], sentences: str | os.PathLike[str], name: str | None = None
-    ) -> None:
-        self.name = name or Path(source).name
+    def __init__(self, source: str | os.PathLike[str], sentences: str | os.PathLike[str]) -> None:
+        self.name = Path(source).name
         self.sentences = Path(sentences)
         self._source = source
         texts = read_sentences(sentences)
@@ -266,7 +257,7 @@ class EmbeddingFile:
                 f"{self.sentences} lacks {len(missing):,} texts of the tasks, the first {_shown(missing[0])}; write "
                 "it anew (--write-sentences) with these tasks, and embed it again."
             )
-        return read_rows([self._source], np.array([self._rows[text] for text in texts], dtype=np.int64))
+        return read_rows(self._source, np.array([self._rows[text] for text in texts], dtype=np.int64))
 
 
 def write_sentences(path: str | os.PathLike[str], texts: Iterable[str]) -> int:
@@ -282,8 +273,6 @@ def write_sentences(path: str | os.PathLike[str], texts: Iterable[str]) -> int:
     for text in distinct:
         if "\n" in text or "\r" in text:
             raise ValueError(f"The text {_shown(text)} holds a line break and cannot be a line of {path}.")
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     with replacing_file(path, "wb") as file:
         file.writelines(text.encode() + b"\n" for text in distinct)
     return len(distinct)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import torch
 
 _CHUNK_NUMBERS = 16_000_000
+_C = 1.0  # inverse regularisation strength, as in scikit-learn's `LogisticRegression`
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,6 @@ def erase_rows(
     features_test: npt.ArrayLike,
     labels_test: npt.ArrayLike,
     rows: int,
-    C: float = 1.0,
     device: torch.device | str | None = None,
 ) -> Erasure:
     """Accuracy of classifiers fitted anew without each latent row, and on each row alone.
@@ -83,7 +83,6 @@ def erase_rows(
         features_test: `(M, L * d)`.
         labels_test: `(M,)`.
         rows: L, the latent rows that an embedding is the flattened matrix of; 2 or more.
-        C: inverse regularisation strength, as in scikit-learn's `LogisticRegression`.
         device: where classifiers are fitted, by default the CPU.
 
     Raises:
@@ -98,7 +97,7 @@ def erase_rows(
     row_of_column = np.repeat(np.arange(rows), size // rows)
 
     def accuracy(columns: np.ndarray) -> float:
-        fitted = _fit(train[:, columns], labels, C, device)
+        fitted = _fit(train[:, columns], labels, device)
         return 100 * float(np.mean(fitted.predict(test[:, columns])[0] == gold))
 
     without = np.array([accuracy(row_of_column != row) for row in range(rows)])
@@ -112,7 +111,6 @@ def erase_dimensions(
     labels_train: npt.ArrayLike,
     features_test: npt.ArrayLike,
     labels_test: npt.ArrayLike,
-    C: float = 1.0,
     device: torch.device | str | None = None,
 ) -> Erasure:
     """Accuracy of one fitted classifier when a dimension is set to its mean over the training set, for each dimension.
@@ -122,7 +120,7 @@ def erase_dimensions(
     """
     train, labels, test, gold = _checked(features_train, labels_train, features_test, labels_test)
     size = train.shape[1]
-    fitted = _fit(train, labels, C, device)
+    fitted = _fit(train, labels, device)
     weights = fitted.coefficients[0].cpu().numpy()  # (K, D)
     logits = fitted.decision(test)[:, 0].cpu().numpy()  # (M, K)
     deviations = test - train.mean(axis=0, dtype=np.float64).astype(np.float32)
@@ -145,7 +143,6 @@ def erasure_report(
     texts_test: Sequence[str],
     labels_test: npt.ArrayLike,
     latent_rows: int = 1,
-    C: float = 1.0,
     device: torch.device | str | None = None,
 ) -> dict[str, Erasure | None]:
     """Embeds the texts of a classification and erases dimensions and, if there are several, rows.
@@ -155,7 +152,7 @@ def erasure_report(
         texts_train, labels_train: the training set.
         texts_test, labels_test: the test set.
         latent_rows: L.
-        C, device: as for [`erase_rows`].
+        device: as for [`erase_rows`].
 
     Returns:
         `dimensions`, and `rows`, which is None where the embedding has one row.
@@ -164,13 +161,13 @@ def erasure_report(
         ValueError: as [`erase_rows`] and [`erase_dimensions`].
     """
     data = (embed(list(texts_train)), labels_train, embed(list(texts_test)), labels_test)
-    rows = erase_rows(*data, rows=latent_rows, C=C, device=device) if latent_rows > 1 else None
-    return {"dimensions": erase_dimensions(*data, C=C, device=device), "rows": rows}
+    rows = erase_rows(*data, rows=latent_rows, device=device) if latent_rows > 1 else None
+    return {"dimensions": erase_dimensions(*data, device=device), "rows": rows}
 
 
-def _fit(features: np.ndarray, labels: np.ndarray, C: float, device: torch.device | str | None) -> LogisticRegressions:
+def _fit(features: np.ndarray, labels: np.ndarray, device: torch.device | str | None) -> LogisticRegressions:
     everything = np.ones((1, len(features)), dtype=bool)
-    return fit_logistic_regressions(features, labels, everything, np.array([C]), device=device)
+    return fit_logistic_regressions(features, labels, everything, np.array([_C]), device=device)
 
 
 def _classes_of(logits: np.ndarray) -> np.ndarray:

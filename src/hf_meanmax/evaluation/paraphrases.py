@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,8 +18,7 @@ from hf_meanmax.files import Json
 if TYPE_CHECKING:
     import torch
 
-HELD_OUT = ("one", "half")
-SPLITS = ("validation", "test")
+SEED, REPEATS = 0, 3  # of the draws of held-out texts
 
 # Where the points of a cluster are equal in float32, the Davies-Bouldin index is zero and its inverse infinite.
 _LEAST_INDEX = float(np.finfo(np.float32).eps)
@@ -32,7 +31,7 @@ class ParaphraseClusters(Task):
 
     Metrics, all the higher the better:
         `lda_accuracy`: percent of the held-out texts that a linear discriminant analysis, fitted on the others, assigns
-            to their cluster (see [`lda_predict`]); mean over `repeats` draws of the held-out texts.
+            to their cluster (see [`lda_predict`]); mean over three draws of the held-out texts.
         `nearest_l2`, `nearest_cosine`: percent of the texts whose nearest other text is of the same cluster.
         `inverse_davies_bouldin`: 1 / the Davies-Bouldin index, at most 2^23.
 
@@ -46,37 +45,16 @@ class ParaphraseClusters(Task):
         source: a file of `cluster TAB text` lines (plain, `.gz`, `.xz`, `.zst`), or pairs of a cluster and a text. The
             lines of a cluster need not be together.
         name: what tables call the task.
-        held_out: how many texts of each cluster the discriminant analysis does not see: `"one"`, or `"half"` (rounded
-            down).
-        seed: of the draws of held-out texts.
-        repeats: how many draws.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a line is not `cluster TAB text`, a cluster has one text only, there are fewer than two clusters, or
-            an argument is out of its range.
+        ValueError: a line is not `cluster TAB text`, a cluster has one text only, or there are fewer than two clusters.
     """
 
     main_metric = "nearest_cosine"
 
-    def __init__(
-        self,
-        source: PairSource,
-        name: str = "paraphrases",
-        held_out: str = "one",
-        seed: int = 0,
-        repeats: int = 3,
-    ):
-        if held_out not in HELD_OUT:
-            raise ValueError(f"held_out is {held_out!r}; choose one of {', '.join(HELD_OUT)}.")
-        if repeats < 1:
-            raise ValueError(f"repeats is {repeats}; it must be 1 or more.")
-        if seed < 0:
-            raise ValueError(f"seed is {seed}; it must be 0 or more.")
+    def __init__(self, source: PairSource, name: str = "paraphrases"):
         self.name = name
-        self.held_out = held_out
-        self.seed = seed
-        self.repeats = repeats
         rows = read_pairs(source, ("cluster", "text"), name)
         self.place = str(source) if isinstance(source, (str, os.PathLike)) else name
         self.texts = [text for _, text in rows]
@@ -104,7 +82,7 @@ class ParaphraseClusters(Task):
         return [*self.texts, self.labels.tolist()]
 
     def settings(self) -> Json:
-        return {"held_out": self.held_out, "seed": self.seed, "repeats": self.repeats}
+        return {"held_out": "one", "seed": SEED, "repeats": REPEATS}
 
     def evaluate(self, embed: Embed, device: torch.device | str | None = None) -> TaskResult:
         """Scores an encoder; `items` has the `correct` of `nearest_cosine` and the `cluster`, one a text.
@@ -145,41 +123,30 @@ class ParaphraseClusters(Task):
         )
 
     def held_out_masks(self) -> list[np.ndarray]:
-        """For each repeat the held-out texts, `(n,)` bool; a function of the seed."""
-        draw = np.random.default_rng(self.seed)
+        """The texts `(n,)` of each draw that the discriminant analysis does not see, one of each cluster."""
+        draw = np.random.default_rng(SEED)
         members = [np.flatnonzero(self.labels == cluster) for cluster in range(self.labels.max() + 1)]
         masks = []
-        for _ in range(self.repeats):
+        for _ in range(REPEATS):
             mask = np.zeros(len(self.labels), dtype=bool)
             for rows in members:
-                mask[draw.permutation(rows)[: 1 if self.held_out == "one" else len(rows) // 2]] = True
+                mask[draw.permutation(rows)[0]] = True
             masks.append(mask)
         return masks
 
 
-def load_paraphrase_task(
-    data_folder: str | os.PathLike[str], split: str = "test", **options: Any
-) -> ParaphraseClusters:
+def load_paraphrase_task(data_folder: str | os.PathLike[str]) -> ParaphraseClusters:
     """The caption clusters of Multi30k (five descriptions of a picture), which stand in for those of COCO.
 
+    Those of the test set: the training captions occur in Multi30k's translations, which models may be trained on.
+
     Args:
-        data_folder: the folder with `paraphrases/multi30k-captions.{validation,test}.tsv.xz`.
-        split: `"test"` or `"validation"`.
-        options: for [`ParaphraseClusters`].
+        data_folder: the folder with `paraphrases/multi30k-captions.test.tsv.xz`.
 
     Raises:
         FileNotFoundError: the file is missing.
-        ValueError: the training split, or one that does not exist.
     """
-    if split == "train":
-        raise ValueError(
-            "split is 'train'; its captions occur in the translation training data of Multi30k, so models may have "
-            f"been trained on them. Choose one of {', '.join(SPLITS)}."
-        )
-    if split not in SPLITS:
-        raise ValueError(f"split is {split!r}; choose one of {', '.join(SPLITS)}.")
-    options = {"name": "paraphrases" if split == "test" else f"paraphrases-{split}", **options}
-    return ParaphraseClusters(Path(data_folder) / "paraphrases" / f"multi30k-captions.{split}.tsv.xz", **options)
+    return ParaphraseClusters(Path(data_folder) / "paraphrases" / "multi30k-captions.test.tsv.xz")
 
 
 def lda_predict(features: np.ndarray, labels: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, float]:

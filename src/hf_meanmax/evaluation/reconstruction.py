@@ -10,24 +10,24 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from hf_meanmax.checkpoint.folder import load_checkpoint, saved_training_args
+from hf_meanmax.checkpoint.folder import load_decoder, saved_training_args
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.data import open_corpus, pick_sentences
 from hf_meanmax.data.sentences import is_unsegmented
-from hf_meanmax.files import Json, replacing_file
-from hf_meanmax.hardware import usable_device
+from hf_meanmax.fields import option
+from hf_meanmax.files import Json, replacing_file, write_json
 from hf_meanmax.inference.decode import MOST_BEAMS
 from hf_meanmax.inference.reconstruct import reconstruct, rows_by_length
 from hf_meanmax.metrics import LENGTH_METRICS
 from hf_meanmax.plots.figures import save_figure, told_if_not_drawn
 from hf_meanmax.plots.reconstruction import plot_by_length
-from hf_meanmax.tokenization import split_words_batch
+from hf_meanmax.tokenization.tokenizers import is_word_level, normalizer_of, split_words_batch
 
 from .reconstruction_table import read_texts, system_name, write_table, write_texts
 from .text_scores import TOKENIZATIONS, TextScores, length_table, score_texts, scores_by_length
@@ -63,10 +63,10 @@ def reconstruction_pairs(
         Hypotheses, references and `tokenize`. The references are the texts before any vocabulary was applied to
         them, so an unknown word that is generated as `<unk>` is an error.
     """
-    is_word_level = type(tokenizer.backend_tokenizer.model).__name__ == "WordLevel"
+    has_words = is_word_level(tokenizer)
     if tokenize is None:
-        tokenize = "zh" if not is_word_level and is_unsegmented(texts) else "none"
-    if tokenize == "none" and is_word_level:
+        tokenize = "zh" if not has_words and is_unsegmented(texts) else "none"
+    if tokenize == "none" and has_words:
         hypotheses = [" ".join(tokenizer.convert_ids_to_tokens(list(ids))) for ids in generated]
     else:
         hypotheses = tokenizer.batch_decode([list(ids) for ids in generated], skip_special_tokens=True)
@@ -76,8 +76,7 @@ def reconstruction_pairs(
     if tokenize == "none":
         references = [" ".join(words) for words in split_words_batch(tokenizer, texts)]
     else:
-        normalizer = tokenizer.backend_tokenizer.normalizer
-        references = [text if normalizer is None else normalizer.normalize_str(text) for text in texts]
+        references = list(map(normalizer_of(tokenizer), texts))
     return hypotheses, references, tokenize
 
 
@@ -152,24 +151,20 @@ class ReconstructionSettings:
         ValueError: what should be a positive whole number is none, or an unknown `tokenize`.
     """
 
-    limit: int = field(default=2000, metadata={"help": "number of sentences"})
-    min_tokens: int = field(default=4, metadata={"help": "shorter sentences are left out"})
-    max_tokens: int = field(default=32, metadata={"help": "longer sentences are left out"})
-    batch_size: int = field(default=256, metadata={"help": "sentences decoded together"})
-    batch_tokens: int = field(default=8192, metadata={"help": "tokens of a teacher-forced batch"})
-    num_beams: int = field(default=1, metadata={"help": "beams of the search; 1 is greedy", "at_most": MOST_BEAMS})
-    device: str | None = field(
-        default=None, metadata={"help": "where the model runs; by default an accelerator if there is one"}
+    limit: int = option("number of sentences", 2000)
+    min_tokens: int = option("shorter sentences are left out", 4)
+    max_tokens: int = option("longer sentences are left out", 32)
+    batch_size: int = option("sentences decoded together", 256)
+    batch_tokens: int = option("tokens of a teacher-forced batch", 8192)
+    num_beams: int = option("beams of the search; 1 is greedy", 1, at_most=MOST_BEAMS)
+    device: str | None = option("where the model runs; by default an accelerator if there is one", None)
+    tokenize: str | None = option(
+        "sacrebleu's tokenisation, or `none` for the words of the model's tokenizer; by default none, but zh for "
+        "Chinese and Japanese under a tokenizer of pieces",
+        None,
     )
-    tokenize: str | None = field(
-        default=None,
-        metadata={
-            "help": "sacrebleu's tokenisation, or `none` for the words of the model's tokenizer; by default none, but "
-            "zh for Chinese and Japanese under a tokenizer of pieces"
-        },
-    )
-    examples: int = field(default=5, metadata={"help": "texts in the table of reconstructions"})
-    seed: int = field(default=0, metadata={"help": "seed that draws the examples"})
+    examples: int = option("texts in the table of reconstructions", 5)
+    seed: int = option("seed that draws the examples", 0)
 
     def __post_init__(self) -> None:
         for name in ("limit", "min_tokens", "max_tokens", "batch_size", "batch_tokens", "num_beams", "examples"):
@@ -219,9 +214,7 @@ def score_checkpoint(
     settings = settings or ReconstructionSettings()
     output, others = _check_output(output, compare)
     _check_objective(folder)
-    device = usable_device(settings.device)
-    model, tokenizer = load_checkpoint(folder)
-    model.to(device)
+    model, tokenizer, _ = load_decoder(folder, settings.device)
     texts, left_out = _pick_texts(source, tokenizer, settings)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
@@ -230,7 +223,7 @@ def score_checkpoint(
     )
     hypotheses, references, tokenize = reconstruction_pairs(tokenizer, texts, generated, settings.tokenize)
     batches = _padded_batches(tokenizer, texts, settings.batch_tokens)
-    on_device = ({name: tensor.to(device) for name, tensor in batch.items()} for batch in batches)
+    on_device = ({name: tensor.to(model.device) for name, tensor in batch.items()} for batch in batches)
     loss, accuracy = teacher_forced_scores(model, on_device)
     by_length = scores_by_length(hypotheses, references, edges=edges, tokenize=tokenize)
     scores = score_texts(hypotheses, references, tokenize).to_dict()
@@ -324,8 +317,7 @@ def _write_files(
     settings: ReconstructionSettings,
 ) -> None:
     """Writes the files of [`score_checkpoint`]; `pairs` are the texts and their reconstructions."""
-    with replacing_file(output / RESULTS_FILE) as file:
-        file.write(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    write_json(output / RESULTS_FILE, record, ensure_ascii=False)
     write_texts(output, *pairs)
     systems = {system_name(output): _Scored(record["scores"]["by_length"], read_texts(output)), **others}
     try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hf_meanmax.data.sentences import is_unsegmented, split_sentences
 from hf_meanmax.files import Json
-from hf_meanmax.tokenization import split_words_batch
+from hf_meanmax.tokenization.tokenizers import is_word_level, normalizer_of, split_words_batch
 
 from .text_scores import length_edges, score_bins, score_texts
 
@@ -37,12 +37,12 @@ def word_cutter(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> Cut
         texts: what is to be compared. Chinese and Japanese under a tokenizer of pieces are cut by character, as
             sacrebleu does.
     """
-    if not is_unsegmented(texts) or type(tokenizer.backend_tokenizer.model).__name__ == "WordLevel":
+    if not is_unsegmented(texts) or is_word_level(tokenizer):
         return lambda texts: list(split_words_batch(tokenizer, texts))
     from sacrebleu.metrics import BLEU
 
-    cut, normalizer = BLEU(tokenize="zh").tokenizer, tokenizer.backend_tokenizer.normalizer
-    return lambda texts: [cut(text if normalizer is None else normalizer.normalize_str(text)).split() for text in texts]
+    cut, normalize = BLEU(tokenize="zh").tokenizer, normalizer_of(tokenizer)
+    return lambda texts: [cut(normalize(text)).split() for text in texts]
 
 
 def ignores_case(cut: Cut) -> bool:

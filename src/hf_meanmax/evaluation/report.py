@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from hf_meanmax.evaluation.published import published_rows
 from hf_meanmax.evaluation.runner import MODEL, EncoderRun, Evaluation, TaskRun, json_value, package_versions
 from hf_meanmax.evaluation.senteval import AVERAGED_TASKS, averages
 from hf_meanmax.evaluation.significance import Gain, average_gain, gain, spread, strongest
-from hf_meanmax.files import Json, read_json, replacing_file
+from hf_meanmax.files import Json, read_json, replacing_file, write_json
 from hf_meanmax.metrics import SENTEVAL, format_score, gain_text, is_percentage, kind_name
 from hf_meanmax.plots.figures import save_figure, told_if_not_drawn
 from hf_meanmax.plots.scores import plot_gains, plot_scores
@@ -68,11 +67,7 @@ class Results:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes results.json, whole or not at all."""
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing_file(path) as file:
-            json.dump(self.to_dict(), file, indent=1, ensure_ascii=False, allow_nan=False)
-            file.write("\n")
+        write_json(path, self.to_dict(), ensure_ascii=False, allow_nan=False)
 
     def to_dict(self) -> Json:
         """The content of results.json; a score that is no number is None."""
@@ -241,7 +236,6 @@ def write_report(results: Sequence[Results], folder: str | os.PathLike[str], fig
         The files.
     """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     drawn: list[Path] = []
     contents = [vars(one) for one in results]
     with told_if_not_drawn():

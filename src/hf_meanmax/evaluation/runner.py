@@ -25,7 +25,7 @@ from hf_meanmax.evaluation.controls import make_controls
 from hf_meanmax.evaluation.embedding import Embedder, is_sentence_transformer
 from hf_meanmax.evaluation.tasks import Task, TaskResult
 from hf_meanmax.evaluation.word_sources import unknown_word_rate
-from hf_meanmax.files import Json, replacing_file
+from hf_meanmax.files import Json, replacing_file, write_json
 from hf_meanmax.metrics import format_score
 from hf_meanmax.progress import progress_bar
 
@@ -271,7 +271,6 @@ class ResultCache:
         if key is None:
             return
         path = self.path(key, task, run.fingerprint)
-        path.parent.mkdir(parents=True, exist_ok=True)
         buffer = io.BytesIO()
         items: Json = run.result.items
         np.savez(buffer, **items)
@@ -287,9 +286,7 @@ class ResultCache:
         # The scores last: an entry is there when they are.
         with replacing_file(path.with_suffix(".npz"), "wb") as file:
             file.write(data)
-        with replacing_file(path) as file:
-            json.dump(entry, file, indent=1, default=json_value)
-            file.write("\n")
+        write_json(path, entry, default=json_value)
 
 
 def _identity(key: str, task: str, fingerprint: str) -> Json:

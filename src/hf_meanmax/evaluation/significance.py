@@ -28,15 +28,11 @@ class Gain:
     Args:
         difference: main metric of the model minus the mean of the controls, in the metric's unit.
         low, high: ends of the confidence interval; None where the items of the test set cannot give one.
-        confidence: the level of the interval.
-        num_items: test items that were resampled, 0 without an interval.
     """
 
     difference: float
     low: float | None
     high: float | None
-    confidence: float = 0.95
-    num_items: int = 0
 
 
 class Spread(NamedTuple):
@@ -126,11 +122,11 @@ def _combined(
     for share, pair, rng in zip(shares, pairs, generators, strict=True):
         drawn = _sampled_differences(*pair, samples, rng)
         if drawn is None:
-            return Gain(difference, None, None, confidence)
+            return Gain(difference, None, None)
         total += share * drawn
     tail = (1 - confidence) / 2
     low, high = np.quantile(total, [tail, 1 - tail]).tolist()
-    return Gain(difference, low, high, confidence, sum(_num_items(model) for model, _ in pairs))
+    return Gain(difference, low, high)
 
 
 def strongest(controls: Mapping[str, Sequence[TaskResult]]) -> str:
@@ -186,15 +182,11 @@ def _score_difference(model: TaskResult, controls: Sequence[TaskResult]) -> floa
     return math.fsum(model.score - control.score for control in controls) / len(controls)
 
 
-def _num_items(result: TaskResult) -> int:
-    return len(next(iter(result.items.values())))
-
-
 def _sampled_differences(
     model: TaskResult, controls: Sequence[TaskResult], samples: int, rng: np.random.Generator
 ) -> np.ndarray | None:
     """Differences `(samples,)` of the main metric, or None where the items cannot tell."""
-    if not model.items or _num_items(model) == 0:
+    if not model.items or not len(next(iter(model.items.values()))):
         return None
     if "correct" in model.items:
         unit = 100.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hf_meanmax.files import replacing_file
+from hf_meanmax.files import replacing_file, write_json
 from hf_meanmax.metrics import format_score, gain_text, kind_name
 from hf_meanmax.modeling.suggestions import did_you_mean
 from hf_meanmax.plots.correlations import plot_correlations
@@ -182,9 +181,7 @@ def write_erasure(
         )
         reports[task.name] = {part: found and found.to_dict() for part, found in report.items()}
     path = Path(folder) / "erasure.json"
-    with replacing_file(path) as file:
-        json.dump(reports, file, indent=1)
-        file.write("\n")
+    write_json(path, reports)
     return path
 
 
@@ -217,7 +214,6 @@ def write_correlations(results: Sequence[Results], folder: str | os.PathLike[str
     }
     names, matrix = correlation_matrix(scores)
     table, figure = (Path(folder) / f"correlations.{suffix}" for suffix in ("csv", "png"))
-    table.parent.mkdir(parents=True, exist_ok=True)
     with replacing_file(table) as file:
         file.write(",".join(["metric", *names]) + "\n")
         for name, row in zip(names, matrix.tolist(), strict=True):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 VERSION = 1  # of what the controls compute; part of their keys
 _CHUNK = 4096  # texts that are tokenised and sorted by length together
-BATCH_NUMBERS = 2**22  # numbers of the largest array of a batch
+_BATCH_NUMBERS = 2**22  # numbers of the largest array of a batch
 
 
 def explain_no_controls(model: object) -> str | None:
@@ -73,22 +73,22 @@ class WordSource:
     A tokenizer's special tokens, `<unk>` among them, are no words.
     """
 
-    def __init__(self, model: object, device: torch.device | str | None = None):
+    def __init__(self, model: object):
         reason = explain_no_controls(model)
         if reason is not None or not is_sentence_transformer(model):
             raise ValueError(f"This encoder has no such control: {reason}.")
         self.model = model
         self.inner = cast("PreTrainedModel", transformers_model(model))
-        self.device = self.inner.device if device is None else torch.device(device)
+        self.device = self.inner.device
         self.tokenizer = model.tokenizer
         self.dimension = int(model.get_embedding_dimension() or 0)
         self.embedding_size = self.table.shape[1]
         self.special_ids = np.array(sorted(set(self.tokenizer.all_special_ids)), dtype=np.int64)
 
     @classmethod
-    def of(cls, model: object, device: torch.device | str | None = None) -> WordSource:
+    def of(cls, model: object) -> WordSource:
         """That of a model; [`make_controls`] gives all its controls the same one, whose table is hashed once."""
-        return model if isinstance(model, WordSource) else cls(model, device)
+        return model if isinstance(model, WordSource) else cls(model)
 
     @property
     def table(self) -> torch.Tensor:
@@ -161,13 +161,13 @@ class Words:
     places: np.ndarray
     lengths: np.ndarray
 
-    def pool(self, vectors: torch.Tensor, mode: str) -> torch.Tensor:
-        """Mean or maximum `(n, D)` over the words of each text, of a vector for each distinct word `(u, D)`."""
-        if len(vectors) == 0:
-            return vectors.new_zeros(len(self.lengths), vectors.shape[1])
+    def mean(self) -> torch.Tensor:
+        """The mean `(n, e)` of each text's word vectors."""
+        if len(self.vectors) == 0:
+            return self.vectors.new_zeros(len(self.lengths), self.vectors.shape[1])
         starts = np.cumsum(self.lengths) - self.lengths
-        places, offsets = (torch.from_numpy(array).to(vectors.device) for array in (self.places, starts))
-        return nn.functional.embedding_bag(places, vectors, offsets, mode=mode)
+        places, offsets = (torch.from_numpy(array).to(self.vectors.device) for array in (self.places, starts))
+        return nn.functional.embedding_bag(places, self.vectors, offsets, mode="mean")
 
     def batches(self, width: int, backward: bool) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         """Texts of like length that have words: their numbers `(B,)`, words `(T, B)` and what is no padding `(T, B)`.
@@ -178,7 +178,7 @@ class Words:
         """
         order = np.argsort(-self.lengths, kind="stable")[: int((self.lengths > 0).sum())]
         starts = np.cumsum(self.lengths) - self.lengths
-        size = max(1, BATCH_NUMBERS // width)
+        size = max(1, _BATCH_NUMBERS // width)
         if self.vectors.device.type == "cpu":
             size = min(size, 128)  # the states stay in the processor's cache
         for first in range(0, len(order), size):

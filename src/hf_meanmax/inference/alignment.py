@@ -28,6 +28,7 @@ from hf_meanmax.modeling.layers import scale_rows
 from hf_meanmax.modeling.modeling_embedding_decoder import EmbeddingDecoderForGeneration
 from hf_meanmax.progress import progress_bar
 
+from .blocks import in_blocks
 from .compression import check_finite
 from .embedder import describe_embedder, fit_standardization
 from .encoder import encode_texts
@@ -138,15 +139,11 @@ def embed(
     Raises:
         ValueError: a vector is not finite.
     """
-    parts = []
-    with progress_bar(
-        total=len(texts), desc=f"embed {what}".strip(), unit="text", disable=not show_progress, leave=False
-    ) as bar:
-        for start in range(0, len(texts), _BLOCK):
-            block = list(texts[start : start + _BLOCK])
-            parts.append(np.asarray(encode_texts(embedder, block, batch_size), dtype=np.float32))
-            bar.update(len(block))
-    vectors = np.concatenate(parts)
+    blocks = in_blocks(
+        list(texts), _BLOCK, desc=f"embed {what}".strip(), unit="text", disable=not show_progress, leave=False
+    )
+    parts = [encode_texts(embedder, block, batch_size) for block in blocks]
+    vectors = np.concatenate(parts).astype(np.float32, copy=False)
     check_finite(vectors)
     return vectors
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from hf_meanmax.files import Json, failed_writes_named, replacing_file, sole_writer_of_file
+from hf_meanmax.files import Json, failed_writes_named, sole_writer_of_file, write_json
 
 # A killed process loses what it has made since it last saved.
 _SAVE_SECONDS = 1.0
@@ -53,8 +53,7 @@ class ContinuedFile:
         os.fsync(self._file.fileno())
         size = os.fstat(self._file.fileno()).st_size
         state = {"made_from": self._made_from, "rows": self.rows, "last_key": self.last_key, "bytes": size}
-        with replacing_file(self._progress) as file:
-            json.dump(state, file)
+        write_json(self._progress, state, indent=None)
         self._saved = time.monotonic()
 
 

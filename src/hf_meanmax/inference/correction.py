@@ -17,8 +17,8 @@ import torch
 from hf_meanmax.checkpoint.folder import saved_normalization, settings_of_run
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.cosines import unit_rows
-from hf_meanmax.progress import progress_bar
 
+from .blocks import in_blocks
 from .edits import Tokens, log_likelihoods, propose_edits
 from .embedder import describe_embedder, load_embedder
 from .encoder import encode_texts, load_encoder
@@ -140,13 +140,8 @@ class Corrector:
         self, vectors: np.ndarray, batch_size: int = 64, show_progress: bool = False, **generation: object
     ) -> list[ChosenText]:
         """As [`decode`][], `batch_size` vectors at a time, with a progress bar over the vectors."""
-        vectors = np.atleast_2d(vectors)
-        decoded: list[ChosenText] = []
-        with progress_bar(total=len(vectors), desc="decode", unit="row", disable=not show_progress) as bar:
-            for start in range(0, len(vectors), batch_size):
-                decoded += self.decode(vectors[start : start + batch_size], **generation)
-                bar.update(len(decoded) - bar.n)
-        return decoded
+        blocks = in_blocks(np.atleast_2d(vectors), batch_size, desc="decode", unit="row", disable=not show_progress)
+        return [decoded for block in blocks for decoded in self.decode(block, **generation)]
 
     def _nearest(
         self, inputs: torch.Tensor, targets: np.ndarray, generation: dict[str, object]

@@ -21,12 +21,13 @@ import torch
 
 from hf_meanmax.files import Json
 from hf_meanmax.hardware import in_dtype
-from hf_meanmax.progress import progress_bar
 
+from .blocks import in_blocks
 from .correction import Corrector, read_tokens
 from .embedding_files import MANIFEST, read_manifest
 from .fingerprints import weights_fingerprint
 from .index import INDEX_MANIFEST, IndexManifest
+from .reconstruct import without_special
 from .sources import FaissSource, FileSource, SourceOptions, VectorSource, open_sources
 
 if TYPE_CHECKING:
@@ -174,13 +175,8 @@ def decode_vectors(
     Raises:
         ValueError: the model cannot decode the vectors.
     """
-    texts: list[str] = []
-    with progress_bar(total=len(vectors), desc=progress, unit="row", disable=progress is None, leave=False) as bar:
-        for start in range(0, len(vectors), batch_size):
-            found, _, _ = _decode_batch(model, tokenizer, vectors[start : start + batch_size], corrector, generation)
-            texts += found
-            bar.update(len(found))
-    return texts
+    blocks = in_blocks(vectors, batch_size, desc=progress, unit="row", disable=progress is None, leave=False)
+    return [text for block in blocks for text in _decode_batch(model, tokenizer, block, corrector, generation)[0]]
 
 
 def generate_ids(
@@ -201,14 +197,9 @@ def generate_ids(
         show_progress: show a progress bar.
         generation: arguments of `generate`, which by default is greedy.
     """
-    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
-    generated: list[list[int]] = []
-    starts = range(0, len(vectors), batch_size)
-    for start in progress_bar(starts, desc="decode", disable=not show_progress, leave=False):
-        batch = torch.from_numpy(vectors[start : start + batch_size])
-        tokens = model.generate(sentence_embedding=batch, **generation).tolist()
-        generated += [[token for token in row if token not in special] for row in tokens]
-    return generated
+    blocks = in_blocks(vectors, batch_size, desc="decode", unit="row", disable=not show_progress, leave=False)
+    tokens = (model.generate(sentence_embedding=torch.from_numpy(block), **generation) for block in blocks)
+    return without_special(tokenizer, [row for block in tokens for row in block.tolist()])
 
 
 def has_unit_length(vectors: np.ndarray, tolerance: float = 0.02) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow.parquet  # type: ignore[import-untyped]
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as safetensors_bytes
 
-from hf_meanmax.files import Json, open_array, read_json, replacing_file
+from hf_meanmax.files import Json, open_array, read_json, replacing_file, write_json
 
 from .compression import Compression, dequantize_int8
 
@@ -53,21 +53,28 @@ def read_embeddings(
     for source in sources:
         files, ranges = embedding_files(source), _int8_ranges(Path(source), dequantize)
         for path in files:
-            try:
+            with _unread_named(path):
                 for batch in _READERS[path.suffix](path, batch_size, name, "f" if ranges is None else "i"):
                     yield batch if ranges is None else dequantize_int8(batch, ranges)
-            except _READ_ERRORS as error:
-                raise ValueError(f"{path}: no embeddings can be read from it ({error}).") from error
 
 
-def read_rows(sources: Sequence[str | os.PathLike[str]], rows: np.ndarray, name: str | None = None) -> np.ndarray:
+@contextmanager
+def _unread_named(path: Path) -> Iterator[None]:
+    """Turns what the readers raise into an error that names the file."""
+    try:
+        yield
+    except _READ_ERRORS as error:
+        raise ValueError(f"{path}: no embeddings can be read from it ({error}).") from error
+
+
+def read_rows(source: str | os.PathLike[str], rows: np.ndarray, name: str | None = None) -> np.ndarray:
     """Single rows of what [`read_embeddings`] would stream, `(len(rows), dimension)` float32; int8 is turned back.
 
     Of .npy files only these rows are read, of other files those that hold one.
 
     Args:
-        sources: files or folders as [`read_embeddings`] takes them.
-        rows: row numbers over all sources, in any order.
+        source: a file or folder as [`read_embeddings`] takes it.
+        rows: row numbers, in any order.
         name: the tensor or column that holds the embeddings.
 
     Raises:
@@ -79,18 +86,15 @@ def read_rows(sources: Sequence[str | os.PathLike[str]], rows: np.ndarray, name:
         raise IndexError(f"Row {wanted[0]} is asked for; rows count from 0.")
     found: list[np.ndarray] = []
     first = done = 0
-    for source in sources:
-        ranges = _int8_ranges(Path(source), dequantize=True)
-        for path in embedding_files(source):
-            try:
-                count = _shape(path, name)[0]
-                upto = int(np.searchsorted(wanted, first + count))
-                if upto > done:
-                    picked = _pick(path, wanted[done:upto] - first, name, "f" if ranges is None else "i")
-                    found.append(picked if ranges is None else dequantize_int8(picked, ranges))
-            except _READ_ERRORS as error:
-                raise ValueError(f"{path}: no embeddings can be read from it ({error}).") from error
-            first, done = first + count, upto
+    ranges = _int8_ranges(Path(source), dequantize=True)
+    for path in embedding_files(source):
+        with _unread_named(path):
+            count = _shape(path, name)[0]
+            upto = int(np.searchsorted(wanted, first + count))
+            if upto > done:
+                picked = _pick(path, wanted[done:upto] - first, name, "f" if ranges is None else "i")
+                found.append(picked if ranges is None else dequantize_int8(picked, ranges))
+        first, done = first + count, upto
     if done < len(wanted):
         raise IndexError(f"Row {wanted[done]:,} is asked for; there are {first:,}.")
     return np.concatenate(found).astype(np.float32, copy=False)[inverse] if found else np.zeros((0, 0), np.float32)
@@ -100,12 +104,19 @@ def _pick(path: Path, rows: np.ndarray, name: str | None, kind: str) -> np.ndarr
     if path.suffix == ".npy":
         taken: np.ndarray = _open_npy(path, kind)[rows]
         return taken
+    return pick_rows(_READERS[path.suffix](path, 1024, name, kind), rows)
+
+
+def pick_rows(batches: Iterable[np.ndarray], rows: np.ndarray) -> np.ndarray:
+    """Some rows, of ascending numbers, of a matrix that comes in batches; those before them are read, but not kept."""
     found, first = [], 0
-    for batch in _READERS[path.suffix](path, 1024, name, kind):
+    for batch in batches:
         inside = rows[(rows >= first) & (rows < first + len(batch))]
         found.append(batch[inside - first])
         first += len(batch)
-    return np.concatenate(found)
+        if first > rows.max(initial=0):
+            break
+    return np.concatenate(found) if found else np.zeros((0, 0), np.float32)
 
 
 def count_rows(sources: Sequence[str | os.PathLike[str]], name: str | None = None) -> tuple[int, int]:
@@ -130,12 +141,10 @@ def file_shapes(source: str | os.PathLike[str], name: str | None = None) -> list
     """
     shapes = []
     for path in embedding_files(source):
-        try:
+        with _unread_named(path):
             shape = _shape(path, name)
             if len(shape) != 2:
                 raise ValueError(f"an array {shape}, expected a matrix")
-        except _READ_ERRORS as error:
-            raise ValueError(f"{path}: no embeddings can be read from it ({error}).") from error
         shapes.append((shape[0], shape[1]))
     return shapes
 
@@ -199,9 +208,7 @@ def shard_name(number: int, suffix: str) -> str:
 
 
 def write_manifest(output: Path, manifest: Json) -> None:
-    with replacing_file(output / MANIFEST) as file:
-        json.dump(manifest, file, indent=2)
-        file.write("\n")
+    write_json(output / MANIFEST, manifest, indent=2)
 
 
 def is_finished(path: Path, rows: int, dimension: int) -> bool:

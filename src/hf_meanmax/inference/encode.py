@@ -12,15 +12,16 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from hf_meanmax.cosines import unit_rows
 from hf_meanmax.data.corpus import Corpus, CorpusLines
+from hf_meanmax.fields import option
 from hf_meanmax.files import LOCK, Json, sole_writer
 from hf_meanmax.hardware import COMPUTE_DTYPES, ComputeDtype, compute_dtype, in_dtype
 from hf_meanmax.processes import check_agreement, errors_shared, main_process_first, shared_versions
@@ -48,16 +49,8 @@ if TYPE_CHECKING:
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "int8": np.int8}
 
-Value = TypeVar("Value")
-
 # Lines of a corpus that are looked at for unknown words, and their most characters.
 _LOOKED_AT, _LONG_LINE = 1000, 10_000
-
-
-def _setting(default: Value, help: str, at_least: int | None = None) -> Value:
-    """A field that is an option of `encode` too."""
-    metadata = {"help": help} if at_least is None else {"help": help, "at_least": at_least}
-    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -68,17 +61,16 @@ class EncodeSettings:
     are fitted to rows that are drawn from the whole corpus; vectors are normalised after the PCA.
     """
 
-    format: Literal["npy", "safetensors", "parquet"] = _setting("npy", "file format of the shards")
-    shard_size: int = _setting(16384, "rows of a shard, held in memory", 1)
-    dtype: Literal["float32", "float16", "int8"] = _setting("float32", "numbers in the shards (int8 cannot be decoded)")
-    truncate_dim: int | None = _setting(None, "keep the first so many numbers (they cannot be decoded then)", 1)
-    pca: int | None = _setting(None, "keep so many principal components (they cannot be decoded then)", 1)
-    normalize: bool = _setting(False, "scale vectors to unit length (decodable only with `latent_normalization`)")
-    fit_rows: int = _setting(16384, "lines that the PCA and the ranges of int8 are fitted on", 1)
-    max_length: int | None = _setting(None, "cut texts at so many tokens", 1)
-    compute_dtype: ComputeDtype = field(
-        default="float32",
-        metadata={"help": "numbers in the model (auto: bfloat16 where the device multiplies it faster)"},
+    format: Literal["npy", "safetensors", "parquet"] = option("file format of the shards", "npy")
+    shard_size: int = option("rows of a shard, held in memory", 16384, at_least=1)
+    dtype: Literal["float32", "float16", "int8"] = option("numbers in the shards (int8 cannot be decoded)", "float32")
+    truncate_dim: int | None = option("keep the first so many numbers (they cannot be decoded then)", None, at_least=1)
+    pca: int | None = option("keep so many principal components (they cannot be decoded then)", None, at_least=1)
+    normalize: bool = option("scale vectors to unit length (decodable only with `latent_normalization`)", False)
+    fit_rows: int = option("lines that the PCA and the ranges of int8 are fitted on", 16384, at_least=1)
+    max_length: int | None = option("cut texts at so many tokens", None, at_least=1)
+    compute_dtype: ComputeDtype = option(
+        "numbers in the model (auto: bfloat16 where the device multiplies it faster)", "float32"
     )
 
     def __post_init__(self) -> None:
@@ -385,7 +377,6 @@ def _prepare(output: Path, plan: Json) -> None:
     names = {path.name for path in output.iterdir()} - {LOCK} if output.is_dir() else set()
     # A run that was killed before it had encoded anything binds nobody.
     if not output.exists() or (output.is_dir() and not names) or _is_bare(output):
-        output.mkdir(parents=True, exist_ok=True)
         write_manifest(output, {**plan, "complete": False})
         return
     if not output.is_dir() or not (output / MANIFEST).is_file():

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -18,7 +17,8 @@ import numpy.typing as npt
 from hf_meanmax.cosines import unit_rows
 from hf_meanmax.data.corpus import Corpus
 from hf_meanmax.extras import require
-from hf_meanmax.files import Json, read_json, replacing_folder
+from hf_meanmax.fields import option
+from hf_meanmax.files import Json, read_json, replacing_folder, write_json
 from hf_meanmax.progress import progress_bar
 
 from .embedding_files import COMPRESSION, count_rows, read_embeddings, read_manifest
@@ -53,24 +53,16 @@ class IndexSettings:
         ValueError: a type or metric that does not exist.
     """
 
-    index_type: IndexType = field(
-        default="exact",
-        metadata={
-            "help": "kind of the index: all vectors as they are; a byte a number; a graph; a graph of int8 vectors; "
-            "clusters of int8 vectors; clusters of product-quantised vectors"
-        },
+    index_type: IndexType = option(
+        "kind of the index: all vectors as they are; a byte a number; a graph; a graph of int8 vectors; clusters of "
+        "int8 vectors; clusters of product-quantised vectors",
+        "exact",
     )
-    metric: Metric = field(default="cosine", metadata={"help": "what near means"})
-    factory: str | None = field(
-        default=None, metadata={"help": "string of faiss's index factory in place of the type's own (IVF4096,SQ8)"}
-    )
-    nprobe: int | None = field(
-        default=None, metadata={"help": "clusters that a query searches (default: a 32nd)", "at_least": 1}
-    )
-    ef_search: int | None = field(
-        default=None, metadata={"help": "breadth of searching an hnsw (default: 128)", "at_least": 1}
-    )
-    seed: int = field(default=0, metadata={"help": "seed of the rows and clusters that are drawn"})
+    metric: Metric = option("what near means", "cosine")
+    factory: str | None = option("string of faiss's index factory in place of the type's own (IVF4096,SQ8)", None)
+    nprobe: int | None = option("clusters that a query searches (default: a 32nd)", None, at_least=1)
+    ef_search: int | None = option("breadth of searching an hnsw (default: 128)", None, at_least=1)
+    seed: int = option("seed of the rows and clusters that are drawn", 0)
 
     def __post_init__(self) -> None:
         for name, allowed in (("index_type", get_args(IndexType)), ("metric", get_args(Metric))):
@@ -111,8 +103,7 @@ class IndexManifest:
 
     def write(self, folder: Path) -> None:
         """Writes it into the folder of an index."""
-        content = {"format_version": INDEX_FORMAT_VERSION, **asdict(self)}
-        (folder / INDEX_MANIFEST).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        write_json(folder / INDEX_MANIFEST, {"format_version": INDEX_FORMAT_VERSION, **asdict(self)}, indent=2)
 
     @classmethod
     def read(cls, folder: Path) -> IndexManifest:

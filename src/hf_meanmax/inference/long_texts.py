@@ -32,7 +32,7 @@ def latent_config(model: SentenceTransformer) -> LatentConfig | None:
 
 def default_prompt(model: SentenceTransformer) -> str:
     """What a SentenceTransformer puts before a text, unless another prompt is named."""
-    return str(model.prompts.get(model.default_prompt_name) or "")
+    return str(model.prompts.get(model.default_prompt_name or "") or "")
 
 
 def scales_rows(model: SentenceTransformer) -> bool:

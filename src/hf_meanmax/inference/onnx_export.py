@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import json
 import logging
 import os
 import shutil
@@ -26,7 +25,7 @@ from torch import nn
 from hf_meanmax.checkpoint.folder import ONNX_FOLDER, check_checkpoint, require_text_encoder, saved_normalization
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.cosines import paired_cosines
-from hf_meanmax.files import Json, replacing_folder
+from hf_meanmax.files import Json, read_json, replacing_folder, write_json
 from hf_meanmax.inference import onnx_encoder
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
@@ -55,7 +54,7 @@ TEXTS = (
 
 
 def _check_modules(path: Path) -> None:
-    modules = json.loads((path / "modules.json").read_text(encoding="utf-8"))
+    modules = read_json(path / "modules.json", list)
     others = [module["type"] for module in modules[1:] if not module["type"].endswith(".Normalize")]
     if others:
         raise ValueError(
@@ -66,8 +65,8 @@ def _check_modules(path: Path) -> None:
 def _settings_of(path: Path, config: LatentConfig, tokenizer: PreTrainedTokenizerBase) -> Json:
     """What the exported encoder must know beside its weights."""
     saved, around = (
-        json.loads((path / f"{name}.json").read_text(encoding="utf-8")) if (path / f"{name}.json").is_file() else {}
-        for name in ("sentence_bert_config", "config_sentence_transformers")
+        read_json(path / name) if (path / name).is_file() else {}
+        for name in ("sentence_bert_config.json", "config_sentence_transformers.json")
     )
     # sentence-transformers leaves it to the tokenizer when it saves.
     longest = saved.get("max_seq_length", tokenizer.model_max_length)
@@ -141,7 +140,7 @@ def export_onnx(
         if int8:
             _write_int8(partial / MODEL, partial / INT8_MODEL)
         shutil.copyfile(path / TOKENIZER, partial / TOKENIZER)
-        (partial / SETTINGS).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+        write_json(partial / SETTINGS, settings)
         shutil.copyfile(onnx_encoder.__file__, partial / CODE)
         # A text without a word has no direction in a static model.
         is_given = expected.any(axis=1)
@@ -153,7 +152,7 @@ def export_onnx(
                 "largest_difference": float(np.abs(vectors - expected).max()),
                 "least_cosine": float(paired_cosines(vectors, expected).min(where=is_given, initial=1.0)),
             }
-        (partial / REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        write_json(partial / REPORT, report)
     return report
 
 

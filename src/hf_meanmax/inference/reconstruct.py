@@ -38,7 +38,6 @@ def reconstruct(
         show_progress: show a progress bar.
         generation: further arguments of `generate`, which by default is greedy and bounds each text by its own length.
     """
-    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
     encoded = tokenizer(list(map(readable, texts)))["input_ids"] if texts else []
     for text, ids in zip(texts, encoded, strict=True):
         check_generation(text, len(ids))
@@ -49,8 +48,14 @@ def reconstruct(
         batch = tokenizer.pad({"input_ids": [encoded[row] for row in rows]}, return_tensors="pt").to(device)
         output = model.generate(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], **generation)
         for row, ids in zip(rows, output.tolist(), strict=True):
-            generated[row] = [token for token in ids if token not in special]
-    return generated
+            generated[row] = ids
+    return without_special(tokenizer, generated)
+
+
+def without_special(tokenizer: PreTrainedTokenizerBase, generated: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Generated token ids without special tokens; unknown words stay."""
+    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    return [[token for token in ids if token not in special] for ids in generated]
 
 
 def rows_by_length(encoded: Sequence[Sequence[int]], batch_tokens: int, least: int = 1) -> list[np.ndarray]:

@@ -4,7 +4,6 @@ vocabulary, and those of a static model."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,9 +11,9 @@ import numpy.typing as npt
 import torch
 
 from hf_meanmax.checkpoint.folder import load_checkpoint
-from hf_meanmax.progress import progress_bar
 from hf_meanmax.tokenization import WordVectors
 
+from .blocks import in_blocks
 from .compression import PCA, check_finite
 from .encoder import encode_texts
 
@@ -48,13 +47,14 @@ def teacher_words(
         ValueError: the teacher gave a vector that is not finite, has no WordPiece vocabulary for `with_pieces`, or its
             vectors have fewer numbers than `components`.
     """
-    blocks = _blocks(words.words, show_progress)
-    parts = [np.asarray(encode_texts(teacher, block, _BATCH), dtype=np.float32) for block in blocks]
-    vectors, names, counts = np.concatenate(parts), list(words.words), words.counts
+    names, counts = list(words.words), words.counts
+    bar_options = {"desc": "teacher's words", "unit": " words", "disable": not show_progress}
+    parts = [encode_texts(teacher, block, _BATCH) for block in in_blocks(names, _BLOCK, **bar_options)]
+    vectors = np.concatenate(parts).astype(np.float32, copy=False)
     if with_pieces:
         pieces = wordpieces(teacher, set(names))
-        ids = list(pieces.values())
-        vectors = np.concatenate([vectors, *(_piece_vectors(teacher, block) for block in _blocks(ids, show_progress))])
+        ids = in_blocks(list(pieces.values()), _BLOCK, **bar_options)
+        vectors = np.concatenate([vectors, *(_piece_vectors(teacher, block) for block in ids)])
         names += pieces
         counts = None if counts is None else np.concatenate([counts, np.ones(len(pieces), dtype=np.int64)])
     check_finite(vectors)
@@ -120,14 +120,6 @@ def wordpieces(teacher: SentenceTransformer, known: set[str]) -> dict[str, int]:
         for piece, number in sorted(backend.get_vocab(with_added_tokens=False).items(), key=lambda item: item[1])
         if piece not in known and piece not in special and not piece.startswith("[unused")
     }
-
-
-def _blocks(items: list, show_progress: bool) -> Iterator[list]:  # type: ignore[type-arg]
-    with progress_bar(total=len(items), desc="teacher's words", unit=" words", disable=not show_progress) as bar:
-        for start in range(0, len(items), _BLOCK):
-            block = items[start : start + _BLOCK]
-            yield block
-            bar.update(len(block))
 
 
 @torch.inference_mode()

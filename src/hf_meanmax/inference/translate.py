@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from hf_meanmax.checkpoint.folder import check_checkpoint, require_text_encoder, saved_training_args
@@ -53,8 +52,7 @@ def translate_corpus(
         batch_size: texts translated together; fewer of long ones.
         num_beams: beams of the search; 1 is greedy.
     """
-    lines = iter(CorpusLines(corpus))
-    while block := list(islice(lines, _LINES)):
+    for block in CorpusLines(corpus).shards(_LINES):
         texts = [line for line in block if line]
         generated = reconstruct(model, tokenizer, texts, batch_size, num_beams=num_beams)
         translations = iter(target_tokenizer.batch_decode(generated, skip_special_tokens=True))

@@ -9,7 +9,6 @@ texts and the numbers.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from itertools import islice
@@ -20,7 +19,7 @@ import torch
 
 from hf_meanmax.checkpoint.folder import check_checkpoint, full_auto_class, require_text_encoder
 from hf_meanmax.checkpoint.location import checkpoint_folder
-from hf_meanmax.files import Json, replacing_folder
+from hf_meanmax.files import Json, replacing_folder, write_json
 from hf_meanmax.plots.attention import ReadText, attention_page, plot_head_maps
 from hf_meanmax.plots.figures import save_figure, told_if_not_drawn
 
@@ -116,9 +115,7 @@ def write_attention(
         for text in read
     ]
     with replacing_folder(folder, _OWNED) as partial:
-        with open(partial / ATTENTION_FILE, "w", encoding="utf-8") as file:
-            json.dump(content, file, ensure_ascii=False)
-            file.write("\n")
+        write_json(partial / ATTENTION_FILE, content, indent=None, ensure_ascii=False)
         (partial / ATTENTION_PAGE).write_text(attention_page(title, read), encoding="utf-8")
         with told_if_not_drawn():
             for number, text in enumerate(islice(read, most_figures), 1):

@@ -7,7 +7,6 @@ Each text is encoded and decoded greedily; what is recorded goes into figures an
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from hf_meanmax.files import Json, replacing_folder
+from hf_meanmax.files import Json, replacing_folder, write_json
 from hf_meanmax.plots.alignment import (
     alignment_page,
     attention_by_position,
@@ -30,6 +29,7 @@ from hf_meanmax.plots.alignment import (
 from hf_meanmax.plots.attention import plot_head_maps
 from hf_meanmax.plots.decoding import GATE_QUANTILES, plot_latent_attention, plot_latent_gates
 from hf_meanmax.plots.figures import save_figure, told_if_not_drawn
+from hf_meanmax.tokenization.tokenizers import is_word_level
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -160,7 +160,7 @@ def _stacked(layers: Sequence[torch.Tensor] | None) -> np.ndarray | None:
 
 def token_texts(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
     """Each token as it reads."""
-    if type(tokenizer.backend_tokenizer.model).__name__ == "WordLevel":
+    if is_word_level(tokenizer):
         return tokenizer.convert_ids_to_tokens(ids)
     # Pieces stand for bytes, and look like text only when decoded.
     return [tokenizer.decode([number]) for number in ids]
@@ -216,9 +216,7 @@ def write_inspection(
         profile = attention_by_position(inner_attention_weights(model.encoder, tokenizer, position_texts))
         content["attention_by_position"] = _rounded(profile)
     with replacing_folder(folder, _OWNED) as partial:
-        with open(partial / INSPECTION_FILE, "w", encoding="utf-8") as file:
-            json.dump(content, file, ensure_ascii=False)
-            file.write("\n")
+        write_json(partial / INSPECTION_FILE, content, indent=None, ensure_ascii=False)
         if aligned:
             page = alignment_page(name or config.model_type, aligned)
             (partial / ALIGNMENT_PAGE).write_text(page, encoding="utf-8")

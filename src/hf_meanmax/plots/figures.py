@@ -52,10 +52,8 @@ def checked_shares(name: str, values: npt.ArrayLike, axes: Mapping[str, int | No
 
 def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 150) -> None:
     """Writes a figure whole or not at all, in the format that the suffix names (`.png`, `.svg`, `.pdf`)."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     with replacing_file(path, "wb") as file:
-        figure.savefig(file, format=path.suffix.lstrip(".") or "png", dpi=dpi)
+        figure.savefig(file, format=Path(path).suffix.lstrip(".") or "png", dpi=dpi)
 
 
 @contextmanager

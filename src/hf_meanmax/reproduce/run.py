@@ -24,7 +24,6 @@ the others. Several processes may work on one list: each leaves out what another
 from __future__ import annotations
 
 import hashlib
-import json
 import shlex
 import shutil
 import signal
@@ -46,7 +45,7 @@ from hf_meanmax.evaluation.reconstruction import ReconstructionSettings, score_c
 from hf_meanmax.evaluation.report import Results
 from hf_meanmax.evaluation.runner import package_versions
 from hf_meanmax.evaluation.suite import control_kinds, load_tasks
-from hf_meanmax.files import Json, read_json, replacing_file
+from hf_meanmax.files import Json, read_json, write_json
 from hf_meanmax.training.checkpoints import CHECKPOINTS, METRICS_FILE, SYSTEM_FILE, Checkpoints
 
 from .plan import EXPANDED, ROWS, RUNS, Plan, as_text, fill_in, folder_name, is_finished, split_command
@@ -78,13 +77,12 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
         ChildProcessError: a preparation failed.
     """
     output = Path(output)
-    output.mkdir(parents=True, exist_ok=True)
     names = {name: plan.groups.get(name, name) for name in plan.systems}
     for name in only:
         if name not in names and name not in names.values():
             raise ValueError(f"There is no system {name!r}; choose among {', '.join(names)}.")
     chosen = [name for name, group in names.items() if not only or name in only or group in only]
-    (output / RUNS).mkdir(exist_ok=True)
+    (output / RUNS).mkdir(parents=True, exist_ok=True)
     results = FileLock(output / RUNS / "results.lock")
     finished = read_rows(output)
     todo = [name for name in chosen if not is_finished(plan, name, finished.get(name, {}))]
@@ -122,8 +120,7 @@ def _add_row(plan: Plan, name: str, row: Json, output: Path) -> None:
     rows = {**read_rows(output), name: row}
     # Those of systems that the plan no longer has come last.
     order = dict.fromkeys(known for known in (*plan.systems, *rows) if known in rows)
-    with replacing_file(output / ROWS) as file:
-        json.dump({known: rows[known] for known in order}, file, indent=1)
+    write_json(output / ROWS, {known: rows[known] for known in order})
     write_tables(plan, output)
 
 
@@ -158,8 +155,7 @@ def _prepare(plan: Plan, output: Path) -> None:
             if not path.exists():
                 raise ValueError(f"{step['command']!r} did not make {path}.")
             made[written["makes"]] = written["command"]
-            with replacing_file(record) as file:
-                json.dump(made, file, indent=1)
+            write_json(record, made)
 
 
 def _made_by(output: Path) -> dict[str, str]:
@@ -289,9 +285,7 @@ def _train(command: Sequence[str], run: Path, settings: Json, model: Path) -> No
             )
     if is_made:
         return
-    run.mkdir(parents=True, exist_ok=True)
-    with replacing_file(record) as file:
-        json.dump(settings, file, indent=1)
+    write_json(record, settings)
     _run(command)
     if not (model / "modules.json").is_file():
         raise ChildProcessError(f"{shlex.join(command)} ended without {model}; the same command may go on.")

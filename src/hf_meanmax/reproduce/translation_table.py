@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
+from hf_meanmax.checkpoint.folder import load_decoder
 from hf_meanmax.data import Documents
 from hf_meanmax.evaluation.correlations import MIN_MODELS, correlation_matrix
 from hf_meanmax.evaluation.markdown import markdown_table, markdown_text
 from hf_meanmax.evaluation.report import RESULTS, Results
 from hf_meanmax.evaluation.text_scores import score_texts
-from hf_meanmax.files import Json, read_json, replacing_file
+from hf_meanmax.files import Json, read_json, replacing_file, write_json
 from hf_meanmax.inference.fingerprints import weights_fingerprint
 from hf_meanmax.inference.translate import check_translator, translate_corpus
 from hf_meanmax.plots.correlations import plot_correlations
@@ -51,16 +51,12 @@ def score_translator(
     Raises:
         FileNotFoundError, ValueError: as [`load_checkpoint`]; the checkpoint is no translator.
     """
-    from accelerate import PartialState
-
     check_translator(folder)
-    model, tokenizer = load_checkpoint(folder)
-    model.to(PartialState().device)
+    model, tokenizer, target_tokenizer = load_decoder(folder)
     config = model.config
     weights = weights_fingerprint(model)
     known = known or {}
     before = known.get("fingerprint", {})
-    target_tokenizer = load_target_tokenizer(folder, config, tokenizer)
     scores: Json = {
         "architecture": getattr(config, "architecture", None) or config.model_type,
         "heads": config.num_latents,
@@ -121,7 +117,6 @@ def compare_translators(
         The scores of each system.
     """
     output = Path(output)
-    output.mkdir(parents=True, exist_ok=True)
     path = output / NUMBERS
     known = read_json(path) if path.is_file() else {}
     systems: dict[str, Json] = {}
@@ -131,8 +126,7 @@ def compare_translators(
         if results is not None and own.is_file():
             found |= representation_scores(Results.load(own))
         systems[name] = found
-        with replacing_file(path) as file:
-            json.dump({**known, **systems}, file, indent=1)
+        write_json(path, {**known, **systems})
     metrics = list(dict.fromkeys(key for scores in systems.values() for key in scores))
     metrics = [key for key in metrics if key not in ("fingerprint", "architecture", "heads", "size")]
     rows = [

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from hf_meanmax.cosines import paired_cosines, unit_rows
 from hf_meanmax.modeling.pooling import WeightedMeanPooling
 
-from .tokenizers import bare_backend
+from .tokenizers import bare_backend, is_word_level
 from .word_vectors import WordVectors
 
 logger = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ def _check(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, vectors: WordVectors, table: nn.Embedding
 ) -> None:
     old_size, width = table.weight.shape
-    if not isinstance(tokenizer.backend_tokenizer.model, models.WordLevel):
+    if not is_word_level(tokenizer):
         raise ValueError(
             f"the tokenizer's model is {type(tokenizer.backend_tokenizer.model).__name__}, expected WordLevel: "
             "pieces of words have no word vectors. Give a checkpoint that was trained with `--tokenizer word`."

@@ -306,17 +306,26 @@ def split_words_batch(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) 
 
 
 def _splitter(tokenizer: PreTrainedTokenizerFast) -> Callable[[str], list[str]]:
-    backend = tokenizer.backend_tokenizer
-    normalizer, pre_tokenizer = backend.normalizer, backend.pre_tokenizer
+    normalize, pre_tokenizer = normalizer_of(tokenizer), tokenizer.backend_tokenizer.pre_tokenizer
 
     def split(text: str) -> list[str]:
-        if normalizer is not None:
-            text = normalizer.normalize_str(text)
+        text = normalize(text)
         if pre_tokenizer is None:
             return [text] if text else []
         return [word for word, _ in pre_tokenizer.pre_tokenize_str(text)]
 
     return split
+
+
+def normalizer_of(tokenizer: PreTrainedTokenizerFast) -> Callable[[str], str]:
+    """What the tokenizer does to a text before it is cut, such as lower-casing."""
+    normalizer = tokenizer.backend_tokenizer.normalizer
+    return str if normalizer is None else normalizer.normalize_str
+
+
+def is_word_level(tokenizer: PreTrainedTokenizerFast) -> bool:
+    """Whether the tokenizer knows whole words alone, and no pieces of them."""
+    return isinstance(tokenizer.backend_tokenizer.model, models.WordLevel)
 
 
 def bare_backend(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
@@ -351,7 +360,7 @@ class UnknownWords:
 def unknown_word_rate(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> UnknownWords:
     """Counts the tokens of `texts` that the tokenizer does not know; special tokens do not count."""
     unknown_id = tokenizer.unk_token_id
-    normalizer = tokenizer.backend_tokenizer.normalizer
+    normalize = normalizer_of(tokenizer)
     unknown = total = 0
     counts: Counter[str] = Counter()
     texts = iter(texts)
@@ -368,6 +377,5 @@ def unknown_word_rate(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) 
         for text, encoding in zip(lines, backend.encode_batch(lines, add_special_tokens=False), strict=True):
             for token_id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
                 if token_id == unknown_id:
-                    word = text[start:end]
-                    counts[normalizer.normalize_str(word) if normalizer is not None else word] += 1
+                    counts[normalize(text[start:end])] += 1
     return UnknownWords(unknown, total, counts)

@@ -10,17 +10,18 @@ import math
 import os
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from transformers import PreTrainedTokenizerFast
 
-from hf_meanmax.files import Json, replacing_file
+from hf_meanmax.fields import check_least, option
+from hf_meanmax.files import EncodingErrors, Json, replacing_file
 from hf_meanmax.hardware import usable_cores
 from hf_meanmax.progress import progress_bar
 
@@ -77,8 +78,6 @@ class WordVectors:
 
     def save(self, path: str | os.PathLike, **details: object) -> None:
         """Writes one safetensors file, whole or not at all; `details` (JSON values) are kept in its header."""
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
         encoded = [word.encode("utf-8") for word in self.words]
         tensors: dict[str, np.ndarray] = {
             "vectors": np.ascontiguousarray(self.vectors, dtype=np.float32),
@@ -118,24 +117,18 @@ class SkipGramSettings:
         ValueError: a number that is less than 1.
     """
 
-    size: int = field(default=300, metadata={"help": "dimension of the vectors"})
-    epochs: int = field(default=2, metadata={"help": "passes over the corpus"})
-    window: int = field(default=5, metadata={"help": "words on either side"})
-    min_count: int = field(default=5, metadata={"help": "rarer words get no vector"})
-    negative: int = field(default=5, metadata={"help": "words drawn as negatives for each context word"})
-    sample: float = field(
-        default=1e-3, metadata={"help": "threshold above which frequent words are left out at random"}
-    )
-    learning_rate: float = field(default=0.025, metadata={"help": "initial learning rate"})
-    seed: int = field(default=1, metadata={"help": "seed of the training"})
-    deterministic: bool = field(
-        default=False, metadata={"help": "one thread, so that the same command gives the same vectors"}
-    )
+    size: int = option("dimension of the vectors", 300)
+    epochs: int = option("passes over the corpus", 2)
+    window: int = option("words on either side", 5)
+    min_count: int = option("rarer words get no vector", 5)
+    negative: int = option("words drawn as negatives for each context word", 5)
+    sample: float = option("threshold above which frequent words are left out at random", 1e-3)
+    learning_rate: float = option("initial learning rate", 0.025)
+    seed: int = option("seed of the training", 1)
+    deterministic: bool = option("one thread, so that the same command gives the same vectors", False)
 
     def __post_init__(self) -> None:
-        for name in ("size", "epochs", "window", "min_count", "negative"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` is {getattr(self, name)}; it must be 1 or more.")
+        check_least(self, size=1, epochs=1, window=1, min_count=1, negative=1)
 
 
 def train_word_vectors(
@@ -241,7 +234,7 @@ def load_word_vectors(
     vocabulary: Collection[str] | None = None,
     limit: int | None = None,
     size: int | None = None,
-    encoding_errors: Literal["strict", "replace", "ignore"] = "strict",
+    encoding_errors: EncodingErrors = "strict",
     show_progress: bool = True,
 ) -> WordVectors:
     """Reads word vectors: word2vec text or `.bin`, GloVe text (no header), each also `.gz`, or our `.safetensors`.

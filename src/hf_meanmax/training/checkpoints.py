@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from hf_meanmax.checkpoint.folder import SETTINGS_FILE, model_around
-from hf_meanmax.files import Json, is_owned, read_json, replacing_file, replacing_folder
+from hf_meanmax.files import Json, is_owned, read_json, replacing_folder, write_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -206,9 +206,7 @@ def claim_folder(folder: Path, settings: Json, overwrite: bool = False) -> None:
     names = (RESULTS_FILE, "model/*", f"{CHECKPOINTS}/step-*", f"{CHECKPOINTS}/checkpoint-*")
     is_begun = any(chain.from_iterable(map(folder.glob, names)))
     if not (is_begun and path.is_file()):
-        folder.mkdir(parents=True, exist_ok=True)
-        with replacing_file(path) as file:
-            json.dump(settings, file, indent=1)
+        write_json(path, settings)
         return
     theirs = read_json(path)
     # What is learnt from is another setting in each kind of run.

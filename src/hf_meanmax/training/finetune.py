@@ -9,7 +9,6 @@ Without a checkpoint a model of `--family` starts from random weights (by defaul
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
@@ -27,7 +26,7 @@ import torch
 from hf_meanmax.checkpoint.folder import check_checkpoint, require_text_encoder, save_checkpoint
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.data import Documents, LabelledTexts, SentenceFilter, read_labelled
-from hf_meanmax.files import Json, failed_writes_named, follow_umask, read_json, replacing_file, sole_writer
+from hf_meanmax.files import Json, failed_writes_named, follow_umask, read_json, sole_writer, write_json
 from hf_meanmax.hardware import (
     attention_for,
     peak_memory_bytes,
@@ -232,7 +231,7 @@ def _early_stopping(patience: int, latest: Path | None) -> EarlyStoppingCallback
     callback = EarlyStoppingCallback(patience)
     if latest is not None:
         # Trainer would count from 0 again, unless it restores much else.
-        state = json.loads((latest / "trainer_state.json").read_text(encoding="utf-8"))
+        state = read_json(latest / "trainer_state.json")
         saved = state["stateful_callbacks"].get(type(callback).__name__, {})
         counted = saved.get("attributes", {}).get("early_stopping_patience_counter", 0)
         callback.early_stopping_patience_counter = counted
@@ -257,7 +256,7 @@ def latest_checkpoint(folder: Path, remove_partial: bool = False) -> Path | None
     for path in found:
         # Its last file.
         try:
-            json.loads((path / "trainer_state.json").read_text(encoding="utf-8"))
+            read_json(path / "trainer_state.json")
             return path
         except (OSError, ValueError):
             if remove_partial:
@@ -516,5 +515,4 @@ def _save(
     )  # fmt: skip
     follow_umask(folder / CHECKPOINTS)
     # Last: it says that all the rest is there.
-    with replacing_file(folder / RESULTS_FILE) as file:
-        json.dump(results, file, indent=1)
+    write_json(folder / RESULTS_FILE, results)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from hf_meanmax.fields import check_least, option
 from hf_meanmax.pretrained import ENCODER_SOURCES
 
 from .run_settings import RunArguments
@@ -15,55 +16,40 @@ from .run_settings import RunArguments
 class FinetuneArguments(RunArguments):
     """The settings of a fine-tuning run."""
 
-    family: str = field(default="structured_self_attention", metadata={"help": "the kind of model to train"})
-    output_dir: str = field(default="", metadata={"help": "folder of the result; by default runs/finetune"})
-    word_vectors: str = field(
-        default="",
-        metadata={
-            "help": "`train` skip-gram vectors on the examples first, or take a file (of `hf-meanmax vectors`, "
-            "word2vec or GloVe), or the folder of a static model"
-        },
+    family: str = option("the kind of model to train", "structured_self_attention")
+    output_dir: str = option("folder of the result; by default runs/finetune", "")
+    word_vectors: str = option(
+        "`train` skip-gram vectors on the examples first, or take a file (of `hf-meanmax vectors`, word2vec or "
+        "GloVe), or the folder of a static model",
+        "",
     )
-    checkpoint: str = field(
-        default="",
-        metadata={"help": f"start from this checkpoint's encoder and tokenizer ({ENCODER_SOURCES})"},
+    checkpoint: str = option(f"start from this checkpoint's encoder and tokenizer ({ENCODER_SOURCES})", "")
+    start: Literal["encoder", "word_embeddings", "nothing"] = option(
+        "what of the checkpoint's weights is kept; its architecture and tokenizer are in every case", "encoder"
     )
-    start: Literal["encoder", "word_embeddings", "nothing"] = field(
-        default="encoder",
-        metadata={"help": "what of the checkpoint's weights is kept; its architecture and tokenizer are in every case"},
-    )
-    train: str = field(
-        default="",
-        metadata={"help": "lines `text TAB label` or `text TAB text TAB label`, a table, or a data set"},
-    )
-    validation: str = field(default="", metadata={"help": "like train; by default a tenth of it is held out"})
-    test: str = field(default="", metadata={"help": "like train; scored once, at the end"})
-    text_column: str = field(default="text", metadata={"help": "column of the texts, in a table or a data set"})
-    pair_column: str = field(default="", metadata={"help": "column of the second texts, in a table or a data set"})
-    label_column: str = field(default="label", metadata={"help": "column of the labels, in a table or a data set"})
-    train_split: str = field(default="train", metadata={"help": "split of a data set"})
-    validation_split: str = field(default="validation", metadata={"help": "the same for validation"})
-    test_split: str = field(default="test", metadata={"help": "the same for test"})
-    problem: Literal["classification", "regression"] = field(
-        default="classification", metadata={"help": "whether labels are names or numbers"}
-    )
-    max_examples: int = field(default=0, metadata={"help": "train on so many examples, drawn by the seed (0: all)"})
-    max_tokens: int = field(default=256, metadata={"help": "longer texts are cut, and counted"})
-    epochs: float = field(default=5.0, metadata={"help": "passes over the examples"})
-    batch_size: int = field(default=32, metadata={"help": "examples of one forward pass of a process"})
-    learning_rate: float = field(default=1e-3, metadata={"help": "peak learning rate of AdamW"})
-    weight_decay: float = field(default=0.0, metadata={"help": "decoupled weight decay of AdamW"})
-    freeze_encoder: bool = field(default=False, metadata={"help": "train only the classifier"})
-    lr_schedule: Literal["constant", "linear", "cosine"] = field(
-        default="linear", metadata={"help": "decay after the warm-up"}
-    )
-    early_stopping_patience: int = field(
-        default=0, metadata={"help": "stop after so many epochs without a better validation score (0: never)"}
-    )
+    train: str = option("lines `text TAB label` or `text TAB text TAB label`, a table, or a data set", "")
+    validation: str = option("like train; by default a tenth of it is held out", "")
+    test: str = option("like train; scored once, at the end", "")
+    text_column: str = option("column of the texts, in a table or a data set", "text")
+    pair_column: str = option("column of the second texts, in a table or a data set", "")
+    label_column: str = option("column of the labels, in a table or a data set", "label")
+    train_split: str = option("split of a data set", "train")
+    validation_split: str = option("the same for validation", "validation")
+    test_split: str = option("the same for test", "test")
+    problem: Literal["classification", "regression"] = option("whether labels are names or numbers", "classification")
+    max_examples: int = option("train on so many examples, drawn by the seed (0: all)", 0)
+    max_tokens: int = option("longer texts are cut, and counted", 256)
+    epochs: float = option("passes over the examples", 5.0)
+    batch_size: int = option("examples of one forward pass of a process", 32)
+    learning_rate: float = option("peak learning rate of AdamW", 1e-3)
+    weight_decay: float = option("decoupled weight decay of AdamW", 0.0)
+    freeze_encoder: bool = option("train only the classifier", False)
+    lr_schedule: Literal["constant", "linear", "cosine"] = option("decay after the warm-up", "linear")
+    early_stopping_patience: int = option("stop after so many epochs without a better validation score (0: never)", 0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_least(max_examples=0, max_tokens=1, batch_size=1, early_stopping_patience=0)
+        check_least(self, max_examples=0, max_tokens=1, batch_size=1, early_stopping_patience=0)
         self.check_most(seed=2**32 - 1)
         if not self.output_dir:
             self.output_dir = str(Path("runs") / "finetune")

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext
 from datetime import timedelta
 from itertools import chain
 from pathlib import Path
@@ -423,7 +423,7 @@ class Run:
         torch.manual_seed(_step_seed(args.seed, self.state["step"], self.accelerator.process_index))
         totals = torch.zeros(1 + len(self.side_losses), device=self.device)
         # One autocast region for all micro batches: weights are cast once a step.
-        with self._autocast():
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.use_bf16):
             for index, batch in enumerate(micro_batches):
                 batch = {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}
                 batch = feed_decoder(self.model, batch, args.decoder_inputs)
@@ -445,9 +445,6 @@ class Run:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         return totals
-
-    def _autocast(self) -> AbstractContextManager[object]:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.use_bf16)
 
     def _check_losses(self, losses: StepLosses) -> None:
         """Stops at a loss that is no number, with what is needed to look into it."""
@@ -535,7 +532,7 @@ class Run:
             model, prepared.tokenizer, folder, target_tokenizer=prepared.target_tokenizer, normalize=normalize,
             training_args={**args.to_share(), "corpus_report": str(prepared.train.report), "results": summary},
         )  # fmt: skip
-        self._print_summary(summary, folder)
+        self.print(f"{format_summary(summary)}\nsaved to {folder}")
         if args.showcase:
             show(folder, prepared.validation_texts)
         return summary
@@ -548,9 +545,6 @@ class Run:
             longest = min(longest, self.args.max_tokens + 1)
         before = self.model.generation_config.max_new_tokens if self.args.initial_model else None
         return max(LEAST_OF_TEXT, int(decoding_bound(longest)), before or 0)
-
-    def _print_summary(self, summary: Json, folder: Path) -> None:
-        self.print(f"{format_summary(summary)}\nsaved to {folder}")
 
     def _claim_folder(self) -> None:
         """Makes the output folder, or recognises the run in it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from accelerate.tracking import get_available_trackers
@@ -13,7 +13,8 @@ from huggingface_hub.errors import StrictDataclassError
 
 from hf_meanmax.checkpoint.card import LOCAL_SETTINGS
 from hf_meanmax.families import FAMILIES
-from hf_meanmax.files import Json, shared_name
+from hf_meanmax.fields import check_least, option
+from hf_meanmax.files import EncodingErrors, Json, shared_name
 from hf_meanmax.hardware import check_sizes
 from hf_meanmax.modeling.configuration_base import LatentConfig
 
@@ -28,64 +29,47 @@ class RunArguments:
     a recipe all of them, and the fields of the family's configuration, are flat keys: `--hidden_size 512 --epochs 8`.
     """
 
-    family: str = field(default="mean_max_aae", metadata={"help": "the kind of model to train"})
-    output_dir: str = field(default="", metadata={"help": "folder of the result; by default runs/<recipe>"})
-    cache_dir: str = field(default="", metadata={"help": "tokenised corpora; by default ~/.cache/hf_meanmax"})
-    overwrite: bool = field(default=False, metadata={"help": "start anew in a folder that holds another run"})
-    encoding_errors: Literal["strict", "replace", "ignore"] = field(
-        default="strict", metadata={"help": "what to do with bytes that are not UTF-8"}
+    family: str = option("the kind of model to train", "mean_max_aae")
+    output_dir: str = option("folder of the result; by default runs/<recipe>", "")
+    cache_dir: str = option("tokenised corpora; by default ~/.cache/hf_meanmax", "")
+    overwrite: bool = option("start anew in a folder that holds another run", False)
+    encoding_errors: EncodingErrors = option("what to do with bytes that are not UTF-8", "strict")
+    config_name: str = option("configuration of a data set on the Hub", "")
+    text_column: str = option("column of a data set (`translation.en` for a part of one)", "text")
+    tokenizer: str = option(
+        "word, bpe, unigram, char, wordpiece (the words and pieces of `word_vectors`), or a tokenizer's folder", "word"
     )
-    config_name: str = field(default="", metadata={"help": "configuration of a data set on the Hub"})
-    text_column: str = field(
-        default="text", metadata={"help": "column of a data set (`translation.en` for a part of one)"}
+    lowercase: bool | None = option("by default words are lower-cased, pieces are not", None)
+    min_frequency: int = option("rarer words are unknown", 1)
+    word_vectors: str = option(
+        "`train` skip-gram vectors on the corpus first, take the `teacher`'s vectors of its words, a file (of "
+        "`hf-meanmax vectors`, word2vec or GloVe), or the folder of a static model (`embedding_size` is theirs); `none`: "
+        "random ones",
+        "",
     )
-    tokenizer: str = field(
-        default="word",
-        metadata={
-            "help": "word, bpe, unigram, char, wordpiece (the words and pieces of `word_vectors`), or a tokenizer's "
-            "folder"
-        },
+    word_vector_epochs: int = option("epochs of the skip-gram training", 2)
+    word_vector_scale: float = option(
+        "root mean square that word vectors are scaled to, that of position codes (0: as they are)", 0.7
     )
-    lowercase: bool | None = field(default=None, metadata={"help": "by default words are lower-cased, pieces are not"})
-    min_frequency: int = field(default=1, metadata={"help": "rarer words are unknown"})
-    word_vectors: str = field(
-        default="",
-        metadata={
-            "help": "`train` skip-gram vectors on the corpus first, take the `teacher`'s vectors of its words, a file "
-            "(of `hf-meanmax vectors`, word2vec or GloVe), or the folder of a static model (`embedding_size` is "
-            "theirs); `none`: random ones"
-        },
+    gradient_accumulation_steps: int = option("forward passes per optimizer step", 1)
+    epochs: float = option("passes over the corpus, where max_steps is 0", 1.0)
+    learning_rate: float = option("peak learning rate of Adam", 2e-4)
+    lr_schedule: Literal["constant", "linear", "cosine"] = option("decay after the warm-up", "constant")
+    warmup_steps: int = option("steps of linear warm-up", 0)
+    weight_decay: float = option("weight of Adam's L2 regularisation, or of Muon's decay", 0.0)
+    max_grad_norm: float = option("gradient clipping by the global norm (0: none)", 5.0)
+    precision: Literal["auto", "bf16", "fp32"] = option("auto: bf16 where the device computes it fast", "auto")
+    attention: Literal["auto", "eager", "sdpa", "flash_attention_2", "flex_attention"] = option(
+        "auto: eager on a CPU, where it is faster for sentences, sdpa on a GPU", "auto"
     )
-    word_vector_epochs: int = field(default=2, metadata={"help": "epochs of the skip-gram training"})
-    word_vector_scale: float = field(
-        default=0.7,
-        metadata={"help": "root mean square that word vectors are scaled to, that of position codes (0: as they are)"},
+    freeze_encoder: bool = option("train only the decoder (the random control)", False)
+    seed: int = option("seed of weights, order, noise and dropout", 0)
+    normalize: Literal["none", "rows", "embedding"] = option(
+        "L2 normalisation in the SentenceTransformer export", "none"
     )
-    gradient_accumulation_steps: int = field(default=1, metadata={"help": "forward passes per optimizer step"})
-    epochs: float = field(default=1.0, metadata={"help": "passes over the corpus, where max_steps is 0"})
-    learning_rate: float = field(default=2e-4, metadata={"help": "peak learning rate of Adam"})
-    lr_schedule: Literal["constant", "linear", "cosine"] = field(
-        default="constant", metadata={"help": "decay after the warm-up"}
-    )
-    warmup_steps: int = field(default=0, metadata={"help": "steps of linear warm-up"})
-    weight_decay: float = field(
-        default=0.0, metadata={"help": "weight of Adam's L2 regularisation, or of Muon's decay"}
-    )
-    max_grad_norm: float = field(default=5.0, metadata={"help": "gradient clipping by the global norm (0: none)"})
-    precision: Literal["auto", "bf16", "fp32"] = field(
-        default="auto", metadata={"help": "auto: bf16 where the device computes it fast"}
-    )
-    attention: Literal["auto", "eager", "sdpa", "flash_attention_2", "flex_attention"] = field(
-        default="auto", metadata={"help": "auto: eager on a CPU, where it is faster for sentences, sdpa on a GPU"}
-    )
-    freeze_encoder: bool = field(default=False, metadata={"help": "train only the decoder (the random control)"})
-    seed: int = field(default=0, metadata={"help": "seed of weights, order, noise and dropout"})
-    normalize: Literal["none", "rows", "embedding"] = field(
-        default="none", metadata={"help": "L2 normalisation in the SentenceTransformer export"}
-    )
-    report_to: str = field(default="", metadata={"help": "trackers of Accelerate: tensorboard, wandb"})
+    report_to: str = option("trackers of Accelerate: tensorboard, wandb", "")
 
-    model: Json = field(default_factory=dict, metadata={"help": "fields of the family's configuration"})
+    model: Json = option("fields of the family's configuration", {})
     recipe: str = ""
 
     def __post_init__(self) -> None:
@@ -105,17 +89,10 @@ class RunArguments:
         check_trackers(self.report_to)
         if self.seed >= 2**63:
             raise ValueError(f"`seed` is {self.seed}; it must be less than 2**63.")
-        self.check_least(
-            min_frequency=1, word_vector_epochs=1, gradient_accumulation_steps=1, warmup_steps=0, seed=0,
+        check_least(
+            self, min_frequency=1, word_vector_epochs=1, gradient_accumulation_steps=1, warmup_steps=0, seed=0,
             word_vector_scale=0, weight_decay=0, max_grad_norm=0, learning_rate=0,
         )  # fmt: skip
-
-    def check_least(self, **least: float) -> None:
-        """Raises ValueError for a setting that is smaller than it may be."""
-        for name, smallest in least.items():
-            # NaN is no less than anything.
-            if not getattr(self, name) >= smallest:
-                raise ValueError(f"`{name}` is {getattr(self, name)}; it must be {smallest} or more.")
 
     def check_most(self, **most: float) -> None:
         """Raises ValueError for a setting that is larger than any machine takes."""

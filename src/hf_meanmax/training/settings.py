@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from hf_meanmax.fields import check_least, option
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.pretrained import ENCODER_SOURCES
 
@@ -17,187 +18,133 @@ from .run_settings import RunArguments
 class PretrainArguments(RunArguments):
     """The settings of a pretraining run."""
 
-    corpus: list[str] = field(
-        default_factory=lambda: ["docstrings"],
-        metadata={
-            "help": "text files or globs (.txt .gz .xz .zst .bz2), tables, addresses (hf:// s3://), one data set, or "
-            "`docstrings` for the built-in one",
-        },
+    corpus: list[str] = option(
+        "text files or globs (.txt .gz .xz .zst .bz2), tables, addresses (hf:// s3://), one data set, or "
+        "`docstrings` for the built-in one",
+        ["docstrings"],
     )
-    validation: list[str] | None = field(
-        default=None,
-        metadata={"help": "like corpus; by default a part of the corpus's documents is held out"},
+    validation: list[str] | None = option("like corpus; by default a part of the corpus's documents is held out", None)
+    validation_sentences: int = option("sentences that evaluations use", 2000)
+    target: list[str] | None = option(
+        "translation: like corpus, line by line what its lines are in another language", None
     )
-    validation_sentences: int = field(default=2000, metadata={"help": "sentences that evaluations use"})
-    target: list[str] | None = field(
-        default=None,
-        metadata={"help": "translation: like corpus, line by line what its lines are in another language"},
+    validation_target: list[str] | None = option("translation: like target, for the lines of validation", None)
+    target_column: str = option("translation: column of the data set with the translations", "")
+    split: str = option("split of a data set", "train")
+    target_tokenizer: str = option(
+        "translation: a tokenizer of the target's own, like tokenizer; by default both languages share one", ""
     )
-    validation_target: list[str] | None = field(
-        default=None, metadata={"help": "translation: like target, for the lines of validation"}
+    source_vocab_size: int = option(
+        "words of the source where the target has a tokenizer of its own (0: vocab_size)", 0
     )
-    target_column: str = field(
-        default="", metadata={"help": "translation: column of the data set with the translations"}
+    min_tokens: int = option("shorter sentences are left out", 4)
+    max_tokens: int = option("longer sentences are left out, or cut (see long_lines)", 32)
+    max_target_tokens: int = option("translation: longer targets are left out with their pair, or cut", 35)
+    long_lines: Literal["drop", "truncate"] = option(
+        "whether sentences of more than max_tokens are left out or cut", "drop"
     )
-    split: str = field(default="train", metadata={"help": "split of a data set"})
-    target_tokenizer: str = field(
-        default="",
-        metadata={
-            "help": "translation: a tokenizer of the target's own, like tokenizer; by default both languages share one",
-        },
-    )
-    source_vocab_size: int = field(
-        default=0, metadata={"help": "words of the source where the target has a tokenizer of its own (0: vocab_size)"}
-    )
-    min_tokens: int = field(default=4, metadata={"help": "shorter sentences are left out"})
-    max_tokens: int = field(default=32, metadata={"help": "longer sentences are left out, or cut (see long_lines)"})
-    max_target_tokens: int = field(
-        default=35, metadata={"help": "translation: longer targets are left out with their pair, or cut"}
-    )
-    long_lines: Literal["drop", "truncate"] = field(
-        default="drop", metadata={"help": "whether sentences of more than max_tokens are left out or cut"}
-    )
-    max_unknown_rate: float = field(default=1.0, metadata={"help": "sentences with more unknown words are left out"})
-    drop_unknown_words: bool = field(
-        default=False, metadata={"help": "train without unknown words (the released form)"}
-    )
-    initial_model: str = field(
-        default="",
-        metadata={
-            "help": f"a checkpoint that the run starts from ({ENCODER_SOURCES}): its weights, its settings of a model "
-            "and its words stand in place of a recipe's"
-        },
+    max_unknown_rate: float = option("sentences with more unknown words are left out", 1.0)
+    drop_unknown_words: bool = option("train without unknown words (the released form)", False)
+    initial_model: str = option(
+        f"a checkpoint that the run starts from ({ENCODER_SOURCES}): its weights, its settings of a model "
+        "and its words stand in place of a recipe's",
+        "",
     )
     objective: Literal[
         "reconstruction", "next_words", "next_sentence", "neighbours", "translation", "embedding_inversion", "none"
-    ] = field(
-        default="reconstruction",
-        metadata={
-            "help": "what the decoder generates: the sentence itself, the next `num_context_words` words of its "
-            "document, the next sentence, the previous and the next one, its translation, or the sentence from the "
-            "vector of an `embedder`; with `none` there is no decoder, and the encoder learns from a teacher or by "
-            "contrast alone"
-        },
+    ] = option(
+        "what the decoder generates: the sentence itself, the next `num_context_words` words of its document, the "
+        "next sentence, the previous and the next one, its translation, or the sentence from the vector of an "
+        "`embedder`; with `none` there is no decoder, and the encoder learns from a teacher or by contrast alone",
+        "reconstruction",
     )
-    embedder: str = field(
-        default="",
-        metadata={"help": f"embedding_inversion: a SentenceTransformer whose vectors are decoded ({ENCODER_SOURCES})"},
+    embedder: str = option(
+        f"embedding_inversion: a SentenceTransformer whose vectors are decoded ({ENCODER_SOURCES})",
+        "",
     )
-    embedder_prompt: str = field(default="", metadata={"help": "text put before each sentence that the embedder reads"})
-    embedding_noise: float = field(
-        default=0.0,
-        metadata={
-            "help": "embedding_inversion: Gaussian noise on the vectors in training, as a share of each number's "
-            "standard deviation"
-        },
+    embedder_prompt: str = option("text put before each sentence that the embedder reads", "")
+    embedding_noise: float = option(
+        "embedding_inversion: Gaussian noise on the vectors in training, as a share of each number's standard "
+        "deviation",
+        0.0,
     )
-    decoding_weight: float = field(default=1.0, metadata={"help": "weight of the decoder's loss"})
-    contrastive: Literal["none", "neighbours", "views", "both"] = field(
-        default="none",
-        metadata={
-            "help": "train embeddings to tell from the others of the batch the sentence that follows, or the same "
-            "sentence under noise (`word_drop`, `span_drop`, `word_swap`, then of this alone; dropout)"
-        },
+    decoding_weight: float = option("weight of the decoder's loss", 1.0)
+    contrastive: Literal["none", "neighbours", "views", "both"] = option(
+        "train embeddings to tell from the others of the batch the sentence that follows, or the same sentence under "
+        "noise (`word_drop`, `span_drop`, `word_swap`, then of this alone; dropout)",
+        "none",
     )
-    contrastive_weight: float = field(default=1.0, metadata={"help": "weight of the contrastive loss"})
-    temperature: float = field(
-        default=0.05, metadata={"help": "what cosines are divided by in the contrastive loss, and in that of a teacher"}
+    contrastive_weight: float = option("weight of the contrastive loss", 1.0)
+    temperature: float = option("what cosines are divided by in the contrastive loss, and in that of a teacher", 0.05)
+    teacher: str = option(
+        f"a SentenceTransformer ({ENCODER_SOURCES}) whose vectors a linear map of the embedding is trained "
+        "to give as well, or `none`",
+        "",
     )
-    teacher: str = field(
-        default="",
-        metadata={
-            "help": f"a SentenceTransformer ({ENCODER_SOURCES}) whose vectors a linear map of the embedding is trained "
-            "to give as well, or `none`",
-        },
+    teacher_prompt: str = option("text put before each sentence that the teacher reads", "")
+    teacher_loss: Literal["cosine", "squared", "contrast"] = option(
+        "how far the embedding is from its teacher's vector: 1 - cosine, the squared distance, or how badly that "
+        "vector stands out among others of the batch",
+        "cosine",
     )
-    teacher_prompt: str = field(default="", metadata={"help": "text put before each sentence that the teacher reads"})
-    teacher_loss: Literal["cosine", "squared", "contrast"] = field(
-        default="cosine",
-        metadata={
-            "help": "how far the embedding is from its teacher's vector: 1 - cosine, the squared distance, or how "
-            "badly that vector stands out among others of the batch"
-        },
+    teacher_weight: float = option("weight of the teacher's loss", 1.0)
+    teacher_head: bool = option(
+        "compare the teacher's vectors with a linear map of the embedding; without it the embedding itself is "
+        "trained to be them, and has their size",
+        True,
     )
-    teacher_weight: float = field(default=1.0, metadata={"help": "weight of the teacher's loss"})
-    teacher_head: bool = field(
-        default=True,
-        metadata={
-            "help": "compare the teacher's vectors with a linear map of the embedding; without it the embedding itself "
-            "is trained to be them, and has their size"
-        },
+    similarity_weight: float = option(
+        "weight of the distance between the embeddings' cosines in a batch and the teacher's", 0.0
     )
-    similarity_weight: float = field(
-        default=0.0,
-        metadata={"help": "weight of the distance between the embeddings' cosines in a batch and the teacher's"},
+    teacher_shuffled: bool = option("give each sentence the teacher's vector of another one (the control)", False)
+    context_weight: float = option(
+        "beside a sentence itself, a second decoder (`context_channels`) predicts the next `num_context_words` words "
+        "of its document, and its loss has this weight",
+        0.0,
     )
-    teacher_shuffled: bool = field(
-        default=False, metadata={"help": "give each sentence the teacher's vector of another one (the control)"}
+    decoder_inputs: Literal["words", "own", "random"] = option(
+        "what an autoregressive decoder is fed in training: the target words, its own samples (always sampling), or "
+        "words drawn evenly (uniform sampling)",
+        "words",
     )
-    context_weight: float = field(
-        default=0.0,
-        metadata={
-            "help": "beside a sentence itself, a second decoder (`context_channels`) predicts the next "
-            "`num_context_words` words of its document, and its loss has this weight"
-        },
+    word_drop: float = option("denoising: share of input words dropped", 0.0)
+    word_swap: float = option("denoising: share of neighbouring input words swapped", 0.0)
+    span_drop: float = option("denoising: share of a text dropped in one stretch", 0.0)
+    word_weight_rate: float = option("learning rate of the weights of words (`weighted_mean_row`), as a multiple", 5.0)
+    batch_tokens: int = option("tokens of one forward pass, over all processes", 4096)
+    max_steps: int = option("stop after so many optimizer steps (0: see epochs)", 0)
+    max_minutes: float = option("stop after so many minutes of training (0: no limit)", 0.0)
+    max_training_tokens: int = option("stop after so many target tokens (0: no limit)", 0)
+    softmax: Literal["full", "chunked", "sampled"] = option(
+        "how the training loss is computed; evaluation always uses the full one", "full"
     )
-    decoder_inputs: Literal["words", "own", "random"] = field(
-        default="words",
-        metadata={
-            "help": "what an autoregressive decoder is fed in training: the target words, its own samples (always "
-            "sampling), or words drawn evenly (uniform sampling)"
-        },
+    num_negatives: int = option("sampled words per forward pass", 4000)
+    frequency_bias: bool = option(
+        "start the output layer's bias, where it has one, from how frequent words are, which it would take long to "
+        "learn",
+        True,
     )
-    word_drop: float = field(default=0.0, metadata={"help": "denoising: share of input words dropped"})
-    word_swap: float = field(default=0.0, metadata={"help": "denoising: share of neighbouring input words swapped"})
-    span_drop: float = field(default=0.0, metadata={"help": "denoising: share of a text dropped in one stretch"})
-    word_weight_rate: float = field(
-        default=5.0, metadata={"help": "learning rate of the weights of words (`weighted_mean_row`), as a multiple"}
+    optimizer: Literal["adam", "muon"] = option(
+        "muon: Muon for the matrices between the word tables and the output layer, Adam for the rest", "adam"
     )
-    batch_tokens: int = field(default=4096, metadata={"help": "tokens of one forward pass, over all processes"})
-    max_steps: int = field(default=0, metadata={"help": "stop after so many optimizer steps (0: see epochs)"})
-    max_minutes: float = field(default=0.0, metadata={"help": "stop after so many minutes of training (0: no limit)"})
-    max_training_tokens: int = field(default=0, metadata={"help": "stop after so many target tokens (0: no limit)"})
-    softmax: Literal["full", "chunked", "sampled"] = field(
-        default="full", metadata={"help": "how the training loss is computed; evaluation always uses the full one"}
+    muon_rate: float = option("learning rate of the matrices that Muon trains, as a multiple", 1.0)
+    lazy_adam: bool = option(
+        "lazy Adam: update only the rows seen in the batch (needs `softmax` sampled); for vocabularies of 100,000 "
+        "words and more, whose tables take most of a step otherwise",
+        False,
     )
-    num_negatives: int = field(default=4000, metadata={"help": "sampled words per forward pass"})
-    frequency_bias: bool = field(
-        default=True,
-        metadata={
-            "help": "start the output layer's bias, where it has one, from how frequent words are, which it would take "
-            "long to learn"
-        },
-    )
-    optimizer: Literal["adam", "muon"] = field(
-        default="adam",
-        metadata={
-            "help": "muon: Muon for the matrices between the word tables and the output layer, Adam for the rest"
-        },
-    )
-    muon_rate: float = field(
-        default=1.0, metadata={"help": "learning rate of the matrices that Muon trains, as a multiple"}
-    )
-    lazy_adam: bool = field(
-        default=False,
-        metadata={
-            "help": "lazy Adam: update only the rows seen in the batch (needs `softmax` sampled); for vocabularies of "
-            "100,000 words and more, whose tables take most of a step otherwise"
-        },
-    )
-    adam_beta1: float = field(default=0.9, metadata={"help": "Adam: decay of the mean of the gradients"})
-    adam_beta2: float = field(default=0.999, metadata={"help": "Adam: decay of the mean of their squares"})
-    adam_epsilon: float = field(default=1e-8, metadata={"help": "Adam: added to the root of the mean square"})
-    compile: bool = field(default=False, metadata={"help": "torch.compile the model, on a GPU"})
-    log_steps: int = field(default=50, metadata={"help": "steps between log lines"})
-    eval_steps: int = field(default=1000, metadata={"help": "steps between evaluations (0: only at the end)"})
-    sample_sentences: int = field(default=3, metadata={"help": "sentences that an evaluation reconstructs and prints"})
-    early_stopping_patience: int = field(
-        default=0, metadata={"help": "stop after so many evaluations without better accuracy (0: never)"}
-    )
-    checkpoint_steps: int = field(default=1000, metadata={"help": "steps between checkpoints"})
-    keep_checkpoints: int = field(default=2, metadata={"help": "latest checkpoints kept beside the best"})
-    ddp_timeout: float = field(default=1800, metadata={"help": "seconds that a process waits for others in a step"})
-    showcase: bool = field(default=False, metadata={"help": "end by printing neighbours and reconstructions"})
+    adam_beta1: float = option("Adam: decay of the mean of the gradients", 0.9)
+    adam_beta2: float = option("Adam: decay of the mean of their squares", 0.999)
+    adam_epsilon: float = option("Adam: added to the root of the mean square", 1e-8)
+    compile: bool = option("torch.compile the model, on a GPU", False)
+    log_steps: int = option("steps between log lines", 50)
+    eval_steps: int = option("steps between evaluations (0: only at the end)", 1000)
+    sample_sentences: int = option("sentences that an evaluation reconstructs and prints", 3)
+    early_stopping_patience: int = option("stop after so many evaluations without better accuracy (0: never)", 0)
+    checkpoint_steps: int = option("steps between checkpoints", 1000)
+    keep_checkpoints: int = option("latest checkpoints kept beside the best", 2)
+    ddp_timeout: float = option("seconds that a process waits for others in a step", 1800)
+    showcase: bool = option("end by printing neighbours and reconstructions", False)
 
     def __post_init__(self) -> None:
         if self.teacher == "none":
@@ -206,8 +153,8 @@ class PretrainArguments(RunArguments):
             for name, value in settings_of(self.initial_model, self.model).items():
                 setattr(self, name, value)
         super().__post_init__()
-        self.check_least(
-            batch_tokens=1, min_tokens=1, max_tokens=1, log_steps=1, eval_steps=0, checkpoint_steps=1,
+        check_least(
+            self, batch_tokens=1, min_tokens=1, max_tokens=1, log_steps=1, eval_steps=0, checkpoint_steps=1,
             keep_checkpoints=1, max_steps=0, num_negatives=1, validation_sentences=1, early_stopping_patience=0,
             sample_sentences=0, max_target_tokens=1, source_vocab_size=0, teacher_weight=0, max_training_tokens=0,
             context_weight=0, max_minutes=0, ddp_timeout=1, adam_epsilon=0, decoding_weight=0, contrastive_weight=0,

@@ -6,13 +6,14 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from hf_meanmax.data import Corpus, SentenceFilter, StoredWords, TokenStore, build_token_store
+from hf_meanmax.fields import check_least, option
 from hf_meanmax.files import failed_writes_named
 from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.inference.teacher_words import teacher_words
@@ -28,32 +29,20 @@ class VectorSettings(SkipGramSettings):
         ValueError: a number that is less than 1, or settings of a teacher without one.
     """
 
-    seed: int = field(default=0, metadata={"help": "seed of the training"})
-    max_words: int = field(default=1_000_000, metadata={"help": "most words with a vector"})
-    keep_case: bool = field(default=False, metadata={"help": "do not lower-case"})
-    teacher: str = field(
-        default="",
-        metadata={
-            "help": f"take a SentenceTransformer's ({ENCODER_SOURCES}) vector of each word, in place of skip-gram"
-        },
+    seed: int = option("seed of the training", 0)
+    max_words: int = option("most words with a vector", 1_000_000)
+    keep_case: bool = option("do not lower-case", False)
+    teacher: str = option(
+        f"take a SentenceTransformer's ({ENCODER_SOURCES}) vector of each word, in place of skip-gram",
+        "",
     )
-    components: int = field(
-        default=0, metadata={"help": "keep so many principal components of the teacher's vectors (0: all numbers)"}
-    )
-    pieces: bool = field(
-        default=False,
-        metadata={"help": "add the pieces of the teacher's own vocabulary, for `--tokenizer wordpiece`"},
-    )
-    join: str = field(
-        default="", metadata={"help": "put the vectors of this file beside them, for the words that both have"}
-    )
+    components: int = option("keep so many principal components of the teacher's vectors (0: all numbers)", 0)
+    pieces: bool = option("add the pieces of the teacher's own vocabulary, for `--tokenizer wordpiece`", False)
+    join: str = option("put the vectors of this file beside them, for the words that both have", "")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_words < 1:
-            raise ValueError(f"`max_words` is {self.max_words}; it must be 1 or more.")
-        if self.components < 0:
-            raise ValueError(f"`components` is {self.components}; it must be 0 or more.")
+        check_least(self, max_words=1, components=0)
         for name in ("components", "pieces"):
             if getattr(self, name) and not self.teacher:
                 raise ValueError(f"`{name}` is {getattr(self, name)!r} without a `teacher`. Give one, or leave it out.")

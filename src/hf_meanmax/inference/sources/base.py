@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from hf_meanmax.fields import option
+from hf_meanmax.inference.embedding_files import pick_rows
 
 
 @dataclass(kw_only=True)
 class SourceOptions:
     """Which part of a source holds the vectors."""
 
-    vector_column: str | None = field(
-        default=None, metadata={"help": "tensor or column that holds the vectors; by default the only one"}
+    vector_column: str | None = option("tensor or column that holds the vectors; by default the only one", None)
+    key_column: str | None = option(
+        "column of a database table whose order the rows are read in; by default the primary key (PostgreSQL) or the "
+        "table's own order (LanceDB)",
+        None,
     )
-    key_column: str | None = field(
-        default=None,
-        metadata={
-            "help": "column of a database table whose order the rows are read in; by default the primary key "
-            "(PostgreSQL) or the table's own order (LanceDB)"
-        },
-    )
-    table: str | None = field(default=None, metadata={"help": "table of the database"})
+    table: str | None = option("table of the database", None)
 
 
 @dataclass(frozen=True)
@@ -72,11 +71,4 @@ class VectorSource(ABC):
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         """Some vectors `(len(rows), D)` float32, of ascending row numbers; the others are read, but not kept."""
-        found, first = [], 0
-        for batch in self.batches(1024):
-            inside = rows[(rows >= first) & (rows < first + len(batch.vectors))]
-            found.append(batch.vectors[inside - first])
-            first += len(batch.vectors)
-            if first > rows.max(initial=0):
-                break
-        return np.concatenate(found).astype(np.float32, copy=False) if found else np.zeros((0, 0), np.float32)
+        return pick_rows((batch.vectors for batch in self.batches(1024)), rows).astype(np.float32, copy=False)

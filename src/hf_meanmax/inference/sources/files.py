@@ -48,7 +48,7 @@ class FileSource(VectorSource):
         return row
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        return read_rows([self.path], rows, self._column)
+        return read_rows(self.path, rows, self._column)
 
 
 def file_version(path: Path) -> str:

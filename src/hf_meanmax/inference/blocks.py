@@ -1,0 +1,21 @@
+"""Many items a block at a time, with a progress bar over the items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+
+from hf_meanmax.progress import progress_bar
+
+Items = TypeVar("Items", list[str], list[int], np.ndarray)
+
+
+def in_blocks(items: Items, size: int, **bar_options: Any) -> Iterator[Items]:
+    """Blocks of `size` items, in order; the options are those of `progress_bar`, which moves when a block is done."""
+    with progress_bar(total=len(items), **bar_options) as bar:
+        for start in range(0, len(items), size):
+            block = items[start : start + size]
+            yield block
+            bar.update(len(block))
