@@ -43,8 +43,8 @@ class RunArguments:
     min_frequency: int = option("rarer words are unknown", 1)
     word_vectors: str = option(
         "`train` skip-gram vectors on the corpus first, take the `teacher`'s vectors of its words, a file (of "
-        "`hf-meanmax vectors`, word2vec or GloVe), or the folder of a static model (`embedding_size` is theirs); `none`: "
-        "random ones",
+        "`hf-meanmax vectors`, word2vec or GloVe), or the folder of a static model (`embedding_size` is theirs); "
+        "`none`: random ones",
         "",
     )
     word_vector_epochs: int = option("epochs of the skip-gram training", 2)
@@ -73,8 +73,9 @@ class RunArguments:
     recipe: str = ""
 
     def __post_init__(self) -> None:
-        if self.word_vectors == "none":
-            self.word_vectors = ""
+        for name in ("word_vectors", "teacher"):
+            if getattr(self, name, "") == "none":
+                setattr(self, name, "")
         for name, kind in get_type_hints(type(self)).items():
             if takes_list(kind):
                 value = getattr(self, name)

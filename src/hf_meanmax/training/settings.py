@@ -147,8 +147,6 @@ class PretrainArguments(RunArguments):
     showcase: bool = option("end by printing neighbours and reconstructions", False)
 
     def __post_init__(self) -> None:
-        if self.teacher == "none":
-            self.teacher = ""
         if self.initial_model:
             for name, value in settings_of(self.initial_model, self.model).items():
                 setattr(self, name, value)
