@@ -104,8 +104,9 @@ def test_saved_embeddings_score_as_their_model(run, checkpoint, tmp_path, capsys
     assert set(saved.spreads) == {"majority"}
     for task, scores in model.scores.items():
         for metric, value in scores["metrics"].items():
-            # Every word is unknown, so texts of equal length tie, up to rounding.
-            assert saved.scores[task]["metrics"][metric] == pytest.approx(value, abs=0.01), (task, metric)
+            # Every word is unknown, so texts of equal length tie, up to rounding, which decides their ranks.
+            tolerance = 0.03 if "spearman" in metric else 0.01
+            assert saved.scores[task]["metrics"][metric] == pytest.approx(value, abs=tolerance), (task, metric)
     with pytest.raises(SystemExit, match=r"SST5: all.txt lacks .* texts of the tasks, the first 'label"):
         run("--embeddings", "vectors.npy", "--sentences", "all.txt", tasks="SST5")
 
