@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from accelerate import PartialState
     from sentence_transformers import SentenceTransformer
 
-_SETTINGS = EncodeSettings(dtype="float16", shard_size=8192)
+# A slow teacher takes a minute for a shard: so often it is saved, and the bar moves.
+_SETTINGS = EncodeSettings(dtype="float16", shard_size=2048)
 _MOST_OPEN = 256
 
 
@@ -112,7 +113,8 @@ def prepare_teacher(
                 file.write(str(texts.digest))
         texts.digest = known.read_text()
     in_bf16 = uses_bf16(args.precision, teacher.device)
-    folder = cache / digest(model_fingerprints(teacher), texts.fingerprint(), *(["bf16"] if in_bf16 else []))
+    parts = [model_fingerprints(teacher), texts.fingerprint(), _SETTINGS.shard_size, *(["bf16"] if in_bf16 else [])]
+    folder = cache / digest(*parts)
     is_main = state is None or state.is_main_process
     lock = one_at_a_time(folder)
     if is_main:
