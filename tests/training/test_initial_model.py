@@ -79,6 +79,25 @@ def test_an_aligned_decoder_goes_on_from_its_map(make_arguments, initial, tmp_pa
     assert check_checkpoint(Path(args.output_dir) / "model").latent_names == aligned.model.config.latent_names
 
 
+def test_a_decoder_of_another_embedder_is_said(make_arguments, initial, tmp_path, capsys):
+    other = save_checkpoint(make_model(seed=1), make_tokenizer(), tmp_path / "other", normalize="embedding")
+    decoding = {"objective": "embedding_inversion", "max_steps": 1}
+    first = make_arguments("first", embedder=str(other), latent_length=2, **decoding)
+    pretrain(first)
+    assert "decodes the vectors of" not in capsys.readouterr().out
+    folder = str(Path(first.output_dir) / "model")
+    for embedder, is_another in ((str(other), False), (initial, True)):
+        pretrain(make_arguments(f"second-{is_another}", embedder=embedder, initial_model=folder, **decoding))
+        assert (f"{folder} decodes the vectors of 'other'" in capsys.readouterr().out) is is_another
+
+
+def test_an_autoencoder_is_no_decoder_of_an_embedder(make_arguments, initial):
+    with pytest.raises(
+        ValueError, match=r"of the family 'mean_max_aae', and `objective` is 'embedding_inversion'.*align"
+    ):
+        make_arguments(initial_model=initial, objective="embedding_inversion", embedder=initial, **STILL)
+
+
 def test_another_embedders_size_is_refused(make_arguments, initial, tmp_path, settings):
     first = make_arguments("first", initial_model=initial, teacher=initial, **STILL)
     pretrain(first)

@@ -19,7 +19,7 @@ import torch
 from accelerate import PartialState
 from tqdm.auto import tqdm
 
-from hf_meanmax.checkpoint.folder import save_checkpoint
+from hf_meanmax.checkpoint.folder import check_checkpoint, save_checkpoint
 from hf_meanmax.data import CandidateSampler, Noise
 from hf_meanmax.files import Json, failed_writes_named, sole_writer
 from hf_meanmax.hardware import measure_matrix_rate, prepare_training_on_cpu, synchronize, use_all_cores, uses_bf16
@@ -192,6 +192,7 @@ class Run:
             derived["teacher_size"] = teacher_size
         if teacher is not None and args.embedder:
             embedder = describe_embedder(teacher, args.embedder)
+            self._compare_embedders(embedder)
             derived |= {
                 "embedder": embedder, "embedding_dim": teacher_size, "normalize_embeddings": embedder["normalized"],
             }  # fmt: skip
@@ -235,6 +236,15 @@ class Run:
             check_agreement(self.processes, sums, "Give every machine the same word vectors and initial model.")
         self._make_optimizers()
         self._make_batches(config, teacher_vectors)
+
+    def _compare_embedders(self, embedder: Json) -> None:
+        """Says it if the initial model decodes the vectors of another embedder."""
+        known: Json = (check_checkpoint(self.args.initial_model).embedder or {}) if self.args.initial_model else {}
+        if known.get("weights") not in (None, embedder["weights"]):
+            self.print(
+                f"warning: {self.args.initial_model} decodes the vectors of {known.get('name')!r}, and this run learns "
+                f"from those of {self.args.embedder!r}; without `embedder` set to the former it begins nearly anew"
+            )
 
     def _teacher_vectors(
         self, teacher: SentenceTransformer, size: int, config: LatentConfig

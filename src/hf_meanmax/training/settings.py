@@ -277,6 +277,12 @@ class PretrainArguments(RunArguments):
     def _check_inversion(self, config: LatentConfig) -> None:
         """A decoder of an embedder's vectors has an embedder, and nothing that reads texts has one."""
         if (self.objective == "embedding_inversion") == config.reads_text:
+            if self.initial_model:
+                raise ValueError(
+                    f"`initial_model` {self.initial_model!r} is of the family {self.family!r}, and `objective` is "
+                    f"{self.objective!r}: 'embedding_inversion' starts from a decoder of an embedder's vectors, as "
+                    "`hf-meanmax pretrain embedding-decoder` and `hf-meanmax align` write it, and nothing else does."
+                )
             raise ValueError(
                 f"`objective` is {self.objective!r} and `family` {self.family!r}: 'embedding_inversion' is the "
                 "objective of the family 'embedding_decoder', and its only one. Leave `family` out."
