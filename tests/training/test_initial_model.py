@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoConfig
 
+from hf_meanmax.checkpoint import location
 from hf_meanmax.checkpoint.folder import check_checkpoint, load_checkpoint, save_checkpoint
 from hf_meanmax.commands.pretrain import main
 from hf_meanmax.inference.alignment import align
@@ -89,6 +90,16 @@ def test_a_decoder_of_another_embedder_is_said(make_arguments, initial, tmp_path
     for embedder, is_another in ((str(other), False), (initial, True)):
         pretrain(make_arguments(f"second-{is_another}", embedder=embedder, initial_model=folder, **decoding))
         assert (f"{folder} decodes the vectors of 'other'" in capsys.readouterr().out) is is_another
+
+
+def test_a_decoder_is_found_by_its_name(make_arguments, initial, monkeypatch):
+    """As a repository on the Hub is."""
+    decoding = {"objective": "embedding_inversion", "embedder": initial, "max_steps": 1}
+    first = make_arguments("first", latent_length=2, **decoding)
+    pretrain(first)
+    folder = str(Path(first.output_dir) / "model")
+    monkeypatch.setattr(location, "packaged_folder", lambda name: Path(folder) if name == "some/decoder" else None)
+    pretrain(make_arguments("second", initial_model="some/decoder", **decoding))
 
 
 def test_an_autoencoder_is_no_decoder_of_an_embedder(make_arguments, initial):

@@ -20,6 +20,7 @@ from accelerate import PartialState
 from tqdm.auto import tqdm
 
 from hf_meanmax.checkpoint.folder import check_checkpoint, save_checkpoint
+from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.data import CandidateSampler, Noise
 from hf_meanmax.files import Json, failed_writes_named, sole_writer
 from hf_meanmax.hardware import measure_matrix_rate, prepare_training_on_cpu, synchronize, use_all_cores, uses_bf16
@@ -239,11 +240,12 @@ class Run:
 
     def _compare_embedders(self, embedder: Json) -> None:
         """Says it if the initial model decodes the vectors of another embedder."""
-        known: Json = (check_checkpoint(self.args.initial_model).embedder or {}) if self.args.initial_model else {}
+        initial = self.args.initial_model
+        known: Json = (check_checkpoint(checkpoint_folder(initial)).embedder or {}) if initial else {}
         if known.get("weights") not in (None, embedder["weights"]):
             self.print(
-                f"warning: {self.args.initial_model} decodes the vectors of {known.get('name')!r}, and this run learns "
-                f"from those of {self.args.embedder!r}; without `embedder` set to the former it begins nearly anew"
+                f"warning: {initial} decodes the vectors of {known.get('name')!r}, and this run learns from those of "
+                f"{self.args.embedder!r}, which its map does not fit; give the former as `--embedder` to go on from it"
             )
 
     def _teacher_vectors(
