@@ -197,6 +197,12 @@ def write_json(path: str | os.PathLike[str], content: object, indent: int | None
         file.write(text + "\n")
 
 
+def differences(there: Json, now: Json) -> str:
+    """Which values of a record differ from those of an older one, and how."""
+    changed = sorted(name for name in now if there.get(name) != now[name])
+    return "; ".join(f"{name}: {there.get(name)!r} there, {now[name]!r} now" for name in changed)
+
+
 def open_array(path: str | os.PathLike[str]) -> npt.NDArray[Any]:
     """The array of a .npy file, mapped from the disk.
 

@@ -15,6 +15,7 @@ from hf_meanmax.modeling.layers import Standardization
 
 from .encoder import load_encoder
 from .fingerprints import model_fingerprints
+from .long_texts import default_prompt
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -64,12 +65,11 @@ def describe_embedder(embedder: SentenceTransformer, name: str) -> dict[str, str
 
     config = getattr(getattr(embedder[0], "auto_model", None), "config", None)
     modes = [module.pooling_mode for module in embedder if isinstance(module, Pooling)]
-    prompt = embedder.prompts.get(embedder.default_prompt_name) if embedder.default_prompt_name else None
     return {
         "name": str(shared_name(str(Path(name)) if Path(name).exists() else name)),
         "revision": getattr(config, "_commit_hash", None),
         **model_fingerprints(embedder),
-        "prompt": prompt or None,
+        "prompt": default_prompt(embedder) or None,
         "pooling": (modes[-1] if isinstance(modes[-1], str) else "+".join(modes[-1])) if modes else None,
         # What follows a Normalize changes the length again.
         "normalized": isinstance(embedder[-1], Normalize),

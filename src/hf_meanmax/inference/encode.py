@@ -22,7 +22,7 @@ import numpy as np
 from hf_meanmax.cosines import unit_rows
 from hf_meanmax.data.corpus import Corpus, CorpusLines
 from hf_meanmax.fields import option
-from hf_meanmax.files import LOCK, Json, sole_writer
+from hf_meanmax.files import LOCK, Json, differences, sole_writer
 from hf_meanmax.hardware import COMPUTE_DTYPES, ComputeDtype, compute_dtype, in_dtype
 from hf_meanmax.processes import check_agreement, errors_shared, main_process_first, shared_versions
 from hf_meanmax.progress import progress_bar
@@ -394,12 +394,9 @@ def _prepare(output: Path, plan: Json) -> None:
             # The same model may have moved.
             before, now = ({k: v for k, v in (m or {}).items() if k != "name"} for m in (before, now))
         if before != now:
+            detail = f" ({before} there, {now} now)" if key == "dimension" else ""
             if key == "settings":
-                there = before or {}
-                differing = [name for name in now if there.get(name) != now[name]]
-                detail = f" ({', '.join(f'{name}: {there.get(name)} there, {now[name]} now' for name in differing)})"
-            else:
-                detail = f" ({before} there, {now} now)" if key == "dimension" else ""
+                detail = f" ({differences(before or {}, now)})"
             raise FileExistsError(
                 f"{output} holds an encoding of {words}{detail}. Name another folder, or remove this one."
             )

@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from hf_meanmax.checkpoint.folder import SETTINGS_FILE, model_around
-from hf_meanmax.files import Json, is_owned, read_json, replacing_folder, write_json
+from hf_meanmax.files import Json, differences, is_owned, read_json, replacing_folder, write_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -213,11 +213,10 @@ def claim_folder(folder: Path, settings: Json, overwrite: bool = False) -> None:
     if ("train" in theirs) != ("train" in settings):
         kind = "a fine-tuning" if "train" in theirs else "a pretraining"
         raise FileExistsError(f"{folder} holds {kind} run. Give another --output_dir.")
-    changed = sorted(name for name in settings if theirs.get(name) != settings[name])
+    changed = differences(theirs, settings)
     if changed:
-        differences = "; ".join(f"{name}: {theirs.get(name)!r} there, {settings[name]!r} now" for name in changed)
         raise FileExistsError(
-            f"{folder} holds a run with other settings ({differences}). Give another --output_dir, or --overwrite to "
+            f"{folder} holds a run with other settings ({changed}). Give another --output_dir, or --overwrite to "
             "start anew."
         )
 
