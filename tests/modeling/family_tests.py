@@ -1131,6 +1131,25 @@ class FamilyTests:
         assert read == [sum(end not in row[1 : stage + 1] for row in whole.tolist()) for stage in stages]
         assert end in whole[1, 1:4]
 
+    def test_texts_whose_beams_have_ended_leave_the_batch(self, variant):
+        """The ids are those of the search of transformers, which computes all texts until the last one ends."""
+        model = self.saying(variant, torch.float64)
+        text, read = text_of(self.make_batch(side="left")), []
+        for strategy in (
+            {"num_beams": 4, "num_return_sequences": 4, "length_penalty": 2.0, "max_new_tokens": 9},
+            {"num_beams": 2, "early_stopping": False, "length_penalty": -1.0},
+        ):
+            said = model.generate(**text, **strategy, return_dict_in_generate=True).sequences
+            ends = list(dict.fromkeys(word for word in said[:, 1:6].T.flatten().tolist() if word != PAD))[-2:] or [END]
+            hook = model.decoder.register_forward_hook(lambda module, args, output: read.append(len(output[0])))
+            whole = model.generate(**text, **strategy, eos_token_id=ends, return_dict_in_generate=True).sequences
+            theirs = sum(read)
+            read.clear()
+            assert torch.equal(model.generate(**text, **strategy, eos_token_id=ends), whole)
+            hook.remove()
+            assert 0 < sum(read) < theirs
+            read.clear()
+
     def test_generation_in_bf16(self, variant):
         """Where a machine is fast at it, vectors are decoded in it: logits near those of float32, and ids."""
         if not torch.ops.mkldnn._is_mkldnn_bf16_supported():

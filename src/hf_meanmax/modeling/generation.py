@@ -18,6 +18,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.generation.utils import GenerateEncoderDecoderOutput, GenerateOutput
 from transformers.modeling_outputs import BaseModelOutput
 
+from .beam_search import BeamSearch
 from .encoder_model import NO_REPRESENTATION, LatentEncoderModel
 
 Count = TypeVar("Count", int, torch.Tensor)
@@ -32,12 +33,13 @@ LEAST_OF_TEXT, LEAST_OF_EMBEDDING = 16, 256
 
 # Greedy decoding drops the rows that have ended each time it has generated so many words.
 WORDS_OF_A_STAGE = 8
-# What may be set for that: none of it looks at how much has been generated, or at other rows.
-_FREE_OF_STAGES = {
+# What may be set for searches that drop rows: none of it looks at how much has been generated, or at other rows.
+_OF_ALL_SEARCHES = {
     "attention_mask", "bos_token_id", "decoder_start_token_id", "do_sample", "encoder_outputs", "eos_token_id",
-    "max_new_tokens", "num_beams", "pad_token_id", "repetition_penalty", "transformers_version", "use_cache",
-    "_from_model_config",
+    "max_new_tokens", "num_beams", "pad_token_id", "transformers_version", "use_cache", "_from_model_config",
 }  # fmt: skip
+_OF_GREEDY = _OF_ALL_SEARCHES | {"repetition_penalty"}
+_OF_BEAMS = _OF_ALL_SEARCHES | {"early_stopping", "length_penalty", "num_return_sequences"}
 
 
 def decoding_bound(tokens: Count) -> Count:
@@ -103,11 +105,15 @@ def pad_ended(sequences: torch.Tensor, criteria: TextLengthCriteria | None, prom
 def _is_end(sequences: torch.Tensor, prompt: int, settings: Iterable[object]) -> torch.Tensor:
     """Which of `(rows, T)` ids are end tokens behind the prompt, by the first of the settings that has an
     `eos_token_id`; an argument of None says that there is none."""
-    given = next((each for each in settings if isinstance(each, dict) and "eos_token_id" in each), None)
-    end_ids = _setting("eos_token_id", settings if given is None else [given])
-    is_end = torch.isin(sequences, torch.as_tensor([] if end_ids is None else end_ids, device=sequences.device))
+    is_end = torch.isin(sequences, _end_ids(settings, sequences.device))
     is_end[:, :prompt] = False
     return is_end
+
+
+def _end_ids(settings: Iterable[object], device: torch.device) -> torch.Tensor:
+    given = next((each for each in settings if isinstance(each, dict) and "eos_token_id" in each), None)
+    end_ids = _setting("eos_token_id", settings if given is None else [given])
+    return torch.as_tensor([] if end_ids is None else end_ids, device=device).reshape(-1)
 
 
 def _setting(name: str, sources: Iterable[object]) -> Any:
@@ -268,28 +274,58 @@ class LatentGenerationMixin(GenerationMixin):
             ids = torch.full(rows.shape[:2], -100, device=rows.device)
         _mark_read_words(kwargs)
         criteria = self._set_end(kwargs, generation_config, text, begun)
-        if self._is_plainly_greedy(kwargs, generation_config, logits_processor, stopping_criteria, *args):
-            return self._generate_in_stages(ids, criteria, kwargs)
+        if all(other is None for other in (generation_config, logits_processor, stopping_criteria, *args)):
+            if self._is_plainly_greedy(kwargs):
+                return self._generate_in_stages(ids, criteria, kwargs)
+            search = self._plain_beam_search(kwargs, rows.device)
+            if search is not None:
+                bounds = None if criteria is None else criteria.bounds
+                sequences = search.run(self, rows, kwargs.get("attention_mask"), bounds)
+                pad_ended(sequences, criteria, begun, *settings)
+                return sequences
         stopping_criteria = StoppingCriteriaList([*(stopping_criteria or []), *([criteria] if criteria else [])])
         output = super().generate(ids, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
         pad_ended(getattr(output, "sequences", output), criteria, begun, *settings)
         return output
 
-    def _is_plainly_greedy(self, kwargs: dict[str, Any], *others: object) -> bool:
-        """Whether each word is the likeliest, up to a bound, and ids are all that is asked for."""
-        if any(other is not None for other in others):
-            return False
-        own = self.generation_config.to_diff_dict()
-        settings = (kwargs, own)
+    def _is_plain(self, kwargs: dict[str, Any], known: set[str]) -> bool:
+        """Whether a search for the likeliest words, up to a bound, is asked for, ids alone, and nothing unknown."""
+        settings = (kwargs, self.generation_config.to_diff_dict())
         set_names = {
             name for given in settings for name, value in given.items() if not (value is None or value is False)
         }
-        if not set_names <= _FREE_OF_STAGES:
-            return False
-        is_search = _setting("do_sample", settings) or (_setting("num_beams", settings) or 1) > 1
         bound, pad_id = (_setting(name, settings) for name in ("max_new_tokens", "pad_token_id"))
         # transformers refuses a bound of no words.
-        return not is_search and pad_id is not None and bound is not None and bound > 0
+        is_bounded = pad_id is not None and bound is not None and bound > 0
+        return set_names <= known and is_bounded and not _setting("do_sample", settings)
+
+    def _is_plainly_greedy(self, kwargs: dict[str, Any]) -> bool:
+        num_beams = _setting("num_beams", (kwargs, self.generation_config))
+        return (num_beams or 1) == 1 and self._is_plain(kwargs, _OF_GREEDY)
+
+    def _plain_beam_search(self, kwargs: dict[str, Any], device: torch.device) -> BeamSearch | None:
+        """The search that is asked for, unless it is one that transformers alone can do, or has to refuse."""
+        if not self._is_plain(kwargs, _OF_BEAMS):
+            return None
+        settings = (kwargs, self.generation_config)
+        num_beams, number, early_stopping, penalty, use_cache = (
+            _setting(name, settings)
+            for name in ("num_beams", "num_return_sequences", "early_stopping", "length_penalty", "use_cache")
+        )
+        if (num_beams or 1) == 1 or not (isinstance(early_stopping, bool) and use_cache):
+            return None
+        search = BeamSearch(
+            num_beams=num_beams,
+            num_return_sequences=number or 1,
+            early_stopping=early_stopping,
+            length_penalty=1.0 if penalty is None else penalty,
+            max_new_tokens=_setting("max_new_tokens", settings),
+            start_id=_setting("decoder_start_token_id", (*settings, self.config)),
+            pad_id=_setting("pad_token_id", settings),
+            end_ids=_end_ids(settings, device),
+        )
+        is_possible = search.num_return_sequences <= num_beams and search.num_candidates <= self.config.vocab_size
+        return search if is_possible and isinstance(search.start_id, int) else None
 
     def _generate_in_stages(
         self, ids: torch.Tensor, criteria: TextLengthCriteria | None, kwargs: dict[str, Any]
