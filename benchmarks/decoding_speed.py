@@ -1,11 +1,13 @@
-"""Greedy decoding speed of a model, one vector at a time and in batches, with and without the decoder's cache.
+"""Decoding speed of a model: greedy, one vector at a time and in batches, with and without the cache, and with beams.
 
     python benchmarks/decoding_speed.py books.txt --model mini-en
 
 Decodes the vectors that the model itself gives of some sentences. Each form is a process of its own; they run in turn,
-so a machine that slows down slows them all. All must decode the same texts, but for the one in bf16, where the machine
-is fast at that. One keeps the rows that have ended to the end of their batch. Prints generated tokens/s and vectors/s,
-their ratios to one vector at a time without a cache, and peak memory. Of the batch sizes, each takes its best.
+so a machine that slows down slows them all. All must decode the same texts, but for those in bf16, where the machine is
+fast at that, and for those of beams, which must be the same as each other. One keeps the rows that have ended to the
+end of their batch, and one has the beam search of transformers, which does so too. Prints generated tokens/s and
+vectors/s, their ratios to one vector at a time without a cache, and peak memory. Of the batch sizes, each takes its
+best.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from functools import partial
 
 import numpy as np
 from rounds import MEMORY, Measured, add_options, device, fast_precision, measure_in_turn, report
+from transformers import LogitsProcessorList
 from worker import Worker
 
 from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer
@@ -28,6 +31,8 @@ from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.modeling import generation
 from hf_meanmax.pretrained import packaged_folder
 
+BEAMS = 8
+
 
 @dataclass(frozen=True)
 class Form:
@@ -36,14 +41,17 @@ class Form:
     Args:
         batch_sizes: of which the fastest is taken.
         use_cache: whether the decoder keeps what it has computed of earlier tokens.
-        drops_ended: whether rows leave the batch when they have ended.
+        drops_ended: whether rows leave the batch when they have ended; with beams, texts, and without it the search is
+            that of transformers.
         dtype: numbers in the model.
+        num_beams: beams of a text; 1 is greedy.
     """
 
     batch_sizes: list[int]
     use_cache: bool = True
     drops_ended: bool = True
     dtype: str = "float32"
+    num_beams: int = 1
 
 
 class Decoding:
@@ -54,9 +62,13 @@ class Decoding:
         self.model.to(device(), COMPUTE_DTYPES[form.dtype]).eval()
         self.tokenizer = load_target_tokenizer(name, self.model.config, tokenizer)
         self.vectors, self.batch_size = vectors, 1
-        self.options = {"max_new_tokens": max_length, "use_cache": form.use_cache, "num_beams": 1, "do_sample": False}
+        self.options: dict[str, object] = {
+            "max_new_tokens": max_length, "use_cache": form.use_cache, "num_beams": form.num_beams, "do_sample": False,
+        }  # fmt: skip
         if not form.drops_ended:
             generation.WORDS_OF_A_STAGE = max_length
+            if form.num_beams > 1:
+                self.options["logits_processor"] = LogitsProcessorList()
         self.ids: list[list[int]] = []
 
     def choose_batch_size(self, sizes: list[int]) -> int:
@@ -85,7 +97,7 @@ class Decoding:
 
 
 def check_same(decoded: dict[str, list[str]]) -> None:
-    """Ends with an error unless all forms decoded the same texts."""
+    """Ends with an error unless all forms, of as many beams, decoded the same texts."""
     first = next(iter(decoded.values()))
     for form, texts in decoded.items():
         differing = sum(one != other for one, other in zip(first, texts, strict=True))
@@ -113,6 +125,9 @@ def main() -> None:
         "batches, ended rows kept": Form(args.batch_sizes, drops_ended=False),
         "batches": Form(args.batch_sizes),
     }
+    few = sorted({max(1, size // BEAMS) for size in args.batch_sizes})
+    forms[f"{BEAMS} beams, of transformers"] = Form(few, drops_ended=False, num_beams=BEAMS)
+    forms[f"{BEAMS} beams"] = Form(few, num_beams=BEAMS)
     if fast_precision() == "bfloat16":
         forms["one vector at a time, bf16"] = Form([1], dtype="bfloat16")
         forms["batches, bf16"] = Form(args.batch_sizes, dtype="bfloat16")
@@ -120,7 +135,9 @@ def main() -> None:
     sizes = {name: worker.call("choose_batch_size", forms[name].batch_sizes) for name, worker in workers.items()}
     runs = {name: partial(worker.call, "throughput") for name, worker in workers.items()}
     found = measure_in_turn(runs, args.rounds)
-    check_same({name: worker.call("texts") for name, worker in workers.items() if forms[name].dtype == "float32"})
+    for beams in (1, BEAMS):
+        exact = [name for name, form in forms.items() if form.dtype == "float32" and form.num_beams == beams]
+        check_same({name: workers[name].call("texts") for name in exact})
     found.facts = {name: {"batch size": sizes[name], MEMORY: worker.peak_memory()} for name, worker in workers.items()}
     report(found, args, args.model)
 

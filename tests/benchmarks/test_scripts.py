@@ -92,7 +92,7 @@ def test_decoding_says_the_same_in_each_form(start, script, monkeypatch, precisi
     rows = start("decoding_speed", *"CORPUS --sentences 2 --max-length 3 --batch-sizes 2 --rounds 1".split())
     exact = [
         "one vector at a time, no cache", "one vector at a time", "batches, no cache", "batches, ended rows kept",
-        "batches",
+        "batches", "8 beams, of transformers", "8 beams",
     ]  # fmt: skip
     assert list(rows) == exact + (precision == "bfloat16") * ["one vector at a time, bf16", "batches, bf16"]
     assert rows["batches"]["facts"]["batch size"] == 2
