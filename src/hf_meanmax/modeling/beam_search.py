@@ -56,7 +56,7 @@ class BeamSearch:
         """
         device, beams = latents.device, self.num_beams
         ended = _Ended(len(latents), beams, self.max_new_tokens, self.start_id, self.pad_id, device)
-        texts = torch.arange(len(latents), device=device)  # that are still searched
+        texts = torch.arange(len(latents)).to(device)  # that are still searched
         # All beams of a text begin alike, so at first there is one.
         words = torch.full((len(latents), 1, 1), self.start_id, device=device)
         scores = torch.zeros(words.shape[:2], device=device)
