@@ -29,6 +29,7 @@ from accelerate.utils import DistributedType
 from accelerate.utils.launch import prepare_multi_gpu_env
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
 
 from hf_meanmax.commands.pretrain import main
 from hf_meanmax.data import token_store
@@ -81,14 +82,30 @@ FAULTS = {
 }
 
 
+def decoder_steps(model: PreTrainedModel, words: int, num_beams: int) -> int:
+    """The steps of the decoder for texts of so many words."""
+    steps: list[int] = []
+    rows = torch.randn(2, model.config.num_latents, model.config.latent_width)
+    hook = model.decoder.register_forward_hook(lambda *call: steps.append(1))
+    read = BaseModelOutput(last_hidden_state=rows)
+    model.generate(encoder_outputs=read, max_new_tokens=words, num_beams=num_beams, eos_token_id=None)
+    hook.remove()
+    return len(steps)
+
+
 def watch(seen: dict[str, Any]) -> None:
-    """Counts the gradient buckets that DDP sends, and the parameters that are sharded."""
+    """Counts the gradient buckets that DDP sends, the parameters that are sharded, and with those the steps of texts of
+    which the second process has longer ones."""
     original = pretraining.Run._make_optimizers
 
     def make(run: pretraining.Run) -> None:
         original(run)
         seen.update(sharded=sum(isinstance(p, DTensor) for p in run.wrapped.parameters()), sent=0)
         seen["held"] = sum(p.to_local().numel() if isinstance(p, DTensor) else p.numel() for p in run.trained)
+        if run.is_sharded and run.args.output_dir.endswith("reconstruction"):
+            model = run.model.eval()
+            seen["steps"] = [decoder_steps(model, (4, 12)[RANK], num_beams) for num_beams in (1, 2)]
+            model.train()
         if run.is_sharded or run.args.gradient_accumulation_steps == 1:
             return
 

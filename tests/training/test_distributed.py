@@ -218,6 +218,11 @@ def test_fsdp_holds_a_part_of_each_weight(launched):
     assert [part["ddp/reconstruction"]["sharded"] for part in launched] == [0, 0]
 
 
+def test_processes_that_share_out_the_weights_take_as_many_steps(launched):
+    """Greedy and with beams: one that has ended its texts still holds a part of what the other needs."""
+    assert [part["fsdp/reconstruction"]["steps"] for part in launched] == [[12, 12], [12, 12]]
+
+
 @pytest.fixture(scope="module")
 def whole(place) -> Path:
     return place.train("one/whole")

@@ -48,6 +48,9 @@ class BeamSearch:
     ) -> torch.Tensor:
         """Ids `(B * num_return_sequences, T)`, those of a text best first.
 
+        They are those of transformers, but where scores are equal: which of two such beams comes first, or is dropped,
+        is as it happens in both.
+
         Args:
             model: a model with an autoregressive decoder of at least `num_candidates` words.
             latents: Z `(B, L, d)`.
@@ -93,7 +96,7 @@ class BeamSearch:
 
 
 class _Ended:
-    """The best ended beams of each text, best first."""
+    """The best ended beams of each text, best first. A place that is still free has length 0, whatever its words."""
 
     def __init__(self, texts: int, beams: int, bound: int, start_id: int, pad_id: int, device: torch.device) -> None:
         self.words = torch.full((texts, beams, bound + 1), pad_id, device=device)

@@ -5,7 +5,7 @@ from functools import wraps
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from transformers import (
     GenerationConfig,
     GenerationMixin,
@@ -16,6 +16,7 @@ from transformers import (
 )
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.generation.utils import GenerateEncoderDecoderOutput, GenerateOutput
+from transformers.integrations import is_deepspeed_zero3_enabled, is_fsdp_managed_module
 from transformers.modeling_outputs import BaseModelOutput
 
 from .beam_search import BeamSearch
@@ -83,7 +84,8 @@ class TextLengthCriteria(StoppingCriteria):
 def pad_ended(sequences: torch.Tensor, criteria: TextLengthCriteria | None, prompt: int, *settings: object) -> None:
     """Puts padding behind the end token of each row of `(rows, T)` ids, and behind its bound, in place.
 
-    transformers leaves no other tokens there, but its beam search puts the end token where the padding token is 0.
+    transformers leaves no other tokens there, but its beam search puts the end token where the padding token is 0, and
+    -1 where there is no end token.
 
     Args:
         sequences: what was generated.
@@ -119,6 +121,12 @@ def _end_ids(settings: Iterable[object], device: torch.device) -> torch.Tensor:
 def _setting(name: str, sources: Iterable[object]) -> Any:
     found = (source.get(name) if isinstance(source, dict) else getattr(source, name, None) for source in sources)
     return next((value for value in found if value is not None), None)
+
+
+def _is_sharded(model: nn.Module) -> bool:
+    """Whether processes hold parts of the weights: all must run as many steps as one, which transformers sees to."""
+    several = distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+    return several and (is_fsdp_managed_module(model) or is_deepspeed_zero3_enabled())
 
 
 def _mark_read_words(kwargs: dict[str, Any]) -> None:
@@ -274,12 +282,15 @@ class LatentGenerationMixin(GenerationMixin):
             ids = torch.full(rows.shape[:2], -100, device=rows.device)
         _mark_read_words(kwargs)
         criteria = self._set_end(kwargs, generation_config, text, begun)
+        if self.config.has_latents and kwargs.get("attention_mask") is not None:
+            # The text's mask has bounded it; of a fixed representation the decoder reads all rows.
+            kwargs["attention_mask"] = torch.ones(rows.shape[:2], dtype=torch.long, device=rows.device)
         if all(other is None for other in (generation_config, logits_processor, stopping_criteria, *args)):
             if self._is_plainly_greedy(kwargs):
                 return self._generate_in_stages(ids, criteria, kwargs)
             search = self._plain_beam_search(kwargs, rows.device)
             if search is not None:
-                bounds = None if criteria is None else criteria.bounds
+                bounds = None if criteria is None else criteria.bounds.to(rows.device)
                 sequences = search.run(self, rows, kwargs.get("attention_mask"), bounds)
                 pad_ended(sequences, criteria, begun, *settings)
                 return sequences
@@ -290,9 +301,14 @@ class LatentGenerationMixin(GenerationMixin):
 
     def _is_plain(self, kwargs: dict[str, Any], known: set[str]) -> bool:
         """Whether a search for the likeliest words, up to a bound, is asked for, ids alone, and nothing unknown."""
+        if _is_sharded(self) or self.config._get_generation_parameters():  # which transformers refuses
+            return False
         settings = (kwargs, self.generation_config.to_diff_dict())
         set_names = {
-            name for given in settings for name, value in given.items() if not (value is None or value is False)
+            name
+            for given in settings
+            for name, value in given.items()
+            if not ((value is None or value is False) and hasattr(self.generation_config, name))
         }
         bound, pad_id = (_setting(name, settings) for name in ("max_new_tokens", "pad_token_id"))
         # transformers refuses a bound of no words.
@@ -316,15 +332,15 @@ class LatentGenerationMixin(GenerationMixin):
             return None
         search = BeamSearch(
             num_beams=num_beams,
-            num_return_sequences=number or 1,
+            num_return_sequences=1 if number is None else number,
             early_stopping=early_stopping,
             length_penalty=1.0 if penalty is None else penalty,
             max_new_tokens=_setting("max_new_tokens", settings),
-            start_id=_setting("decoder_start_token_id", (*settings, self.config)),
+            start_id=_setting("decoder_start_token_id", settings),
             pad_id=_setting("pad_token_id", settings),
             end_ids=_end_ids(settings, device),
         )
-        is_possible = search.num_return_sequences <= num_beams and search.num_candidates <= self.config.vocab_size
+        is_possible = 0 < search.num_return_sequences <= num_beams and search.num_candidates <= self.config.vocab_size
         return search if is_possible and isinstance(search.start_id, int) else None
 
     def _generate_in_stages(
