@@ -27,6 +27,8 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
 from accelerate.utils.launch import prepare_multi_gpu_env
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
@@ -35,6 +37,7 @@ from hf_meanmax.commands.pretrain import main
 from hf_meanmax.data import token_store
 from hf_meanmax.training import checkpoints, teacher
 from hf_meanmax.training import pretrain as pretraining
+from modeling.kinds import make, read
 
 RANK = int(os.environ["RANK"])
 NO_SPACE = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -82,30 +85,30 @@ FAULTS = {
 }
 
 
-def decoder_steps(model: PreTrainedModel, words: int, num_beams: int) -> int:
-    """The steps of the decoder for texts of so many words."""
-    steps: list[int] = []
-    rows = torch.randn(2, model.config.num_latents, model.config.latent_width)
-    hook = model.decoder.register_forward_hook(lambda *call: steps.append(1))
-    read = BaseModelOutput(last_hidden_state=rows)
-    model.generate(encoder_outputs=read, max_new_tokens=words, num_beams=num_beams, eos_token_id=None)
-    hook.remove()
+def decoder_steps(num_beams: int) -> int:
+    """The steps of a sharded model's decoder for texts of 4 words, or of 12 in the second process."""
+    model, steps = make("attention"), []
+    rows = model.encoder(**read("attention")).latents.detach()
+    mesh = init_device_mesh("cpu", (2,))
+    for part in (model.lm_head, model.decoder, model):
+        fully_shard(part, mesh=mesh)
+    model.decoder.register_forward_hook(lambda *call: steps.append(1))
+    texts = BaseModelOutput(last_hidden_state=rows)
+    model.generate(encoder_outputs=texts, max_new_tokens=(4, 12)[RANK], num_beams=num_beams, eos_token_id=None)
     return len(steps)
 
 
 def watch(seen: dict[str, Any]) -> None:
-    """Counts the gradient buckets that DDP sends, the parameters that are sharded, and with those the steps of texts of
-    which the second process has longer ones."""
+    """Counts what DDP sends, the parameters that are sharded, and the steps of a sharded decoder."""
     original = pretraining.Run._make_optimizers
 
-    def make(run: pretraining.Run) -> None:
+    def make_optimizers(run: pretraining.Run) -> None:
         original(run)
         seen.update(sharded=sum(isinstance(p, DTensor) for p in run.wrapped.parameters()), sent=0)
         seen["held"] = sum(p.to_local().numel() if isinstance(p, DTensor) else p.numel() for p in run.trained)
         if run.is_sharded and run.args.output_dir.endswith("reconstruction"):
-            model = run.model.eval()
-            seen["steps"] = [decoder_steps(model, (4, 12)[RANK], num_beams) for num_beams in (1, 2)]
-            model.train()
+            with torch.random.fork_rng():
+                seen["steps"] = [decoder_steps(num_beams) for num_beams in (1, 2)]
         if run.is_sharded or run.args.gradient_accumulation_steps == 1:
             return
 
@@ -116,7 +119,7 @@ def watch(seen: dict[str, Any]) -> None:
 
         run.wrapped.register_comm_hook(None, send)
 
-    pretraining.Run._make_optimizers = make
+    pretraining.Run._make_optimizers = make_optimizers
 
 
 def run(name: str, case: dict[str, Any], seen: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -133,9 +134,8 @@ def launch(folder: Path, cases: dict[str, Any]) -> tuple[int, list[dict[str, Any
     folder.mkdir()
     (folder / "cases.json").write_text(json.dumps(cases))
     command = ["-m", "accelerate.commands.accelerate_cli", "launch", "--multi_gpu", "--num_processes=2"]
-    result = run_python(
-        *command, "--main_process_port=0", str(LAUNCHED), str(folder), timeout=500, ACCELERATE_USE_CPU="true"
-    )
+    command += ["--main_process_port=0", str(LAUNCHED), str(folder)]
+    result = run_python(*command, timeout=500, ACCELERATE_USE_CPU="true", PYTHONPATH=os.pathsep.join(sys.path))
     files = [folder / f"results-{rank}.json" for rank in range(2)]
     assert all(file.is_file() for file in files), result.stderr[-3000:]
     return result.returncode, [json.loads(file.read_text()) for file in files]
