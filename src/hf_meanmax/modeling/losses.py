@@ -11,6 +11,8 @@ IGNORE_INDEX = -100
 _CHUNK_TOKENS = 4096
 # Of logits that are held at once: half a gigabyte of fp32.
 _CHUNK_LOGITS = 2**27
+# Rows of probabilities that a cache of a core holds.
+_SUMMED_ROWS = 64
 
 
 def _normalise(loss_sum: torch.Tensor, labels: torch.Tensor, num_items: torch.Tensor | int | None) -> torch.Tensor:
@@ -80,6 +82,14 @@ def full_cross_entropy(
     return _normalise(loss_sum, labels, num_items)
 
 
+def _row_sums(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The sum of each row `(n,)` of values `(n, V)`, in a type that may be wider."""
+    if values.dtype == dtype or values.device.type != "cpu" or torch.compiler.is_compiling():
+        return values.sum(dim=-1, dtype=dtype)
+    # torch would copy all of them to the wider type first.
+    return torch.cat([rows.sum(dim=-1, dtype=dtype) for rows in values.split(_SUMMED_ROWS)])
+
+
 class _LinearCrossEntropy(torch.autograd.Function):
     """Summed cross entropy of `states @ weight.T + bias`, a chunk of targets at a time.
 
@@ -112,18 +122,22 @@ class _LinearCrossEntropy(torch.autograd.Function):
             mask = valid[part]
             logits = nn.functional.linear(states[part], weight, bias)
             probabilities = torch.softmax(logits, dim=-1)
-            columns = positions[part].unsqueeze(1)
-            target_logits = logits.gather(1, columns).squeeze(1).to(sum_dtype)
+            columns = positions[part]
+            target_logits = logits.gather(1, columns.unsqueeze(1)).squeeze(1).to(sum_dtype)
+            # Places among the numbers of all rows: `scatter_` would copy these twice.
+            places = columns + logits.shape[1] * torch.arange(len(columns), device=columns.device)
             # By way of the likeliest word, since the target's own probability may be too small to be a number ...
             likeliest = logits.amax(dim=-1).to(sum_dtype), probabilities.amax(dim=-1).to(sum_dtype)
             far = likeliest[0] - target_logits - likeliest[1].log()
             # ... or, of the others, since in bf16 what it lacks of 1 may be rounded away.
-            probabilities.scatter_(1, columns, 0.0)
-            rest = probabilities.sum(dim=-1, dtype=sum_dtype).clamp(max=1)
+            probabilities.view(-1).index_fill_(0, places, 0.0)
+            rest = _row_sums(probabilities, sum_dtype).clamp(max=1)
             token_loss = torch.where(rest < 0.5, -torch.log1p(-rest), far)
             if label_smoothing:
                 # The smoothing adds epsilon times (mean log-odds of the target against the vocabulary).
-                token_loss = token_loss + label_smoothing * (target_logits - logits.mean(dim=-1, dtype=sum_dtype))
+                token_loss = token_loss + label_smoothing * (
+                    target_logits - _row_sums(logits, sum_dtype) / logits.shape[1]
+                )
             loss = loss + torch.where(mask, token_loss, torch.zeros_like(token_loss)).sum()
             if not needs_gradients:
                 continue
@@ -131,7 +145,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if label_smoothing:
                 grad_logits.sub_(label_smoothing / weight.shape[0])
             others = label_smoothing - label_smoothing / weight.shape[0]
-            grad_logits.scatter_(1, columns, (others - rest).to(grad_logits.dtype).unsqueeze(1))
+            grad_logits.view(-1).index_copy_(0, places, (others - rest).to(grad_logits.dtype))
             row_mask = mask[:, None].to(states.dtype)
             if has_padding:
                 grad_logits.mul_(row_mask)
