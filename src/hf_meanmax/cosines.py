@@ -6,7 +6,9 @@ import numpy as np
 
 
 def unit_rows(rows: np.ndarray) -> np.ndarray:
-    """Rows `(N, D)` scaled to unit length; a zero row stays zero."""
+    """Rows `(N, D)` scaled to unit length; a zero row stays zero. Half precision, in which squares overflow, becomes
+    float32."""
+    rows = rows.astype(np.promote_types(rows.dtype, np.float32), copy=False)
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     return rows / np.where(norms == 0, 1, norms)
 

@@ -30,6 +30,8 @@ Read = TypeVar("Read")
 
 # The name of a file that says who writes a folder.
 LOCK = ".lock"
+# A folder that is replaced is missing for the time of a rename.
+_REPLACEMENT_SECONDS = 5.0
 _NOT_WRITTEN = " could not be written: "
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # What numpy, torch and faiss say of a file that they could not write to its end.
@@ -146,7 +148,9 @@ def read_whole(folder: Path, read: Callable[[], Read]) -> Read:
 
     Raises:
         What `read` raises of a folder that stays as it is.
+        FileNotFoundError: the folder has not come back from a replacement.
     """
+    end = time.monotonic() + _REPLACEMENT_SECONDS
     while True:
         before = _state(folder)
         try:
@@ -154,6 +158,11 @@ def read_whole(folder: Path, read: Callable[[], Read]) -> Read:
         except (OSError, ValueError):
             if _state(folder) == before and not (before is None and _old_name(folder).exists()):
                 raise
+            if before is None and time.monotonic() > end:
+                raise FileNotFoundError(
+                    f"{folder} is missing: what replaced it was killed, and the old one is {_old_name(folder)}. Write "
+                    "it again."
+                ) from None
         else:
             if _state(folder) == before:
                 return found

@@ -7,6 +7,7 @@ import csv
 import gzip
 import json
 import lzma
+import os
 import sys
 import zipfile
 
@@ -134,9 +135,10 @@ def test_a_text_that_begins_like_a_compressed_file(tmp_path):
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16"])
 @pytest.mark.parametrize("errors", ["strict", "replace", "ignore"])
 def test_utf_16_is_refused(encoding, errors, tmp_path):
-    (tmp_path / "a.txt").write_bytes("one\ntwo\n".encode(encoding))
-    with pytest.raises(ValueError, match=r"a\.txt.*UTF-16.*Convert it: iconv -f UTF-16 -t UTF-8"):
-        list(open_corpus(tmp_path / "a.txt", errors))
+    for text in ("one\ntwo\n", "\n\r\none\ntwo\n"):
+        (tmp_path / "a.txt").write_bytes(text.encode(encoding))
+        with pytest.raises(ValueError, match=r"a\.txt.*UTF-16.*Convert it: iconv -f UTF-16 -t UTF-8"):
+            list(open_corpus(tmp_path / "a.txt", errors))
 
 
 def test_a_lone_carriage_return_ends_no_line(tmp_path):
@@ -269,3 +271,42 @@ def test_tables_are_read_by_their_column(tmp_path, suffix):
     assert open_corpus(path, text_column="said").fingerprint() == open_corpus(path, text_column="said").fingerprint()
     with pytest.raises(FileNotFoundError, match="No such file"):
         open_corpus("missing.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        ("text\rhello\rworld\r", ["hello", "world"]),
+        ("text\na\n\nb\n", ["a", "", "b"]),
+        ("id,text\n1,a\n\n2,b\n", ["a", "b"]),
+    ],
+    ids=["carriage returns alone", "a blank row", "a blank line between rows"],
+)
+def test_rows_of_a_csv(content, lines, tmp_path):
+    (tmp_path / "a.csv").write_bytes(content.encode())
+    assert list(open_corpus(tmp_path / "a.csv")) == lines
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_the_name_of_a_table_is_no_pattern(suffix, tmp_path):
+    for name, text in (("a1", "wrong"), ("a[1]", "right")):
+        content = f"text\n{text}\n" if suffix == ".csv" else json.dumps({"text": text})
+        (tmp_path / f"{name}{suffix}").write_text(content)
+    assert list(open_corpus(tmp_path / f"a[1]{suffix}")) == ["right"]
+
+
+def test_a_table_that_was_replaced_is_read_anew(tmp_path):
+    """Also where its time is that of the old one, as tar and cp -p leave it."""
+    path = tmp_path / "a.jsonl"
+    for text in ("old", "the new one"):
+        path.write_text(json.dumps({"text": text}))
+        os.utime(path, (1, 1))
+        assert list(open_corpus(path)) == [text]
+
+
+def test_a_part_that_a_column_does_not_have(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"pair": {"en": "a", "de": "b"}, "text": "c"}\n')
+    assert list(open_corpus(tmp_path / "a.jsonl", text_column="pair.de")) == ["b"]
+    for column, parts in (("pair.fr", "en, de"), ("text.fr", "none")):
+        with pytest.raises(ValueError, match=f"has no part 'fr'; choose one of {parts}"):
+            list(open_corpus(tmp_path / "a.jsonl", text_column=column))

@@ -91,6 +91,9 @@ def test_damaged_tables_are_named(tmp_path):
         with pytest.raises(ValueError, match=f"{name} cannot be read as a table: "):
             read_labelled(tmp_path / name)
     assert read_labelled(tmp_path / "a.csv", encoding_errors="ignore").texts == ["caf"]
+    (tmp_path / "e.csv").write_text("text,label\ngood,01\nbad,1\n")
+    found = read_labelled(tmp_path / "e.csv")
+    assert (found.texts, found.labels) == (["good", "bad"], ["01", "1"])
     (tmp_path / "d.csv").write_text("text,label\nnull,None\n")
     found = read_labelled(tmp_path / "d.csv")
     assert (found.texts, found.labels) == (["null"], ["None"])

@@ -21,7 +21,7 @@ from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands.encode import main
 from hf_meanmax.data.corpus import Documents, TextFile
 from hf_meanmax.data.opening import open_corpus
-from hf_meanmax.inference import encode
+from hf_meanmax.inference import embedding_files, encode
 from hf_meanmax.inference.compression import PCA, Compression
 from hf_meanmax.inference.embedding_files import (
     COMPRESSION,
@@ -499,3 +499,25 @@ def test_a_length_limit_beyond_the_positions_of_a_model(model):
 
 class FakeTransformer(list):
     """Modules with a length limit."""
+
+
+def test_a_text_that_changes_meanwhile_is_refused(model, tmp_path, monkeypatch):
+    path = tmp_path / "text.txt"
+    path.write_text("a cat sat\n" * 6)
+
+    def writing(place, embeddings):
+        path.write_text("the dog ran on\n" * 6)
+        return embedding_files.write_shard(place, embeddings)
+
+    monkeypatch.setattr(encode, "write_shard", writing)
+    with pytest.raises(ValueError, match="The text has changed while it was read"):
+        run(model, path, tmp_path / "out", shard_size=2)
+    assert not read_manifest(tmp_path / "out")["complete"]
+
+
+def test_a_pca_of_one_row_is_refused_and_binds_nobody(model, tmp_path):
+    (tmp_path / "one.txt").write_text("a cat sat\n")
+    (tmp_path / "two.txt").write_text("a cat sat\nthe dog ran\n")
+    with pytest.raises(ValueError, match="A PCA needs 2 rows or more, got 1"):
+        run(model, tmp_path / "one.txt", tmp_path / "out", pca=1)
+    run(model, tmp_path / "two.txt", tmp_path / "out", pca=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
+from hf_meanmax import files
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands import search as search_command
 from hf_meanmax.commands.search import format_table, main
@@ -624,3 +626,52 @@ def test_a_query_may_have_no_other_sentence(model, tmp_path):
     texts = ["the cat sat", ""]
     found = index.nearest(vectors, 2, queries=texts[:1], skip_identical=True, model=model, rescore=4)
     assert {neighbor.text for neighbor in found[0]} <= {""}
+
+
+@pytest.mark.parametrize("size", [40, 2e-5])
+def test_lengths_of_half_precision_are_those_of_its_numbers(size, tmp_path):
+    """Their squares overflow, or are zero, in half precision."""
+    vectors = (np.random.default_rng(0).normal(size=(50, 64)) * size).astype(np.float16)
+    np.save(tmp_path / "v.npy", vectors)
+    build([tmp_path / "v.npy"], tmp_path / "index")
+    scores, rows = SentenceIndex(tmp_path / "index").search(vectors.astype(np.float32), 1)
+    assert rows[:, 0].tolist() == list(range(50))
+    np.testing.assert_allclose(scores, 1, atol=1e-5)
+
+
+def test_a_text_that_changes_meanwhile_is_refused(checkpoint, tmp_path, monkeypatch):
+    """Its lines would stand beside the vectors of others."""
+    text = tmp_path / "text.txt"
+    text.write_text("a cat sat\nthe dog ran\n")
+    command = ["index", str(checkpoint), str(text), "--output", str(tmp_path / "index")]
+
+    def building(*args, **options):
+        text.write_text("the dog ran\na cat sat\nand slept\n")
+        return build_index(*args, **options)
+
+    monkeypatch.setattr(search_command, "build_index", building)
+    with pytest.raises(SystemExit, match="The text has changed while it was read"):
+        main(command)
+    assert not (tmp_path / "index").exists()
+
+
+def test_an_index_whose_replacement_was_killed(vectors, tmp_path, monkeypatch):
+    build(vectors, tmp_path / "index")
+    (tmp_path / "index").rename(tmp_path / ".index.old")
+    monkeypatch.setattr(files, "_REPLACEMENT_SECONDS", 0.05)
+    with pytest.raises(FileNotFoundError, match=r"index is missing: .* the old one is .*\.index\.old\. Write it again"):
+        SentenceIndex(tmp_path / "index")
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        (".", "'.' has no name of its own, and is replaced as a whole"),
+        (os.fsdecode(b"caf\xe9"), "is no UTF-8, which faiss needs"),
+    ],
+)
+def test_names_that_an_index_cannot_have(output, said, checkpoint, corpus, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match=f"{said}; name"):
+        main(["index", str(checkpoint), str(corpus), "--output", output])
+    assert list(tmp_path.iterdir()) == []

@@ -107,7 +107,11 @@ def table(tmp_path_factory) -> str:
     """A LanceDB table that was written in two parts, of which a row was deleted."""
     folder = tmp_path_factory.mktemp("lance")
     extra = np.zeros((1, 8), np.float32)
-    for name, kind in (("fixed", pa.list_(pa.float32(), 8)), ("ragged", pa.list_(pa.float64()))):
+    for name, kind in (
+        ("fixed", pa.list_(pa.float32(), 8)),
+        ("ragged", pa.list_(pa.float64())),
+        ("large", pa.large_list(pa.float32())),
+    ):
         parts = [
             pa.table({
                 "id": keys,
@@ -430,7 +434,9 @@ def test_what_is_not_gone_on_with(tmp_path, capsys):
 
     assert begun({"model": 1}) == (0, "")
     assert begun({"model": 1}) == (1, "k")
+    assert capsys.readouterr().err == ""
     assert begun({"model": 2}) == (0, "")
+    assert capsys.readouterr().err == "2 rows were made with other settings (model: 1 there, 2 now); it starts over.\n"
     (tmp_path / ".a.txt.partial").write_text("")
     assert begun({"model": 2}) == (0, "")
     (tmp_path / ".a.txt.progress").write_text("{")
@@ -451,6 +457,39 @@ def test_what_is_not_gone_on_with(tmp_path, capsys):
     assert len(refused) == 1
     assert refused[0].startswith(f"{path} is being written by process {os.getpid()}")
     assert path.read_text() == "x\n"
+
+
+@pytest.mark.parametrize("last", [None, 10])
+def test_an_interrupted_batch_is_written_again(last, tmp_path, monkeypatch):
+    """Ctrl-C amid its lines, or before they are counted."""
+    path, lines = tmp_path / "a.txt", [f"line {number}" for number in range(200)]
+
+    class Interrupted:
+        def __init__(self, file):
+            self.file = file
+
+        def __getattr__(self, name):
+            return getattr(self.file, name)
+
+        def writelines(self, lines):
+            self.file.writelines(list(lines)[:last])
+            self.file.flush()
+            raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt), continued_file(path, {}) as output:
+        output.append(lines[:64], 63)
+        output._file = Interrupted(output._file)
+        output.append(lines[64:128], 127)
+    with continued_file(path, {}) as output:
+        assert (output.rows, output.last_key) == (64, "63")
+        output.append(lines[64:], 199)
+    assert path.read_text().splitlines() == lines
+
+
+def test_what_fails_before_its_first_row_leaves_nothing(tmp_path):
+    with suppress(RuntimeError), continued_file(tmp_path / "a.txt", {}):
+        raise RuntimeError("no vectors")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_rows_that_have_changed_start_over(kept, decoder, tmp_path, capsys):  # noqa: F811

@@ -109,7 +109,12 @@ def _made_from(args: DecodeOptions, weights: str, sources: Sequence[VectorSource
     """What a line of the output is a function of."""
     free = {"model", "input", "output", "trust_remote_code", *(() if args.do_sample else ("batch_size", "seed"))}
     options = {name: value for name, value in asdict(args).items() if name not in free}
-    return {"weights": weights, "sources": [[source.name, source.version] for source in sources], **options}
+    return {"weights": weights, "sources": [[_place(source), source.version] for source in sources], **options}
+
+
+def _place(source: VectorSource) -> str:
+    """The name of a source, of a file or folder the same from wherever it is given."""
+    return os.path.realpath(source.name) if os.path.exists(source.name) else source.name
 
 
 def _first_row(output: ContinuedFile, sources: Sequence[VectorSource]) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hf_meanmax.data.corpus import CorpusLines, readable
+from hf_meanmax.data.corpus import CorpusLines, readable, unchanged_lines
 from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.evaluation.markdown import markdown_table, markdown_text
 from hf_meanmax.extras import require
@@ -27,7 +27,14 @@ from hf_meanmax.inference.compression import PCA, Compression
 from hf_meanmax.inference.embedding_files import COMPRESSION, MANIFEST, count_rows, read_embeddings, read_manifest
 from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
 from hf_meanmax.inference.encoder import count_truncated, load_encoder, report_truncated
-from hf_meanmax.inference.index import RESCORE, IndexSettings, build_index, check_index_output, make_index
+from hf_meanmax.inference.index import (
+    MOST_OF_FAISS,
+    RESCORE,
+    IndexSettings,
+    build_index,
+    check_index_output,
+    make_index,
+)
 from hf_meanmax.inference.search import Neighbor, SentenceIndex
 from hf_meanmax.processes import process_state
 
@@ -72,8 +79,8 @@ class QueryOptions:
         "where the index is compressed, encode this times k sentences anew for exact scores; 0: do not", RESCORE,
         at_least=0,
     )  # fmt: skip
-    nprobe: int | None = count("clusters to search, instead of the index's own number", None)
-    ef_search: int | None = count("breadth of the search, instead of the index's own", None)
+    nprobe: int | None = count("clusters to search, instead of the index's own number", None, MOST_OF_FAISS)
+    ef_search: int | None = count("breadth of the search, instead of the index's own", None, MOST_OF_FAISS)
     json: bool = option("print JSON", False)
     markdown: bool = option("print a Markdown table", False)
     output: str | None = written("file to write instead of printing", None)
@@ -93,6 +100,8 @@ def search_index(
     require("faiss")
     corpus = corpus_options.open()
     output = Path(args.output)
+    if not output.name.strip("."):
+        raise ValueError(f"--output {args.output!r} has no name of its own, and is replaced as a whole; name a folder.")
     check_index_output(output, None if args.overwrite else corpus)
     embeddings = Path(args.embeddings) if args.embeddings else output.with_name(f".{output.name}.embeddings")
     pca = None
@@ -110,16 +119,15 @@ def search_index(
             batch_size=encoder.batch_size,
         )  # fmt: skip
         try:
-            encode()
+            encoded = encode()
         except FileExistsError:
             if args.embeddings:
                 raise
             # What a run that was killed has left serves the same text, model and settings alone.
             shutil.rmtree(embeddings)
-            encode()
-        manifest = build_index(
-            [embeddings], output, settings, lines=CorpusLines(corpus), recall_queries=args.recall_queries
-        )
+            encoded = encode()
+        lines = unchanged_lines(corpus, encoded["input"])
+        manifest = build_index([embeddings], output, settings, lines=lines, recall_queries=args.recall_queries)
         if not args.embeddings:
             shutil.rmtree(embeddings)
     recall = "".join(f", {name} {value}" for name, value in (manifest.recall or {}).items() if name != "queries")

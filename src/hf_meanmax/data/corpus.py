@@ -83,6 +83,15 @@ class Corpus:
         """Hash of `identity()`; a token store made from this corpus is reused while it stays the same."""
         return hashlib.blake2b(json.dumps(self.identity(), sort_keys=True).encode(), digest_size=16).hexdigest()
 
+    def check_unchanged(self, fingerprint: str) -> None:
+        """Checks that the text is still that of a fingerprint, after it was read.
+
+        Raises:
+            ValueError: it is not.
+        """
+        if self.fingerprint() != fingerprint:
+            raise ValueError("The text has changed while it was read; what was made of it is not kept. Run this again.")
+
 
 class TextFile(Corpus):
     """One UTF-8 text file, plain or compressed (.gz, .xz, .zst, .bz2).
@@ -128,9 +137,12 @@ class TextFile(Corpus):
                 text = io.TextIOWrapper(
                     decompressed(raw, self.name), encoding="utf-8-sig", errors=self.encoding_errors, newline="\n"
                 )
+                is_looked_at = False
                 for number, line in enumerate(text):
                     # A byte-order mark of UTF-16 may have been replaced.
-                    if number == 0 and 3 * line.count("\0") > len(line.lstrip("\ufffd")):
+                    looked_at = "" if is_looked_at else line.strip("\ufffd\r\n")
+                    is_looked_at = is_looked_at or bool(looked_at.strip("\0"))
+                    if 3 * looked_at.count("\0") > len(looked_at):
                         raise ValueError(
                             f"{self.name} holds NUL characters, as UTF-16 does. Convert it: iconv -f UTF-16 -t UTF-8."
                         )
@@ -360,6 +372,13 @@ class CorpusLines(Chain):
         lines = iter(self)
         while shard := list(islice(lines, size)):
             yield shard
+
+
+def unchanged_lines(corpus: Corpus, fingerprint: str) -> Iterator[str]:
+    """The lines of a corpus as [`CorpusLines`][] has them, and behind them an error if it is no longer that of the
+    fingerprint."""
+    yield from CorpusLines(corpus)
+    corpus.check_unchanged(fingerprint)
 
 
 def pick_sentences(

@@ -79,7 +79,7 @@ def read_labelled(
         )
     elif path.is_file():
         if table_kind(path):
-            table = load_table(path, encoding_errors)
+            table = load_table(path, encoding_errors, text_column=label_column)
             rows = _from_dataset(table, text_column, pair_column, label_column, str(path))
         elif (text_column, pair_column, label_column) != ("text", "", "label"):
             raise ValueError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import glob
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -47,8 +49,13 @@ class DatasetRows(Corpus):
             if self.column not in batch:
                 raise _no_column(self.text_column, batch)
             for row, text in enumerate(batch[self.column], start=self.position):
-                if self.part and isinstance(text, dict):
-                    text = text.get(self.part)
+                if self.part and text is not None:
+                    if not isinstance(text, dict) or self.part not in text:
+                        parts = ", ".join(text) if isinstance(text, dict) else "none"
+                        raise ValueError(
+                            f"Row {row} of column {self.column!r} has no part {self.part!r}; choose one of {parts}."
+                        )
+                    text = text[self.part]
                 if text is not None and not isinstance(text, str):
                     raise ValueError(
                         f"Row {row} of column {self.text_column!r} is {type(text).__name__}, not text; "
@@ -92,7 +99,9 @@ def is_empty_table(path: Path) -> bool:
     most = 1 if table_kind(path) == "csv" else 0
     try:
         with open(path, "rb") as raw:
-            filled = islice((line for line in decompressed(raw, str(path)) if line.strip()), most + 1)
+            # Old spreadsheets end a line with a carriage return alone.
+            lines = (line for ended in decompressed(raw, str(path)) for line in ended.splitlines())
+            filled = islice((line for line in lines if line.strip()), most + 1)
             return sum(1 for line in filled if line.strip() != b"[]") <= most
     except (EOFError, OSError, ValueError):
         return False
@@ -106,15 +115,35 @@ def looks_local(name: str) -> bool:
     return name.startswith((".", "/", "~")) or is_file or in_a_folder or not _HUB_NAME.fullmatch(name)
 
 
-def load_table(path: Path, encoding_errors: str = "strict") -> Dataset:
+def load_table(path: Path, encoding_errors: str = "strict", text_column: str = "") -> Dataset:
     """A file with named columns as a data set.
+
+    Args:
+        path: the file.
+        encoding_errors: what to do with bytes of a .csv that are not UTF-8.
+        text_column: a column of a .csv whose numbers stay as they are written.
 
     Raises:
         ValueError: the file is damaged.
     """
     if is_empty_table(path):
         raise ValueError(f"{path}: empty, expected rows under named columns.")
-    return _read_table(str(path), encoding_errors, streaming=False)
+    options: dict[str, object] = {}
+    if table_kind(path) == "csv":
+        options["skip_blank_lines"] = not _has_one_column(path)
+        if text_column and encoding_errors == "strict":  # pandas' converters are
+            options["converters"] = {text_column: str}
+    # `datasets` takes a name for a pattern, and a file of the same name and time for the one that it has in its cache.
+    return _read_table(
+        glob.escape(str(path)), encoding_errors, name=f"of-{path.stat().st_size}-bytes", streaming=False, **options
+    )
+
+
+def _has_one_column(path: Path) -> bool:
+    """Whether a .csv has one column, so that its blank lines are rows."""
+    with open(path, "rb") as raw:
+        header = next((line for line in decompressed(raw, str(path)) if line.strip()), b"").splitlines()[:1]
+    return len(next(csv.reader(line.decode("utf-8", "replace") for line in header), [])) == 1
 
 
 def stream_table(url: str, encoding_errors: str = "strict") -> Dataset:
@@ -126,19 +155,20 @@ def stream_table(url: str, encoding_errors: str = "strict") -> Dataset:
     return _read_table(url, encoding_errors, streaming=True)
 
 
-def _read_table(name: str, encoding_errors: str, streaming: bool) -> Dataset:
+def _read_table(files: str, encoding_errors: str, **options: object) -> Dataset:
     from datasets import load_dataset
 
-    kind = table_kind(name)
-    # Words such as "None" are texts, not missing values.
-    options = {"keep_default_na": False, "encoding_errors": encoding_errors} if kind == "csv" else {}
+    kind = table_kind(files)
+    if kind == "csv":
+        # Words such as "None" are texts, not missing values.
+        options |= {"keep_default_na": False, "encoding_errors": encoding_errors}
     try:
-        return load_dataset(kind, data_files=name, split="train", streaming=streaming, **options)
+        return load_dataset(kind, data_files=files, split="train", **options)
     except ImportError:
         raise
     except Exception as error:
         # Of many kinds, most of which name what went wrong in their cause.
-        raise ValueError(f"{name} cannot be read as a table: {error.__cause__ or error}") from error
+        raise ValueError(f"{files} cannot be read as a table: {error.__cause__ or error}") from error
 
 
 def load_from_disk(path: Path, split: str) -> Dataset:

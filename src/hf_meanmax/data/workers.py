@@ -7,6 +7,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
@@ -26,6 +27,9 @@ def map_in_processes(
         items: the arguments of each call.
         num_proc: processes.
         initializer, initargs: what each process calls first.
+
+    Raises:
+        ChildProcessError: a process was killed.
     """
     # Forked workers need not import anything again; they run nothing but Python code and tokenizers.
     method = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
@@ -42,5 +46,9 @@ def map_in_processes(
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+    except BrokenProcessPool:
+        raise ChildProcessError(
+            f"One of {num_proc} processes was killed, perhaps for want of memory; give fewer."
+        ) from None
     finally:
         pool.shutdown(cancel_futures=True)

@@ -46,6 +46,8 @@ class PCA:
             raise ValueError(
                 f"A PCA of {num_components} components needs as many rows, got {count:,}; ask for fewer components."
             )
+        if count < 2:
+            raise ValueError("A PCA needs 2 rows or more, got 1: one row has no variance.")
         # The covariance (D, D) is all that is decomposed, whatever the number of rows.
         with np.errstate(invalid="ignore"):  # rows without any variance
             fitted = decomposition.PCA(num_components, svd_solver="covariance_eigh").fit(rows)

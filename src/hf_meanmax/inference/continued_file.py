@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from hf_meanmax.files import Json, failed_writes_named, sole_writer_of_file, write_json
+from hf_meanmax.files import Json, differences, failed_writes_named, sole_writer_of_file, write_json
 
 # A killed process loses what it has made since it last saved.
 _SAVE_SECONDS = 1.0
@@ -26,33 +27,47 @@ class ContinuedFile:
 
     def __init__(self, file: IO[str], progress: Path, made_from: Json) -> None:
         self._file, self._progress, self._made_from = file, progress, made_from
-        self.rows, self.last_key, self._saved = 0, "", -_SAVE_SECONDS
+        self._saved = -_SAVE_SECONDS
+        self._written: tuple[int, str, int] = (0, "", 0)
         state = _read_state(progress)
-        if state.get("made_from") == made_from and state["bytes"] <= os.fstat(file.fileno()).st_size:
-            self.rows, self.last_key = state["rows"], state["last_key"]
+        is_of_this = state.get("made_from") == made_from
+        if state.get("rows") and not is_of_this:
+            changed = differences(state["made_from"] if isinstance(state["made_from"], dict) else {}, made_from)
+            print(f"{state['rows']:,} rows were made with other settings ({changed}); it starts over.", file=sys.stderr)
+        if is_of_this and state["bytes"] <= os.fstat(file.fileno()).st_size:
+            self._written = (state["rows"], state["last_key"], state["bytes"])
             file.truncate(state["bytes"])  # what was written after is no whole batch
         else:
             self.start_over()
 
+    @property
+    def rows(self) -> int:
+        return self._written[0]
+
+    @property
+    def last_key(self) -> str:
+        return self._written[1]
+
     def start_over(self) -> None:
         """Drops what is in it."""
-        self.rows, self.last_key = 0, ""
+        self._written = (0, "", 0)
         self._file.truncate(0)
 
     def append(self, lines: Iterable[str], last_key: object) -> None:
         """Writes a line for each of some rows, all or none of which a later process finds."""
         lines = list(lines)
         self._file.writelines(f"{line}\n" for line in lines)
-        self.rows, self.last_key = self.rows + len(lines), str(last_key)
+        self._file.flush()
+        # At once: an interrupt before it leaves the file as if the batch had not been written.
+        self._written = (self.rows + len(lines), str(last_key), os.fstat(self._file.fileno()).st_size)
         if time.monotonic() - self._saved >= _SAVE_SECONDS:
             self.save()
 
     def save(self) -> None:
         """Brings what was written to the disk, for a later process."""
-        self._file.flush()
         os.fsync(self._file.fileno())
-        size = os.fstat(self._file.fileno()).st_size
-        state = {"made_from": self._made_from, "rows": self.rows, "last_key": self.last_key, "bytes": size}
+        rows, last_key, size = self._written
+        state = {"made_from": self._made_from, "rows": rows, "last_key": last_key, "bytes": size}
         write_json(self._progress, state, indent=None)
         self._saved = time.monotonic()
 
@@ -61,8 +76,8 @@ class ContinuedFile:
 def continued_file(path: str | os.PathLike[str], made_from: Json) -> Iterator[ContinuedFile]:
     """Opens the file in progress beside `path`, which takes its name if the block ends without error.
 
-    After an error, or where the process was killed, `.NAME.partial` and `.NAME.progress` stay, and the next call with
-    the same `made_from` goes on with them; another one starts over.
+    After an error, or where the process was killed, `.NAME.partial` and `.NAME.progress` stay, if they hold a row, and
+    the next call with the same `made_from` goes on with them; another one says so and starts over.
 
     Args:
         path: a file.
@@ -83,8 +98,14 @@ def continued_file(path: str | os.PathLike[str], made_from: Json) -> Iterator[Co
             continued = ContinuedFile(file, progress, made_from)
             try:
                 yield continued
-            finally:
-                continued.save()
+            except BaseException:
+                if continued.rows:
+                    continued.save()
+                else:
+                    partial.unlink()
+                    progress.unlink(missing_ok=True)
+                raise
+            continued.save()
         os.replace(partial, path)
         progress.unlink(missing_ok=True)
 

@@ -312,7 +312,8 @@ def choose_column(schema: pa.Schema, name: str | None) -> str:
     Raises:
         ValueError: there is no such column.
     """
-    lists = [field.name for field in schema if pa.types.is_list(field.type) or pa.types.is_fixed_size_list(field.type)]
+    are_lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    lists = [field.name for field in schema if any(is_kind(field.type) for is_kind in are_lists)]
     return choose_name(name, lists, "list column")
 
 

@@ -149,8 +149,8 @@ def encode_corpus(
         BlockingIOError: another process encodes into the folder.
         PeerEndedError: another of the processes has ended.
         ValueError: the model gave a vector that is not finite, or more numbers or components are asked for than there
-            are, or the PCA does not fit the vectors; or the processes have different texts, models, settings or
-            versions of the packages.
+            are, or the PCA does not fit the vectors; the text has changed meanwhile; or the processes have different
+            texts, models, settings or versions of the packages.
     """
     settings, output = settings or EncodeSettings(), Path(output)
     settings = replace(settings, compute_dtype=compute_dtype(settings.compute_dtype, model.device))
@@ -170,6 +170,9 @@ def encode_corpus(
             compression = _fitted_once(model, corpus, output, settings, pca, batch_size, state, show_progress)
             with errors_shared(state):
                 rows = _encode_shards(model, corpus, output, settings, compression, batch_size, state, show_progress)
+            with errors_shared(state):
+                if is_main:
+                    corpus.check_unchanged(plan["input"])
             if is_main and state is not None and state.num_processes > 1:
                 _check_shards(output, rows, settings, plan["dimension"])
             fitted = compression.describe()
@@ -359,14 +362,19 @@ def _writing(output: Path) -> Iterator[None]:
             yield
         except BaseException:
             if _is_bare(output):
-                (output / MANIFEST).unlink()
+                _empty(output)
             raise
 
 
 def _is_bare(output: Path) -> bool:
-    """Whether a folder holds only the manifest of a run that had not encoded anything."""
+    """Whether a folder holds only the manifest of a run that had not encoded anything, and what it had fitted."""
     names = {path.name for path in output.iterdir()} - {LOCK} if output.is_dir() else set()
-    return names == {MANIFEST} and not read_manifest(output)["complete"]
+    return MANIFEST in names and names <= {MANIFEST, COMPRESSION} and not read_manifest(output)["complete"]
+
+
+def _empty(output: Path) -> None:
+    for name in (COMPRESSION, MANIFEST):
+        (output / name).unlink(missing_ok=True)
 
 
 def _prepare(output: Path, plan: Json) -> None:
@@ -377,6 +385,7 @@ def _prepare(output: Path, plan: Json) -> None:
     names = {path.name for path in output.iterdir()} - {LOCK} if output.is_dir() else set()
     # A run that was killed before it had encoded anything binds nobody.
     if not output.exists() or (output.is_dir() and not names) or _is_bare(output):
+        _empty(output)
         write_manifest(output, {**plan, "complete": False})
         return
     if not output.is_dir() or not (output / MANIFEST).is_file():

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from hf_meanmax.cosines import unit_rows
 from hf_meanmax.data.corpus import Corpus
 from hf_meanmax.extras import require
-from hf_meanmax.fields import option
+from hf_meanmax.fields import count, option
 from hf_meanmax.files import Json, read_json, replacing_folder, write_json
 from hf_meanmax.progress import progress_bar
 
@@ -42,6 +42,8 @@ RESCORE = 4
 _ROWS_A_CENTROID = 39
 _MIN_IVF_ROWS = _ROWS_A_CENTROID * 256
 _BATCH_BYTES = 1 << 27
+# faiss's numbers are C's.
+MOST_OF_FAISS = 2**31 - 1
 _AGAIN = "build the index again (`search index --overwrite`)."
 
 
@@ -60,9 +62,9 @@ class IndexSettings:
     )
     metric: Metric = option("what near means", "cosine")
     factory: str | None = option("string of faiss's index factory in place of the type's own (IVF4096,SQ8)", None)
-    nprobe: int | None = option("clusters that a query searches (default: a 32nd)", None, at_least=1)
-    ef_search: int | None = option("breadth of searching an hnsw (default: 128)", None, at_least=1)
-    seed: int = option("seed of the rows and clusters that are drawn", 0)
+    nprobe: int | None = count("clusters that a query searches (default: a 32nd)", None, at_most=MOST_OF_FAISS)
+    ef_search: int | None = count("breadth of searching an hnsw (default: 128)", None, at_most=MOST_OF_FAISS)
+    seed: int = option("seed of the rows and clusters that are drawn", 0, at_least=0, at_most=MOST_OF_FAISS)
 
     def __post_init__(self) -> None:
         for name, allowed in (("index_type", get_args(IndexType)), ("metric", get_args(Metric))):
@@ -199,7 +201,12 @@ def check_index_output(output: Path, corpus: Corpus | None = None) -> None:
 
     Raises:
         FileExistsError: there is something else.
+        ValueError: faiss cannot write to a path of this name.
     """
+    try:
+        os.fspath(output).encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError(f"{os.fspath(output)!r} is no UTF-8, which faiss needs; name another folder.") from None
     is_empty = output.is_dir() and not any(output.iterdir())
     if not output.exists() or is_empty:
         return
@@ -273,8 +280,8 @@ def build_index(
         needed = f"{settings.index_type} needs {_MIN_IVF_ROWS:,} rows to be fitted on, there are {vectors.rows:,}"
         print(f"{needed}: the index is exact.", file=sys.stderr)
     with replacing_folder(output, INDEX_FILES) as partial:
-        if lines is not None and (count := TextStore.write(partial, lines)) != vectors.rows:
-            raise ValueError(f"{count:,} sentences for {vectors.rows:,} vectors; there must be one a vector.")
+        if lines is not None and (sentences := TextStore.write(partial, lines)) != vectors.rows:
+            raise ValueError(f"{sentences:,} sentences for {vectors.rows:,} vectors; there must be one a vector.")
         _fill(index, vectors)
         recall = None
         if factory != "Flat" and recall_queries and index.ntotal > 1:
@@ -301,7 +308,8 @@ class _VectorFiles:
         """Row numbers, ascending, and vectors of each batch."""
         size, first = max(1, _BATCH_BYTES // (4 * self.dimension)), 0
         with progress_bar(total=self.rows, desc=doing, unit="row", disable=not self.show_progress) as bar:
-            for batch in read_embeddings(self.paths, size, dequantize=True):
+            for read in read_embeddings(self.paths, size, dequantize=True):
+                batch = read.astype(np.float32, copy=False)
                 finite = np.isfinite(batch).all(axis=1)
                 if not finite.all():
                     row = first + int(np.argmin(finite)) + 1

@@ -86,7 +86,9 @@ class OnnxEncoder:
         if isinstance(texts, str):
             row: np.ndarray = self.encode([texts])[0]
             return row
-        ids = [encoding.ids for encoding in self.tokenizer.encode_batch_fast([self.prompt + text for text in texts])]
+        # A lone surrogate is no character that a tokenizer takes.
+        read = [(self.prompt + text).encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in texts]
+        ids = [encoding.ids for encoding in self.tokenizer.encode_batch_fast(read)]
         order = np.argsort([-len(row) for row in ids], kind="stable")
         vectors = np.empty((len(ids), self.dimension), dtype=np.float32)
         for start in range(0, len(ids), batch_size):
