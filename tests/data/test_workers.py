@@ -19,7 +19,5 @@ def test_results_come_in_order():
 
 
 def test_a_process_that_was_killed_is_an_error_of_the_system():
-    with pytest.raises(
-        ChildProcessError, match="One of 2 processes was killed, perhaps for want of memory"
-    ):
+    with pytest.raises(ChildProcessError, match="One of 2 processes was killed, perhaps for want of memory"):
         list(map_in_processes(double, [(1,), (-1,), (2,)], 2))
