@@ -34,6 +34,7 @@ from hf_meanmax.inference.embedding_files import (
 from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
 from hf_meanmax.inference.encoder import encode_texts, limit_length, load_encoder
 from hf_meanmax.inference.fingerprints import weights_fingerprint
+from hf_meanmax.progress import progress_bar
 from tiny_model import make_model, make_tokenizer, python_environment, random_lines
 
 LINES = random_lines(230)
@@ -331,6 +332,22 @@ class Watched(Documents):
             self.ahead += 1
             self.most = max(self.most, self.ahead)
             yield line
+
+
+def test_the_bar_moves_within_a_shard(model, text, tmp_path, monkeypatch):
+    bars, places = [], []
+
+    def recording(**options):
+        bar = progress_bar(**options)
+        monkeypatch.setattr(bar, "update", lambda by: (type(bar).update(bar, by), places.append(bar.n)))
+        bars.append(bar)
+        return bar
+
+    monkeypatch.setattr(encode, "progress_bar", recording)
+    encode_corpus(model, open_corpus(text), tmp_path / "out", EncodeSettings(shard_size=100), batch_size=16)
+    assert len(places) > 3 * 5  # of three shards
+    assert places == sorted(places)
+    assert places[-1] == bars[0].total == text.stat().st_size
 
 
 def test_memory_holds_one_shard(model, tmp_path, monkeypatch):

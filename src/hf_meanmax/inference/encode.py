@@ -44,8 +44,10 @@ from .encoder import count_truncated, encode_texts, limit_length, report_truncat
 from .fingerprints import model_fingerprints
 
 if TYPE_CHECKING:
+    import torch
     from accelerate import PartialState
     from sentence_transformers import SentenceTransformer
+    from tqdm.auto import tqdm
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "int8": np.int8}
 
@@ -249,13 +251,31 @@ def _encode_shards(
             path = output / shard_name(number, suffix)
             if number % processes == rank and not is_finished(path, len(shard), dimension):
                 truncated += count_truncated(model, shard)
-                embeddings = embed_texts(model, shard, settings, compression.pca, batch_size)
+                with _moved(bar, lines.position, model, len(shard)):
+                    embeddings = embed_texts(model, shard, settings, compression.pca, batch_size)
                 write_shard(path, _stored(embeddings, settings, compression, sum(rows)))
             rows.append(len(shard))
             bar.set_postfix(rows=sum(rows), refresh=False)
             bar.update(lines.position - bar.n)
     report_truncated(truncated, model, f" (process {rank})" if processes > 1 else "")
     return rows
+
+
+@contextmanager
+def _moved(bar: tqdm, end: int, model: SentenceTransformer, rows: int) -> Iterator[None]:
+    """Moves a bar to `end` while a model encodes so many rows, a forward pass at a time."""
+    begin, done = bar.n, 0
+
+    def move(module: object, args: object, output: dict[str, torch.Tensor]) -> None:
+        nonlocal done
+        done = min(rows, done + len(output["sentence_embedding"]))
+        bar.update(begin + (end - begin) * done // rows - bar.n)
+
+    hook = model[-1].register_forward_hook(move)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def _stored(embeddings: np.ndarray, settings: EncodeSettings, compression: Compression, first: int) -> np.ndarray:
