@@ -282,16 +282,13 @@ class LatentGenerationMixin(GenerationMixin):
             ids = torch.full(rows.shape[:2], -100, device=rows.device)
         _mark_read_words(kwargs)
         criteria = self._set_end(kwargs, generation_config, text, begun)
-        if self.config.has_latents and kwargs.get("attention_mask") is not None:
-            # The text's mask has bounded it; of a fixed representation the decoder reads all rows.
-            kwargs["attention_mask"] = torch.ones(rows.shape[:2], dtype=torch.long, device=rows.device)
         if all(other is None for other in (generation_config, logits_processor, stopping_criteria, *args)):
             if self._is_plainly_greedy(kwargs):
                 return self._generate_in_stages(ids, criteria, kwargs)
             search = self._plain_beam_search(kwargs, rows.device)
             if search is not None:
                 bounds = None if criteria is None else criteria.bounds.to(rows.device)
-                sequences = search.run(self, rows, kwargs.get("attention_mask"), bounds)
+                sequences = search.run(self, rows, self._read_mask(kwargs), bounds)
                 pad_ended(sequences, criteria, begun, *settings)
                 return sequences
         stopping_criteria = StoppingCriteriaList([*(stopping_criteria or []), *([criteria] if criteria else [])])
@@ -343,6 +340,13 @@ class LatentGenerationMixin(GenerationMixin):
         is_possible = 0 < search.num_return_sequences <= num_beams and search.num_candidates <= self.config.vocab_size
         return search if is_possible and isinstance(search.start_id, int) else None
 
+    def _read_mask(self, kwargs: dict[str, Any]) -> torch.Tensor | None:
+        """The mask of the rows that the decoder reads, if there is one: of a fixed representation it reads all."""
+        rows, mask = kwargs["encoder_outputs"].last_hidden_state, kwargs.get("attention_mask")
+        if mask is None or not self.config.has_latents:
+            return None if mask is None else mask.to(rows.device)
+        return torch.ones(rows.shape[:2], dtype=torch.long, device=rows.device)
+
     def _generate_in_stages(
         self, ids: torch.Tensor, criteria: TextLengthCriteria | None, kwargs: dict[str, Any]
     ) -> torch.Tensor:
@@ -353,7 +357,9 @@ class LatentGenerationMixin(GenerationMixin):
             criteria: the bounds of the texts, if there are any.
             kwargs: of `generate`.
         """
-        latents, mask = kwargs.pop("encoder_outputs").last_hidden_state, kwargs.pop("attention_mask", None)
+        mask = self._read_mask(kwargs)
+        latents = kwargs.pop("encoder_outputs").last_hidden_state
+        kwargs.pop("attention_mask", None)
         settings = (kwargs, self.generation_config)
         bound, pad_id = (_setting(name, settings) for name in ("max_new_tokens", "pad_token_id"))
         kwargs |= {"return_dict_in_generate": True, "decoder_input_ids": None, "past_key_values": None}
