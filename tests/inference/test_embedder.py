@@ -174,6 +174,7 @@ def test_bad_vectors_get_one_line(embedder, decoder, tmp_path, capsys):
         ("narrow", rows[:, :20], "Rows 1-4: .*vectors of embedder, of 32 numbers"),
         ("integers", (10 * rows).astype(np.int64), "expected a matrix of floating-point numbers"),
         ("flat", rows[0], "expected a matrix"),
+        ("long", rows.astype(np.longdouble), "expected a matrix of floating-point numbers"),
     ):
         np.save(tmp_path / f"{name}.npy", array)
         with pytest.raises(SystemExit, match=reason):

@@ -250,7 +250,8 @@ def write_shard(path: Path, embeddings: np.ndarray) -> None:
 
 def _open_npy(path: Path, kind: str) -> np.ndarray:
     array = open_array(path)
-    if array.ndim != 2 or array.dtype.kind != kind:
+    # torch knows no numbers of more than 8 bytes.
+    if array.ndim != 2 or array.dtype.kind != kind or array.dtype.itemsize > 8:
         raise ValueError(f"an array {array.shape} of {array.dtype}, expected a matrix of {_KINDS[kind]}")
     return array
 
@@ -297,7 +298,7 @@ def column_vectors(array: pa.Array, column: str, kind: str = "f") -> np.ndarray:
     return np.array(values.reshape(len(array), -1))
 
 
-_KINDS = {"f": "floating-point numbers", "i": "int8"}
+_KINDS = {"f": "floating-point numbers of up to 8 bytes", "i": "int8"}
 _READ_ERRORS = (ValueError, OSError, EOFError, KeyError, SafetensorError)
 _READERS: dict[str, Callable[[Path, int, str | None, str], Iterator[np.ndarray]]] = {
     ".npy": _read_npy,
