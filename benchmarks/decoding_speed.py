@@ -131,6 +131,7 @@ def main() -> None:
     if fast_precision() == "bfloat16":
         forms["one vector at a time, bf16"] = Form([1], dtype="bfloat16")
         forms["batches, bf16"] = Form(args.batch_sizes, dtype="bfloat16")
+        forms[f"{BEAMS} beams, bf16"] = Form(few, dtype="bfloat16", num_beams=BEAMS)
     workers = {name: Worker(Decoding, folder, vectors, args.max_length, form) for name, form in forms.items()}
     sizes = {name: worker.call("choose_batch_size", forms[name].batch_sizes) for name, worker in workers.items()}
     runs = {name: partial(worker.call, "throughput") for name, worker in workers.items()}
