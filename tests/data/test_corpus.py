@@ -293,6 +293,9 @@ def test_the_name_of_a_table_is_no_pattern(suffix, tmp_path):
         content = f"text\n{text}\n" if suffix == ".csv" else json.dumps({"text": text})
         (tmp_path / f"{name}{suffix}").write_text(content)
     assert list(open_corpus(tmp_path / f"a[1]{suffix}")) == ["right"]
+    (tmp_path / f"a[1]{suffix}").write_bytes(b'text\n"\xe9' if suffix == ".csv" else b'{"text"')
+    with pytest.raises(ValueError, match=rf"a\[1\]{suffix} cannot be read as a table"):
+        open_corpus(tmp_path / f"a[1]{suffix}")
 
 
 def test_a_table_that_was_replaced_is_read_anew(tmp_path):

@@ -90,7 +90,9 @@ class Corpus:
             ValueError: it is not.
         """
         if self.fingerprint() != fingerprint:
-            raise ValueError("The text has changed while it was read; what was made of it is not kept. Run this again.")
+            raise ValueError(
+                "The text has changed while it was read, so that its lines and vectors do not fit. Begin anew."
+            )
 
 
 class TextFile(Corpus):
@@ -140,12 +142,13 @@ class TextFile(Corpus):
                 is_looked_at = False
                 for number, line in enumerate(text):
                     # A byte-order mark of UTF-16 may have been replaced.
-                    looked_at = "" if is_looked_at else line.strip("\ufffd\r\n")
-                    is_looked_at = is_looked_at or bool(looked_at.strip("\0"))
-                    if 3 * looked_at.count("\0") > len(looked_at):
-                        raise ValueError(
-                            f"{self.name} holds NUL characters, as UTF-16 does. Convert it: iconv -f UTF-16 -t UTF-8."
-                        )
+                    if not is_looked_at and (content := line.strip("\ufffd\r\n")):
+                        is_looked_at = True
+                        if 3 * content.count("\0") > len(content):
+                            raise ValueError(
+                                f"{self.name} holds NUL characters, as UTF-16 does. Convert it: iconv -f UTF-16 -t "
+                                "UTF-8."
+                            )
                     if number % 1024 == 0:
                         self.position = raw.tell()
                     yield readable(line.strip(" \r\n") if self.is_table else line.strip())

@@ -134,9 +134,8 @@ def load_table(path: Path, encoding_errors: str = "strict", text_column: str = "
         if text_column and encoding_errors == "strict":  # pandas' converters are
             options["converters"] = {text_column: str}
     # `datasets` takes a name for a pattern, and a file of the same name and time for the one that it has in its cache.
-    return _read_table(
-        glob.escape(str(path)), encoding_errors, name=f"of-{path.stat().st_size}-bytes", streaming=False, **options
-    )
+    options["name"] = f"of-{path.stat().st_size}-bytes"
+    return _read_table(str(path), glob.escape(str(path)), encoding_errors, **options)
 
 
 def _has_one_column(path: Path) -> bool:
@@ -152,23 +151,23 @@ def stream_table(url: str, encoding_errors: str = "strict") -> Dataset:
     Raises:
         ValueError: the file cannot be read.
     """
-    return _read_table(url, encoding_errors, streaming=True)
+    return _read_table(url, url, encoding_errors, streaming=True)
 
 
-def _read_table(files: str, encoding_errors: str, **options: object) -> Dataset:
+def _read_table(address: str, pattern: str, encoding_errors: str, **options: object) -> Dataset:
     from datasets import load_dataset
 
-    kind = table_kind(files)
+    kind = table_kind(address)
     if kind == "csv":
         # Words such as "None" are texts, not missing values.
         options |= {"keep_default_na": False, "encoding_errors": encoding_errors}
     try:
-        return load_dataset(kind, data_files=files, split="train", **options)
+        return load_dataset(kind, data_files=pattern, split="train", **options)
     except ImportError:
         raise
     except Exception as error:
         # Of many kinds, most of which name what went wrong in their cause.
-        raise ValueError(f"{files} cannot be read as a table: {error.__cause__ or error}") from error
+        raise ValueError(f"{address} cannot be read as a table: {error.__cause__ or error}") from error
 
 
 def load_from_disk(path: Path, split: str) -> Dataset:
