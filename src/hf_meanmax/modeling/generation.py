@@ -298,7 +298,8 @@ class LatentGenerationMixin(GenerationMixin):
 
     def _is_plain(self, kwargs: dict[str, Any], known: set[str]) -> bool:
         """Whether a search for the likeliest words, up to a bound, is asked for, ids alone, and nothing unknown."""
-        if _is_sharded(self) or self.config._get_generation_parameters():  # which transformers refuses
+        # transformers keeps sharded models in step, and refuses settings in the model's configuration.
+        if _is_sharded(self) or self.config._get_generation_parameters():
             return False
         settings = (kwargs, self.generation_config.to_diff_dict())
         set_names = {
@@ -343,9 +344,9 @@ class LatentGenerationMixin(GenerationMixin):
     def _read_mask(self, kwargs: dict[str, Any]) -> torch.Tensor | None:
         """The mask of the rows that the decoder reads, if there is one: of a fixed representation it reads all."""
         rows, mask = kwargs["encoder_outputs"].last_hidden_state, kwargs.get("attention_mask")
-        if mask is None or not self.config.has_latents:
-            return None if mask is None else mask.to(rows.device)
-        return torch.ones(rows.shape[:2], dtype=torch.long, device=rows.device)
+        if mask is not None and self.config.has_latents:
+            mask = torch.ones(rows.shape[:2], dtype=torch.long)
+        return None if mask is None else mask.to(rows.device)
 
     def _generate_in_stages(
         self, ids: torch.Tensor, criteria: TextLengthCriteria | None, kwargs: dict[str, Any]
