@@ -70,7 +70,9 @@ def test_vectors_are_those_of_torch(name, tmp_path):
         np.testing.assert_allclose(encoder.encode(TEXTS, batch_size), wanted, atol=2e-5)
     np.testing.assert_allclose(encoder.encode(TEXTS[3]), wanted[3], atol=2e-5)
     assert encoder.encode([]).shape == (0, wanted.shape[1])
-    near = OnnxEncoder(f"{folder}/onnx", int8=True, threads=1).encode(TEXTS)
+    near = OnnxEncoder(f"{folder}/onnx", int8=True, threads=1).encode(TEXTS, batch_size=7)
+    side_by_side = OnnxEncoder(f"{folder}/onnx", int8=True, threads=3).encode(TEXTS, batch_size=7)
+    np.testing.assert_array_equal(side_by_side, near)
     # A text without a word has no direction in a static model.
     near, wanted = near[wanted.any(axis=1)], wanted[wanted.any(axis=1)]
     cosines = (near * wanted).sum(1) / np.linalg.norm(near, axis=1) / np.linalg.norm(wanted, axis=1)

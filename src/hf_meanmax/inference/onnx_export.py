@@ -128,7 +128,8 @@ def export_onnx(
     if not config.has_latents:
         raise ValueError(NO_REPRESENTATION)
     _check_modules(path)
-    encoder = AutoModel.from_pretrained(path, attn_implementation="sdpa").float().eval()
+    # torch's kernel is exported with steps of its own for rows that see nothing, and is slower so.
+    encoder = AutoModel.from_pretrained(path, attn_implementation="eager").float().eval()
     tokenizer = AutoTokenizer.from_pretrained(path)
     module = _Exported(encoder, saved_normalization(path))
     settings = _settings_of(path, config, tokenizer)
