@@ -4,8 +4,8 @@
     python benchmarks/encoding_speed.py books.txt --peer MiniLM=models/all-MiniLM-L6-v2 --latency
 
 Ours are mean-max encoders of two sizes with random weights, which are as fast as trained ones, and `mini-en` of the
-package. The peers are any SentenceTransformers, in their own right and as ONNX int8, and a StaticEmbedding (one vector
-a piece, their mean). Each takes the best of its batch sizes, in a process of its own. All run in turn, so a machine
+package. The peers are any SentenceTransformers, in their own right, as ONNX int8, and as ONNX int8 in the loop that
+exports of ours bring along; and a StaticEmbedding (one vector a piece, their mean). Each takes the best of its batch sizes, in a process of its own. All run in turn, so a machine
 that slows down slows them all. Prints sentences/s, the ratio to the first peer of the same kind in the same round, the
 share of the matrix rate, peak memory, and where the time goes. `--latency` encodes one text at a time instead, and
 prints percentiles of the milliseconds, of tokenisation and of the model apart.
@@ -14,6 +14,7 @@ prints percentiles of the milliseconds, of tokenisation and of the model apart.
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import tempfile
 import time
@@ -33,18 +34,20 @@ from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands.options import named_folders
 from hf_meanmax.data import open_corpus
 from hf_meanmax.inference.encoder import load_encoder
-from hf_meanmax.inference.onnx_encoder import OnnxEncoder
+from hf_meanmax.inference.onnx_encoder import INT8_MODEL, MODEL, SETTINGS, TOKENIZER, OnnxEncoder
 from hf_meanmax.inference.onnx_export import export_onnx
 from hf_meanmax.tokenization import train_tokenizer
 
 SIZES = {"mean-max 512": (512, 1024), "mean-max 1024": (1024, 2048)}
-PACKAGED, PEER, INT8 = "mini-en", "peer ", ", ONNX int8"
+PACKAGED, PEER, OUR_LOOP, INT8 = "mini-en", "peer ", ", our loop", ", ONNX int8"
 
 
-def export_peer(name: str, path: Path) -> None:
-    """Mean of the last hidden states of any BERT-like model, as ONNX int8."""
+def export_peer(name: str, folder: Path) -> str:
+    """Mean of the last hidden states of any BERT-like model, as ONNX int8, in a folder as ours are exported to."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
     from sentence_transformers import SentenceTransformer
+
+    folder.mkdir()
 
     model = SentenceTransformer(name, device="cpu")
     inner = model[0].auto_model.float().eval()
@@ -61,18 +64,25 @@ def export_peer(name: str, path: Path) -> None:
 
     batch = model.tokenizer(["a text", "another text of some words"], padding=True, return_tensors="pt")
     dims = {0: torch.export.Dim("texts"), 1: torch.export.Dim("tokens")}
-    whole = str(path.with_suffix(".whole"))
+    whole = str(folder / MODEL)
     torch.onnx.export(
         Mean(), (batch["input_ids"], batch["attention_mask"]), dynamo=True, dynamic_shapes=(dims, dims),
         opset_version=20, input_names=["input_ids", "attention_mask"], verbose=False,
     ).save(whole)  # fmt: skip
-    quantize_dynamic(whole, str(path), weight_type=QuantType.QInt8, per_channel=True)
+    quantize_dynamic(whole, str(folder / INT8_MODEL), weight_type=QuantType.QInt8, per_channel=True)
+    model.tokenizer.backend_tokenizer.save(str(folder / TOKENIZER))
+    settings = {
+        "dimension": inner.config.hidden_size, "pad_token_id": model.tokenizer.pad_token_id,
+        "max_tokens": model.max_seq_length, "split_special_tokens": False,
+    }  # fmt: skip
+    (folder / SETTINGS).write_text(json.dumps(settings), encoding="utf-8")
+    return str(folder)
 
 
 class OnnxPeer:
     """What [`export_peer`] wrote, with the tokenizer of the model."""
 
-    def __init__(self, name: str, path: str) -> None:
+    def __init__(self, name: str, folder: str) -> None:
         import onnxruntime
         from transformers import AutoTokenizer
 
@@ -80,7 +90,7 @@ class OnnxPeer:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         options.intra_op_num_threads = torch.get_num_threads()
-        self.session = onnxruntime.InferenceSession(path, options)
+        self.session = onnxruntime.InferenceSession(f"{folder}/{INT8_MODEL}", options)
 
     def encode(self, texts: list[str], batch_size: int) -> np.ndarray:
         order = np.argsort([-len(text) for text in texts], kind="stable")
@@ -266,8 +276,9 @@ def make_encoders(args: Any, lines: list[str], folder: Path) -> tuple[dict[str, 
         places[f"{name}{INT8}"] = (load_int8, str(folder / f"{name}{INT8}"))
     for name, peer in named_folders(args.peer).items():
         places[f"{PEER}{name}"] = (load_fast, peer)
-        export_peer(peer, folder / f"{name}.onnx")
-        places[f"{PEER}{name}{INT8}"] = (OnnxPeer, peer, str(folder / f"{name}.onnx"))
+        exported = export_peer(peer, folder / f"{name}{INT8}")
+        places[f"{PEER}{name}{INT8}"] = (OnnxPeer, peer, exported)
+        places[f"{PEER}{name}{OUR_LOOP}{INT8}"] = (load_int8, exported)
     tokenizer.backend_tokenizer.save(str(folder / "static.json"))
     places["static embedding 256"] = (make_static, str(folder / "static.json"))
     return places, flops
