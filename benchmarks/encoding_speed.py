@@ -5,10 +5,11 @@
 
 Ours are mean-max encoders of two sizes with random weights, which are as fast as trained ones, and `mini-en` of the
 package. The peers are any SentenceTransformers, in their own right, as ONNX int8, and as ONNX int8 in the loop that
-exports of ours bring along; and a StaticEmbedding (one vector a piece, their mean). Each takes the best of its batch sizes, in a process of its own. All run in turn, so a machine
-that slows down slows them all. Prints sentences/s, the ratio to the first peer of the same kind in the same round, the
-share of the matrix rate, peak memory, and where the time goes. `--latency` encodes one text at a time instead, and
-prints percentiles of the milliseconds, of tokenisation and of the model apart.
+exports of ours bring along; and a StaticEmbedding (one vector a piece, their mean). Each takes the best of its batch
+sizes, in a process of its own. All run in turn, so a machine that slows down slows them all. Prints sentences/s, the
+ratio to the first peer of the same kind in the same round, the share of the matrix rate, peak memory, and where the
+time goes. `--latency` encodes one text at a time instead, and prints percentiles of the milliseconds, of tokenisation
+and of the model apart.
 """
 
 from __future__ import annotations

@@ -172,6 +172,27 @@ def test_an_export_that_is_wrong_is_not_written(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "model" / "onnx" / "report.json").read_text()) == report
 
 
+def test_a_block_of_texts_is_held_at_a_time(tmp_path, monkeypatch, capsys):
+    """The file has all rows, of blocks that end amid the texts, and of no text at all."""
+    folder = save("mean_max", tmp_path)
+    export_onnx(folder, int8=False)
+    encoder = OnnxEncoder(f"{folder}/onnx")
+    monkeypatch.setattr(onnx_encoder, "_BLOCK", 10)
+    monkeypatch.setattr(onnx_encoder, "_SECONDS_BETWEEN_LINES", 0.0)
+    for texts in (TEXTS, TEXTS[:20], []):
+        (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+        onnx_encoder.main(
+            [str(tmp_path / "texts.txt"), "--output", str(tmp_path / "v.npy"), "--model", f"{folder}/onnx"]
+        )
+        vectors = np.load(tmp_path / "v.npy", mmap_mode="r")
+        assert vectors.shape == (len(texts), encoder.dimension)
+        assert vectors.dtype == np.float32
+        np.testing.assert_allclose(vectors, encoder.encode(texts), atol=2e-5)
+    told = capsys.readouterr()
+    assert "10 texts\n20 texts\n" in told.err
+    assert "20 x 32: " in told.out
+
+
 def test_command_line_and_refusals(tmp_path, capsys):
     folder = save("mean_max", tmp_path)
     (tmp_path / "texts.txt").write_text("the cat\n\na dog\n")

@@ -11,10 +11,13 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from itertools import islice
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -22,6 +25,8 @@ from tokenizers import Tokenizer
 MODEL, INT8_MODEL, TOKENIZER, SETTINGS = "model.onnx", "model_int8.onnx", "tokenizer.json", "encoder.json"
 
 _MOST_THREADS = 1024
+# Texts of the command that are held in memory, and the pace at which it tells how far it is.
+_BLOCK, _SECONDS_BETWEEN_LINES = 16384, 10.0
 
 
 class OnnxEncoder:
@@ -139,21 +144,35 @@ def main(argv: Sequence[str] | None = None) -> None:
         if os.path.exists(args.output) and os.path.samefile(args.texts, args.output):
             raise FileExistsError(f"--output {args.output} is what would be read. Name another place.")
         encoder = OnnxEncoder(args.model, int8=args.int8)
-        # Only a line feed ends a text, not a form feed or a lone carriage return.
-        with open(args.texts, encoding="utf-8-sig", newline="\n") as file:
-            texts = [line.strip() for line in file]
         partial = f"{args.output}.partial"
-        # Before the work: a folder that is missing shows at once.
-        try:
-            with open(partial, "wb") as file:
-                vectors = encoder.encode(texts, args.batch_size)
-                np.save(file, vectors)
-            os.replace(partial, args.output)
-        finally:
-            Path(partial).unlink(missing_ok=True)
+        # Only a line feed ends a text, not a form feed or a lone carriage return.
+        with open(args.texts, encoding="utf-8-sig", newline="\n") as texts:
+            try:
+                with open(partial, "wb") as file:
+                    rows = _write_vectors(file, encoder, texts, args.batch_size)
+                os.replace(partial, args.output)
+            finally:
+                Path(partial).unlink(missing_ok=True)
     except (ImportError, OSError, ValueError) as error:
         sys.exit(f"encoder: {error}")
-    print(f"{vectors.shape[0]:,} x {vectors.shape[1]:,}: {args.output}")
+    print(f"{rows:,} x {encoder.dimension:,}: {args.output}")
+
+
+def _write_vectors(file: BinaryIO, encoder: OnnxEncoder, texts: Iterable[str], batch_size: int) -> int:
+    """Writes the vectors of texts as a .npy file, of which a block is held in memory; returns their number."""
+    header = {"descr": "<f4", "fortran_order": False, "shape": (0, encoder.dimension)}
+    np.lib.format.write_array_header_1_0(file, header)
+    texts, rows, told = iter(texts), 0, time.monotonic()
+    while block := [text.strip() for text in islice(texts, _BLOCK)]:
+        file.write(encoder.encode(block, batch_size).astype("<f4", copy=False).tobytes())
+        rows += len(block)
+        if time.monotonic() - told > _SECONDS_BETWEEN_LINES:
+            told = time.monotonic()
+            print(f"{rows:,} texts", file=sys.stderr)
+    # numpy leaves room for more rows in the header.
+    file.seek(0)
+    np.lib.format.write_array_header_1_0(file, {**header, "shape": (rows, encoder.dimension)})
+    return rows
 
 
 if __name__ == "__main__":
