@@ -191,7 +191,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         outputs = self.decode(
             latents, targets, attention_mask, decoder_input_ids, decoder_attention_mask,
             decoder_inputs_embeds=decoder_inputs_embeds,
-            past_key_values=self._cache(past_key_values) if use_cache else past_key_values, **kwargs,
+            past_key_values=self._decoding_cache(past_key_values) if use_cache else past_key_values, **kwargs,
         )  # fmt: skip
         states: Any = outputs.last_hidden_state
         logits = self.lm_head(self.output_states(states))
@@ -234,7 +234,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
             attentions=getattr(encoder_outputs, "attentions", None),
         )
 
-    def _cache(self, past_key_values: Cache | None) -> Cache | None:
+    def _decoding_cache(self, past_key_values: Cache | None) -> Cache | None:
         """The cache that the decoder goes on with, or a new one."""
         if past_key_values is None and self.config.is_autoregressive:
             # Of the second, that of keys and values of the encoder's output, nothing is used.
