@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import random
 import re
 import shutil
@@ -455,6 +456,18 @@ def test_sentence_transformers_trainer(checkpoint, tmp_path):
     torch.testing.assert_close(loaded.encode(long, convert_to_tensor=True), model.encode(long, convert_to_tensor=True))
     with pytest.raises(ValueError, match=r"saved holds an encoder alone .*can encode but not decode"):
         load_checkpoint(tmp_path / "saved")
+
+
+def test_final_scores_are_no_reason_to_warn_of_early_stopping(sets, tmp_path, caplog):
+    """Trainer's callback looks for its metric in every evaluation."""
+    logger = logging.getLogger("transformers")
+    logger.addHandler(caplog.handler)
+    try:
+        results = run({**TINY, **sets, "epochs": 2, "early_stopping_patience": 1}, tmp_path / "run")
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert {"validation", "test"} <= results.keys()
+    assert "early stopping" not in caplog.text
 
 
 def test_early_stopping_counts_on_after_a_kill(tmp_path):

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoConfig
 
+from hf_meanmax import CompoundAttentionForTranslation
 from hf_meanmax.checkpoint import location
 from hf_meanmax.checkpoint.folder import check_checkpoint, load_checkpoint, save_checkpoint
 from hf_meanmax.commands.pretrain import main
 from hf_meanmax.inference.alignment import align
 from hf_meanmax.inference.encoder import load_encoder
+from hf_meanmax.tokenization.expansion import expand_vocabulary
+from hf_meanmax.tokenization.word_vectors import WordVectors
 from hf_meanmax.training.pretrain import pretrain
 from hf_meanmax.training.recipes import parse_command_line
-from tiny_model import make_model, make_tokenizer
+from tiny_model import WORDS, make_model, make_tokenizer
 from training.conftest import sentences
 from training.test_pretrain import OTHER_MODELS, same, weights
 
@@ -130,6 +134,32 @@ def test_a_recipe_gives_way_and_the_same_value_is_no_other_model(initial):
     size = AutoConfig.from_pretrained(initial).hidden_size
     args = parse_command_line(["mean-max-aae-small", "--initial_model", initial, "--hidden_size", str(size)])
     assert (args.model["hidden_size"], args.tokenizer, args.word_vectors) == (size, initial, "")
+
+
+def test_what_a_checkpoint_is_not_for_is_said_of_the_checkpoint(make_arguments, initial, tmp_path):
+    """Not of options that follow from it."""
+    for given, message in (
+        ({"initial_model": "static-en"}, "`initial_model` 'static-en' has no decoder: give `--objective none`"),
+        (
+            {"initial_model": initial, "objective": "none", "teacher": "x"},
+            "has a decoder: leave `--objective none` out",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make_arguments(**given)
+    words = len(make_tokenizer())
+    translator = make_model(
+        full_class=CompoundAttentionForTranslation, separate_vocabularies=True, input_vocab_size=words
+    )
+    folder = save_checkpoint(translator, make_tokenizer(), tmp_path / "translator", target_tokenizer=make_tokenizer())
+    with pytest.raises(ValueError, match=r"translates between two vocabularies\. Use `--objective translation`"):
+        make_arguments(initial_model=str(folder))
+    vectors = WordVectors([*WORDS, "unheard"], np.random.default_rng(0).standard_normal((len(WORDS) + 1, 8)))
+    model = make_model()
+    expansion = expand_vocabulary(model, make_tokenizer(), vectors)
+    expanded = save_checkpoint(model, expansion.tokenizer, tmp_path / "expanded")
+    with pytest.raises(ValueError, match=r"was given words by `hf-meanmax expand`.*Start from the model"):
+        make_arguments(initial_model=str(expanded))
 
 
 def test_a_missing_checkpoint_is_an_error_of_one_line(tmp_path):

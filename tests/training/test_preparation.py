@@ -232,7 +232,7 @@ def test_where_the_cache_is(make_arguments, monkeypatch):
     assert cache_folder(make_arguments(cache_dir="~/mine")) == Path.home() / "mine"
 
 
-def test_docstrings_are_the_built_in_corpus(make_arguments, monkeypatch):
+def test_docstrings_are_the_built_in_corpus(make_arguments, tmp_path, monkeypatch):
     from hf_meanmax.data import docstrings
 
     class Harvest:
@@ -240,8 +240,12 @@ def test_docstrings_are_the_built_in_corpus(make_arguments, monkeypatch):
             return [["a b c d"]], [["e f g h"]]
 
     monkeypatch.setattr(docstrings, "harvest_docstrings", lambda show_progress: Harvest())
-    train, held_out = open_sides(make_arguments(corpus=["docstrings"]), show_progress=False)
+    train, held_out = open_sides(make_arguments(corpus=["docstrings"], validation=[]), show_progress=False)
     assert (list(train), list(held_out)) == (["a b c d", ""], ["e f g h", ""])
+    (tmp_path / "mine.txt").write_text("my own text\n")
+    mine = make_arguments(corpus=["docstrings"], validation=[str(tmp_path / "mine.txt")])
+    train, held_out = open_sides(mine, show_progress=False)
+    assert (list(train), list(held_out)) == (["a b c d", ""], ["my own text", ""])
 
 
 def test_word_vectors_from_a_file(make_arguments, tmp_path):
@@ -285,6 +289,11 @@ def test_word_vectors_are_scaled_by_one_factor(make_arguments, tmp_path):
     nonzero = as_they_are != 0
     ratios = scaled[nonzero] / as_they_are[nonzero]
     np.testing.assert_allclose(ratios, ratios[0], rtol=1e-5)
+    path.write_text("cat 0 0 0 0\nhouse 0 0 0 0\n")
+    with pytest.raises(ValueError, match=r"`word_vectors` is .*: the mean square of the 2 vectors .* is 0\.0"):
+        prepare_word_vectors(
+            make_arguments(word_vectors=str(path), embedding_size=4), prepared.tokenizer, prepared.train
+        )
 
 
 def test_word_vectors_trained_on_the_corpus(make_arguments, tmp_path, monkeypatch):

@@ -911,6 +911,10 @@ def test_changed_settings_are_refused(make_arguments):
     # How long it goes on and what it shows may change.
     assert pretrain(make_arguments(max_steps=4, log_steps=2, keep_checkpoints=1, checkpoint_steps=3))["steps"] == 4
     (metrics.parent / "notes.txt").write_text("mine")
+    # What is missing shows before the old run is removed.
+    with pytest.raises(FileNotFoundError, match=r"none\.txt"):
+        pretrain(make_arguments(max_steps=2, seed=3, overwrite=True, corpus=["none.txt"]))
+    assert (metrics.parent / "model" / "config.json").is_file()
     assert pretrain(make_arguments(max_steps=2, seed=3, overwrite=True))["steps"] == 2
     assert sorted(losses(metrics.parent)) == [1, 2]
     assert (metrics.parent / "notes.txt").read_text() == "mine"

@@ -256,12 +256,39 @@ def test_options_win_over_the_recipe(tmp_path):
         (["--word_drop", "1"], r"`word_drop` is 1\.0; it must be at least 0 and less than 1"),
         (["--hidden_size", "30", "--num_attention_heads", "4"], "`num_attention_heads` is 4 and `hidden_size` 30"),
         (["--attention_dropout", "1.5"], r"`attention_dropout` is 1\.5; it must be at least 0 and less than 1"),
+        (
+            ["--freeze_encoder", "--contrastive", "views", "--word_drop", "0.2"],
+            "`freeze_encoder` is True, so that `contrastive` 'views' would train nothing",
+        ),
+        (
+            ["--freeze_encoder", "--teacher", "x", "--similarity_weight", "1"],
+            r"`freeze_encoder` is True, so that `similarity_weight` 1\.0 would train nothing",
+        ),
+        (
+            ["--freeze_encoder", "--teacher", "x", "--teacher_head", "false"],
+            r"`freeze_encoder` is True, so that `teacher_weight` 1\.0 would train nothing",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_refused_options(words, message):
     with pytest.raises(ValueError, match=message):
         parse_command_line(["--corpus", "x", *words] if words[0].startswith("--") else words)
+
+
+@pytest.mark.parametrize("name", ["corpus", "tokenizer", "word_vectors", "teacher"])
+def test_what_is_read_does_not_lie_where_the_run_writes(tmp_path, name):
+    """With `--overwrite` it would be removed first."""
+    (tmp_path / "run" / "model").mkdir(parents=True)
+    words = [
+        *([] if name == "corpus" else ["--corpus", "x"]),
+        f"--{name}",
+        str(tmp_path / "run" / "model"),
+        "--overwrite",
+    ]
+    with pytest.raises(ValueError, match=f"`{name}` .* lies in `output_dir` .* would take its place. Give another"):
+        parse_command_line([*words, "--output_dir", str(tmp_path / "run")])
+    parse_command_line([*words, "--output_dir", str(tmp_path / "other")])
 
 
 def test_recipes_that_are_not_there():

@@ -84,7 +84,8 @@ class Checkpoints:
         if broken:
             raise FloatingPointError(
                 f"After step {state['step']} some weights are NaN or infinite ({', '.join(broken[:3])} ...); they "
-                f"are not saved. Last good checkpoint: {self.latest() or 'none'}. Lower --learning_rate and run again."
+                f"are not saved. Last good checkpoint: {self.latest() or 'none'}. Lower --learning_rate and run again"
+                f"{' in another --output_dir' if self.latest() else ''}."
             )
         tensors = {
             f"{name}.{key}": t for name, entry in self._own_names(moments["state"]).items() for key, t in entry.items()
@@ -196,7 +197,7 @@ def claim_folder(folder: Path, settings: Json, overwrite: bool = False) -> None:
     """
     path = folder / SETTINGS_FILE
     parts = (folder / CHECKPOINTS, folder / "model")
-    _check_free(folder)
+    check_free(folder)
     if overwrite and path.is_file():
         for part in parts:
             shutil.rmtree(part, ignore_errors=True)
@@ -221,7 +222,7 @@ def claim_folder(folder: Path, settings: Json, overwrite: bool = False) -> None:
         )
 
 
-def _check_free(folder: Path) -> None:
+def check_free(folder: Path) -> None:
     """Checks that nothing but a run, and what logs it, is in the folder, which lies in no model."""
     model = model_around(folder)
     if model is not None:

@@ -100,7 +100,7 @@ def finetune(args: FinetuneArguments) -> Json:
 
 
 def _finetune(args: FinetuneArguments, folder: Path) -> Json:
-    from transformers import set_seed
+    from transformers import EarlyStoppingCallback, set_seed
 
     use_all_cores(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     if usable_device(None).type == "cpu":
@@ -130,6 +130,8 @@ def _finetune(args: FinetuneArguments, folder: Path) -> Json:
     metric = "accuracy" if args.problem == "classification" else "pearson"
     trainer = _build_trainer(args, model, tokenizer, sets, metric, latest)
     trainer.train(resume_from_checkpoint=None if latest is None else str(latest))
+    # Of the final scores it would say that it does not find its own.
+    trainer.pop_callback(EarlyStoppingCallback)
     results = {
         **_sizes(train, validation, test, model),
         "labels": labels,

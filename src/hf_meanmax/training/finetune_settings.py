@@ -76,16 +76,11 @@ class FinetuneArguments(RunArguments):
                     raise ValueError(
                         f"`{name}` is {getattr(self, name)!r}, but a checkpoint has its tokenizer. Leave it out."
                     )
-            place = Path(self.output_dir).resolve()
-            if Path(self.checkpoint).exists() and place in Path(self.checkpoint).resolve().parents:
-                raise ValueError(
-                    f"`checkpoint` {self.checkpoint!r} lies in `output_dir` {self.output_dir!r}, whose model would "
-                    "take its place. Give another `output_dir`."
-                )
             if self.word_vectors:
                 raise ValueError("`word_vectors` and `checkpoint` exclude each other: the checkpoint has a word table.")
         else:
             self.build_config()
+        self.check_sources()
 
 
 def _is_of_head(name: str) -> bool:

@@ -71,7 +71,7 @@ def _start_from(model: LatentForConditionalDecoding, name: str) -> None:
             here = "no such weight" if found is None else f"{tuple(found.shape)}"
             raise ValueError(
                 f"{name} does not fit as `initial_model`: `{key}` is to be {tuple(weight.shape)}, and it has {here}. "
-                "Its teacher or embedder must give vectors of the size that it was trained with."
+                "A teacher or embedder must give vectors of the size that the model was trained with."
             )
         weight.copy_(found)
 

@@ -45,6 +45,11 @@ def settings_of(initial_model: str, model: Json) -> Json:
         FileNotFoundError, ValueError: as [`~hf_meanmax.checkpoint.folder.check_checkpoint`].
     """
     folder, config = _read(initial_model)
+    if (config.input_vocab_size or 0) > config.vocab_size and not config.separate_vocabularies:
+        raise ValueError(
+            f"`initial_model` {initial_model!r} was given words by `hf-meanmax expand`, which its decoder does not "
+            "know. Start from the model that it was made from, and expand the new one."
+        )
     names = {*model_fields(type(config)), *({"latent_names"} & {f.name for f in dataclasses.fields(config)})}
     kept = {name: getattr(config, name) for name in sorted(names - _OF_THE_RUN)}
     own = {name: value for name, value in model.items() if name in _OF_THE_RUN}

@@ -359,7 +359,8 @@ def open_sides(args: PretrainArguments, show_progress: bool = True) -> tuple[Cor
         from hf_meanmax.data.docstrings import harvest_docstrings
 
         documents, held_out_documents = harvest_docstrings(show_progress=show_progress).split()
-        return Documents(documents), Documents(held_out_documents)
+        held_out = read(args.validation) if args.validation else Documents(held_out_documents)
+        return Documents(documents), held_out
     corpus = read(args.corpus)
     if args.validation:
         return corpus, read(args.validation)
@@ -524,7 +525,13 @@ def prepare_word_vectors(
         tqdm.write(f"word vectors: {int(found.sum())} of {len(found)} words have one")
     if args.word_vector_scale:
         # One factor for all: what a vector's length says of its word is kept.
-        matrix *= args.word_vector_scale / np.sqrt(np.mean(np.square(matrix[found])))
+        mean_square = np.mean(np.square(matrix[found]))
+        if not 0 < mean_square < np.inf:
+            raise ValueError(
+                f"`word_vectors` is {args.word_vectors!r}: the mean square of the {int(found.sum())} vectors of the "
+                f"vocabulary's words is {mean_square}. Give other vectors, or `--word_vector_scale 0`."
+            )
+        matrix *= args.word_vector_scale / np.sqrt(mean_square)
     return matrix
 
 

@@ -35,7 +35,7 @@ from hf_meanmax.progress import progress_bar
 
 from .accelerator import exact_sums, is_sharded, make_accelerator
 from .batches import make_batches, pick_sentences
-from .checkpoints import CHECKPOINTS, Checkpoints, claim_folder
+from .checkpoints import CHECKPOINTS, Checkpoints, check_free, claim_folder
 from .metrics_log import MetricsLog, StepLosses
 from .model import make_model
 from .optimizer import clip_gradients, make_optimizers
@@ -116,9 +116,15 @@ class Run:
         """Prepares, trains, evaluates and exports."""
         args = self.args
         with errors_shared(self.processes):
-            self._claim_folder()
+            # An older run is removed when all that the new one reads has been found.
+            if not args.overwrite:
+                self._claim_folder()
+            elif self.is_main:
+                check_free(self.folder)
             self._prepare()
             self._build()
+            if args.overwrite:
+                self._claim_folder()
             self._resume()
             if args.report_to:
                 self.accelerator.init_trackers("hf_meanmax")
@@ -473,7 +479,8 @@ class Run:
                 raise FloatingPointError(
                     f"The loss is {value} at step {step} (epoch {epoch}). Sentences of the batch (indices in "
                     f"{self.prepared.train.folder}): {shown}. Last good checkpoint: {latest or 'none'}. "
-                    "Lower --learning_rate, lengthen --warmup_steps or use --precision fp32, and run again."
+                    "Lower --learning_rate, lengthen --warmup_steps or use --precision fp32, and run again"
+                    f"{' in another --output_dir' if latest else ''}."
                 )
 
     def _log(self, bar: tqdm) -> None:

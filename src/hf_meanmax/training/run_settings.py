@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from accelerate.tracking import get_available_trackers
@@ -19,6 +20,9 @@ from hf_meanmax.hardware import check_sizes
 from hf_meanmax.modeling.configuration_base import LatentConfig
 
 Arguments = TypeVar("Arguments", bound="RunArguments")
+
+# Of the settings with places of this machine, those that are not read from.
+_WRITTEN = {"output_dir", "cache_dir", "overwrite", "report_to"}
 
 
 @dataclass
@@ -94,6 +98,22 @@ class RunArguments:
             self, min_frequency=1, word_vector_epochs=1, gradient_accumulation_steps=1, warmup_steps=0, seed=0,
             word_vector_scale=0, weight_decay=0, max_grad_norm=0, learning_rate=0,
         )  # fmt: skip
+
+    def check_sources(self) -> None:
+        """Checks that nothing that the run reads lies in its output folder, where its own would take the place.
+
+        Raises:
+            ValueError: something does.
+        """
+        place = Path(self.output_dir).resolve()
+        for name in local_settings(type(self)):
+            value = getattr(self, name)
+            for source in map(str, value if isinstance(value, list) else [value]):
+                if name not in _WRITTEN and Path(source).exists() and place in Path(source).resolve().parents:
+                    raise ValueError(
+                        f"`{name}` {source!r} lies in `output_dir` {self.output_dir!r}, where what the run writes "
+                        "would take its place. Give another `output_dir`."
+                    )
 
     def check_most(self, **most: float) -> None:
         """Raises ValueError for a setting that is larger than any machine takes."""

@@ -205,10 +205,16 @@ class PretrainArguments(RunArguments):
         self._check_objective(self.build_config())
         if not self.output_dir:
             self.output_dir = str(Path("runs") / (self.recipe or "pretrain"))
+        self.check_sources()
 
     def _check_objective(self, config: LatentConfig) -> None:
         """The decoder must be able to generate what the objective asks for."""
         if config.has_decoder == (self.objective == "none"):
+            if self.initial_model:
+                remedy = "a decoder: leave `--objective none` out"
+                if not config.has_decoder:
+                    remedy = "no decoder: give `--objective none`, with a `teacher` or `contrastive`"
+                raise ValueError(f"`initial_model` {self.initial_model!r} has {remedy}.")
             raise ValueError(
                 f"`objective` is {self.objective!r} and `decoder_type` {config.decoder_type!r}: a model without a "
                 "decoder has the objective 'none', and no other has it. Leave `decoder_type` out."
@@ -234,6 +240,7 @@ class PretrainArguments(RunArguments):
                 f"`decoder_type` is {config.decoder_type!r}, which predicts a fixed number of words at once; its "
                 f"`objective` is 'next_words', not {self.objective!r}."
             )
+        self._check_frozen(config)
         if config.predict_previous != (self.objective == "neighbours"):
             raise ValueError(
                 f"`objective` is {self.objective!r} and `predict_previous` {config.predict_previous}: 'neighbours' "
@@ -255,6 +262,19 @@ class PretrainArguments(RunArguments):
                 f"`showcase` prints reconstructions from vectors, and a model with `objective` {self.objective!r} and "
                 f"`pooling` {config.pooling!r} makes none. Use `--showcase false`."
             )
+
+    def _check_frozen(self, config: LatentConfig) -> None:
+        """What compares embeddings trains the encoder, or a map of its own."""
+        for name, is_given, has_map in (
+            ("similarity_weight", self.similarity_weight > 0, False),
+            ("contrastive", self.contrastive != "none", bool(config.contrastive_size)),
+            ("teacher_weight", bool(self.teacher) and self.teacher_weight > 0, self.teacher_head),
+        ):
+            if self.freeze_encoder and is_given and not has_map:
+                raise ValueError(
+                    f"`freeze_encoder` is True, so that `{name}` {getattr(self, name)!r} would train nothing. Leave "
+                    "one of them out."
+                )
 
     def _check_context(self, config: LatentConfig) -> None:
         """A second decoder has a weight and stands beside reconstruction, and the order of sentences is whole."""
@@ -380,6 +400,11 @@ class PretrainArguments(RunArguments):
             if getattr(self, name)
         ]
         if self.objective != "translation":
+            if self.initial_model and given == ["target_tokenizer"]:
+                raise ValueError(
+                    f"`initial_model` {self.initial_model!r} translates between two vocabularies. Use `--objective "
+                    "translation`, with the translations."
+                )
             if given:
                 raise ValueError(
                     f"`{given[0]}` is {getattr(self, given[0])!r}, but `objective` is {self.objective!r}. Use "
