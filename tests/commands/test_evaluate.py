@@ -98,6 +98,9 @@ def test_saved_embeddings_score_as_their_model(run, checkpoint, tmp_path, capsys
     texts = (tmp_path / "all.txt").read_text().split("\n")[:-1]
     assert f"{len(texts):,} texts: all.txt" in capsys.readouterr().err
     assert texts == sorted({text for task in TASKS.split(",") for text in sentences(run, task, tmp_path)})
+    run("--write-sentences", "more.txt", "--erasure", "SST5")
+    more = (tmp_path / "more.txt").read_text().split("\n")[:-1]
+    assert more == sorted({*texts, *sentences(run, "SST5", tmp_path)})
     np.save("vectors.npy", load_encoder(str(checkpoint), device="cpu").encode(texts))
     saved = Results.load(run("--embeddings", "vectors.npy", "--sentences", "all.txt") / "vectors")
     model = Results.load(run(checkpoint, "--controls", "none") / "tiny")
@@ -176,11 +179,13 @@ def test_an_interrupted_run_says_how_to_go_on(run, checkpoint, monkeypatch, caps
         (["--tasks", "tne"], r"Did you mean 'ten'\?"),
         (["--tasks", ","], r"No task was named"),
         (["--controls", "bags"], r"There is no control 'bags'. Did you mean 'bag'\?"),
+        (["--controls", ","], r"No control was named; choose all, none"),
+        (["--write-model-card", "--unit-length"], r"takes no scores of scaled vectors; leave out --unit_length"),
         (["--embeddings", "x.npy"], r"--embeddings and --sentences belong together"),
         (["--embeddings", "x.npy", "--sentences", "x.txt"], r"not both, and not neither"),
         (["--write-model-card"], r"writes into the folder of a model, and 'nobody/model' is none"),
     ],
-    ids=["task", "group", "no task", "control", "no sentences", "both", "no folder"],
+    ids=["task", "group", "no task", "control", "no control", "scaled", "no sentences", "both", "no folder"],
 )
 def test_wrong_arguments(data, arguments, message):
     with pytest.raises(SystemExit, match=message):
@@ -199,8 +204,11 @@ def test_missing_data_says_what_to_set(monkeypatch, tmp_path, checkpoint):
         main([str(checkpoint)])
 
 
-def test_groups_of_tasks(data):
+def test_groups_of_tasks(data, tmp_path):
     assert [task.name for task in load_tasks("ten", data, check_counts=False)] == list(PAPER_TASKS)
+    with pytest.raises(FileNotFoundError, match="has the files of no SentEval task; expected downstream/MR"):
+        (tmp_path / "senteval" / "downstream").mkdir(parents=True)
+        load_tasks("senteval", tmp_path)
     names = [task.name for task in load_tasks("senteval,mr", data, check_counts=False)]
     assert len(names) == len(set(names)) == 17
     with pytest.raises(ValueError, match="expected"):

@@ -125,6 +125,22 @@ def test_retrieval_is_that_of_a_plain_search():
     assert all(10 < value < 100 for value in result.metrics.values())
 
 
+def test_a_text_that_is_there_twice_is_the_same_answer():
+    """Two pairs with one B, and a pair that is there twice: the first of equal vectors is found."""
+    test = make_pairs(60, 2200)
+    shared = [(a, f"B {2200 + (number // 2) * 2}") for number, (a, _) in enumerate(test)]
+
+    def embed(texts):
+        # B is A and a constant, and an A with the number of another has its place.
+        numbers = np.array([int(text[2:]) for text in texts])
+        places = np.random.default_rng(0).standard_normal((2300, DIMENSION))[numbers // 2]
+        return (places + 3 * np.array([[text[0] == "B"] for text in texts])).astype(np.float32)
+
+    for pairs in (test[::2] + test[::2], shared):
+        task = DomainAlignment(make_pairs(2000, 0), make_pairs(200, 2000), pairs)
+        assert set(task.evaluate(embed).metrics.values()) == {100.0}
+
+
 def test_scores_are_the_same_every_time():
     world = AffineWorld(noise=0.6)
     first, again = make_task(), make_task()

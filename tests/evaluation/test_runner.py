@@ -6,11 +6,15 @@ import json
 
 import numpy as np
 import pytest
+import torch
+from sentence_transformers import SentenceTransformer
 
 from evaluation.fake_tasks import LengthEncoder, LengthTask, words
+from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.evaluation import runner
 from hf_meanmax.evaluation.embedding import Embedder
 from hf_meanmax.evaluation.runner import MODEL, Evaluation, ResultCache, TaskError, evaluate, package_versions
+from tiny_model import make_model, make_tokenizer
 
 
 def make_tasks() -> list[LengthTask]:
@@ -39,6 +43,22 @@ def test_every_encoder_is_scored_on_every_task():
     assert first.sentences_per_second > 0
     assert first.tasks["A"].versions == package_versions()
     assert {"python", "hf_meanmax", "torch", "numpy", "sentence-transformers"} <= set(package_versions())
+
+
+def test_an_embedder_kept_while_its_model_is_trained_scores_anew(tmp_path):
+    tasks = [LengthTask("A", ["the cat", "a dog ran", "the old man saw"])]
+    model = SentenceTransformer(str(save_checkpoint(make_model(), make_tokenizer(), tmp_path / "model")), device="cpu")
+    embedder = Embedder(model, show_progress=False)
+    before = run([embedder], tasks, tmp_path / "cache").encoders[0]
+    vectors = embedder(["the cat"])
+    assert run([embedder], tasks, tmp_path / "cache").encoders[0].tasks["A"].was_cached
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 0.1
+    after = run([embedder], tasks, tmp_path / "cache").encoders[0]
+    assert not after.tasks["A"].was_cached
+    assert after.key != before.key
+    assert not np.array_equal(embedder(["the cat"]), vectors)
 
 
 def test_texts_that_tasks_share_are_encoded_once():

@@ -43,6 +43,10 @@ def test_a_line_cut_short_at_the_end_is_left_out_and_one_before_it_is_refused(tm
     (cut / "metrics.jsonl").write_text('{"step"\n{"step": 2, "loss": 1.0}\n')
     with pytest.raises(ValueError, match=r"Line 1 of .* is not JSON"):
         read_metrics(cut)
+    for line in ('{"loss": 1.0}', "[1, 2]"):
+        (cut / "metrics.jsonl").write_text(f'{{"step": 1, "loss": 1.0}}\n{line}\n')
+        with pytest.raises(ValueError, match=r"Line 2 of .* is no record of a step"):
+            read_metrics(cut)
 
 
 def test_what_is_refused(tmp_path):

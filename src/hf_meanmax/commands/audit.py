@@ -22,7 +22,7 @@ from .options import verb, written
 class AuditOptions:
     """What `hf-meanmax audit` writes."""
 
-    output: str = written("folder of audit.html and audit.json")
+    output: str = written("folder of audit.html and audit.json", folder=True)
 
 
 @verb("audit", compute_dtype="auto")

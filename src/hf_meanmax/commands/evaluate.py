@@ -54,7 +54,9 @@ class EvaluateOptions:
     tasks: str = option(f"names or groups, with commas: {', '.join(GROUPS)}", "ten")
     controls: str = option(f"all, none, or kinds with commas: {', '.join(CONTROL_KINDS)}", "all")
     seeds: int = count("number of seeds of the random controls", 3)
-    output: str | None = written("folder for results.json, report.md and figures (default: results/NAME)", None)
+    output: str | None = written(
+        "folder for results.json, report.md and figures (default: results/NAME)", None, folder=True
+    )
     cache: str = option("folder that keeps finished tasks", "results/cache")
     device: str | None = option("where to encode and to fit (default: a GPU if there is one)", None)
     batch_size: int = count("texts of one forward pass", 64)
@@ -86,8 +88,10 @@ def _evaluate(args: EvaluateOptions, command: str) -> None:
         usable_device(args.device)
     controls = control_kinds(args.controls)
     tasks = load_tasks(args.tasks, args.data, not args.any_size)
+    erasure = load_tasks(args.erasure, args.data, not args.any_size) if args.erasure else []
     if args.write_sentences:
-        count = write_sentences(args.write_sentences, (text for task in tasks for text in task.sentences()))
+        every = (text for task in (*tasks, *erasure) for text in task.sentences())
+        count = write_sentences(args.write_sentences, every)
         print(f"{count:,} texts: {args.write_sentences}", file=sys.stderr)
         return
     models: list[tuple[str, Callable[[], EmbeddingFile | SentenceTransformer]]]
@@ -106,7 +110,7 @@ def _evaluate(args: EvaluateOptions, command: str) -> None:
         device=args.device,
         batch_size=args.batch_size,
         command=command,
-        erasure=load_tasks(args.erasure, args.data, not args.any_size) if args.erasure else (),
+        erasure=erasure,
         latent_rows=args.latent_rows,
         unit_length=args.unit_length,
     )
@@ -134,8 +138,9 @@ def _check_arguments(args: EvaluateOptions) -> None:
     if args.write_model_card:
         if args.embeddings:
             raise ValueError("--write_model_card writes into the folder of a model, and --embeddings have none.")
-        if args.truncate_dim:
-            raise ValueError("--write_model_card takes no scores of truncated vectors; leave out --truncate_dim.")
+        for name, vectors in (("truncate_dim", "truncated"), ("unit_length", "scaled")):
+            if getattr(args, name):
+                raise ValueError(f"--write_model_card takes no scores of {vectors} vectors; leave out --{name}.")
         for model in args.model:
             if not Path(model).is_dir():
                 raise ValueError(f"--write_model_card writes into the folder of a model, and {model!r} is none.")

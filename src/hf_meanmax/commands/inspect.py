@@ -30,7 +30,7 @@ class DecodingOptions:
 
     checkpoint: str = positional(f"a checkpoint with its decoder ({DECODER_SOURCES})")
     text: list[str] = positional("texts")
-    output: str = written("folder for inspection.json and the figures")
+    output: str = written("folder for inspection.json and the figures", folder=True)
     positions: str | None = option("text file: each head's weights by position, averaged over its lines", None)
 
 
@@ -40,7 +40,7 @@ class PoolingOptions:
 
     what: list[str] = positional("checkpoints (folders), then texts")
     input: str | None = option("text file with further texts, one a line", None)
-    output: str | None = written("folder for the page, the figures and the numbers", None)
+    output: str | None = written("folder for the page, the figures and the numbers", None, folder=True)
     limit: int = count("most texts of --input", 200)
     color: Literal["auto", "always", "never"] = option("shade words on the terminal", "auto")
 

@@ -20,7 +20,7 @@ class ReconstructOptions:
 
     checkpoint: str = positional(f"a checkpoint with its decoder ({DECODER_SOURCES})")
     text: list[str] = positional("text files (.txt .gz .xz .zst .bz2) or one data set")
-    output: str | None = written("folder for scores, texts, and tables and figure of both", None)
+    output: str | None = written("folder for scores, texts, and tables and figure of both", None, folder=True)
     compare: list[str] = option("output folders of other systems to show beside this one", [])
 
 

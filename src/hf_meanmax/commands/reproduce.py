@@ -29,7 +29,7 @@ class ReproduceOptions:
 
     plan: str = positional("name of a packaged plan (books, books-gpu, variants), or a YAML file of its form")
     data: str = option("folder that holds senteval/ and what the plan names")
-    output: str = written("folder for the table, the results and the runs")
+    output: str = written("folder for the table, the results and the runs", folder=True)
     only: list[str] = option("names of systems to make", [])
 
 
@@ -38,7 +38,7 @@ class EvaluationsOptions:
     """The options of `hf-meanmax reproduce compare-evaluations`."""
 
     results: list[str] = positional("results.json files of `evaluate`, or folders that hold one")
-    output: str = written("folder for report.md and the figures")
+    output: str = written("folder for report.md and the figures", folder=True)
 
 
 @dataclass
@@ -59,7 +59,7 @@ class TranslationsOptions:
 
     models: list[str] = positional("checkpoints, NAME=FOLDER or FOLDER")
     pairs: list[str] = option("texts and their translations, NAME=SOURCE,REFERENCE")
-    output: str = written("folder for the table, the numbers and the figure")
+    output: str = written("folder for the table, the numbers and the figure", folder=True)
     results: str | None = option("output folder of `evaluate`, with a folder for each name", None)
     batch_size: int = count("texts translated together", 64)
 
@@ -115,7 +115,14 @@ def _read_pair(text: str) -> tuple[str, tuple[list[str], list[str]]]:
 @verb("reproduce compare-evaluations")
 def compare_evaluations(args: EvaluationsOptions) -> None:
     """One report of several evaluations."""
-    for path in write_report([Results.load(path) for path in args.results], args.output):
+    results = [Results.load(path) for path in args.results]
+    names = [one.name for one in results]
+    if len(set(names)) < len(names):
+        raise ValueError(
+            f"The evaluations are of {', '.join(names)}, which the report could not tell apart; each needs a name of "
+            "its own, which is that of the model's folder."
+        )
+    for path in write_report(results, args.output):
         print(path)
 
 

@@ -72,10 +72,9 @@ class Embedder:
             raise ValueError(f"batch_size is {batch_size}; it must be 1 or more.")
         self.encoder = encoder
         self.name = str(name or getattr(encoder, "name", None) or getattr(encoder, "__name__", type(encoder).__name__))
-        self.key = key if key is not None else encoder_key(encoder)
-        if unit_length and self.key is not None:
-            self.key += ", unit length"
         self.unit_length = unit_length
+        self._given_key = key
+        self.key = self._find_key()
         self.batch_size = batch_size
         self.show_progress = show_progress
         self.cache_bytes = 0 if isinstance(encoder, EmbeddingFile) else cache_bytes
@@ -129,6 +128,17 @@ class Embedder:
         kept = missing if self.keep is None else [text for text in missing if text in self.keep]
         self._remember(kept, [first[text] for text in kept], result)
         return result
+
+    def refresh(self) -> None:
+        """Forgets what was embedded before a SentenceTransformer was changed, by training for instance."""
+        if is_sentence_transformer(self.encoder):
+            before, self.key = self.key, self._find_key()
+            if self.key != before or self._given_key is not None:
+                self.clear()
+
+    def _find_key(self) -> str | None:
+        key = self._given_key if self._given_key is not None else encoder_key(self.encoder)
+        return f"{key}, unit length" if self.unit_length and key is not None else key
 
     def clear(self) -> None:
         """Forgets all remembered embeddings."""

@@ -21,8 +21,8 @@ def nearest(
 ) -> np.ndarray:
     """The row of the pool that is nearest to each query.
 
-    Candidates come from products in float32; the choice among them is made by their distances in float64. Of equally
-    near candidates the first row wins. A vector of zeros has the cosine 0 with every other.
+    Candidates come from products in float32; the choice among them is made by their distances in float64. Of a few
+    equally near candidates the first row wins, of many any. A vector of zeros has the cosine 0 with every other.
 
     Args:
         queries: `(n, D)`.

@@ -163,6 +163,7 @@ def evaluate(
         total=len(embedders) * len(tasks), desc="evaluate", unit=" tasks", disable=not show_progress, smoothing=0
     ) as bar:
         for embedder in embedders:
+            embedder.refresh()
             kind, seed = getattr(embedder.encoder, "kind", MODEL), getattr(embedder.encoder, "seed", None)
             run = EncoderRun(embedder.name, kind, seed, embedder.key)
             evaluation.encoders.append(run)

@@ -58,6 +58,10 @@ def load_tasks(names: str, data: str | os.PathLike[str] | None = None, check_cou
     found = available_senteval_tasks(folder / "senteval") if {"senteval", "all"} & set(parts) else []
     groups = {"ten": PAPER_TASKS, "senteval": found, "intrinsic": INTRINSIC_TASKS, "all": (*found, *INTRINSIC_TASKS)}
     chosen = dict.fromkeys(name for part in parts for name in groups.get(part, [part]))
+    if not chosen:
+        raise FileNotFoundError(
+            f"{folder / 'senteval'} has the files of no SentEval task; expected downstream/MR/rt-polarity.pos or so."
+        )
     return [_load_task(name, folder, check_counts) for name in chosen]
 
 
@@ -254,6 +258,8 @@ def control_kinds(text: str) -> list[str] | None:
     if text in ("all", "none"):
         return None if text == "all" else []
     parts = [part.strip().replace("-", "_") for part in text.split(",") if part.strip()]
+    if not parts:
+        raise ValueError(f"No control was named; choose all, none, or among {', '.join(CONTROL_KINDS)}.")
     return [_known_name(part, CONTROL_KINDS, "control") for part in parts]
 
 

@@ -100,7 +100,7 @@ def read_lines(path: Path, encoding: str = "utf-8") -> list[str]:
     if not path.is_file():
         raise FileNotFoundError(f"No such file: {str(path)!r}.")
     try:
-        text = path.read_bytes().decode(encoding)
+        text = path.read_bytes().decode(encoding).removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: byte {error.start:,} is not {encoding}.") from None
     lines = text.replace("\r\n", "\n").split("\n")

@@ -244,7 +244,7 @@ def read_metrics(folder: str | os.PathLike[str]) -> list[Json]:
 
     Raises:
         FileNotFoundError: there is no such log.
-        ValueError: a line of it is not JSON, other than a last one that a killed run left unfinished.
+        ValueError: a line of it is no record of a step, other than a last one that a killed run left unfinished.
     """
     path = Path(folder)
     path = path if path.is_file() else path / METRICS_FILE
@@ -260,4 +260,7 @@ def read_metrics(folder: str | os.PathLike[str]) -> list[Json]:
         except json.JSONDecodeError as error:
             if number < len(lines):
                 raise ValueError(f"Line {number} of {path} is not JSON: {error}.") from error
+            break
+        if not isinstance(records[-1], dict) or "step" not in records[-1]:
+            raise ValueError(f"Line {number} of {path} is no record of a step: {line[:100]}.")
     return records
