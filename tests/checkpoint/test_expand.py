@@ -43,6 +43,20 @@ def make_checkpoint(folder, **options):
     return save_checkpoint(model, make_tokenizer(), folder, **options)
 
 
+def test_prompts_and_the_length_limit_stay(vectors, tmp_path):
+    old = make_checkpoint(tmp_path / "old")
+    prompts = {"prompts": {"query": "the "}, "default_prompt_name": "query", "similarity_fn_name": "dot"}
+    for name, settings in (
+        ("config_sentence_transformers.json", prompts),
+        ("sentence_bert_config.json", {"max_seq_length": 3}),
+    ):
+        (old / name).write_text(json.dumps({**json.loads((old / name).read_text()), **settings}))
+    expand_checkpoint(old, vectors, tmp_path / "new")
+    new = SentenceTransformer(str(tmp_path / "new"), device="cpu")
+    assert (new.prompts["query"], new.default_prompt_name, new.max_seq_length) == ("the ", "query", 3)
+    assert new.similarity_fn_name == "dot"
+
+
 @pytest.mark.parametrize("context", [False, True], ids=["mean-max", "rnn-cnn"])
 @pytest.mark.parametrize("normalize", [None, "rows", "embedding"])
 def test_an_expanded_checkpoint_loads_everywhere(context, normalize, vectors, tmp_path):

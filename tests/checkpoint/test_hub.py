@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 from pathlib import Path
@@ -9,12 +10,14 @@ from pathlib import Path
 import huggingface_hub
 import numpy as np
 import pytest
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense
 
 from checkpoint.loopback_hub import Repository, hub_and_token
 from hf_meanmax import RNNCNNForContextPrediction
 from hf_meanmax.checkpoint import card as card_module
 from hf_meanmax.checkpoint.card import CardDescription, write_model_card
-from hf_meanmax.checkpoint.folder import save_checkpoint
+from hf_meanmax.checkpoint.folder import load_checkpoint, save_checkpoint
 from hf_meanmax.checkpoint.hub import HubError, push
 from hf_meanmax.commands.push import main
 from tiny_model import TEXTS, make_model, make_tokenizer, run_python
@@ -85,6 +88,31 @@ def test_retry_after_an_error(server, folder, call):
     assert "model.safetensors" not in server.repositories.get("user/tiny", Repository()).branches["main"]
     push(folder, "user/tiny")
     assert "model.safetensors" in server.repositories["user/tiny"].branches["main"]
+
+
+def test_modules_after_the_encoder_are_pushed(server, folder, tmp_path):
+    """And a folder whose SentenceTransformer part sentence-transformers wrote, without a limit, has a card."""
+    model = SentenceTransformer(str(folder), device="cpu")
+    model.append(Dense(model.get_embedding_dimension(), 4))
+    whole = load_checkpoint(folder)[0]
+    model.save_pretrained(str(tmp_path / "own"))
+    whole.save_pretrained(tmp_path / "own")
+    push(tmp_path / "own", "user/own")
+    content = server.repositories["user/own"].branches["main"]
+    assert {"1_Dense/config.json", "1_Dense/model.safetensors", "README.md"} <= set(content)
+    settings = tmp_path / "own" / "sentence_bert_config.json"
+    for missing in ("max_seq_length", "modality_config"):
+        settings.write_text(json.dumps({**json.loads(settings.read_text()), missing: None}))
+        assert "no limit" in write_model_card(tmp_path / "own", "user/own").read_text()
+
+
+def test_a_card_that_is_missing_leaves_no_copy(server, folder, tmp_path):
+    (folder / "README.md").write_text("mine")
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError, match="missing"):
+            push(folder, "user/tiny", card=tmp_path / "missing.md")
+    assert [path.name for path in folder.glob("README*")] == ["README.md"]
+    assert (folder / "README.md").read_text() == "mine"
 
 
 def test_existing_repository(server, folder):

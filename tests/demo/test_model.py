@@ -10,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 from hf_meanmax import MeanMaxAAEForReconstruction, RNNCNNForContextPrediction
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.demo import panels
-from hf_meanmax.demo.model import MOST_CHARACTERS, MOST_LINES, DemoModel
+from hf_meanmax.demo.model import MOST_CHARACTERS, MOST_LINES, DemoModel, given_text
 from hf_meanmax.demo.page import shown
 from tiny_model import make_model, make_tokenizer
 
@@ -85,6 +85,10 @@ def test_search_finds_the_sentence_itself(demo, tmp_path):
     assert len(found.neighbors) == 2
     assert len(demo.read_corpus(None).texts) == 120
     assert demo.read_corpus(None) is demo.read_corpus(None)
+
+
+def test_half_a_surrogate_pair_is_read_as_everywhere():
+    assert given_text("the \ud800 cat", "text") == "the \ufffd cat"
 
 
 def test_bad_files_and_texts_get_a_message(demo, tmp_path):

@@ -147,6 +147,13 @@ def test_a_space_takes_no_card_of_a_model(model, capsys):
     assert "--data: for the card of a model, not for --space" in capsys.readouterr().err
 
 
+def test_what_is_of_a_served_page_alone_is_refused(model, tmp_path):
+    for words in (["--host", "0.0.0.0"], ["--port", "7999"], ["--trust_remote_code"]):
+        with pytest.raises(SystemExit, match=f"{words[0]} is of a page that is served"):
+            command.main(["--model", model, "--space", str(tmp_path / "space"), *words])
+    assert not (tmp_path / "space").exists()
+
+
 def test_the_app_of_a_space_starts_the_page(model, tmp_path):
     write_space(model, tmp_path / "space")
     code = (tmp_path / "space" / "app.py").read_text()

@@ -44,3 +44,10 @@ def test_strings_end_a_text():
     text = tokenizer(["the children are playing in the park."], return_tensors="pt")
     ids = model.generate(**text, stop_strings=["playing"], tokenizer=tokenizer)
     assert tokenizer.batch_decode(ids, skip_special_tokens=True) == ["the children are playing"]
+
+
+def test_a_bound_that_no_text_reaches_takes_no_memory():
+    folder = hf_meanmax.pretrained("mini-en")
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForSeq2SeqLM.from_pretrained(folder)
+    text = tokenizer(["the children are playing in the park.", "a dog ran."], padding=True, return_tensors="pt")
+    assert model.generate(**text, max_new_tokens=10**11).tolist() == model.generate(**text, max_new_tokens=64).tolist()

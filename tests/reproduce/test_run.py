@@ -216,6 +216,7 @@ def test_one_failure_does_not_stop_the_others(data, tmp_path):
         ({"prepare": [{"command": "true"}]}, "a step of `prepare` has `command` and `makes`"),
         ({"evaluate": {"tasks": ["MR", "CR"]}}, r"`tasks` of `evaluate` is .* give one like MR,CR"),
         ({"evaluate": {"task": "ten"}}, "unknown setting 'task' of `evaluate`"),
+        ({"evaluate": {"seeds": 0}}, "`seeds` of `evaluate` is 0; it must be 1 or more"),
         ({"cards": {"owner": "me"}}, "`cards` needs `folder`"),
         ({"evaluat": {}}, "unknown part 'evaluat'. Did you mean 'evaluate'"),
         ({"systems": [{"model": "y"}]}, "`systems` is .* it takes `name: value` lines"),

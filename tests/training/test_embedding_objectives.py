@@ -143,6 +143,11 @@ def test_an_index_of_the_teacher_answers_its_student(make_arguments, teacher, tm
     assert cosines.min() > 0.8
     with pytest.raises(SystemExit, match="is there already; name a new folder"):
         export([model, "--output", str(tmp_path / "space")])
+    assert list((tmp_path / "space").glob("*.py"))
+    export([model, "--space", "teacher", "--output", str(tmp_path / "bare"), "--no_remote_code"])
+    assert not list((tmp_path / "bare").glob("*.py"))
+    assert "auto_map" not in (tmp_path / "bare" / "config.json").read_text()
+    np.testing.assert_allclose(SentenceTransformer(str(tmp_path / "bare"), device="cpu").encode(texts), ours, atol=1e-6)
     plain = make_model(teacher_size=5)
     scaled = str(save_checkpoint(plain, make_tokenizer(), tmp_path / "scaled", normalize="embedding"))
     with pytest.raises(SystemExit, match="reads the raw vector"):

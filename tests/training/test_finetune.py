@@ -345,6 +345,19 @@ def test_classifiers_have_no_decoder(sets, checkpoint, tmp_path):
     assert "which kind of text it is: `old`, `red`." in card
     assert "AutoModelForSequenceClassification.from_pretrained" in card
     assert "generate(" not in card
+    classifier = AutoModelForSequenceClassification.from_pretrained(folder)
+    classifier.config.problem_type = "multi_label_classification"
+    classifier.config.save_pretrained(folder)
+    card = write_model_card(folder, "me/classifier").read_text()
+    assert "logits.sigmoid()" in card
+    assert "softmax" not in card
+    classifier.config.problem_type = "regression"
+    classifier.config.save_pretrained(folder)
+    card = write_model_card(folder, "me/regression").read_text()
+    assert "gives a number for a text" in card
+    assert "print(classifier(**batch).logits.squeeze(-1))" in card
+    assert "softmax" not in card
+    assert "`old`" not in card
 
 
 @pytest.mark.parametrize(

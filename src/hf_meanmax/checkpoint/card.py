@@ -105,7 +105,7 @@ def write_model_card(
         data=description.data or _describe_data(args),
         command=description.command,
         limits=description.limits,
-        results=[*_flat(args.get("results", {}) if results is None else results), *_flat(dict(more_figures or {}))],
+        results=[*_flat(args.get("results") or {} if results is None else results), *_flat(dict(more_figures or {}))],
         **use,
         **_sizes_of(folder, config),
         settings=[
@@ -132,7 +132,7 @@ def _use_of(config: LatentConfig, args: Json) -> Json:
     others += ["giving the vectors of a teacher"] if args.get("teacher") else []
     contrast = {"neighbours": "the next sentence", "views": "the same sentence under noise"}
     contrast["both"] = " and ".join(contrast.values())
-    others += [f"telling {contrast[kind]} from others" for kind in [args.get("contrastive")] if kind in contrast]
+    others += [f"telling {contrast[kind]} from others" for kind in contrast if kind == args.get("contrastive")]
     return {
         "model_type": config.model_type,
         "full_auto_class": auto_class,
@@ -147,6 +147,7 @@ def _use_of(config: LatentConfig, args: Json) -> Json:
         "embedder": None if config.reads_text else getattr(config, "embedder_name", ""),
         "prompt": None if config.reads_text else (getattr(config, "embedder", None) or {}).get("prompt"),
         "reads_pairs": config.pair_combination is not None,
+        "problem": config.problem_type or ("regression" if config.num_labels == 1 else "single_label_classification"),
         "labels": ", ".join(f"`{label}`" for _, label in sorted(config.id2label.items())),
         "remote_code": remote_code,
         "trust": ", trust_remote_code=True" if remote_code else "",
@@ -156,7 +157,9 @@ def _use_of(config: LatentConfig, args: Json) -> Json:
 def _sizes_of(folder: Path, config: LatentConfig) -> Json:
     longest = NO_LIMIT
     if config.reads_text:
-        longest = read_json(folder / "sentence_bert_config.json")["max_seq_length"]
+        # sentence-transformers leaves it to the tokenizer when it saves.
+        saved = read_json(folder / "sentence_bert_config.json").get("max_seq_length")
+        longest = saved or read_json(folder / "tokenizer_config.json").get("model_max_length") or NO_LIMIT
     attends = config.pooling == "inner_attention"
     names = ["weighted means over the tokens"] if attends else []
     names += [_ROWS[row] for row in config.pooling_rows if row in _ROWS]

@@ -12,7 +12,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 from hf_meanmax.files import is_owned, read_json, write_json
 from hf_meanmax.modeling.storage import STORED_DTYPES, restored_state_dict, store_tensors
 
-from .folder import CHECKPOINT_FILES, check_checkpoint, check_free, replacing_checkpoint
+from .folder import CHECKPOINT_FILES, check_checkpoint, check_free, module_folders, replacing_checkpoint
 from .location import checkpoint_folder
 
 
@@ -42,10 +42,7 @@ def compact_checkpoint(
     check_checkpoint(source, encoder_alone=True)
     if target.resolve() == source.resolve():
         raise FileExistsError(f"{output} is the checkpoint itself, whose weights would lose precision; name another.")
-    wanted = [*CHECKPOINT_FILES, "README.md"]
-    modules = source / "modules.json"
-    if modules.is_file():  # A decoder of another embedder's vectors has none.
-        wanted += [entry["path"] for entry in read_json(modules, list) if entry["path"]]
+    wanted = [*CHECKPOINT_FILES, *module_folders(source), "README.md"]
     with replacing_checkpoint(target) as partial:
         for entry in source.iterdir():
             if not is_owned(entry.name, wanted) or (not remote_code and entry.suffix == ".py"):
@@ -65,11 +62,12 @@ def compact_checkpoint(
             index = {"metadata": {"total_size": size}, "weight_map": shards}
             write_json(partial / SAFE_WEIGHTS_INDEX_NAME, index, indent=2, sort_keys=True)
         if not remote_code:
-            _drop_auto_map(partial / "config.json")
+            drop_auto_map(partial / "config.json")
     return target
 
 
-def _drop_auto_map(path: Path) -> None:
+def drop_auto_map(path: Path) -> None:
+    """Takes the addresses of the model's code out of a config.json."""
     config = read_json(path)
     config.pop("auto_map", None)
     write_json(path, config, indent=2, sort_keys=True)

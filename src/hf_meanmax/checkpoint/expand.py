@@ -79,5 +79,6 @@ def expand_checkpoint(
         normalize=saved_normalization(folder),
         remote_code=bool(getattr(whole.config, "auto_map", None)),
         training_args={**saved_training_args(folder), _EXPANSION: record},
+        like=folder,
     )
     return expansion

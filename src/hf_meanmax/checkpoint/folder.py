@@ -58,6 +58,11 @@ SETTINGS_FILE = "settings.json"
 
 _TRANSFORMER = "sentence_transformers.base.modules.transformer.Transformer"
 _NORMALIZE = "sentence_transformers.base.modules.normalize.Normalize"
+# What its user has set, by the file of a SentenceTransformer.
+_OF_ENCODING = {
+    "sentence_bert_config.json": ("max_seq_length",),
+    "config_sentence_transformers.json": ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim"),
+}
 
 
 def save_checkpoint(
@@ -69,6 +74,7 @@ def save_checkpoint(
     normalize: str | None = None,
     remote_code: bool = True,
     training_args: Json | None = None,
+    like: str | os.PathLike[str] | None = None,
 ) -> Path:
     """Writes the one folder that `AutoModel`, the Auto class of the whole model, `AutoTokenizer` and
     `SentenceTransformer` load.
@@ -94,6 +100,7 @@ def save_checkpoint(
         remote_code: whether the model's code goes into the folder, so that it loads with `trust_remote_code=True`
             where hf_meanmax is not installed.
         training_args: what the run was, as `training_args.json`.
+        like: a checkpoint folder whose prompts, length limit and similarity the SentenceTransformer has.
 
     Returns:
         The folder.
@@ -114,7 +121,7 @@ def save_checkpoint(
         tokenizer.save_pretrained(partial)
         if target_tokenizer is not None:
             target_tokenizer.save_pretrained(partial / TARGET_TOKENIZER)
-        _write_sentence_transformer(partial, model.config, tokenizer, normalize)
+        _write_sentence_transformer(partial, model.config, tokenizer, normalize, None if like is None else Path(like))
         if args_text is not None:
             (partial / "training_args.json").write_text(args_text, encoding="utf-8")
     return folder
@@ -142,11 +149,19 @@ def replacing_checkpoint(folder: Path) -> Iterator[Path]:
 
 
 def _write_sentence_transformer(
-    folder: Path, config: LatentConfig, tokenizer: PreTrainedTokenizerBase, normalize: str | None
+    folder: Path,
+    config: LatentConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    normalize: str | None,
+    like: Path | None,
 ) -> None:
     if not config.reads_text:
         return
-    for name, content in sentence_transformer_files(config, tokenizer, normalize).items():
+    written = sentence_transformer_files(config, tokenizer, normalize)
+    for name, settings in _OF_ENCODING.items():
+        known = read_json(like / name) if like is not None and (like / name).is_file() else {}
+        written[name] |= {setting: known[setting] for setting in settings if setting in known}
+    for name, content in written.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
@@ -298,8 +313,8 @@ def saved_normalization(folder: str | os.PathLike[str]) -> str | None:
     settings = Path(folder) / "sentence_bert_config.json"
     if not settings.is_file():
         return None
-    transformer = read_json(settings)
-    if transformer["modality_config"]["text"]["method"] == "normalized_rows":
+    modalities = read_json(settings).get("modality_config") or {}
+    if modalities.get("text", {}).get("method") == "normalized_rows":
         return "rows"
     modules = read_json(Path(folder) / "modules.json", list)
     return "embedding" if any(module["type"].endswith("Normalize") for module in modules) else None
@@ -354,7 +369,7 @@ def check_checkpoint(folder: str | os.PathLike[str], encoder_alone: bool = False
         raise FileNotFoundError(f"No checkpoint folder {str(folder)!r}.{hint or packaged_hint(folder)}")
     config = _read_config(folder)
     model_class = _saved_class(config)
-    is_encoder = config.auto_class_names.get(model_class.__name__) == "AutoModel"
+    is_encoder = is_encoder_alone(config)
     if is_encoder and not encoder_alone:
         raise ValueError(
             f"{folder} holds an encoder alone ({model_class.__name__}), which can encode but not decode, be fine-tuned "
@@ -376,9 +391,20 @@ def check_checkpoint(folder: str | os.PathLike[str], encoder_alone: bool = False
     return config
 
 
+def is_encoder_alone(config: LatentConfig) -> bool:
+    """Whether a saved configuration is of an encoder, without a decoder or a classifier."""
+    return config.auto_class_names.get(_saved_class(config).__name__) == "AutoModel"
+
+
+def module_folders(folder: Path) -> list[str]:
+    """The sub-folders of a SentenceTransformer's modules; a decoder of another embedder's vectors has none."""
+    modules = folder / "modules.json"
+    return [entry["path"] for entry in read_json(modules, list) if entry["path"]] if modules.is_file() else []
+
+
 def _check_tokenizer_files(folder: Path, most: int, name: str) -> None:
     path = folder / "tokenizer.json"
-    vocabulary = _read_json(path).get("model", {}).get("vocab")
+    vocabulary = (_read_json(path).get("model") or {}).get("vocab")
     if not vocabulary or len(vocabulary) > most:
         raise ValueError(f"{path}: {len(vocabulary or ())} tokens, expected 1 to {most} (`{name}` of config.json).")
     _read_json(folder / "tokenizer_config.json")
@@ -462,7 +488,7 @@ def _is_classifier(model: PreTrainedModel) -> bool:
 def _check_weights(folder: Path, config: LatentConfig, model_class: type[PreTrainedModel]) -> None:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        files = sorted({folder / name for name in _read_json(index).get("weight_map", {}).values()})
+        files = sorted({folder / name for name in (_read_json(index).get("weight_map") or {}).values()})
     else:
         files = [folder / "model.safetensors"]
     found: dict[str, tuple[Path, tuple[int, ...]]] = {}

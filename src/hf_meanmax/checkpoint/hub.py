@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hf_meanmax.files import is_owned
+from hf_meanmax.files import is_owned, replacing_file
 
 from .card import write_model_card
-from .folder import CHECKPOINT_FILES, TARGET_TOKENIZER, check_checkpoint
+from .folder import CHECKPOINT_FILES, TARGET_TOKENIZER, check_checkpoint, module_folders
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -61,7 +61,8 @@ def push(
     check_checkpoint(folder)
     api = sign_in(repo_id, token)
     _put_card(folder, repo_id, card)
-    names = [entry for entry in folder.iterdir() if is_owned(entry.name, CHECKPOINT_FILES)]
+    parts = [*CHECKPOINT_FILES, *module_folders(folder)]
+    names = [entry for entry in folder.iterdir() if is_owned(entry.name, parts)]
     return upload(
         api,
         folder,
@@ -157,8 +158,10 @@ def upload(
 
 def _put_card(folder: Path, repo_id: str, card: str | os.PathLike[str] | None) -> None:
     if card is not None and Path(card).resolve() != (folder / "README.md").resolve():
+        content = Path(card).read_bytes()
         keep_former_card(folder)
-        shutil.copyfile(card, folder / "README.md")
+        with replacing_file(folder / "README.md", "wb") as file:
+            file.write(content)
     elif not (folder / "README.md").is_file():
         write_model_card(folder, repo_id)
 

@@ -14,6 +14,8 @@ from hf_meanmax.pretrained import ENCODER_SOURCES, pretrained
 
 from .options import option, verb, written
 
+_HOST = "127.0.0.1"
+
 
 @dataclass
 class DemoOptions:
@@ -23,7 +25,7 @@ class DemoOptions:
         f"a checkpoint, or any SentenceTransformer ({ENCODER_SOURCES}); by default mini-en",
         None,
     )
-    host: str = option("address to listen at; 0.0.0.0 lets other machines in", "127.0.0.1")
+    host: str = option("address to listen at; 0.0.0.0 lets other machines in", _HOST)
     port: int | None = option("by default the first free one from 7860", None)
     space: str | None = written("write the page as a folder for a Space on the Hub, and serve nothing", None)
     trust_remote_code: bool = option("run code that comes with the model", False)
@@ -34,6 +36,9 @@ def main(args: DemoOptions) -> None:
     """Serve a page that shows what a model does."""
     model = pretrained("mini-en") if args.model is None else args.model
     if args.space is not None:
+        given = {"host": args.host != _HOST, "port": args.port is not None, "trust_remote_code": args.trust_remote_code}
+        for name in filter(given.get, given):
+            raise ValueError(f"--{name} is of a page that is served, not of one that --space writes. Leave it out.")
         folder = write_space(model, args.space)
         print(f"written: {folder}; push it with `hf-meanmax push {folder} USER/NAME --space`")
         return

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hf_meanmax.checkpoint.compact import compact_checkpoint
+from hf_meanmax.checkpoint.compact import compact_checkpoint, drop_auto_map
 from hf_meanmax.files import check_new_folder, replacing_folder
 from hf_meanmax.inference.teacher_space import in_teacher_space
 from hf_meanmax.pretrained import ENCODER_SOURCES
@@ -27,7 +27,7 @@ class ExportOptions:
     output: str = written("the new folder, a SentenceTransformer", folder=True)
     space: Literal["own", "teacher"] = option("whose space the vectors are in; a teacher's cannot be decoded", "own")
     dtype: Literal["float32", "float16", "int8"] = option(
-        "of the matrices in the file; they load as float32", "float32"
+        "of the matrices in the file; they load in the checkpoint's own", "float32"
     )
     remote_code: bool = option("whether the folder has the model's code, for trust_remote_code", True)
     trust_remote_code: bool = option("run code that comes with the model", False)
@@ -53,6 +53,10 @@ def _write_in_teacher_space(args: ExportOptions, output: Path) -> None:
     if args.dtype == "float32":
         with replacing_folder(output, ["*"]) as partial:
             encoder.save_pretrained(str(partial))
+            if not args.remote_code:
+                for path in partial.glob("*.py"):
+                    path.unlink()
+                drop_auto_map(partial / "config.json")
         return
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent) as folder:

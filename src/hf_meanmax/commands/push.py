@@ -67,6 +67,7 @@ def _refuse_contradictions(parser: OptionParser, args: PushOptions) -> None:
     of_card = {"--card": args.card, "--card_only": args.card_only, **of_generated}
     for is_given, options, reason in (
         (args.card is not None, of_generated, "for a generated card, not for --card"),
+        (args.card_only is not None, {"--card": args.card}, "for a push, not for --card_only"),
         (args.space, of_card, "for the card of a model, not for --space"),
     ):
         given = " and ".join(filter(options.get, options))

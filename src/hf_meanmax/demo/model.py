@@ -16,6 +16,7 @@ import torch
 from hf_meanmax.checkpoint.folder import check_checkpoint, full_auto_class, is_own_checkpoint, load_decoder
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.cosines import unit_rows
+from hf_meanmax.data.corpus import readable
 from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.inspection.decoding import DecodingRecord, record_decoding, token_texts
 from hf_meanmax.inspection.pooling import pooling_shares
@@ -71,7 +72,7 @@ def given_text(text: str | None, name: str) -> str:
     Raises:
         ValueError: it is empty or too long.
     """
-    text = " ".join((text or "").split())
+    text = readable(" ".join((text or "").split()))
     if not text:
         raise ValueError(f"{name} is empty; write a sentence.")
     if len(text) > MOST_CHARACTERS:

@@ -365,7 +365,7 @@ class LatentGenerationMixin(GenerationMixin):
         bound, pad_id = (_setting(name, settings) for name in ("max_new_tokens", "pad_token_id"))
         kwargs |= {"return_dict_in_generate": True, "decoder_input_ids": None, "past_key_values": None}
         rows = torch.arange(len(latents))
-        sequences, length = ids.new_full((len(latents), bound + 1), pad_id), 1
+        sequences, length = ids.new_full((len(latents), 1), pad_id), 1
         while len(rows) and length <= bound:
             bounds = None if criteria is None else TextLengthCriteria(criteria.bounds[rows], criteria.prompt)
             left = bound + 1 - length
@@ -380,7 +380,8 @@ class LatentGenerationMixin(GenerationMixin):
             )
             words, cache = output.sequences, output.past_key_values
             length = words.shape[1]
-            sequences[rows, :length] = words
+            sequences = nn.functional.pad(sequences, (0, length - sequences.shape[1]), value=pad_id)
+            sequences[rows] = words
             goes_on = ~_is_end(words, 1, settings).any(dim=1)
             if bounds is not None:
                 goes_on &= ~bounds.reached(len(words), length - bounds.prompt)
@@ -390,7 +391,6 @@ class LatentGenerationMixin(GenerationMixin):
                 cache.batch_select_indices(goes_on)
             kwargs |= {"decoder_input_ids": words[goes_on], "past_key_values": cache, "decoder_attention_mask": None}
             _mark_read_words(kwargs)
-        sequences = sequences[:, :length].contiguous()
         pad_ended(sequences, criteria, 1, *settings)
         return sequences
 

@@ -100,6 +100,8 @@ def _check_parts(content: Json, path: Path) -> None:
             raise ValueError(
                 f"{path}: `{name}` of `evaluate` is {content['evaluate'][name]!r}; give one like {example}."
             )
+    if content["evaluate"]["seeds"] < 1:
+        raise ValueError(f"{path}: `seeds` of `evaluate` is {content['evaluate']['seeds']}; it must be 1 or more.")
 
 
 def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:

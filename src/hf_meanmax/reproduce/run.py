@@ -39,13 +39,19 @@ from types import FrameType
 from filelock import FileLock, Timeout
 
 from hf_meanmax.checkpoint.card import CardDescription, write_model_card
-from hf_meanmax.checkpoint.folder import check_checkpoint, is_own_checkpoint, saved_training_args
+from hf_meanmax.checkpoint.folder import (
+    check_checkpoint,
+    is_encoder_alone,
+    is_own_checkpoint,
+    saved_training_args,
+)
 from hf_meanmax.data import open_corpus
 from hf_meanmax.evaluation.reconstruction import ReconstructionSettings, score_checkpoint
 from hf_meanmax.evaluation.report import Results
 from hf_meanmax.evaluation.runner import package_versions
 from hf_meanmax.evaluation.suite import control_kinds, load_tasks
 from hf_meanmax.files import Json, read_json, write_json
+from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.training.checkpoints import CHECKPOINTS, METRICS_FILE, SYSTEM_FILE, Checkpoints
 
 from .plan import EXPANDED, ROWS, RUNS, Plan, as_text, fill_in, folder_name, is_finished, split_command
@@ -199,7 +205,7 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> Json:
         # Of the whole training by the clock, whatever made the model.
         training["tokens_per_second"] = training["tokens"] / training["minutes"] / 60
     evaluated = model
-    if plan.evaluate["expand"] and is_own_checkpoint(model) and check_checkpoint(model).freeze_word_embeddings:
+    if plan.evaluate["expand"] and _can_expand(model):
         evaluated = str(run / EXPANDED)
         command = [*COMMAND, "expand", model, plan.evaluate["expand"], "--output", evaluated]
         _run(command)
@@ -302,10 +308,21 @@ def _evaluation_command(plan: Plan, name: str, model: str, data: Path, output: P
     return [*command, "--any-size"] if options["any_size"] else command
 
 
+def _can_expand(model: str) -> bool:
+    config = _whole_config(model)
+    return config is not None and config.freeze_word_embeddings
+
+
+def _whole_config(model: str) -> LatentConfig | None:
+    """Of a checkpoint folder that holds no encoder alone."""
+    config = check_checkpoint(model, encoder_alone=True) if is_own_checkpoint(model) else None
+    return None if config is None or is_encoder_alone(config) else config
+
+
 def _can_reconstruct(model: str, trained: Json) -> bool:
-    if not is_own_checkpoint(model):
+    config = _whole_config(model)
+    if config is None:
         return False
-    config = check_checkpoint(model)
     return config.is_autoregressive and config.has_latents and trained.get("objective") == "reconstruction"
 
 
