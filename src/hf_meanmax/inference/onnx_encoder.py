@@ -162,12 +162,12 @@ def _write_vectors(file: BinaryIO, encoder: OnnxEncoder, texts: Iterable[str], b
     """Writes the vectors of texts as a .npy file, of which a block is held in memory; returns their number."""
     header = {"descr": "<f4", "fortran_order": False, "shape": (0, encoder.dimension)}
     np.lib.format.write_array_header_1_0(file, header)
-    texts, rows, told = iter(texts), 0, time.monotonic()
+    texts, rows, last_line = iter(texts), 0, time.monotonic()
     while block := [text.strip() for text in islice(texts, _BLOCK)]:
         file.write(encoder.encode(block, batch_size).astype("<f4", copy=False).tobytes())
         rows += len(block)
-        if time.monotonic() - told > _SECONDS_BETWEEN_LINES:
-            told = time.monotonic()
+        if time.monotonic() - last_line > _SECONDS_BETWEEN_LINES:
+            last_line = time.monotonic()
             print(f"{rows:,} texts", file=sys.stderr)
     # numpy leaves room for more rows in the header.
     file.seek(0)
