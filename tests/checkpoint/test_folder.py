@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoModelForPreTraining, AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -28,6 +29,7 @@ from hf_meanmax.checkpoint.folder import (
     load_checkpoint,
     load_target_tokenizer,
     save_checkpoint,
+    weight_files,
 )
 from hf_meanmax.checkpoint.location import is_missing_folder
 from hf_meanmax.files import recover_folder, replacing_file, replacing_folder
@@ -301,6 +303,27 @@ def test_saving_leaves_no_trace_in_the_model(tmp_path):
     save_checkpoint(model, make_tokenizer(), tmp_path / "model")
     assert type(model)._auto_class is None
     assert getattr(model.config, "auto_map", None) is None
+
+
+@pytest.mark.parametrize("sizes", [("50GB", "2KB"), ("2KB", "50GB")])
+def test_weights_in_one_file_and_in_several(tmp_path, sizes):
+    """What is checked and counted is what transformers loads of two saves into one folder."""
+    folder = save_checkpoint(make_model(), make_tokenizer(), tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    for seed, size in enumerate(sizes):
+        make_model(seed=seed).save_pretrained(folder, max_shard_size=size)
+    check_checkpoint(folder)
+    loaded = load_checkpoint(folder)[0]
+    names = {path.name for path in weight_files(folder)}
+    stored = {name for path in weight_files(folder) for name in load_file(path)}
+    assert ("model.safetensors" in names) == (folder / "model.safetensors").is_file()
+    assert stored == {name for name, _ in loaded.named_parameters()}
+    count = sum(parameter.numel() for parameter in loaded.parameters())
+    assert f"| parameters | {count:,} |" in write_model_card(folder, "user/two").read_text(encoding="utf-8")
+    (folder / "model.safetensors").unlink(missing_ok=True)
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": null}')
+    with pytest.raises(ValueError, match="`weight_map` names no file"):
+        check_checkpoint(folder)
 
 
 def test_old_checkpoint_survives_a_failed_save(folder, monkeypatch):

@@ -18,7 +18,14 @@ from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.modeling.configuration_compound_attention import CompoundAttentionConfig
 from hf_meanmax.modeling.storage import stored_names
 
-from .folder import check_checkpoint, full_auto_class, is_own_checkpoint, saved_normalization, saved_training_args
+from .folder import (
+    check_checkpoint,
+    full_auto_class,
+    is_own_checkpoint,
+    saved_normalization,
+    saved_training_args,
+    weight_files,
+)
 
 # The data sets of `model_index`: these entries of a card are replaced by newer ones, any others are somebody's own.
 _OWN_DATASETS = ("senteval", "hf_meanmax")
@@ -349,7 +356,7 @@ def _flat(values: Json, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 def _count_parameters(folder: Path) -> int:
     count = 0
-    for path in folder.glob("model*.safetensors"):
+    for path in weight_files(folder):
         with safe_open(path, framework="pt") as weights:
             names = stored_names(list(weights.keys())).values()
             count += sum(math.prod(weights.get_slice(parts[0]).get_shape()) for parts in names)

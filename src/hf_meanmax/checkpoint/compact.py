@@ -12,7 +12,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 from hf_meanmax.files import is_owned, read_json, write_json
 from hf_meanmax.modeling.storage import STORED_DTYPES, restored_state_dict, store_tensors
 
-from .folder import CHECKPOINT_FILES, check_checkpoint, check_free, module_folders, replacing_checkpoint
+from .folder import CHECKPOINT_FILES, check_checkpoint, check_free, module_folders, replacing_checkpoint, weight_files
 from .location import checkpoint_folder
 
 
@@ -53,7 +53,7 @@ def compact_checkpoint(
                 shutil.copyfile(entry, partial / entry.name)
         shards: dict[str, str] = {}
         size = 0
-        for path in source.glob("model*.safetensors"):
+        for path in weight_files(source):
             tensors = store_tensors(restored_state_dict([path]) or load_file(path), dtype)
             save_file(tensors, partial / path.name, metadata={"format": "pt"})
             shards |= dict.fromkeys(tensors, path.name)

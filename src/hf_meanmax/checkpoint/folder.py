@@ -485,12 +485,24 @@ def _is_classifier(model: PreTrainedModel) -> bool:
     return issubclass(model if isinstance(model, type) else type(model), LatentForSequenceClassification)
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """The files of a checkpoint's weights. As in transformers, one file goes before the index of several, which an
+    older save may have left.
+
+    Raises:
+        ValueError: the index is damaged.
+    """
+    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if whole.is_file() or not index.is_file():
+        return [whole]
+    names = set((_read_json(index).get("weight_map") or {}).values())
+    if not names:
+        raise ValueError(f"{index}: `weight_map` names no file; expected that of each weight.")
+    return sorted(folder / name for name in names)
+
+
 def _check_weights(folder: Path, config: LatentConfig, model_class: type[PreTrainedModel]) -> None:
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        files = sorted({folder / name for name in (_read_json(index).get("weight_map") or {}).values()})
-    else:
-        files = [folder / "model.safetensors"]
+    files = weight_files(folder)
     found: dict[str, tuple[Path, tuple[int, ...]]] = {}
     for path in files:
         if not path.is_file():
