@@ -178,7 +178,10 @@ def bad_files(folder):
     [
         (["--texts", "{}/none.txt"], "none.txt"),
         (["--texts", "{}/empty.txt"], "there is no text; every line is blank"),
-        (["--output", "{}/texts.txt"], "texts.txt is the name of a file, but it is the folder of audit.html and audit.json. Name a folder"),
+        (
+            ["--output", "{}/texts.txt"],
+            "texts.txt is the name of a file, but it is the folder of audit.html and audit.json. Name a folder",
+        ),
         (["--decoder", "./none"], "No checkpoint folder 'none'"),
         (["--embedder", "./none"], "No checkpoint folder 'none'"),
         (["--embeddings", "{}/few.npy"], "few.npy: 5 vectors for 23 lines, of which 12 are not blank"),
