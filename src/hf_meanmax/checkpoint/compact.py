@@ -62,12 +62,11 @@ def compact_checkpoint(
             index = {"metadata": {"total_size": size}, "weight_map": shards}
             write_json(partial / SAFE_WEIGHTS_INDEX_NAME, index, indent=2, sort_keys=True)
         if not remote_code:
-            drop_auto_map(partial / "config.json")
+            _drop_auto_map(partial / "config.json")
     return target
 
 
-def drop_auto_map(path: Path) -> None:
-    """Takes the addresses of the model's code out of a config.json."""
+def _drop_auto_map(path: Path) -> None:
     config = read_json(path)
     config.pop("auto_map", None)
     write_json(path, config, indent=2, sort_keys=True)

@@ -74,7 +74,7 @@ def save_checkpoint(
     normalize: str | None = None,
     remote_code: bool = True,
     training_args: Json | None = None,
-    like: str | os.PathLike[str] | None = None,
+    like: Path | None = None,
 ) -> Path:
     """Writes the one folder that `AutoModel`, the Auto class of the whole model, `AutoTokenizer` and
     `SentenceTransformer` load.
@@ -116,12 +116,12 @@ def save_checkpoint(
     args_text = None if training_args is None else json.dumps(training_args, indent=2, ensure_ascii=False) + "\n"
     folder = check_free(Path(folder))
     with replacing_checkpoint(folder) as partial:
-        with _remote_code(model, remote_code):
+        with saving_code(model, remote_code):
             model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
         if target_tokenizer is not None:
             target_tokenizer.save_pretrained(partial / TARGET_TOKENIZER)
-        _write_sentence_transformer(partial, model.config, tokenizer, normalize, None if like is None else Path(like))
+        _write_sentence_transformer(partial, model.config, tokenizer, normalize, like)
         if args_text is not None:
             (partial / "training_args.json").write_text(args_text, encoding="utf-8")
     return folder
@@ -576,7 +576,7 @@ def _check_tokenizer(tokenizer: PreTrainedTokenizerBase, most: int, config: Late
 
 
 @contextmanager
-def _remote_code(model: PreTrainedModel, wanted: bool) -> Iterator[None]:
+def saving_code(model: PreTrainedModel, wanted: bool) -> Iterator[None]:
     """While it lasts, saving the model also saves its code (or does not), and the saved configuration says so."""
     cls, config = type(model), model.config
     was_registered, auto_map = cls._auto_class, getattr(config, "auto_map", None)

@@ -7,11 +7,13 @@ hf-meanmax export runs/student/model --space teacher --output runs/student/in-te
 from __future__ import annotations
 
 import tempfile
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hf_meanmax.checkpoint.compact import compact_checkpoint, drop_auto_map
+from hf_meanmax.checkpoint.compact import compact_checkpoint
+from hf_meanmax.checkpoint.folder import saving_code
 from hf_meanmax.files import check_new_folder, replacing_folder
 from hf_meanmax.inference.teacher_space import in_teacher_space
 from hf_meanmax.pretrained import ENCODER_SOURCES
@@ -51,12 +53,9 @@ def main(args: ExportOptions) -> None:
 def _write_in_teacher_space(args: ExportOptions, output: Path) -> None:
     encoder = in_teacher_space(args.model, args.trust_remote_code)
     if args.dtype == "float32":
-        with replacing_folder(output, ["*"]) as partial:
+        as_asked = nullcontext() if args.remote_code else saving_code(encoder[0].auto_model, False)
+        with replacing_folder(output, ["*"]) as partial, as_asked:
             encoder.save_pretrained(str(partial))
-            if not args.remote_code:
-                for path in partial.glob("*.py"):
-                    path.unlink()
-                drop_auto_map(partial / "config.json")
         return
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent) as folder:
