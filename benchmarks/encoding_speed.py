@@ -49,7 +49,6 @@ def export_peer(name: str, folder: Path) -> str:
     from sentence_transformers import SentenceTransformer
 
     folder.mkdir()
-
     model = SentenceTransformer(name, device="cpu")
     inner = model[0].auto_model.float().eval()
 

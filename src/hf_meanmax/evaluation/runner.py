@@ -148,6 +148,9 @@ def evaluate(
             the cache, and in its `evaluation`.
         ValueError: two tasks or two encoders have the same name.
     """
+    for encoder in encoders:
+        if isinstance(encoder, Embedder):
+            encoder.refresh()
     embedders = [
         encoder if isinstance(encoder, Embedder) else Embedder(encoder, None, None, batch_size, show_progress)
         for encoder in encoders
@@ -163,7 +166,6 @@ def evaluate(
         total=len(embedders) * len(tasks), desc="evaluate", unit=" tasks", disable=not show_progress, smoothing=0
     ) as bar:
         for embedder in embedders:
-            embedder.refresh()
             kind, seed = getattr(embedder.encoder, "kind", MODEL), getattr(embedder.encoder, "seed", None)
             run = EncoderRun(embedder.name, kind, seed, embedder.key)
             evaluation.encoders.append(run)

@@ -69,7 +69,7 @@ def _settings_of(path: Path, config: LatentConfig, tokenizer: PreTrainedTokenize
         for name in ("sentence_bert_config.json", "config_sentence_transformers.json")
     )
     # sentence-transformers leaves it to the tokenizer when it saves.
-    longest = saved.get("max_seq_length", tokenizer.model_max_length)
+    longest = saved.get("max_seq_length") or tokenizer.model_max_length
     return {
         "dimension": around.get("truncate_dim") or config.sentence_embedding_size,
         "prompt": around.get("prompts", {}).get(around.get("default_prompt_name")) or "",

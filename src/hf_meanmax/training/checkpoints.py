@@ -84,8 +84,7 @@ class Checkpoints:
         if broken:
             raise FloatingPointError(
                 f"After step {state['step']} some weights are NaN or infinite ({', '.join(broken[:3])} ...); they "
-                f"are not saved. Last good checkpoint: {self.latest() or 'none'}. Lower --learning_rate and run again"
-                f"{' in another --output_dir' if self.latest() else ''}."
+                f"are not saved. {self.remedy('Lower --learning_rate')}"
             )
         tensors = {
             f"{name}.{key}": t for name, entry in self._own_names(moments["state"]).items() for key, t in entry.items()
@@ -101,6 +100,12 @@ class Checkpoints:
             (partial / "state.json").write_text(text, encoding="utf-8")
         self._remove_old(state.get("best_step"))
         return target
+
+    def remedy(self, change: str) -> str:
+        """What to do after numbers that are none; settings of a run that has a checkpoint are fixed."""
+        latest = self.latest()
+        place = " in another --output_dir" if latest else ""
+        return f"Last good checkpoint: {latest or 'none'}. {change} and run again{place}."
 
     def read_state(self, path: Path) -> Json:
         """The plain values of a checkpoint.

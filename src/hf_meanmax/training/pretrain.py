@@ -474,13 +474,11 @@ class Run:
             step, epoch, step_in_epoch = entry
             rows = self.batches.sentences.in_store(np.concatenate(self.batches.plan.epoch(epoch).rows(step_in_epoch)))
             shown = " ".join(map(str, rows[:20])) + (" ..." if len(rows) > 20 else "")
-            latest = self.checkpoints.latest()
+            remedy = self.checkpoints.remedy("Lower --learning_rate, lengthen --warmup_steps or use --precision fp32,")
             with errors_shared(self.processes):
                 raise FloatingPointError(
                     f"The loss is {value} at step {step} (epoch {epoch}). Sentences of the batch (indices in "
-                    f"{self.prepared.train.folder}): {shown}. Last good checkpoint: {latest or 'none'}. "
-                    "Lower --learning_rate, lengthen --warmup_steps or use --precision fp32, and run again"
-                    f"{' in another --output_dir' if latest else ''}."
+                    f"{self.prepared.train.folder}): {shown}. {remedy}"
                 )
 
     def _log(self, bar: tqdm) -> None:
