@@ -13,7 +13,8 @@ from transformers import AutoModel, AutoModelForPreTraining, AutoModelForSeq2Seq
 from hf_meanmax import RNNCNNForContextPrediction
 from hf_meanmax.checkpoint.card import write_model_card
 from hf_meanmax.checkpoint.expand import expand_checkpoint
-from hf_meanmax.checkpoint.folder import load_checkpoint, save_checkpoint, saved_normalization, saved_training_args
+from hf_meanmax.checkpoint.folder import load_checkpoint, save_checkpoint, saved_training_args
+from hf_meanmax.checkpoint.sentence_transformer import saved_normalization
 from hf_meanmax.commands.expand import main
 from hf_meanmax.tokenization import WordVectors
 from tiny_model import SPECIALS, WORDS, make_model, make_tokenizer, run_python

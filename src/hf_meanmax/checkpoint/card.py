@@ -22,10 +22,10 @@ from .folder import (
     check_checkpoint,
     full_auto_class,
     is_own_checkpoint,
-    saved_normalization,
     saved_training_args,
     weight_files,
 )
+from .sentence_transformer import saved_normalization
 
 # The data sets of `model_index`: these entries of a card are replaced by newer ones, any others are somebody's own.
 _OWN_DATASETS = ("senteval", "hf_meanmax")

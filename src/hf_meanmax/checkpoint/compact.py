@@ -12,8 +12,9 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 from hf_meanmax.files import is_owned, read_json, write_json
 from hf_meanmax.modeling.storage import STORED_DTYPES, restored_state_dict, store_tensors
 
-from .folder import CHECKPOINT_FILES, check_checkpoint, check_free, module_folders, replacing_checkpoint, weight_files
+from .folder import CHECKPOINT_FILES, check_checkpoint, check_free, replacing_checkpoint, weight_files
 from .location import checkpoint_folder
+from .sentence_transformer import module_folders
 
 
 def compact_checkpoint(

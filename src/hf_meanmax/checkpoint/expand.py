@@ -20,10 +20,10 @@ from .folder import (
     load_target_tokenizer,
     require_text_encoder,
     save_checkpoint,
-    saved_normalization,
     saved_training_args,
 )
 from .location import checkpoint_folder
+from .sentence_transformer import saved_normalization
 
 # Where `training_args.json` tells of an expansion.
 _EXPANSION = "vocabulary_expansion"

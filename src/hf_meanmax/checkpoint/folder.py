@@ -19,16 +19,15 @@ from hf_meanmax.families import FAMILIES
 from hf_meanmax.files import Json, is_owned, read_json, replacing_folder
 from hf_meanmax.hardware import check_sizes, usable_device
 from hf_meanmax.modeling.classifier_model import LatentForSequenceClassification
-from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
+from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.modeling.configuration_embedding_decoder import EmbeddingDecoderConfig
 from hf_meanmax.modeling.storage import stored_names
 
 from .location import checkpoint_folder, hint_at_model, packaged_hint
+from .sentence_transformer import NORMALIZATIONS, write_sentence_transformer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-NORMALIZATIONS = (None, "rows", "embedding")
 
 # What a checkpoint folder consists of. Anything else in it is somebody's own: kept by a new save, never pushed.
 CHECKPOINT_FILES = (
@@ -55,14 +54,6 @@ TARGET_TOKENIZER, ONNX_FOLDER = "target_tokenizer", "onnx"
 _ONNX_FILES = ("*.onnx", "*.onnx.data")
 # Of the run in whose folder a checkpoint is `model`.
 SETTINGS_FILE = "settings.json"
-
-_TRANSFORMER = "sentence_transformers.base.modules.transformer.Transformer"
-_NORMALIZE = "sentence_transformers.base.modules.normalize.Normalize"
-# What its user has set, by the file of a SentenceTransformer.
-_OF_ENCODING = {
-    "sentence_bert_config.json": ("max_seq_length",),
-    "config_sentence_transformers.json": ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim"),
-}
 
 
 def save_checkpoint(
@@ -121,7 +112,7 @@ def save_checkpoint(
         tokenizer.save_pretrained(partial)
         if target_tokenizer is not None:
             target_tokenizer.save_pretrained(partial / TARGET_TOKENIZER)
-        _write_sentence_transformer(partial, model.config, tokenizer, normalize, like)
+        write_sentence_transformer(partial, model.config, tokenizer, normalize, like)
         if args_text is not None:
             (partial / "training_args.json").write_text(args_text, encoding="utf-8")
     return folder
@@ -148,24 +139,6 @@ def replacing_checkpoint(folder: Path) -> Iterator[Path]:
         )
 
 
-def _write_sentence_transformer(
-    folder: Path,
-    config: LatentConfig,
-    tokenizer: PreTrainedTokenizerBase,
-    normalize: str | None,
-    like: Path | None,
-) -> None:
-    if not config.reads_text:
-        return
-    written = sentence_transformer_files(config, tokenizer, normalize)
-    for name, settings in _OF_ENCODING.items():
-        known = read_json(like / name) if like is not None and (like / name).is_file() else {}
-        written[name] |= {setting: known[setting] for setting in settings if setting in known}
-    for name, content in written.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
 def _check_normalization(normalize: str | None, config: LatentConfig) -> None:
     if normalize not in NORMALIZATIONS:
         raise ValueError(f'normalize is {normalize!r}; choose None (raw), "rows" or "embedding".')
@@ -184,43 +157,6 @@ def check_free(folder: Path) -> Path:
             "name another folder."
         )
     return folder
-
-
-def sentence_transformer_files(config: LatentConfig, tokenizer: PreTrainedTokenizerBase, normalize: str | None) -> Json:
-    """The SentenceTransformer part of a checkpoint folder: the JSON content of each file, by its name."""
-    # A model without an embedding refuses the same call, and says why.
-    if normalize == "rows" or not config.has_latents:
-        output = {"method": "normalized_rows", "method_output_name": None}
-    else:
-        # sentence-transformers' own pooling would pool a second time, which is a seventh of the time of encoding.
-        output = {"method": "forward", "method_output_name": "pooler_output"}
-    modules = [("", _TRANSFORMER)]
-    files: Json = {
-        "sentence_bert_config.json": {
-            "transformer_task": "feature-extraction",
-            "modality_config": {"text": output},
-            "module_output_name": "sentence_embedding",
-            "max_seq_length": min(tokenizer.model_max_length, NO_LIMIT),
-            # Sentences joined to one row would share their positions.
-            "unpad_inputs": False,
-        },
-        "config_sentence_transformers.json": {
-            "model_type": "SentenceTransformer",
-            "prompts": {},
-            "default_prompt_name": None,
-            "similarity_fn_name": "cosine",
-        },
-    }
-    if normalize == "embedding":
-        modules.append(("1_Normalize", _NORMALIZE))
-        files["1_Normalize/config.json"] = {
-            "module_input_name": "sentence_embedding",
-            "module_output_name": "sentence_embedding",
-        }
-    files["modules.json"] = [
-        {"idx": index, "name": str(index), "path": path, "type": kind} for index, (path, kind) in enumerate(modules)
-    ]
-    return files
 
 
 def load_checkpoint(
@@ -307,19 +243,6 @@ def load_target_tokenizer(
     return AutoTokenizer.from_pretrained(checkpoint_folder(folder) / TARGET_TOKENIZER)
 
 
-def saved_normalization(folder: str | os.PathLike[str]) -> str | None:
-    """What `SentenceTransformer.encode` of a checkpoint folder scales to unit length, as `normalize` of
-    [`save_checkpoint`]; None where it has no such part."""
-    settings = Path(folder) / "sentence_bert_config.json"
-    if not settings.is_file():
-        return None
-    modalities = read_json(settings).get("modality_config") or {}
-    if modalities.get("text", {}).get("method") == "normalized_rows":
-        return "rows"
-    modules = read_json(Path(folder) / "modules.json", list)
-    return "embedding" if any(module["type"].endswith("Normalize") for module in modules) else None
-
-
 def saved_training_args(folder: str | os.PathLike[str]) -> Json:
     """The content of a checkpoint's `training_args.json`; empty if there is none.
 
@@ -394,12 +317,6 @@ def check_checkpoint(folder: str | os.PathLike[str], encoder_alone: bool = False
 def is_encoder_alone(config: LatentConfig) -> bool:
     """Whether a saved configuration is of an encoder, without a decoder or a classifier."""
     return config.auto_class_names.get(_saved_class(config).__name__) == "AutoModel"
-
-
-def module_folders(folder: Path) -> list[str]:
-    """The sub-folders of a SentenceTransformer's modules; a decoder of another embedder's vectors has none."""
-    modules = folder / "modules.json"
-    return [entry["path"] for entry in read_json(modules, list) if entry["path"]] if modules.is_file() else []
 
 
 def _check_tokenizer_files(folder: Path, most: int, name: str) -> None:

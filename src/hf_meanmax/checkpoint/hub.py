@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from hf_meanmax.files import is_owned, replacing_file
 
 from .card import write_model_card
-from .folder import CHECKPOINT_FILES, TARGET_TOKENIZER, check_checkpoint, module_folders
+from .folder import CHECKPOINT_FILES, TARGET_TOKENIZER, check_checkpoint
+from .sentence_transformer import module_folders
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import torch
 
-from hf_meanmax.checkpoint.folder import saved_normalization, settings_of_run
+from hf_meanmax.checkpoint.folder import settings_of_run
 from hf_meanmax.checkpoint.location import checkpoint_folder
+from hf_meanmax.checkpoint.sentence_transformer import saved_normalization
 from hf_meanmax.cosines import unit_rows
 
 from .blocks import in_blocks

@@ -22,8 +22,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from hf_meanmax.checkpoint.folder import ONNX_FOLDER, check_checkpoint, require_text_encoder, saved_normalization
+from hf_meanmax.checkpoint.folder import ONNX_FOLDER, check_checkpoint, require_text_encoder
 from hf_meanmax.checkpoint.location import checkpoint_folder
+from hf_meanmax.checkpoint.sentence_transformer import saved_normalization
 from hf_meanmax.cosines import paired_cosines
 from hf_meanmax.files import Json, read_json, replacing_folder, write_json
 from hf_meanmax.inference import onnx_encoder

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from hf_meanmax.checkpoint.folder import load_checkpoint, saved_normalization
+from hf_meanmax.checkpoint.folder import load_checkpoint
 from hf_meanmax.checkpoint.location import checkpoint_folder
+from hf_meanmax.checkpoint.sentence_transformer import saved_normalization
 
 from .encoder import load_encoder
 
