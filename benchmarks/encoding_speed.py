@@ -4,12 +4,12 @@
     python benchmarks/encoding_speed.py books.txt --peer MiniLM=models/all-MiniLM-L6-v2 --latency
 
 Ours are mean-max encoders of two sizes with random weights, which are as fast as trained ones, and `mini-en` of the
-package. The peers are any SentenceTransformers, in their own right, as ONNX int8, and as ONNX int8 in the loop that
-exports of ours bring along; and a StaticEmbedding (one vector a piece, their mean). Each takes the best of its batch
-sizes, in a process of its own. All run in turn, so a machine that slows down slows them all. Prints sentences/s, the
-ratio to the first peer of the same kind in the same round, the share of the matrix rate, peak memory, and where the
-time goes. `--latency` encodes one text at a time instead, and prints percentiles of the milliseconds, of tokenisation
-and of the model apart.
+package; in int8 through the `encoder.py` of their exports, and as SentenceTransformers. The peers are any
+SentenceTransformers, in their own right, as ONNX int8, and as ONNX int8 in the loop that exports of ours bring along;
+and a StaticEmbedding (one vector a piece, their mean). Each takes the best of its batch sizes, in a process of its
+own. All run in turn, so a machine that slows down slows them all. Prints sentences/s, the ratio to the first peer of
+the same kind in the same round, the share of the matrix rate, peak memory, and where the time goes. `--latency`
+encodes one text at a time instead, and prints percentiles of the milliseconds, of tokenisation and of the model apart.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from hf_meanmax.tokenization import train_tokenizer
 
 SIZES = {"mean-max 512": (512, 1024), "mean-max 1024": (1024, 2048)}
 PACKAGED, PEER, OUR_LOOP, INT8 = "mini-en", "peer ", ", our loop", ", ONNX int8"
+STOCK_LOOP = ", SentenceTransformer"
 
 
 def export_peer(name: str, folder: Path) -> str:
@@ -126,6 +127,10 @@ def load_int8(folder: str) -> OnnxEncoder:
     return OnnxEncoder(folder, int8=True, threads=torch.get_num_threads())
 
 
+def load_int8_module(folder: str) -> Any:
+    return load_encoder(f"{folder}/{INT8_MODEL}")
+
+
 def make_static(tokenizer: str) -> Any:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
@@ -202,7 +207,7 @@ def main() -> None:
     parser.add_argument("--latency", action="store_true", help="one text at a time")
     parser.add_argument("--sentences", type=int, default=2000)
     parser.add_argument("--vocab-size", type=int, default=20000)
-    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[16, 32, 64])
+    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[16, 32, 64, 1024])
     add_options(parser)
     args = parser.parse_args()
 
@@ -274,6 +279,7 @@ def make_encoders(args: Any, lines: list[str], folder: Path) -> tuple[dict[str, 
     for name, (_, path) in list(places.items()):
         export_onnx(path, folder / f"{name}{INT8}")
         places[f"{name}{INT8}"] = (load_int8, str(folder / f"{name}{INT8}"))
+        places[f"{name}{STOCK_LOOP}{INT8}"] = (load_int8_module, str(folder / f"{name}{INT8}"))
     for name, peer in named_folders(args.peer).items():
         places[f"{PEER}{name}"] = (load_fast, peer)
         exported = export_peer(peer, folder / f"{name}{INT8}")

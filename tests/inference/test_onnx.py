@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +14,13 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense
 
 from hf_meanmax import CompoundAttentionForTranslation, MeanMaxAAEForReconstruction, RNNCNNForContextPrediction
-from hf_meanmax.checkpoint.folder import save_checkpoint
+from hf_meanmax.checkpoint.folder import load_checkpoint, save_checkpoint
 from hf_meanmax.commands.export_onnx import main
+from hf_meanmax.cosines import paired_cosines
+from hf_meanmax.data.corpus import Documents
+from hf_meanmax.inference.decode import decode_embeddings
+from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
+from hf_meanmax.inference.encoder import load_encoder
 from tiny_model import make_model, make_tokenizer, python_environment, random_lines
 
 pytest.importorskip("onnxscript")
@@ -81,6 +88,71 @@ def test_vectors_are_those_of_torch(name, tmp_path):
     assert report["model.onnx"]["largest_difference"] < 2e-5
     assert report["model_int8.onnx"]["least_cosine"] > 0.98
     assert json.loads((tmp_path / "model" / "onnx" / "report.json").read_text()) == report
+
+
+def test_an_export_as_a_sentence_transformer(tmp_path):
+    """For every batch and number of threads what the checkpoint gives, with its prompts; int8 is near."""
+    folder = Path(save("mean_max", tmp_path))
+    prompts = {"prompts": {"query": "the old cat "}, "default_prompt_name": "query", "truncate_dim": 20}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    export_onnx(folder)
+    model = SentenceTransformer(str(folder), device="cpu")
+    settings = {"model_kwargs": {"threads": 3, "file_name": "model_int8.onnx"}, "trust_remote_code": True}
+    for encoder in (
+        load_encoder(str(folder / "onnx")),
+        load_encoder(str(folder / "onnx" / "model_int8.onnx")),
+        SentenceTransformer(str(folder / "onnx"), **settings),
+    ):
+        for options in ({"batch_size": 1}, {"batch_size": 64}, {"prompt": ""}):
+            found, wanted = encoder.encode(TEXTS, **options), model.encode(TEXTS, **options)
+            assert found.shape == wanted.shape == (len(TEXTS), encoder.get_embedding_dimension()) == (len(TEXTS), 20)
+            if encoder[0].get_config_dict()["file_name"] == "model.onnx":
+                np.testing.assert_allclose(found, wanted, atol=2e-5)
+            assert paired_cosines(found, wanted).min() > 0.98
+    assert encoder.max_seq_length is None
+    encoder.max_seq_length = model.max_seq_length = 5
+    # As when it is sent to another process.
+    copied = copy.deepcopy(encoder)
+    assert paired_cosines(copied.encode(TEXTS), model.encode(TEXTS)).min() > 0.98
+
+
+def test_the_checkpoint_decodes_what_its_export_has_encoded(tmp_path):
+    """Quantised or not: the manifest names the weights that were exported."""
+    folder = save("mean_max", tmp_path)
+    export_onnx(folder)
+    manifests = []
+    for name in ("model.onnx", "model_int8.onnx"):
+        model = load_encoder(f"{folder}/onnx/{name}")
+        settings = EncodeSettings(compute_dtype="auto")
+        manifests.append(encode_corpus(model, Documents([TEXTS]), tmp_path / name, settings, show_progress=False))
+        assert manifests[-1]["settings"]["compute_dtype"] == "float32"
+        decoder, tokenizer = load_checkpoint(folder)
+        texts = list(decode_embeddings(decoder, tokenizer, [tmp_path / name], max_new_tokens=4))
+        assert len(texts) == len(TEXTS) + 1
+    assert manifests[0]["model"]["weights"] == manifests[1]["model"]["weights"]
+    assert manifests[0]["model"]["pipeline"] != manifests[1]["model"]["pipeline"]
+    with pytest.raises(FileExistsError, match="an encoding of another model"):
+        encode_corpus(model, Documents([TEXTS]), tmp_path / "model.onnx", show_progress=False)
+    with pytest.raises(ValueError, match="this model has no weights in torch; leave it out"):
+        encode_corpus(model, Documents([TEXTS]), tmp_path / "bf16", EncodeSettings(compute_dtype="bfloat16"))
+    other = make_model(seed=1)
+    save_checkpoint(other, make_tokenizer(), tmp_path / "other")
+    with pytest.raises(ValueError, match="was encoded by another model"):
+        list(decode_embeddings(other, make_tokenizer(), [tmp_path / "model.onnx"], max_new_tokens=4))
+
+
+def test_an_export_that_is_no_whole_sentence_transformer(tmp_path):
+    folder = save("mean_max", tmp_path)
+    export_onnx(folder, int8=False)
+    settings = {"trust_remote_code": True, "device": "cpu"}
+    with pytest.raises(
+        ValueError, match=r"file_name is 'model_O3\.onnx'; an export has model\.onnx and model_int8\.onnx"
+    ):
+        SentenceTransformer(f"{folder}/onnx", model_kwargs={"file_name": "model_O3.onnx"}, **settings)
+    with pytest.raises(FileNotFoundError, match=r"model_int8\.onnx is missing: the folder is no whole export"):
+        SentenceTransformer(f"{folder}/onnx", model_kwargs={"file_name": "model_int8.onnx"}, **settings)
+    with pytest.raises(NotImplementedError, match="copy its folder"):
+        load_encoder(f"{folder}/onnx").save(str(tmp_path / "saved"))
 
 
 def test_needs_neither_torch_nor_this_package(tmp_path):

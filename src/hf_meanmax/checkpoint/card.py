@@ -12,9 +12,9 @@ from pathlib import Path
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import safe_open
 
-from hf_meanmax.files import Json, read_json, replacing_file
+from hf_meanmax.files import Json, replacing_file
 from hf_meanmax.metrics import SENTEVAL, format_score, gain_text, kind_name
-from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
+from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.modeling.configuration_compound_attention import CompoundAttentionConfig
 from hf_meanmax.modeling.storage import stored_names
 
@@ -25,7 +25,7 @@ from .folder import (
     saved_training_args,
     weight_files,
 )
-from .sentence_transformer import saved_normalization
+from .sentence_transformer import saved_length_limit, saved_normalization
 
 # The data sets of `model_index`: these entries of a card are replaced by newer ones, any others are somebody's own.
 _OWN_DATASETS = ("senteval", "hf_meanmax")
@@ -162,11 +162,7 @@ def _use_of(config: LatentConfig, args: Json) -> Json:
 
 
 def _sizes_of(folder: Path, config: LatentConfig) -> Json:
-    longest = NO_LIMIT
-    if config.reads_text:
-        # sentence-transformers leaves it to the tokenizer when it saves.
-        saved = read_json(folder / "sentence_bert_config.json").get("max_seq_length")
-        longest = saved or read_json(folder / "tokenizer_config.json").get("model_max_length") or NO_LIMIT
+    longest = saved_length_limit(folder) if config.reads_text else None
     attends = config.pooling == "inner_attention"
     names = ["weighted means over the tokens"] if attends else []
     names += [_ROWS[row] for row in config.pooling_rows if row in _ROWS]
@@ -180,7 +176,7 @@ def _sizes_of(folder: Path, config: LatentConfig) -> Json:
         "parameters": f"{_count_parameters(folder):,}",
         "vocab_size": f"{config.vocab_size:,}",
         "input_vocab_size": f"{config.input_vocab_size:,}",
-        "longest": "no limit" if longest >= NO_LIMIT else f"{longest:,} tokens, then cut",
+        "longest": "no limit" if longest is None else f"{longest:,} tokens, then cut",
     }
 
 

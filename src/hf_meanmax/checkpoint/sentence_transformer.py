@@ -92,6 +92,15 @@ def saved_normalization(folder: str | os.PathLike[str]) -> str | None:
     return "embedding" if any(module["type"].endswith("Normalize") for module in modules) else None
 
 
+def saved_length_limit(folder: Path) -> int | None:
+    """The tokens at which the SentenceTransformer of a checkpoint folder cuts a text; None where it cuts none."""
+    settings = folder / "sentence_bert_config.json"
+    saved = read_json(settings).get("max_seq_length") if settings.is_file() else None
+    # sentence-transformers leaves it to the tokenizer when it saves.
+    limit = int(saved or read_json(folder / "tokenizer_config.json").get("model_max_length") or NO_LIMIT)
+    return None if limit >= NO_LIMIT else limit
+
+
 def module_folders(folder: Path) -> list[str]:
     """The sub-folders of a SentenceTransformer's modules; a decoder of another embedder's vectors has none."""
     modules = folder / "modules.json"

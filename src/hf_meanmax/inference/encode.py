@@ -151,11 +151,11 @@ def encode_corpus(
         BlockingIOError: another process encodes into the folder.
         PeerEndedError: another of the processes has ended.
         ValueError: the model gave a vector that is not finite, or more numbers or components are asked for than there
-            are, or the PCA does not fit the vectors; the text has changed meanwhile; or the processes have different
-            texts, models, settings or versions of the packages.
+            are, or the PCA does not fit the vectors; the text has changed meanwhile; an ONNX export is to compute in
+            bfloat16; or the processes have different texts, models, settings or versions of the packages.
     """
     settings, output = settings or EncodeSettings(), Path(output)
-    settings = replace(settings, compute_dtype=compute_dtype(settings.compute_dtype, model.device))
+    settings = replace(settings, compute_dtype=_compute_dtype(settings.compute_dtype, model))
     is_main = state is None or state.is_main_process
     with errors_shared(state):
         with main_process_first(state):
@@ -182,6 +182,15 @@ def encode_corpus(
             if is_main:
                 write_manifest(output, manifest)
     return manifest
+
+
+def _compute_dtype(name: ComputeDtype, model: SentenceTransformer) -> ComputeDtype:
+    """The type of a model's numbers; an ONNX export, which has none in torch, counts as float32."""
+    if next(model.parameters(), None) is not None:
+        return compute_dtype(name, model.device)
+    if name == "bfloat16":
+        raise ValueError("compute_dtype is 'bfloat16', but this model has no weights in torch; leave it out.")
+    return "float32"
 
 
 def _plan(

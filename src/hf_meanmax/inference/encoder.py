@@ -6,7 +6,7 @@ import sys
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ import torch
 from hf_meanmax.checkpoint.folder import check_checkpoint, damage_named, is_own_checkpoint, require_text_encoder
 from hf_meanmax.checkpoint.location import hint_at_model, is_missing_folder, unread_named
 from hf_meanmax.data.corpus import readable
+from hf_meanmax.files import read_json
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
 from hf_meanmax.pretrained import packaged_folder
@@ -23,6 +24,8 @@ from .long_texts import encode_in_parts, has_long, latent_config
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+# The module of a SentenceTransformer that is an ONNX export.
+ONNX_TRANSFORMER = "hf_meanmax.inference.onnx_transformer.OnnxTransformer"
 # Up to so many tokens, texts fill a batch; of longer ones fewer share a forward pass.
 LONG_TEXT = 256
 
@@ -32,6 +35,8 @@ def load_encoder(
 ) -> SentenceTransformer:
     """A SentenceTransformer from a folder, of the package or from the Hub; a folder of this package is checked first.
 
+    A `.onnx` file of an export may be named in place of its folder.
+
     Raises:
         FileNotFoundError, ValueError: no such model, a damaged folder (see `check_checkpoint`), or a model without a
             fixed representation.
@@ -39,6 +44,10 @@ def load_encoder(
     from sentence_transformers import SentenceTransformer
 
     name = str(packaged_folder(name) or name)
+    settings: dict[str, Any] = {}
+    if name.endswith(".onnx") and _is_export(str(Path(name).parent)):
+        name, settings["model_kwargs"] = str(Path(name).parent), {"file_name": Path(name).name}
+    trust_remote_code = trust_remote_code or _is_export(name)
     if is_own_checkpoint(name) or is_missing_folder(name):
         config = check_checkpoint(name, encoder_alone=True)
         require_text_encoder(config, name)
@@ -58,7 +67,15 @@ def load_encoder(
             name,
             device=None if device is None else str(device),
             trust_remote_code=trust_remote_code,
+            **settings,
         )
+
+
+def _is_export(folder: str) -> bool:
+    """Whether a folder is an ONNX export, which loads code of this package alone."""
+    modules = Path(folder) / "modules.json"
+    found = read_json(modules, list) if modules.is_file() else []
+    return [module.get("type") for module in found if isinstance(module, dict)] == [ONNX_TRANSFORMER]
 
 
 def encode_texts(

@@ -41,6 +41,7 @@ class OnnxEncoder:
 
     Attributes:
         dimension: of the vectors.
+        max_tokens: where texts are cut; None where they are not.
 
     Raises:
         FileNotFoundError: the folder or one of its files is missing.
@@ -69,9 +70,7 @@ class OnnxEncoder:
         # What a text that holds "</s>" means must not depend on who reads it.
         self.tokenizer.encode_special_tokens = settings["split_special_tokens"]
         self.tokenizer.no_padding()
-        self.tokenizer.no_truncation()
-        if settings["max_tokens"] is not None:
-            self.tokenizer.enable_truncation(settings["max_tokens"])
+        self.limit_length(settings["max_tokens"])
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         if threads is not None and not 1 <= threads <= _MOST_THREADS:
@@ -87,6 +86,14 @@ class OnnxEncoder:
             path, options, providers=list(providers), disabled_optimizers=left_out
         )
 
+    def limit_length(self, max_tokens: int | None) -> None:
+        """Has texts cut at so many tokens, the end token included; None cuts none."""
+        self.max_tokens = max_tokens
+        if max_tokens is None:
+            self.tokenizer.no_truncation()
+        else:
+            self.tokenizer.enable_truncation(max_tokens)
+
     def encode(self, texts: str | Sequence[str], batch_size: int = 32) -> np.ndarray:
         """Vectors `(n, dimension)` float32 of n texts in their order, or `(dimension,)` of a single string.
 
@@ -100,9 +107,16 @@ class OnnxEncoder:
         if isinstance(texts, str):
             row: np.ndarray = self.encode([texts])[0]
             return row
+        return self.encode_ids(self.token_ids([self.prompt + text for text in texts]), batch_size)
+
+    def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The token ids of each text, without a prompt."""
         # A lone surrogate is no character that a tokenizer takes.
-        read = [(self.prompt + text).encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in texts]
-        ids = [encoding.ids for encoding in self.tokenizer.encode_batch_fast(read)]
+        read = [text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in texts]
+        return [encoding.ids for encoding in self.tokenizer.encode_batch_fast(read)]
+
+    def encode_ids(self, ids: Sequence[Sequence[int]], batch_size: int = 32) -> np.ndarray:
+        """Vectors `(n, dimension)` float32 of n texts' token ids, in their order."""
         order = np.argsort([-len(row) for row in ids], kind="stable")
         vectors = np.empty((len(ids), self.dimension), dtype=np.float32)
         batches = [order[start : start + batch_size] for start in range(0, len(ids), batch_size)]

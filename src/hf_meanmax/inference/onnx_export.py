@@ -3,7 +3,7 @@
     hf-meanmax export-onnx runs/mine/model
 
 Writes `runs/mine/model/onnx/`: the models, the tokenizer, and `encoder.py`, which encodes with onnxruntime and
-tokenizers alone.
+tokenizers alone. The folder also loads as a SentenceTransformer.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from torch import nn
 
 from hf_meanmax.checkpoint.folder import ONNX_FOLDER, check_checkpoint, require_text_encoder
 from hf_meanmax.checkpoint.location import checkpoint_folder
-from hf_meanmax.checkpoint.sentence_transformer import saved_normalization
+from hf_meanmax.checkpoint.sentence_transformer import saved_length_limit, saved_normalization
 from hf_meanmax.cosines import paired_cosines
 from hf_meanmax.files import Json, read_json, replacing_folder, write_json
 from hf_meanmax.inference import onnx_encoder
-from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
 from hf_meanmax.modeling.encoders import RecurrentLayer
 
+from .encoder import ONNX_TRANSFORMER
+from .fingerprints import weights_fingerprint
 from .onnx_encoder import INT8_MODEL, MODEL, SETTINGS, TOKENIZER, OnnxEncoder
 
 if TYPE_CHECKING:
@@ -41,7 +42,10 @@ if TYPE_CHECKING:
 Symbol = Any
 
 REPORT, CODE = "report.json", "encoder.py"
-_OWNED = (MODEL, f"{MODEL}.data", INT8_MODEL, f"{INT8_MODEL}.data", TOKENIZER, SETTINGS, REPORT, CODE)
+# What a SentenceTransformer of the export needs beside the model: as the checkpoint has it, and the list of modules.
+_COPIED = (TOKENIZER, "tokenizer_config.json", "config_sentence_transformers.json")
+_MODULES = "modules.json"
+_OWNED = (MODEL, f"{MODEL}.data", INT8_MODEL, f"{INT8_MODEL}.data", SETTINGS, REPORT, CODE, _MODULES, *_COPIED)
 _OPSET = 20
 # Of float32 against torch, relative to the largest number; what is seen is a thousandth of it.
 _TOLERANCE = 1e-3
@@ -63,20 +67,16 @@ def _check_modules(path: Path) -> None:
         )
 
 
-def _settings_of(path: Path, config: LatentConfig, tokenizer: PreTrainedTokenizerBase) -> Json:
+def _settings_of(path: Path, encoder: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Json:
     """What the exported encoder must know beside its weights."""
-    saved, around = (
-        read_json(path / name) if (path / name).is_file() else {}
-        for name in ("sentence_bert_config.json", "config_sentence_transformers.json")
-    )
-    # sentence-transformers leaves it to the tokenizer when it saves.
-    longest = saved.get("max_seq_length") or tokenizer.model_max_length
+    config, around = encoder.config, read_json(path / "config_sentence_transformers.json")
     return {
         "dimension": around.get("truncate_dim") or config.sentence_embedding_size,
         "prompt": around.get("prompts", {}).get(around.get("default_prompt_name")) or "",
         "pad_token_id": config.pad_token_id,
-        "max_tokens": None if longest >= NO_LIMIT else longest,
+        "max_tokens": saved_length_limit(path),
         "split_special_tokens": bool(getattr(tokenizer, "split_special_tokens", False)),
+        "weights": weights_fingerprint(encoder),
     }
 
 
@@ -130,10 +130,10 @@ def export_onnx(
         raise ValueError(NO_REPRESENTATION)
     _check_modules(path)
     # torch's kernel is exported with steps of its own for rows that see nothing, and is slower so.
-    encoder = AutoModel.from_pretrained(path, attn_implementation="eager").float().eval()
+    encoder = AutoModel.from_pretrained(path, attn_implementation="eager").eval()
     tokenizer = AutoTokenizer.from_pretrained(path)
-    module = _Exported(encoder, saved_normalization(path))
-    settings = _settings_of(path, config, tokenizer)
+    settings = _settings_of(path, encoder, tokenizer)
+    module = _Exported(encoder.float(), saved_normalization(path))
     expected = _encode(module, tokenizer, [settings["prompt"] + text for text in texts], settings["max_tokens"])
     expected = expected[:, : settings["dimension"]]
     report: Json = {}
@@ -141,7 +141,9 @@ def export_onnx(
         _write_model(_exportable(module), tokenizer(list(_EXAMPLE), padding=True, return_tensors="pt"), partial / MODEL)
         if int8:
             _write_int8(partial / MODEL, partial / INT8_MODEL)
-        shutil.copyfile(path / TOKENIZER, partial / TOKENIZER)
+        for name in _COPIED:
+            shutil.copyfile(path / name, partial / name)
+        write_json(partial / _MODULES, [{"idx": 0, "name": "0", "path": "", "type": ONNX_TRANSFORMER}])
         write_json(partial / SETTINGS, settings)
         shutil.copyfile(onnx_encoder.__file__, partial / CODE)
         # A text without a word has no direction in a static model.
