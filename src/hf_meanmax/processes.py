@@ -137,6 +137,11 @@ def check_agreement(
             raise _marked(error)
 
 
+def of_main_process(state: PartialState | None, fact: Any) -> Any:
+    """What the main process has found, in all processes, each of which must come here."""
+    return fact if state is None or state.num_processes == 1 else _exchange(fact=fact)[0]
+
+
 def shared_versions() -> dict[str, str]:
     """The versions of the packages that must be the same for all processes, for [`check_agreement`]."""
     return {

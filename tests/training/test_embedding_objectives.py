@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +16,12 @@ from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands.export import main as export
 from hf_meanmax.commands.pretrain import main as pretrain_command
 from hf_meanmax.inference import encode as encode_module
+from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.inference.fingerprints import weights_fingerprint
 from hf_meanmax.training.preparation import prepare
 from hf_meanmax.training.pretrain import pretrain
 from hf_meanmax.training.teacher import TeacherVectors, load_teacher, prepare_teacher
-from tiny_model import make_model, make_tokenizer
+from tiny_model import make_model, make_tokenizer, random_lines
 from training.test_pretrain import (
     Killed,
     check_that_a_kill_changes_nothing,
@@ -107,11 +110,55 @@ def test_killed_teacher_vectors_are_continued_and_belong_to_their_texts(make_arg
     prompted = make_arguments(teacher=teacher, cache_dir=args.cache_dir, teacher_prompt="a red ")
     # However few files may be open at once.
     monkeypatch.setattr("hf_meanmax.training.teacher._MOST_OPEN", 1)
-    few = TeacherVectors(vectors.files[0].parent)
+    few = TeacherVectors([vectors.files[0].parent], vectors.places)
     assert np.array_equal(few[rows[::-1]], vectors[rows[::-1]])
     assert few._open.cache_info().currsize == 1
     other = prepare_teacher(prompted, texts, load_teacher(prompted, "cpu"), show_progress=False)
     assert not np.allclose(other[rows], vectors[rows])
+
+
+def test_of_a_grown_corpus_only_new_texts_are_encoded(make_arguments, teacher, monkeypatch, tmp_path, capsys):
+    """Whatever run had the others, in whatever order, and once each; a part that is gone is computed again."""
+    lines = list(filter(None, random_lines(60, seed=5)))
+    (tmp_path / "first.txt").write_text("\n".join([*lines[:40], *lines[:3]]) + "\n")
+    (tmp_path / "grown.txt").write_text("\n".join(lines[::-1]) + "\n")
+    encoded: list[str] = []
+    true = encode_module.embed_texts
+
+    def counting(model, texts, *arguments, **options):
+        encoded.extend(texts)
+        return true(model, texts, *arguments, **options)
+
+    monkeypatch.setattr(encode_module, "embed_texts", counting)
+    settings = {"teacher": teacher, "cache_dir": str(tmp_path / "cache"), "min_tokens": 1, "max_unknown_rate": 1.0}
+    encoder = load_encoder(teacher, device="cpu")
+
+    def vectors_of(corpus: str, **changes: Any) -> TeacherVectors:
+        encoded.clear()
+        args = make_arguments(**{**settings, "corpus": [str(tmp_path / corpus)], **changes})
+        texts = prepare(args, show_progress=False).sources["train"]
+        found = prepare_teacher(args, texts, encoder, show_progress=True)
+        wanted = encoder.encode(list(texts))
+        np.testing.assert_allclose(found[np.arange(len(found))], wanted, rtol=2e-3, atol=2e-3)
+        assert len(found) == len(wanted)
+        return found
+
+    vectors_of("first.txt", min_tokens=4)
+    assert len(encoded) == len(set(encoded)) < 40
+    long = set(encoded)
+    first = vectors_of("first.txt")
+    assert set(encoded) == set(lines[:40]) - long
+    grown = vectors_of("grown.txt")
+    assert sorted(encoded) == sorted(set(lines) - set(lines[:40]))
+    told = capsys.readouterr().err
+    assert f"{len(encoded):,} of {len(set(lines)):,} texts have no vector yet" in told
+    assert set(first.files) < set(grown.files)
+    vectors_of("grown.txt")
+    assert not encoded
+    shutil.rmtree(first.files[0].parent)
+    vectors_of("first.txt")
+    assert encoded
+    assert set(encoded) <= set(lines[:40])
 
 
 def test_a_run_in_bf16_has_its_teacher_compute_in_bf16(make_arguments, teacher, tmp_path):

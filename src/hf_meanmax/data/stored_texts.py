@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .corpus import Corpus, text_digest
+from .corpus import Corpus
 from .token_store import SentenceFilter, TokenEncoder, TokenStore, apply_filter, encoded_chunks
 
 if TYPE_CHECKING:
@@ -22,9 +22,6 @@ class StoredTexts(Corpus):
     Args:
         corpus, tokenizer, rule: what the store was made of ([`~hf_meanmax.data.build_token_store`]).
         size: sentences of the store.
-
-    Attributes:
-        digest: a hash of the lines, which takes a pass over the corpus; None until it is asked for or set.
     """
 
     def __init__(
@@ -38,7 +35,6 @@ class StoredTexts(Corpus):
         self.encoder = TokenEncoder(tokenizer)
         self.rule = rule
         self.size = size
-        self.digest: str | None = None
 
     def __iter__(self) -> Iterator[str]:
         self.position = 0
@@ -47,11 +43,6 @@ class StoredTexts(Corpus):
             for line in kept.tolist():
                 self.position += 1
                 yield chunk.lines[line]
-
-    def identity(self) -> object:
-        """The texts' own hash: the same texts under another tokenizer or another name are the same."""
-        self.digest = self.digest or text_digest(self)
-        return ["texts", self.digest]
 
 
 class StoredWords:

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from hf_meanmax.data import StoredTexts
+from hf_meanmax.data import Corpus, StoredTexts
 from hf_meanmax.files import replacing_file
 from hf_meanmax.hardware import uses_bf16
 from hf_meanmax.inference.embedder import load_embedder
@@ -18,6 +23,8 @@ from hf_meanmax.inference.embedding_files import embedding_files
 from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
 from hf_meanmax.inference.encoder import encode_texts
 from hf_meanmax.inference.fingerprints import model_fingerprints
+from hf_meanmax.processes import of_main_process
+from hf_meanmax.progress import track
 
 from .preparation import cache_folder, digest, one_at_a_time
 from .settings import PretrainArguments
@@ -35,21 +42,21 @@ class TeacherVectors:
     """Vectors in files, read row by row as they are needed.
 
     Args:
-        folder: what [`~hf_meanmax.inference.encode.encode_corpus`] has written.
-        order: which row of the files each row is; by default itself.
+        folders: what [`~hf_meanmax.inference.encode.encode_corpus`] has written, one after another.
+        places: which row of the files each row is; by default the files' own.
     """
 
-    def __init__(self, folder: Path, order: npt.NDArray[np.int64] | None = None) -> None:
-        self.files = embedding_files(folder)
+    def __init__(self, folders: Sequence[Path], places: npt.NDArray[np.int64] | None = None) -> None:
+        self.files = [file for folder in folders for file in embedding_files(folder)]
         shapes = [np.load(path, mmap_mode="r").shape for path in self.files]
         self.ends = np.cumsum([rows for rows, _ in shapes])
         self.size = int(shapes[0][1])
-        self.order = order
+        self.places = np.arange(self.ends[-1]) if places is None else places
         # A large corpus has more files than a process may hold open.
         self._open = functools.lru_cache(maxsize=_MOST_OPEN)(functools.partial(np.load, mmap_mode="r"))
 
     def __len__(self) -> int:
-        return int(self.ends[-1])
+        return len(self.places)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -58,7 +65,7 @@ class TeacherVectors:
 
     def __getitem__(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """The rows `(B, size)` of these numbers."""
-        rows = rows if self.order is None else self.order[rows]
+        rows = self.places[rows]
         vectors = np.empty((len(rows), self.shape[1]), dtype=np.float32)
         numbers = np.searchsorted(self.ends, rows, side="right")
         for number in np.unique(numbers):
@@ -89,10 +96,11 @@ def prepare_teacher(
     state: PartialState | None = None,
     show_progress: bool = True,
 ) -> TeacherVectors:
-    """The teacher's, or the embedder's, vectors of the texts of a store, computed once and cached as float16.
+    """The teacher's, or the embedder's, vectors of the texts of a store, each computed once and cached as float16.
 
-    They belong to the texts, to the teacher with its prompt, and to the precision it ran in, which is the run's: other
-    ones are computed anew. A killed run keeps the finished shards. With several processes each computes a part.
+    They belong to the teacher with its prompt, and to the precision it ran in, which is the run's: others are computed
+    anew. Of a corpus that has grown only the new texts are computed, whichever run had the others. A killed run keeps
+    the finished shards. With several processes each computes a part.
 
     Args:
         args: the run's, with `cache_dir`, `precision` and `teacher_shuffled`.
@@ -102,34 +110,75 @@ def prepare_teacher(
         show_progress: whether progress is shown.
 
     Raises:
-        ValueError: the teacher gave a vector that is not finite.
+        ValueError: the teacher gave a vector that is not finite, or the texts have changed meanwhile.
     """
-    cache = cache_folder(args) / "teachers"
-    with one_at_a_time(cache / "texts"):
-        known = cache / f"{digest(texts.corpus.fingerprint(), texts.encoder.fingerprint(), str(texts.rule))}.texts"
-        if not known.is_file():
-            texts.identity()
-            with replacing_file(known) as file:
-                file.write(str(texts.digest))
-        texts.digest = known.read_text()
     in_bf16 = uses_bf16(args.precision, teacher.device)
-    parts = [model_fingerprints(teacher), texts.fingerprint(), _SETTINGS.shard_size, *(["bf16"] if in_bf16 else [])]
-    folder = cache / digest(*parts)
-    is_main = state is None or state.is_main_process
-    lock = one_at_a_time(folder)
-    if is_main:
-        lock.acquire()
-    try:
+    cache = cache_folder(args) / "teachers"
+    own = cache / digest(model_fingerprints(teacher), *(["bf16"] if in_bf16 else []))
+    own.mkdir(parents=True, exist_ok=True)
+    hashes = _text_hashes(cache, texts, show_progress)
+    # Another run may finish a part meanwhile, which one process would see and another not.
+    parts = of_main_process(state, sorted(path.stem for path in own.glob("*.npy") if path.with_suffix("").is_dir()))
+    known = np.concatenate([np.empty(0, np.uint64), *(np.load(own / f"{part}.npy") for part in parts)])
+    _, first = np.unique(hashes, return_index=True)
+    is_new = np.zeros(len(hashes), dtype=bool)
+    is_new[first] = ~np.isin(hashes[first], known)
+    if is_new.any():
+        new = _NewTexts(texts, hashes, is_new)
+        part = own / digest(new.fingerprint())
+        if show_progress and not is_new[first].all():
+            print(f"{args.frozen_encoder}: {new.size:,} of {len(first):,} texts have no vector yet.", file=sys.stderr)
+        is_main = state is None or state.is_main_process
+        lock = one_at_a_time(part) if is_main else nullcontext()
         # The weights stay as they are: the validation texts, or another run, ask for their hash again.
-        with torch.autocast(teacher.device.type, torch.bfloat16, enabled=in_bf16):
+        with lock, torch.autocast(teacher.device.type, torch.bfloat16, enabled=in_bf16):
             encode_corpus(
-                teacher, texts, folder, _SETTINGS, model_name=args.frozen_encoder, state=state,
-                show_progress=show_progress,
-            )  # fmt: skip
-    finally:
-        if is_main:
-            lock.release()
-    order = None
+                teacher, new, part, _SETTINGS, model_name=args.frozen_encoder, state=state, show_progress=show_progress
+            )
+            if is_main:
+                with replacing_file(part.with_suffix(".npy"), "wb") as file:
+                    np.save(file, hashes[is_new])
+        parts, known = [*parts, part.name], np.append(known, hashes[is_new])
+    order = np.argsort(known, kind="stable")
+    places = order[np.searchsorted(known, hashes, sorter=order)]
     if args.teacher_shuffled:
-        order = np.random.default_rng(args.seed).permutation(len(TeacherVectors(folder)))
-    return TeacherVectors(folder, order)
+        places = np.random.default_rng(args.seed).permutation(places)
+    return TeacherVectors([own / part for part in parts], places)
+
+
+class _NewTexts(Corpus):
+    """Those of a store's texts that have no vector yet, each once."""
+
+    unit = "row"
+
+    def __init__(self, texts: StoredTexts, hashes: npt.NDArray[np.uint64], is_new: npt.NDArray[np.bool_]) -> None:
+        self.texts, self.hashes, self.is_new = texts, hashes, is_new
+        self.size = int(is_new.sum())
+        self.before = texts.corpus.fingerprint()
+
+    def __iter__(self) -> Iterator[str]:
+        self.position = 0
+        for text in compress(self.texts, self.is_new):
+            self.position += 1
+            yield text
+
+    def identity(self) -> object:
+        return ["new texts", hashlib.blake2b(self.hashes[self.is_new].tobytes(), digest_size=16).hexdigest()]
+
+    def check_unchanged(self, fingerprint: str) -> None:
+        self.texts.corpus.check_unchanged(self.before)
+
+
+def _text_hashes(cache: Path, texts: StoredTexts, show_progress: bool) -> npt.NDArray[np.uint64]:
+    """A hash of each text, made in one pass and kept. That two of 10^9 texts share one has a chance of 3 %."""
+    path = cache / f"{digest(texts.corpus.fingerprint(), texts.encoder.fingerprint(), str(texts.rule))}.npy"
+    with one_at_a_time(path):
+        if not path.is_file():
+            made = (
+                hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+                for text in track(texts, "hash texts", texts.size, show_progress)
+            )
+            with replacing_file(path, "wb") as file:
+                np.save(file, np.frombuffer(b"".join(made), dtype="<u8"))
+        found: npt.NDArray[np.uint64] = np.load(path)
+        return found
