@@ -15,7 +15,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 import torch.distributed
@@ -25,6 +25,8 @@ from hf_meanmax.hardware import PATIENCE
 
 if TYPE_CHECKING:
     from accelerate import PartialState
+
+Fact = TypeVar("Fact")
 
 # What weights, numbers and tokens depend on.
 _PACKAGES = ("accelerate", "numpy", "safetensors", "sentence-transformers", "tokenizers", "torch", "transformers")
@@ -137,9 +139,9 @@ def check_agreement(
             raise _marked(error)
 
 
-def of_main_process(state: PartialState | None, fact: Any) -> Any:
+def of_main_process(state: PartialState | None, fact: Fact) -> Fact:
     """What the main process has found, in all processes, each of which must come here."""
-    return fact if state is None or state.num_processes == 1 else _exchange(fact=fact)[0]
+    return fact if state is None or state.num_processes == 1 else cast("Fact", _exchange(fact=fact)[0])
 
 
 def shared_versions() -> dict[str, str]:

@@ -6,7 +6,7 @@ import sys
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ import torch
 from hf_meanmax.checkpoint.folder import check_checkpoint, damage_named, is_own_checkpoint, require_text_encoder
 from hf_meanmax.checkpoint.location import hint_at_model, is_missing_folder, unread_named
 from hf_meanmax.data.corpus import readable
-from hf_meanmax.files import read_json
+from hf_meanmax.files import Json, read_json
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
 from hf_meanmax.pretrained import packaged_folder
@@ -44,7 +44,7 @@ def load_encoder(
     from sentence_transformers import SentenceTransformer
 
     name = str(packaged_folder(name) or name)
-    settings: dict[str, Any] = {}
+    settings: Json = {}
     if name.endswith(".onnx") and _is_export(str(Path(name).parent)):
         name, settings["model_kwargs"] = str(Path(name).parent), {"file_name": Path(name).name}
     trust_remote_code = trust_remote_code or _is_export(name)

@@ -121,8 +121,9 @@ class OnnxEncoder:
         vectors = np.empty((len(ids), self.dimension), dtype=np.float32)
         batches = [order[start : start + batch_size] for start in range(0, len(ids), batch_size)]
         tokens = ([ids[row] for row in rows] for rows in batches)
+        threads = min(self.threads, len(batches))
         # Of one text a pool of threads would take a fifteenth of the time.
-        with ThreadPoolExecutor(self.threads) if len(batches) > 1 else nullcontext() as pool:
+        with ThreadPoolExecutor(threads) if threads > 1 else nullcontext() as pool:
             found = map(self._encode_batch, tokens) if pool is None else pool.map(self._encode_batch, tokens)
             for rows, batch in zip(batches, found, strict=True):
                 vectors[rows] = batch

@@ -7,13 +7,15 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import torch
 from sentence_transformers.base.modules import InputModule
 from sentence_transformers.util import load_dir_path
 from transformers import AutoTokenizer
+
+from hf_meanmax.files import Json
 
 from .onnx_encoder import INT8_MODEL, MODEL, SETTINGS, OnnxEncoder
 
@@ -80,7 +82,7 @@ class OnnxTransformer(InputModule):
         """Numbers of a vector."""
         return self.encoder.dimension
 
-    def preprocess(self, inputs: list[str], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor | Any]:  # type: ignore[override]
+    def preprocess(self, inputs: list[str], prompt: str | None = None, **kwargs: object) -> dict[str, Tensor]:  # type: ignore[override]
         """Token ids and mask `(B, N)` of texts, padded on the right."""
         ids = self.encoder.token_ids(self._prepend_prompt(inputs, prompt) if prompt else inputs)
         lengths = np.array([len(row) for row in ids])
@@ -89,22 +91,22 @@ class OnnxTransformer(InputModule):
         padded[mask] = np.concatenate(ids)
         return {"input_ids": torch.from_numpy(padded), "attention_mask": torch.from_numpy(mask.astype(np.int64))}
 
-    def forward(self, features: dict[str, Tensor | Any], **kwargs: Any) -> dict[str, Tensor | Any]:
+    def forward(self, features: dict[str, Tensor], **kwargs: object) -> dict[str, Tensor]:
         """Adds `sentence_embedding` `(B, dimension)` to ids and mask, which are padded on the right."""
         lengths = features["attention_mask"].sum(dim=1).tolist()
         ids = [row[:length] for row, length in zip(features["input_ids"].tolist(), lengths, strict=True)]
         vectors = self.encoder.encode_ids(ids, min(_PART, -(-len(ids) // self.encoder.threads)))
         return {**features, "sentence_embedding": torch.from_numpy(vectors)}
 
-    def get_config_dict(self) -> dict[str, Any]:
-        """What its text shows, by which it is told from other models."""
+    def get_config_dict(self) -> Json:
+        """The file and its hash: what the model's text shows, and its fingerprint is made of."""
         return self._described
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         # A session of onnxruntime cannot be sent to another process.
         return _opened, (self._given, self.max_seq_length)
 
-    def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
+    def save(self, output_path: str, *args: object, **kwargs: object) -> None:
         """Refuses: the folder of the export is what loads.
 
         Raises:
@@ -121,8 +123,8 @@ class OnnxTransformer(InputModule):
         cache_folder: str | None = None,
         revision: str | None = None,
         local_files_only: bool = False,
-        model_kwargs: dict[str, Any] | None = None,
-        **kwargs: Any,
+        model_kwargs: Json | None = None,
+        **kwargs: object,
     ) -> Self:
         """The module in a folder of sentence-transformers, or in a repository on the Hub.
 
@@ -133,7 +135,7 @@ class OnnxTransformer(InputModule):
         return cls(folder or model_name_or_path, **(model_kwargs or {}))
 
 
-def _opened(given: tuple[Any, ...], max_seq_length: int | None) -> OnnxTransformer:
+def _opened(given: tuple[str, str, int, tuple[str, ...]], max_seq_length: int | None) -> OnnxTransformer:
     module = OnnxTransformer(*given)
     module.max_seq_length = max_seq_length
     return module
