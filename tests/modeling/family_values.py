@@ -131,6 +131,10 @@ BAD_SETTINGS = [
         {"pooling": "none", "teacher_size": 7, "decoder_type": "attention"},
         ("`teacher_size` is 7", "no embedding to map"),
     ),
+    (
+        {"pooling": "none", "contrastive_size": 7, "decoder_type": "attention"},
+        ("`contrastive_size` is 7", "no embedding to map"),
+    ),
     ({"latent_heads": 0}, ("`latent_heads` is 0", "1 or more")),
     ({"attention_penalty": -1.0}, ("`attention_penalty` is -1.0", "0 or a positive number")),
     (

@@ -359,6 +359,11 @@ def test_models_with_frozen_words_are_given_all_words_first(data, tmp_path):
     config = json.loads((output / "runs" / "frozen" / "expanded" / "config.json").read_text())
     assert config["input_vocab_size"] == config["vocab_size"] + 2
     assert not (output / "runs" / "trained" / "expanded").exists()
+    other = tmp_path / "other.yaml"
+    other.write_text((tmp_path / "plan.yaml").read_text().replace(str(vectors), str(tmp_path / "none.safetensors")))
+    with pytest.raises(SystemExit, match=r"`expand` of the plan names .*none\.safetensors, which is no file"):
+        main([str(other), "--data", str(data), "--output", str(tmp_path / "other")])
+    assert list((tmp_path / "other" / "runs").glob("trained*")) == []
 
 
 @pytest.mark.parametrize(

@@ -59,11 +59,12 @@ def check_latents(config: PreTrainedConfig) -> None:
             "needs them. Use a decoder that only attends (`decoder_type='attention'`, or 'conditional_gru' with "
             "`decoder_context='attention'` and no initial state), or another pooling."
         )
-    if not config.has_latents and config.teacher_size is not None:
-        raise ValueError(
-            f"`teacher_size` is {config.teacher_size} and `pooling` 'none', so there is no embedding to map. Leave "
-            "it out, or use another pooling."
-        )
+    for name in ("teacher_size", "contrastive_size"):
+        if not config.has_latents and getattr(config, name) is not None:
+            raise ValueError(
+                f"`{name}` is {getattr(config, name)} and `pooling` 'none', so there is no embedding to map. Leave "
+                "it out, or use another pooling."
+            )
     if not config.has_latents and config.latent_size is not None:
         raise ValueError(
             f"`latent_size` is {config.latent_size} and `pooling` 'none', which has no rows. Leave it out, or set None."

@@ -100,6 +100,9 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
         if source and "{run}" not in str(source):
             # Missing texts are reported before the training, not after it.
             next(iter(open_corpus(source)), None)
+        words = plan.evaluate["expand"]
+        if words and "{run}" not in words and not Path(words).is_file():
+            raise FileNotFoundError(f"`expand` of the plan names {words}, which is no file, and no step prepares it.")
     failures = {}
     for name in chosen:
         try:
