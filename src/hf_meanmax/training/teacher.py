@@ -19,7 +19,7 @@ from hf_meanmax.data import Corpus, StoredTexts
 from hf_meanmax.files import replacing_file
 from hf_meanmax.hardware import uses_bf16
 from hf_meanmax.inference.embedder import load_embedder
-from hf_meanmax.inference.embedding_files import embedding_files
+from hf_meanmax.inference.embedding_files import MANIFEST, embedding_files
 from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
 from hf_meanmax.inference.encoder import encode_texts
 from hf_meanmax.inference.fingerprints import model_fingerprints
@@ -118,7 +118,7 @@ def prepare_teacher(
     own.mkdir(parents=True, exist_ok=True)
     hashes = _text_hashes(cache, texts, show_progress)
     # Another run may finish a part meanwhile, which one process would see and another not.
-    parts = of_main_process(state, sorted(path.stem for path in own.glob("*.npy") if path.with_suffix("").is_dir()))
+    parts = of_main_process(state, sorted(path.stem for path in own.glob("*.npy") if _is_whole(path.with_suffix(""))))
     known = np.concatenate([np.empty(0, np.uint64), *(np.load(own / f"{part}.npy") for part in parts)])
     _, first = np.unique(hashes, return_index=True)
     is_new = np.zeros(len(hashes), dtype=bool)
@@ -144,6 +144,11 @@ def prepare_teacher(
     if args.teacher_shuffled:
         places = np.random.default_rng(args.seed).permutation(places)
     return TeacherVectors([own / part for part in parts], places)
+
+
+def _is_whole(part: Path) -> bool:
+    """Whether nothing has been removed from a finished encoding."""
+    return (part / MANIFEST).is_file() and all(file.is_file() for file in embedding_files(part))
 
 
 class _NewTexts(Corpus):
