@@ -222,6 +222,8 @@ def test_names_of_models(tmp_path, monkeypatch):
     assert model_name("model") == "books"
     assert model_name("runs/films/expanded") == "films-expanded"
     assert model_name("expanded") == "expanded"
+    assert model_name("runs/films/model/onnx") == "films-onnx"
+    assert model_name("runs/films/model/onnx/model_int8.onnx") == "films-onnx-model_int8"
     assert model_name("sentence-transformers/all-MiniLM-L6-v2") == "all-MiniLM-L6-v2"
 
 

@@ -16,11 +16,13 @@ from sentence_transformers.sentence_transformer.modules import Dense
 from hf_meanmax import CompoundAttentionForTranslation, MeanMaxAAEForReconstruction, RNNCNNForContextPrediction
 from hf_meanmax.checkpoint.folder import load_checkpoint, save_checkpoint
 from hf_meanmax.commands.export_onnx import main
+from hf_meanmax.commands.whiten import main as whiten_command
 from hf_meanmax.cosines import paired_cosines
 from hf_meanmax.data.corpus import Documents
 from hf_meanmax.inference.decode import decode_embeddings
 from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
 from hf_meanmax.inference.encoder import load_encoder
+from hf_meanmax.inference.whitening import whiten
 from tiny_model import make_model, make_tokenizer, python_environment, random_lines
 
 pytest.importorskip("onnxscript")
@@ -133,12 +135,18 @@ def test_the_checkpoint_decodes_what_its_export_has_encoded(tmp_path):
     assert manifests[0]["model"]["pipeline"] != manifests[1]["model"]["pipeline"]
     with pytest.raises(FileExistsError, match="an encoding of another model"):
         encode_corpus(model, Documents([TEXTS]), tmp_path / "model.onnx", show_progress=False)
-    with pytest.raises(ValueError, match="this model has no weights in torch; leave it out"):
-        encode_corpus(model, Documents([TEXTS]), tmp_path / "bf16", EncodeSettings(compute_dtype="bfloat16"))
-    other = make_model(seed=1)
-    save_checkpoint(other, make_tokenizer(), tmp_path / "other")
+    for other_type in ("bfloat16", "float16"):
+        with pytest.raises(
+            ValueError, match=f"compute_dtype is '{other_type}', but this model has no weights in torch"
+        ):
+            encode_corpus(model, Documents([TEXTS]), tmp_path / "half", EncodeSettings(compute_dtype=other_type))
     with pytest.raises(ValueError, match="was encoded by another model"):
-        list(decode_embeddings(other, make_tokenizer(), [tmp_path / "model.onnx"], max_new_tokens=4))
+        list(decode_embeddings(make_model(seed=1), tokenizer, [tmp_path / "model.onnx"], max_new_tokens=4))
+    # A module after the export makes other vectors.
+    whiten(model, TEXTS[:40], 4)
+    encode_corpus(model, Documents([TEXTS]), tmp_path / "whitened", show_progress=False)
+    with pytest.raises(ValueError, match="was encoded by another model"):
+        list(decode_embeddings(decoder, tokenizer, [tmp_path / "whitened"], max_new_tokens=4))
 
 
 def test_an_export_that_is_no_whole_sentence_transformer(tmp_path):
@@ -151,6 +159,11 @@ def test_an_export_that_is_no_whole_sentence_transformer(tmp_path):
         SentenceTransformer(f"{folder}/onnx", model_kwargs={"file_name": "model_O3.onnx"}, **settings)
     with pytest.raises(FileNotFoundError, match=r"model_int8\.onnx is missing: the folder is no whole export"):
         SentenceTransformer(f"{folder}/onnx", model_kwargs={"file_name": "model_int8.onnx"}, **settings)
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    with pytest.raises(SystemExit, match=r"onnx is an ONNX export, which cannot be saved again\. Give its checkpoint"):
+        whiten_command(
+            [f"{folder}/onnx", str(tmp_path / "texts.txt"), "--output", str(tmp_path / "w"), "--dimension", "4"]
+        )
     with pytest.raises(NotImplementedError, match="copy its folder"):
         load_encoder(f"{folder}/onnx").save(str(tmp_path / "saved"))
 

@@ -16,11 +16,13 @@ from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands.export import main as export
 from hf_meanmax.commands.pretrain import main as pretrain_command
 from hf_meanmax.inference import encode as encode_module
+from hf_meanmax.inference.embedding_files import read_manifest, write_manifest
 from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.inference.fingerprints import weights_fingerprint
+from hf_meanmax.training import teacher as teacher_module
 from hf_meanmax.training.preparation import prepare
 from hf_meanmax.training.pretrain import pretrain
-from hf_meanmax.training.teacher import TeacherVectors, load_teacher, prepare_teacher
+from hf_meanmax.training.teacher import TeacherVectors, load_teacher, prepare_teacher, text_hash
 from tiny_model import make_model, make_tokenizer, random_lines
 from training.test_pretrain import (
     Killed,
@@ -155,11 +157,46 @@ def test_of_a_grown_corpus_only_new_texts_are_encoded(make_arguments, teacher, m
     assert set(first.files) < set(grown.files)
     vectors_of("grown.txt")
     assert not encoded
-    for remove in (Path.unlink, lambda file: shutil.rmtree(file.parent)):
-        remove(vectors_of("first.txt").files[0])
+    for damage in (
+        Path.unlink,
+        lambda file: shutil.rmtree(file.parent),
+        lambda file: file.write_bytes(file.read_bytes()[:-1]),
+        lambda file: (file.parent / "manifest.json").unlink(),
+        lambda file: file.parent.with_suffix(".npy").write_bytes(b""),
+        # As a kill leaves what was being computed again.
+        lambda file: write_manifest(file.parent, {**read_manifest(file.parent), "complete": False}) or file.unlink(),
+    ):
+        damage(vectors_of("first.txt").files[0])
         vectors_of("first.txt")
-        assert encoded
         assert set(encoded) <= set(lines[:40])
+        vectors_of("first.txt")
+        assert not encoded
+
+
+def test_a_text_that_changes_while_its_vectors_are_computed_leaves_none(make_arguments, teacher, monkeypatch, tmp_path):
+    lines = [line for line in random_lines(60, seed=6) if len(line.split()) > 3]
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(lines) + "\n")
+    args = make_arguments(teacher=teacher, cache_dir=str(tmp_path / "cache"), corpus=[str(path)])
+    texts, encoder = prepare(args, show_progress=False).sources["train"], load_teacher(args, "cpu")
+    true = text_hash
+
+    def edited(text: str) -> int:
+        path.write_text("\n".join(lines[::-1]) + "\n")
+        return true(text)
+
+    monkeypatch.setattr(teacher_module, "text_hash", edited)
+    with pytest.raises(ValueError, match="The text has changed while it was read"):
+        prepare_teacher(args, texts, encoder, show_progress=False)
+    monkeypatch.undo()
+    assert list((tmp_path / "cache" / "teachers").glob("*.npy")) == []
+    path.write_text("\n".join(lines) + "\n")
+    hashes = teacher_module._text_hashes(tmp_path, texts, False)
+    monkeypatch.setattr(teacher_module, "_text_hashes", lambda *_: hashes)
+    for changed in (lines[::-1], lines[:-1], [*lines, lines[0]]):
+        path.write_text("\n".join(changed) + "\n")
+        with pytest.raises(ValueError, match="The text has changed while it was read"):
+            prepare_teacher(args, texts, encoder, show_progress=False)
 
 
 def test_a_run_in_bf16_has_its_teacher_compute_in_bf16(make_arguments, teacher, tmp_path):

@@ -29,6 +29,8 @@ def main(encoder: EncoderOptions, corpus: CorpusOptions, args: WhitenOptions) ->
     output = check_new_folder(args.output)
     texts = draw_lines(filter(None, corpus.open()), args.fit_rows)
     model, _ = encoder.load()
+    if hasattr(model[0], "exported_weights"):
+        raise ValueError(f"{encoder.model} is an ONNX export, which cannot be saved again. Give its checkpoint.")
     pca = whiten(model, texts, args.dimension, encoder.batch_size)
     with replacing_folder(output, ["*"]) as partial:
         model.save_pretrained(str(partial))

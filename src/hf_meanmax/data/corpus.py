@@ -61,6 +61,9 @@ def _torn(word: re.Match[str]) -> str:
     return " ".join(found[start : start + _LONGEST_WORD] for start in range(0, len(found), _LONGEST_WORD))
 
 
+CHANGED = "The text has changed while it was read, so that its lines and vectors do not fit. Begin anew."
+
+
 class Corpus:
     """Lines of text with document boundaries; can be read any number of times.
 
@@ -90,9 +93,7 @@ class Corpus:
             ValueError: it is not.
         """
         if self.fingerprint() != fingerprint:
-            raise ValueError(
-                "The text has changed while it was read, so that its lines and vectors do not fit. Begin anew."
-            )
+            raise ValueError(CHANGED)
 
 
 class TextFile(Corpus):

@@ -44,6 +44,9 @@ class StoredTexts(Corpus):
                 self.position += 1
                 yield chunk.lines[line]
 
+    def identity(self) -> object:
+        return ["stored", self.corpus.identity(), self.encoder.fingerprint(), str(self.rule)]
+
 
 class StoredWords:
     """The words of every stored sentence, `</s>` left out; can be read again for each epoch of word vectors.

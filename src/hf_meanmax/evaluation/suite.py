@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hf_meanmax.checkpoint.folder import ONNX_FOLDER
 from hf_meanmax.files import replacing_file, write_json
 from hf_meanmax.metrics import format_score, gain_text, kind_name
 from hf_meanmax.modeling.suggestions import did_you_mean
@@ -242,8 +243,12 @@ def summary(results: Results) -> str:
 
 def model_name(model: str) -> str:
     """What tables call a model: the last part of its name, or the part before it of a folder `.../model` or
-    `.../expanded`."""
-    path = Path(model).resolve() if Path(model).is_dir() else Path(model)
+    `.../expanded`; of an export that of its checkpoint as well, and which it is."""
+    path = Path(model).resolve() if Path(model).exists() else Path(model)
+    if path.suffix == ".onnx":
+        return f"{model_name(str(path.parent))}-{path.stem}"
+    if path.name == ONNX_FOLDER and path.parent.name:
+        return f"{model_name(str(path.parent))}-{ONNX_FOLDER}"
     if path.name == "model" and path.parent.name:
         return path.parent.name
     return f"{path.parent.name}-expanded" if path.name == "expanded" and path.parent.name else path.name

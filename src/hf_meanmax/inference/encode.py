@@ -152,7 +152,7 @@ def encode_corpus(
         PeerEndedError: another of the processes has ended.
         ValueError: the model gave a vector that is not finite, or more numbers or components are asked for than there
             are, or the PCA does not fit the vectors; the text has changed meanwhile; an ONNX export is to compute in
-            bfloat16; or the processes have different texts, models, settings or versions of the packages.
+            another type; or the processes have different texts, models, settings or versions of the packages.
     """
     settings, output = settings or EncodeSettings(), Path(output)
     settings = replace(settings, compute_dtype=_compute_dtype(settings.compute_dtype, model))
@@ -188,8 +188,8 @@ def _compute_dtype(name: ComputeDtype, model: SentenceTransformer) -> ComputeDty
     """The type of a model's numbers; an ONNX export, which has none in torch, counts as float32."""
     if next(model.parameters(), None) is not None:
         return compute_dtype(name, model.device)
-    if name == "bfloat16":
-        raise ValueError("compute_dtype is 'bfloat16', but this model has no weights in torch; leave it out.")
+    if name not in ("auto", "float32"):
+        raise ValueError(f"compute_dtype is {name!r}, but this model has no weights in torch; leave it out.")
     return "float32"
 
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def model_fingerprints(model: SentenceTransformer) -> dict[str, str]:
     """Hashes of a SentenceTransformer: `weights`, and `pipeline` (modules, length limit, prompts, tokenizer)."""
     # An export has its weights in a file of its own, and remembers the hash of those that it was made of.
-    weights = getattr(model[0], "exported_weights", None) or weights_fingerprint(model)
-    return {"weights": weights, "pipeline": pipeline_fingerprint(model)}
+    exported = getattr(model[0], "exported_weights", None) if len(model) == 1 else None
+    return {"weights": exported or weights_fingerprint(model), "pipeline": pipeline_fingerprint(model)}
 
 
 def weights_fingerprint(module: torch.nn.Module) -> str:

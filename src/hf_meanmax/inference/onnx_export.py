@@ -69,7 +69,8 @@ def _check_modules(path: Path) -> None:
 
 def _settings_of(path: Path, encoder: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Json:
     """What the exported encoder must know beside its weights."""
-    config, around = encoder.config, read_json(path / "config_sentence_transformers.json")
+    around_file = path / "config_sentence_transformers.json"
+    config, around = encoder.config, read_json(around_file) if around_file.is_file() else {}
     return {
         "dimension": around.get("truncate_dim") or config.sentence_embedding_size,
         "prompt": around.get("prompts", {}).get(around.get("default_prompt_name")) or "",
@@ -141,7 +142,7 @@ def export_onnx(
         _write_model(_exportable(module), tokenizer(list(_EXAMPLE), padding=True, return_tensors="pt"), partial / MODEL)
         if int8:
             _write_int8(partial / MODEL, partial / INT8_MODEL)
-        for name in _COPIED:
+        for name in filter(lambda name: (path / name).is_file(), _COPIED):
             shutil.copyfile(path / name, partial / name)
         write_json(partial / _MODULES, [{"idx": 0, "name": "0", "path": "", "type": ONNX_TRANSFORMER}])
         write_json(partial / SETTINGS, settings)

@@ -22,8 +22,8 @@ from .onnx_encoder import INT8_MODEL, MODEL, SETTINGS, OnnxEncoder
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Texts that one core encodes at once: more do not make it faster, and pad more.
-_PART = 32
+# Texts that one core encodes at once, however many cores there are: in int8 a vector depends on those beside it.
+_PART = 16
 
 
 class OnnxTransformer(InputModule):
@@ -32,8 +32,8 @@ class OnnxTransformer(InputModule):
         int8 = {"file_name": "model_int8.onnx"}
         SentenceTransformer("runs/mine/model/onnx", trust_remote_code=True, model_kwargs=int8)
 
-    A batch is shared out between cores in parts of up to 32 texts, so a `batch_size` of 1,024 encodes faster than one
-    of 32. Vectors are computed on the CPU unless `providers` says otherwise.
+    A batch is shared out between cores in parts of 16 texts, so a `batch_size` of 1,024 encodes faster than one of
+    32. Vectors are computed on the CPU unless `providers` says otherwise.
 
     Args:
         folder: of the export.
@@ -57,13 +57,14 @@ class OnnxTransformer(InputModule):
         super().__init__()  # type: ignore[no-untyped-call]
         if file_name not in (MODEL, INT8_MODEL):
             raise ValueError(f"file_name is {file_name!r}; an export has {MODEL} and {INT8_MODEL}.")
-        threads = threads or torch.get_num_threads()
-        self._given = os.fspath(folder), file_name, threads, tuple(providers)
+        threads = torch.get_num_threads() if threads is None else threads
+        self._given = os.path.abspath(folder), file_name, threads, tuple(providers)
         self.encoder = OnnxEncoder(folder, file_name == INT8_MODEL, threads, providers)
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
         digest = hashlib.blake2b(digest_size=8)
         for path in sorted(Path(folder).glob(f"{file_name}*")):
-            digest.update(path.read_bytes())
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "blake2b").digest())
         self._described = {"file_name": file_name, "digest": digest.hexdigest()}
         settings = json.loads((Path(folder) / SETTINGS).read_text(encoding="utf-8"))
         # Of the weights that were exported, which a decoder of these vectors asks for.
@@ -95,7 +96,7 @@ class OnnxTransformer(InputModule):
         """Adds `sentence_embedding` `(B, dimension)` to ids and mask, which are padded on the right."""
         lengths = features["attention_mask"].sum(dim=1).tolist()
         ids = [row[:length] for row, length in zip(features["input_ids"].tolist(), lengths, strict=True)]
-        vectors = self.encoder.encode_ids(ids, min(_PART, -(-len(ids) // self.encoder.threads)))
+        vectors = self.encoder.encode_ids(ids, _PART)
         return {**features, "sentence_embedding": torch.from_numpy(vectors)}
 
     def get_config_dict(self) -> Json:

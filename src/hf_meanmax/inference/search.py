@@ -127,7 +127,7 @@ class SentenceIndex:
         if here["pipeline"] != made_by["pipeline"]:
             print(
                 f"{self.folder} was made with the same weights, but another tokenizer, prompt, pooling or version of "
-                "sentence-transformers; the vectors may differ.",
+                "sentence-transformers, or one of the two by an ONNX export; the vectors may differ.",
                 file=sys.stderr,
             )
 

@@ -77,7 +77,7 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
         What went wrong, by the name of the system.
 
     Raises:
-        FileNotFoundError: the data of a task, or the texts of `reconstruct`, are missing.
+        FileNotFoundError: the data of a task, the texts of `reconstruct` or the words of `expand` are missing.
         ValueError: an unknown name in `only`, an unknown task or control, a preparation that did not make what it
             should, or one whose file another command made.
         ChildProcessError: a preparation failed.

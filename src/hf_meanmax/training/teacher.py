@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,10 +16,11 @@ import numpy.typing as npt
 import torch
 
 from hf_meanmax.data import Corpus, StoredTexts
-from hf_meanmax.files import replacing_file
+from hf_meanmax.data.corpus import CHANGED
+from hf_meanmax.files import open_array, replacing_file
 from hf_meanmax.hardware import uses_bf16
 from hf_meanmax.inference.embedder import load_embedder
-from hf_meanmax.inference.embedding_files import MANIFEST, embedding_files
+from hf_meanmax.inference.embedding_files import MANIFEST, embedding_files, is_finished, read_manifest
 from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
 from hf_meanmax.inference.encoder import encode_texts
 from hf_meanmax.inference.fingerprints import model_fingerprints
@@ -117,73 +118,95 @@ def prepare_teacher(
     own = cache / digest(model_fingerprints(teacher), *(["bf16"] if in_bf16 else []))
     own.mkdir(parents=True, exist_ok=True)
     hashes = _text_hashes(cache, texts, show_progress)
+    distinct, first = np.unique(hashes, return_index=True)
     # Another run may finish a part meanwhile, which one process would see and another not.
-    parts = of_main_process(state, sorted(path.stem for path in own.glob("*.npy") if _is_whole(path.with_suffix(""))))
-    known = np.concatenate([np.empty(0, np.uint64), *(np.load(own / f"{part}.npy") for part in parts)])
-    _, first = np.unique(hashes, return_index=True)
-    is_new = np.zeros(len(hashes), dtype=bool)
-    is_new[first] = ~np.isin(hashes[first], known)
-    if is_new.any():
+    names = of_main_process(state, sorted(path.stem for path in own.glob("*.npy") if _is_whole(path.with_suffix(""))))
+    has_vector, parts = np.zeros(len(distinct), dtype=bool), {}
+    for part in (own / name for name in names):
+        found = np.load(part.with_suffix(".npy"))
+        if (is_in := np.isin(distinct, found)).any():
+            has_vector |= is_in
+            parts[part] = found
+    if not has_vector.all():
+        is_new = np.zeros(len(hashes), dtype=bool)
+        is_new[first] = ~has_vector
         new = _NewTexts(texts, hashes, is_new)
         part = own / digest(new.fingerprint())
-        if show_progress and not is_new[first].all():
+        if show_progress and has_vector.any():
             print(f"{args.frozen_encoder}: {new.size:,} of {len(first):,} texts have no vector yet.", file=sys.stderr)
         is_main = state is None or state.is_main_process
         lock = one_at_a_time(part) if is_main else nullcontext()
         # The weights stay as they are: the validation texts, or another run, ask for their hash again.
         with lock, torch.autocast(teacher.device.type, torch.bfloat16, enabled=in_bf16):
+            if is_main and part.is_dir() and not (part / MANIFEST).is_file():
+                shutil.rmtree(part)
             encode_corpus(
                 teacher, new, part, _SETTINGS, model_name=args.frozen_encoder, state=state, show_progress=show_progress
             )
+            parts[part] = hashes[is_new]
             if is_main:
                 with replacing_file(part.with_suffix(".npy"), "wb") as file:
-                    np.save(file, hashes[is_new])
-        parts, known = [*parts, part.name], np.append(known, hashes[is_new])
+                    np.save(file, parts[part])
+    known = np.concatenate(list(parts.values()))
     order = np.argsort(known, kind="stable")
     places = order[np.searchsorted(known, hashes, sorter=order)]
     if args.teacher_shuffled:
         places = np.random.default_rng(args.seed).permutation(places)
-    return TeacherVectors([own / part for part in parts], places)
+    return TeacherVectors(list(parts), places)
 
 
 def _is_whole(part: Path) -> bool:
-    """Whether nothing has been removed from a finished encoding."""
-    return (part / MANIFEST).is_file() and all(file.is_file() for file in embedding_files(part))
+    """Whether an encoding and the hashes beside it are finished, and nothing of them is gone or cut short."""
+    try:
+        manifest = read_manifest(part)
+        shards = manifest["shards"] if manifest["complete"] else []
+        files = zip(embedding_files(part) if shards else [], shards, strict=True)
+        hashes = open_array(part.with_suffix(".npy"))
+        return len(hashes) == sum(shards) > 0 and all(is_finished(*file, manifest["dimension"]) for file in files)
+    except (OSError, ValueError, EOFError):
+        return False
 
 
 class _NewTexts(Corpus):
-    """Those of a store's texts that have no vector yet, each once."""
+    """Those of a store's texts that have no vector yet, each once. All are read, and must be those of the hashes."""
 
     unit = "row"
 
     def __init__(self, texts: StoredTexts, hashes: npt.NDArray[np.uint64], is_new: npt.NDArray[np.bool_]) -> None:
         self.texts, self.hashes, self.is_new = texts, hashes, is_new
         self.size = int(is_new.sum())
-        self.before = texts.corpus.fingerprint()
 
     def __iter__(self) -> Iterator[str]:
-        self.position = 0
-        for text in compress(self.texts, self.is_new):
-            self.position += 1
-            yield text
+        self.position = read = 0
+        for text in self.texts:
+            if read == len(self.hashes) or text_hash(text) != self.hashes[read]:
+                raise ValueError(CHANGED)
+            if self.is_new[read]:
+                self.position += 1
+                yield text
+            read += 1
+        if read != len(self.hashes):
+            raise ValueError(CHANGED)
 
     def identity(self) -> object:
         return ["new texts", hashlib.blake2b(self.hashes[self.is_new].tobytes(), digest_size=16).hexdigest()]
 
-    def check_unchanged(self, fingerprint: str) -> None:
-        self.texts.corpus.check_unchanged(self.before)
-
 
 def _text_hashes(cache: Path, texts: StoredTexts, show_progress: bool) -> npt.NDArray[np.uint64]:
-    """A hash of each text, made in one pass and kept. That two of 10^9 texts share one has a chance of 3 %."""
-    path = cache / f"{digest(texts.corpus.fingerprint(), texts.encoder.fingerprint(), str(texts.rule))}.npy"
+    """The hash of each text, made in one pass and kept."""
+    fingerprint = texts.fingerprint()
+    path = cache / f"{fingerprint}.npy"
     with one_at_a_time(path):
         if not path.is_file():
-            made = (
-                hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-                for text in track(texts, "hash texts", texts.size, show_progress)
-            )
+            made = map(text_hash, track(texts, "hash texts", texts.size, show_progress))
+            hashes = np.fromiter(made, np.uint64)
+            texts.check_unchanged(fingerprint)
             with replacing_file(path, "wb") as file:
-                np.save(file, np.frombuffer(b"".join(made), dtype="<u8"))
+                np.save(file, hashes)
         found: npt.NDArray[np.uint64] = np.load(path)
         return found
+
+
+def text_hash(text: str) -> int:
+    """64 bits of a hash of a text. That any two of 10^9 texts have the same has a chance of 3 %."""
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
