@@ -360,44 +360,44 @@ class Run:
         self._agree_to_stop(terminated)
         if self.stop_reason:
             return
-        bar = progress_bar(
-            total=self._expected_steps(), initial=state["step"], desc="train", disable=not self.is_main, unit="step"
-        )
-        begin = time.perf_counter()
-        for epoch, step_in_epoch, micro_batches, num_targets in self._steps():
-            loss = self._step(micro_batches, num_targets)
-            state["step"] += 1
-            state["tokens"] += num_targets
-            losses.add(state["step"], epoch, step_in_epoch, loss)
-            must_save = False
-            checks = self.device.type == "cpu" or state["step"] % args.log_steps == 0
-            if checks:
-                self._check_losses(losses)
-            state["step_seconds"] += time.perf_counter() - begin
-            if not state["flops_per_token"] and not self.is_sharded:
-                state["flops_per_token"] = count_flops_per_token(self.model, self.objectives, micro_batches)
-            take_time()
-            bar.total = self._expected_steps()
-            bar.update()
-            if state["step"] % args.log_steps == 0:
-                self._log(bar)
-            if args.eval_steps and state["step"] % args.eval_steps == 0 and state["step"] < self.total_steps:
-                must_save = self._evaluate_during_training()
-                take_time()
-            if checks:
-                self._agree_to_stop(terminated)
-            at_end = state["step"] >= self.total_steps or self.stop_reason not in ("", TERMINATED)
-            if must_save or self.stop_reason or at_end or state["step"] % args.checkpoint_steps == 0:
-                self._check_losses(losses)
-                if at_end:
-                    self._log(bar)
-                self._save()
-                take_time()
-            if self.stop_reason or at_end:
-                break
-            # What follows is the wait for the next batch, which is part of its step.
+        expected = self._expected_steps()
+        with progress_bar(
+            total=expected, initial=state["step"], desc="train", disable=not self.is_main, unit="step"
+        ) as bar:
             begin = time.perf_counter()
-        bar.close()
+            for epoch, step_in_epoch, micro_batches, num_targets in self._steps():
+                loss = self._step(micro_batches, num_targets)
+                state["step"] += 1
+                state["tokens"] += num_targets
+                losses.add(state["step"], epoch, step_in_epoch, loss)
+                must_save = False
+                checks = self.device.type == "cpu" or state["step"] % args.log_steps == 0
+                if checks:
+                    self._check_losses(losses)
+                state["step_seconds"] += time.perf_counter() - begin
+                if not state["flops_per_token"] and not self.is_sharded:
+                    state["flops_per_token"] = count_flops_per_token(self.model, self.objectives, micro_batches)
+                take_time()
+                bar.total = self._expected_steps()
+                bar.update()
+                if state["step"] % args.log_steps == 0:
+                    self._log(bar)
+                if args.eval_steps and state["step"] % args.eval_steps == 0 and state["step"] < self.total_steps:
+                    must_save = self._evaluate_during_training()
+                    take_time()
+                if checks:
+                    self._agree_to_stop(terminated)
+                at_end = state["step"] >= self.total_steps or self.stop_reason not in ("", TERMINATED)
+                if must_save or self.stop_reason or at_end or state["step"] % args.checkpoint_steps == 0:
+                    self._check_losses(losses)
+                    if at_end:
+                        self._log(bar)
+                    self._save()
+                    take_time()
+                if self.stop_reason or at_end:
+                    break
+                # What follows is the wait for the next batch, which is part of its step.
+                begin = time.perf_counter()
 
     def _expected_steps(self) -> int:
         """Where the run will end; while nothing is known of its pace, after all steps."""
