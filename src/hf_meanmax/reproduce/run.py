@@ -96,13 +96,7 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
         _check_evaluation(plan, todo, data)
         with FileLock(output / RUNS / "prepare.lock"):
             _prepare(plan, output)
-        source = plan.reconstruct.get("source")
-        if source and "{run}" not in str(source):
-            # Missing texts are reported before the training, not after it.
-            next(iter(open_corpus(source)), None)
-        words = plan.evaluate["expand"]
-        if words and "{run}" not in words and not Path(words).is_file():
-            raise FileNotFoundError(f"`expand` of the plan names {words}, which is no file, and no step prepares it.")
+        _check_prepared(plan)
     failures = {}
     for name in chosen:
         try:
@@ -139,6 +133,15 @@ def _check_evaluation(plan: Plan, names: Sequence[str], data: str | Path) -> Non
     for kinds in {plan.systems[name].get("controls", plan.evaluate["controls"]) for name in names}:
         control_kinds(str(kinds))
     _reconstruction_settings(plan)
+
+
+def _check_prepared(plan: Plan) -> None:
+    """Reports texts and words that are missing before the training, not after it."""
+    source, words = plan.reconstruct.get("source"), plan.evaluate["expand"]
+    if source and "{run}" not in str(source):
+        next(iter(open_corpus(source)), None)
+    if words and "{run}" not in words and not Path(words).is_file():
+        raise FileNotFoundError(f"`expand` of the plan names {words}, which is no file, and no step prepares it.")
 
 
 def _reconstruction_settings(plan: Plan) -> ReconstructionSettings:

@@ -119,14 +119,7 @@ def prepare_teacher(
     own.mkdir(parents=True, exist_ok=True)
     hashes = _text_hashes(cache, texts, show_progress)
     distinct, first = np.unique(hashes, return_index=True)
-    # Another run may finish a part meanwhile, which one process would see and another not.
-    names = of_main_process(state, sorted(path.stem for path in own.glob("*.npy") if _is_whole(path.with_suffix(""))))
-    has_vector, parts = np.zeros(len(distinct), dtype=bool), {}
-    for part in (own / name for name in names):
-        found = np.load(part.with_suffix(".npy"))
-        if (is_in := np.isin(distinct, found)).any():
-            has_vector |= is_in
-            parts[part] = found
+    parts, has_vector = _parts_with(distinct, own, state)
     if not has_vector.all():
         is_new = np.zeros(len(hashes), dtype=bool)
         is_new[first] = ~has_vector
@@ -153,6 +146,21 @@ def prepare_teacher(
     if args.teacher_shuffled:
         places = np.random.default_rng(args.seed).permutation(places)
     return TeacherVectors(list(parts), places)
+
+
+def _parts_with(
+    distinct: npt.NDArray[np.uint64], own: Path, state: PartialState | None
+) -> tuple[dict[Path, npt.NDArray[np.uint64]], npt.NDArray[np.bool_]]:
+    """The parts of a teacher that have texts of these hashes, each with its own; and which of the texts have one."""
+    # Another run may finish a part meanwhile, which one process would see and another not.
+    names = of_main_process(state, sorted(path.stem for path in own.glob("*.npy") if _is_whole(path.with_suffix(""))))
+    parts, has_vector = {}, np.zeros(len(distinct), dtype=bool)
+    for part in (own / name for name in names):
+        found = np.load(part.with_suffix(".npy"))
+        if (is_in := np.isin(distinct, found)).any():
+            has_vector |= is_in
+            parts[part] = found
+    return parts, has_vector
 
 
 def _is_whole(part: Path) -> bool:
