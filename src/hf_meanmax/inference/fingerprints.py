@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def model_fingerprints(model: SentenceTransformer) -> dict[str, str]:
     """Hashes of a SentenceTransformer: `weights`, and `pipeline` (modules, length limit, prompts, tokenizer)."""
     # An export has its weights in a file of its own, and remembers the hash of those that it was made of.
-    exported = getattr(model[0], "exported_weights", None) if len(model) == 1 else None
+    exported = getattr(model[0], "exported_weights", None) if model[-1] is model[0] else None
     return {"weights": exported or weights_fingerprint(model), "pipeline": pipeline_fingerprint(model)}
 
 
