@@ -178,8 +178,6 @@ def _is_whole(part: Path) -> bool:
 class _NewTexts(Corpus):
     """Those of a store's texts that have no vector yet, each once. All are read, and must be those of the hashes."""
 
-    unit = "row"
-
     def __init__(self, texts: StoredTexts, hashes: npt.NDArray[np.uint64], is_new: npt.NDArray[np.bool_]) -> None:
         self.texts, self.hashes, self.is_new = texts, hashes, is_new
         self.size = int(is_new.sum())
