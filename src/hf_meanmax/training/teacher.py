@@ -153,7 +153,8 @@ def _parts_with(
 ) -> tuple[dict[Path, npt.NDArray[np.uint64]], npt.NDArray[np.bool_]]:
     """The parts of a teacher that have texts of these hashes, each with its own; and which of the texts have one."""
     # Another run may finish a part meanwhile, which one process would see and another not.
-    names = of_main_process(state, sorted(path.stem for path in own.glob("*.npy") if _is_whole(path.with_suffix(""))))
+    listed = own.glob("*.npy") if state is None or state.is_main_process else ()
+    names = of_main_process(state, sorted(path.stem for path in listed if _is_whole(path.with_suffix(""))))
     parts, has_vector = {}, np.zeros(len(distinct), dtype=bool)
     for part in (own / name for name in names):
         found = np.load(part.with_suffix(".npy"))
