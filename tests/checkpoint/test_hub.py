@@ -211,7 +211,7 @@ def test_command_line(server, folder, tmp_path, capsys):
     assert server.repositories["user/same"].branches["main"]["README.md"] == card.read_bytes()
     capsys.readouterr()
     main([str(folder), "user/other"])
-    assert "is pushed as it is" in capsys.readouterr().err
+    assert "is pushed as it is, though it does not name user/other" in capsys.readouterr().err
     main([str(folder), "user/third", "--data", "Letters."])
     main([str(folder), "user/third", "--data", "Figures.", "--exist-ok"])
     assert "README.md.2" in capsys.readouterr().err
@@ -398,7 +398,9 @@ def test_model_index_changes_no_text_and_no_entry_of_others(folder):
 def test_model_index_survives_a_push_and_a_new_card(server, folder):
     card_module.write_model_index(folder, SCORES)
     text = (folder / "README.md").read_text()
-    assert f"# {folder.name}\n" in text
+    # What the evaluation calls the model, and usage that runs before it is pushed.
+    assert f"# {SCORES['model']['name']}\n" in text
+    assert f'("{folder}"' in text
     push(folder, "user/tiny")
     pushed = server.repositories["user/tiny"].branches["main"]["README.md"].decode()
     assert pushed == text

@@ -78,6 +78,21 @@ def test_a_decoder_that_knows_the_texts(whole):
     assert result["limits"] == list(LIMITS)
 
 
+def test_text_without_blanks_is_shuffled_too():
+    """Its characters: as one word a text would stay what it is."""
+    texts = ["\u6211\u559c\u6b22\u5403\u82f9\u679c\u548c\u9999\u8549\u3002", "A text of five words."]
+    asked = {}
+
+    def of_texts(texts, what=""):
+        asked[what] = texts
+        return embed(texts)
+
+    audit(Memory(texts), texts, embed(texts), cut, embed=of_texts, settings=AuditSettings(defence_texts=0))
+    for shuffled, text, parts in zip(asked["shuffled words"], texts, (list, str.split), strict=True):
+        assert shuffled != text
+        assert sorted(parts(shuffled)) == sorted(parts(text))
+
+
 def test_controls(whole):
     result, decode = whole
     controls = result["controls"]

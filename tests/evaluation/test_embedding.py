@@ -332,3 +332,12 @@ def test_vectors_of_unit_length():
     np.testing.assert_allclose(plain(["a", ""]), [[3, 4], [0, 0]])
     np.testing.assert_allclose(unit(["a", ""]), [[0.6, 0.8], [0, 0]], rtol=1e-6)
     assert plain.key != unit.key
+
+
+def test_a_changed_model_may_have_another_dimension(checkpoint):
+    model = SentenceTransformer(str(checkpoint), device="cpu")
+    embedder = Embedder(model, show_progress=False)
+    whole = embedder(["a b"])
+    model.truncate_dim = 4
+    embedder.refresh()
+    np.testing.assert_array_equal(embedder(["a b"]), whole[:, :4])

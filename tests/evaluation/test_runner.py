@@ -136,13 +136,15 @@ def test_a_task_that_fails_loses_no_finished_one(tmp_path):
     assert [task.calls for task in again] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("damage", ["json", "cut", "items", "no items", "other"])
+@pytest.mark.parametrize("damage", ["json", "list", "cut", "items", "no items", "other"])
 def test_a_damaged_entry_is_computed_again(tmp_path, damage):
     task = LengthTask("A", words(20))
     run([LengthEncoder("good")], [task], tmp_path)
     entry = next(tmp_path.rglob("A-*.json"))
     if damage == "json":
         entry.write_text("{")
+    elif damage == "list":
+        entry.write_text("[]")
     elif damage == "cut":
         content = json.loads(entry.read_text())
         del content["result"]["metrics"]

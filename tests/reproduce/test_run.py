@@ -446,6 +446,9 @@ def test_a_row_of_other_settings_is_told(data, tmp_path, capsys):
     before = (output / "table.md").read_text()
     main([plan, "--data", str(data), "--output", str(output)])
     assert (output / "table.md").read_text() == before
+    # Both are one model, whose name would be in the report twice.
+    report = (output / "report.md").read_text()
+    assert all(f"| **{name}** |" in report for name in systems)
     write_plan(tmp_path / "plan.yaml", systems=systems, evaluate={**plain, "seeds": 1}, reconstruct=None, cards=None)
     main([plan, "--data", str(data), "--output", str(output), "--only", "b"])
     table = (output / "table.md").read_text()

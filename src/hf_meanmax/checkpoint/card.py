@@ -12,7 +12,7 @@ from pathlib import Path
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import safe_open
 
-from hf_meanmax.files import Json, replacing_file
+from hf_meanmax.files import Json, read_json, replacing_file
 from hf_meanmax.metrics import SENTEVAL, format_score, gain_text, kind_name
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.modeling.configuration_compound_attention import CompoundAttentionConfig
@@ -176,6 +176,7 @@ def _sizes_of(folder: Path, config: LatentConfig) -> Json:
         "parameters": f"{_count_parameters(folder):,}",
         "vocab_size": f"{config.vocab_size:,}",
         "input_vocab_size": f"{config.input_vocab_size:,}",
+        "has_unknown_words": read_json(folder / "tokenizer.json")["model"]["type"] == "WordLevel",
         "longest": "no limit" if longest is None else f"{longest:,} tokens, then cut",
     }
 
@@ -268,10 +269,11 @@ def write_model_index(folder: str | os.PathLike[str], results: Json) -> Path:
     if not target.is_file():
         if not is_own_checkpoint(folder):
             raise FileNotFoundError(f"{folder} has no README.md to write the scores into.")
-        return write_model_card(folder, folder.resolve().name, results=results)
+        # Of the folder `runs/NAME/model` an evaluation knows the name.
+        return write_model_card(folder, str(folder), CardDescription(title=results["model"]["name"]), results=results)
     model_name, before = _entries_of_card(target)
     card = ModelCard.load(target)
-    card.data.model_name = model_name or folder.resolve().name
+    card.data.model_name = model_name or results["model"]["name"]
     card.data.eval_results = _with_newer(before, entries)
     with replacing_file(target, "wb") as file:
         file.write(str(card).encode())

@@ -99,8 +99,8 @@ def _evaluate(args: EvaluateOptions, command: str) -> None:
         models = [(Path(args.embeddings).stem, partial(EmbeddingFile, args.embeddings, args.sentences or ""))]
         controls = ["majority"] if controls is None else controls
     else:
-        # Shorter vectors are another encoder, whose results stand beside those of the whole ones.
-        suffix = f"-{args.truncate_dim}" if args.truncate_dim else ""
+        # Changed vectors are another encoder, whose results stand beside those of the model's own.
+        suffix = (f"-{args.truncate_dim}" if args.truncate_dim else "") + ("-unit" if args.unit_length else "")
         models = [(name + suffix, partial(_load_model, model, args)) for name, model in _named(args.model)]
     output = Path(args.output or (Path("results") / (models[0][0] if len(models) == 1 else "comparison")))
     settings = SuiteSettings(

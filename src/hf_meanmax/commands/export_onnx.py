@@ -5,11 +5,13 @@ hf-meanmax export-onnx runs/mine/model
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from hf_meanmax.data.opening import open_corpus
+from hf_meanmax.files import EncodingErrors
 from hf_meanmax.inference.onnx_export import TEXTS, export_onnx, onnx_folder
 from hf_meanmax.pretrained import ENCODER_SOURCES
 
@@ -24,12 +26,15 @@ class ExportOptions:
     output: str | None = written("folder; by default onnx/ in the checkpoint, where it is a folder of yours", None)
     int8: bool = option("whether the quantised model is written too", True)
     texts: str | None = option("text file: compare with torch on its first 1,000 lines", None)
+    encoding_errors: EncodingErrors = option("what to do with bytes that are not UTF-8", "strict")
 
 
 @verb("export-onnx")
 def main(args: ExportOptions) -> None:
     """Write a checkpoint's encoder as ONNX, and check it against torch."""
-    texts = TEXTS if args.texts is None else list(islice(filter(None, open_corpus(Path(args.texts))), 1000))
+    texts: Sequence[str] = TEXTS
+    if args.texts is not None:
+        texts = list(islice(filter(None, open_corpus(Path(args.texts), args.encoding_errors)), 1000))
     if not texts:
         raise ValueError(f"{args.texts} has no text to compare on.")
     report = export_onnx(args.checkpoint, args.output, int8=args.int8, texts=texts)

@@ -86,7 +86,9 @@ def _prepare_card(args: PushOptions) -> None:
     """Writes a card into the folder, unless one is given or there already."""
     readme = Path(args.folder) / "README.md"
     if args.card is None and readme.is_file() and not any(_of_generated(args).values()):
-        print(f"{readme} is pushed as it is; remove it to have a card written.", file=sys.stderr)
+        is_of_another = args.repo_id not in readme.read_text(encoding="utf-8", errors="replace")
+        but = f", though it does not name {args.repo_id}" if is_of_another else ""
+        print(f"{readme} is pushed as it is{but}; remove it to have a card written.", file=sys.stderr)
     elif args.card is None:
         keep_former_card(Path(args.folder))
         _write_card(args)

@@ -21,7 +21,7 @@ from hf_meanmax.data.corpus import CorpusLines, readable, unchanged_lines
 from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.evaluation.markdown import markdown_table, markdown_text
 from hf_meanmax.extras import require
-from hf_meanmax.files import failed_writes_named, replacing_file, sole_writer
+from hf_meanmax.files import EncodingErrors, failed_writes_named, replacing_file, sole_writer
 from hf_meanmax.hardware import COMPUTE_DTYPES
 from hf_meanmax.inference.compression import PCA, Compression
 from hf_meanmax.inference.embedding_files import COMPRESSION, MANIFEST, count_rows, read_embeddings, read_manifest
@@ -71,6 +71,7 @@ class QueryOptions:
     index: str = positional("folder of the index")
     queries: list[str] = positional("sentences", [])
     file: str | None = option("text file of queries, one a line", None)
+    encoding_errors: EncodingErrors = option("what to do with bytes that are not UTF-8", "strict")
     embeddings: str | None = option("vectors of the queries: a folder of `encode` or a file of a matrix", None)
     model: str | None = option("the model of the index, where it has moved", None)
     k: int = count("sentences of a query", 5)
@@ -154,7 +155,10 @@ def search_query(args: QueryOptions) -> None:
     """Print the nearest sentences of an index."""
     if args.json and args.markdown:
         raise ValueError("--markdown and --json exclude each other.")
-    queries = [*map(readable, args.queries), *(filter(None, open_corpus(Path(args.file))) if args.file else ())]
+    queries = [
+        *map(readable, args.queries),
+        *(filter(None, open_corpus(Path(args.file), args.encoding_errors)) if args.file else ()),
+    ]
     if not queries and not args.embeddings:
         raise ValueError("No query: give sentences, --file or --embeddings.")
     index = SentenceIndex(args.index, args.nprobe, args.ef_search)

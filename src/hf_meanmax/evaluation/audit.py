@@ -9,7 +9,8 @@ from functools import partial
 
 import numpy as np
 
-from hf_meanmax.cosines import unit_rows
+from hf_meanmax.cosines import paired_cosines
+from hf_meanmax.data.sentences import is_unsegmented
 from hf_meanmax.fields import check_least, option
 from hf_meanmax.files import Json
 
@@ -130,7 +131,6 @@ def audit(
 
     Raises:
         ValueError: there is no text, or not one for each vector; a vector is not finite; or the decoder refuses them.
-        ImportError: scikit-learn, or for pairs scipy, is not installed.
     """
     settings = settings or AuditSettings()
     _check(texts, vectors, embed, corpus, pairs)
@@ -205,7 +205,9 @@ def _controls(
         found["nearest text"] = [corpus[row] for row in nearest(vectors, pool, "cosine").tolist()]
     if embed is not None:
         draws = random.Random(seed)
-        shuffled = [" ".join(draws.sample(words, len(words))) for words in map(str.split, texts)]
+        # Of text without blanks the characters are shuffled.
+        parts = ((list(text), "") if is_unsegmented([text]) else (text.split(), " ") for text in texts)
+        shuffled = [blank.join(draws.sample(words, len(words))) for words, blank in parts]
         found["shuffled words"] = decode(embed(shuffled, "shuffled words"), "decode shuffled words")
     if len(texts) > 1:
         # In a cycle, so that no text keeps its own. What is decoded from each vector is known.
@@ -260,6 +262,6 @@ def _embed_pairs(embed: Encode, pairs: ScoredPairs) -> tuple[np.ndarray, np.ndar
 
 def _similarity(defence: Defence, embedded: tuple[np.ndarray, np.ndarray], gold: np.ndarray) -> float | None:
     """Spearman's rho of the cosines of what is stored with gold scores; None where it is not defined."""
-    first, second = (unit_rows(defence.store(side)).astype(np.float64) for side in embedded)
-    rho = correlations((first * second).sum(axis=1), gold)[1]
+    first, second = (defence.store(side).astype(np.float64) for side in embedded)
+    rho = correlations(paired_cosines(first, second), gold)[1]
     return rho if np.isfinite(rho) else None

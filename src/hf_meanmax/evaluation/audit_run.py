@@ -120,7 +120,7 @@ def audit_checkpoint(
         FileNotFoundError: a model or a file is missing.
         FileExistsError: `output` is a file.
         ValueError: texts and vectors do not fit together; the decoder is of another embedder; there is no text.
-        ImportError: matplotlib, scikit-learn or, for STS, scipy is not installed.
+        ImportError: matplotlib is not installed.
     """
     attack, settings = attack or Attack(), settings or AuditSettings()
     pairs = _prepare(source, output, settings)

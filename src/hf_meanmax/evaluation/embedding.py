@@ -144,6 +144,7 @@ class Embedder:
         """Forgets all remembered embeddings."""
         self._blocks.clear()
         self._places.clear()
+        self.dimension = None
 
     def _encode_function(self) -> tuple[Callable[[list[str]], object], int]:
         """The encoder as a function, and how many texts one call gets."""

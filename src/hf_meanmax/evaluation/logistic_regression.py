@@ -30,14 +30,12 @@ class LogisticRegressions:
         classes: the K labels, sorted.
         coefficients: `(P, K, D)` float32, or `(P, 1, D)` for two classes (those of the second).
         intercepts: `(P, K)` or `(P, 1)` float32.
-        iterations: how many were made.
         converged: `(P,)` bool.
     """
 
     classes: np.ndarray
     coefficients: torch.Tensor
     intercepts: torch.Tensor
-    iterations: int
     converged: np.ndarray
 
     def decision(self, features: npt.ArrayLike) -> torch.Tensor:
@@ -96,16 +94,14 @@ def fit_logistic_regressions(
         torch.from_numpy((1 / (C * counts)).astype(np.float32)),
         len(classes),
     )
-    start, iterations = problem.common_start(max_iterations)
-    weights, more, converged = _minimise(problem, start, tolerance, max_iterations)
-    count, outputs, iterations = len(C), problem.outputs, iterations + more
+    weights, converged = _minimise(problem, problem.common_start(max_iterations), tolerance, max_iterations)
+    count, outputs = len(C), problem.outputs
     coefficients = spanned.coefficients(weights[:-1])
     intercepts = weights[-1] - problem.mean @ weights[:-1] - spanned.mean @ coefficients
     return LogisticRegressions(
         classes=classes,
         coefficients=coefficients.T.reshape(count, outputs, -1).contiguous(),
         intercepts=intercepts.reshape(count, outputs),
-        iterations=iterations,
         converged=converged.cpu().numpy(),
     )
 
@@ -203,8 +199,8 @@ class _Problem:
         self.step = -(-len(rows) // _PRECONDITIONER_ROWS)
         self.factors: list[torch.Tensor] = []
 
-    def common_start(self, max_iterations: int) -> tuple[torch.Tensor, int]:
-        """Weights to start from, and the iterations that they took.
+    def common_start(self, max_iterations: int) -> torch.Tensor:
+        """Weights to start from.
 
         The folds of one strength have nearly one solution: that of their mean loss, which is found at the price of one
         fold, as is a preconditioner for all of them.
@@ -214,18 +210,18 @@ class _Problem:
         del hessian
         weights = torch.zeros(self.rows.shape[1] + 1, len(self.decay) * self.outputs, device=self.rows.device)
         if len(self.decay) <= 2 * len(self.groups):
-            return weights, 0
+            return weights
         share = torch.stack([self.share[:, group].mean(dim=1) for group in self.groups], dim=1)
         decay = torch.stack([self.decay[group].mean() for group in self.groups])
         common = _Problem(self.rows, self.labels, share, decay, self.classes)
         common.factors = self.factors
         start = weights[:, : len(self.groups) * self.outputs]
-        found, iterations, _ = _minimise(common, start, _COMMON_TOLERANCE, max_iterations, _COMMON_BETWEEN)
+        found, _ = _minimise(common, start, _COMMON_TOLERANCE, max_iterations, _COMMON_BETWEEN)
         self.factors = common.factors
         for number, group in enumerate(self.groups):
             shared = found[:, number * self.outputs : (number + 1) * self.outputs]
             weights[:, self.columns(group)] = shared.repeat(1, len(group))
-        return weights, iterations
+        return weights
 
     def _hessian(self, curvature: torch.Tensor) -> torch.Tensor:
         """The loss's Hessian `(D + 1, D + 1)` where each row of the sample has the given curvature."""
@@ -294,8 +290,8 @@ class _Problem:
 
 def _minimise(
     problem: _Problem, weights: torch.Tensor, tolerance: float, max_iterations: int, between: int | None = None
-) -> tuple[torch.Tensor, int, torch.Tensor]:
-    """Weights, iterations, and which problems converged. The preconditioner is formed anew after `between` iterations,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weights, and which problems converged. The preconditioner is formed anew after `between` iterations,
     by default when those since the last have cost as much."""
     weights = weights.clone()
     converged = torch.zeros(len(problem.decay), dtype=torch.bool, device=problem.rows.device)
@@ -307,7 +303,7 @@ def _minimise(
         if done.any() or iterations == max_iterations:
             weights[:, problem.columns(state.active)] = state.weights
             if done.all() or iterations == max_iterations:
-                return weights, iterations, converged
+                return weights, converged
         # Those that are done are dropped once they are a tenth, since the matrices are copied for it.
         if done.sum() * 10 >= len(done):
             state.keep((~done).nonzero().squeeze(1))

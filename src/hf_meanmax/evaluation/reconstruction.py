@@ -20,8 +20,8 @@ from hf_meanmax.checkpoint.folder import load_decoder, saved_training_args
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.data import open_corpus, pick_sentences
 from hf_meanmax.data.sentences import is_unsegmented
-from hf_meanmax.fields import option
-from hf_meanmax.files import Json, replacing_file, write_json
+from hf_meanmax.fields import count, option
+from hf_meanmax.files import EncodingErrors, Json, replacing_file, write_json
 from hf_meanmax.inference.decode import MOST_BEAMS
 from hf_meanmax.inference.reconstruct import reconstruct, rows_by_length
 from hf_meanmax.metrics import LENGTH_METRICS
@@ -151,26 +151,29 @@ class ReconstructionSettings:
         ValueError: what should be a positive whole number is none, or an unknown `tokenize`.
     """
 
-    limit: int = option("number of sentences", 2000)
-    min_tokens: int = option("shorter sentences are left out", 4)
-    max_tokens: int = option("longer sentences are left out", 32)
-    batch_size: int = option("sentences decoded together", 256)
-    batch_tokens: int = option("tokens of a teacher-forced batch", 8192)
-    num_beams: int = option("beams of the search; 1 is greedy", 1, at_most=MOST_BEAMS)
+    limit: int = count("number of sentences", 2000)
+    min_tokens: int = count("shorter sentences are left out", 4)
+    max_tokens: int = count("longer sentences are left out", 32)
+    batch_size: int = count("sentences decoded together", 256)
+    batch_tokens: int = count("tokens of a teacher-forced batch", 8192)
+    num_beams: int = count("beams of the search; 1 is greedy", 1, at_most=MOST_BEAMS)
     device: str | None = option("where the model runs; by default an accelerator if there is one", None)
     tokenize: str | None = option(
         "sacrebleu's tokenisation, or `none` for the words of the model's tokenizer; by default none, but zh for "
         "Chinese and Japanese under a tokenizer of pieces",
         None,
     )
-    examples: int = option("texts in the table of reconstructions", 5)
-    seed: int = option("seed that draws the examples", 0)
+    examples: int = count("texts in the table of reconstructions", 5)
+    seed: int = option("seed that draws the examples", 0, at_least=0)
+    encoding_errors: EncodingErrors = option("what to do with bytes that are not UTF-8", "strict")
 
     def __post_init__(self) -> None:
-        for name in ("limit", "min_tokens", "max_tokens", "batch_size", "batch_tokens", "num_beams", "examples"):
+        whole = ("limit", "min_tokens", "max_tokens", "batch_size", "batch_tokens", "num_beams", "examples")
+        # A plan's YAML has values of any type.
+        for name, least in {**dict.fromkeys(whole, 1), "seed": 0}.items():
             value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"`{name}` is {value!r}; it must be a whole number, 1 or more.")
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"`{name}` is {value!r}; it must be a whole number, {least} or more.")
         if self.tokenize not in (None, *TOKENIZATIONS):
             raise ValueError(f"`tokenize` is {self.tokenize!r}; choose one of {', '.join(TOKENIZATIONS)}.")
 
@@ -242,7 +245,7 @@ def _pick_texts(
 
     def lines() -> Iterator[str]:
         nonlocal filled
-        for line in filter(None, open_corpus(source)):
+        for line in filter(None, open_corpus(source, settings.encoding_errors)):
             filled += 1
             yield line
 

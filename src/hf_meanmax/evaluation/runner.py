@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import json
 import os
 import platform
 import re
@@ -25,7 +24,7 @@ from hf_meanmax.evaluation.controls import make_controls
 from hf_meanmax.evaluation.embedding import Embedder, is_sentence_transformer
 from hf_meanmax.evaluation.tasks import Task, TaskResult
 from hf_meanmax.evaluation.word_sources import unknown_word_rate
-from hf_meanmax.files import Json, replacing_file, write_json
+from hf_meanmax.files import Json, read_json, replacing_file, write_json
 from hf_meanmax.metrics import format_score
 from hf_meanmax.progress import progress_bar
 
@@ -255,7 +254,7 @@ class ResultCache:
         if not path.is_file():
             return None
         try:
-            entry = json.loads(path.read_text(encoding="utf-8"))
+            entry = read_json(path)
             if not _identity(key, task, fingerprint).items() <= entry.items():
                 raise ValueError("it belongs to another encoder, task or version")
             data = path.with_suffix(".npz").read_bytes()
@@ -315,7 +314,7 @@ def _score(
     try:
         result = task.evaluate(embedder, device=device)
     except ValueError as error:
-        done = sum(len(run.tasks) for run in evaluation.encoders)
+        done = sum(len(run.tasks) for run in evaluation.encoders if run.key is not None)
         kept = f" {done} finished tasks are kept in {cache.folder}." if done and cache is not None else ""
         raise TaskError(f"{task.name}: {error}{kept}", evaluation) from error
     embedding = embedder.seconds - seconds

@@ -65,7 +65,7 @@ class TextScores:
 class RougeTokenizer:
     """Cuts texts for ROUGE: lower-cased words of letters and digits of any script, each CJK character by itself.
 
-    On ASCII text it is rouge-score's own tokenizer, which drops every other letter.
+    On ASCII text it is rouge-score's own tokenizer, which drops letters outside ASCII.
     """
 
     def __init__(self) -> None:

@@ -35,10 +35,10 @@ class Plan:
         prepare: `command` and `makes` of what all systems need.
         evaluate: `tasks`, `controls`, `seeds` and `any_size` as for `hf-meanmax evaluate`; and `expand`, a file of word
             vectors whose words the models with frozen word vectors are given first.
-        reconstruct: arguments of [`score_checkpoint`]; none, and nothing is decoded.
+        reconstruct: `source` and the fields of [`ReconstructionSettings`]; none, and nothing is decoded.
         cards: the `folder` of the model cards of what is trained here, of several seeds the first; the `owner` of
             their repositories on the Hub (without one, usage names the folders of the runs); a `prefix` of their
-            names; and what [`~hf_meanmax.checkpoint.hub.write_model_card`] takes, of which `data` and `limits`
+            names; and what [`~hf_meanmax.checkpoint.card.CardDescription`] has, of which `data` and `limits`
             are for systems without a `corpus` of their own. None, and no card is written.
         written: by system, what its row depends on as the plan has it: a row stays finished wherever the folders lie.
     """

@@ -197,7 +197,8 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> Json:
         settings = {**plan.common, **_of_training(system), "output_dir": str(run)}
         command = [*COMMAND, "pretrain", str(settings.pop("recipe"))]
         for key, value in settings.items():
-            command += [f"--{key}", *(map(as_text, value) if isinstance(value, list) else [as_text(value)])]
+            values = (value or [None]) if isinstance(value, list) else [value]
+            command += [f"--{key}", *map(as_text, values)]
     else:
         model, command = system["model"], split_command(system.get("command", ""))
     if command:
@@ -235,10 +236,11 @@ def _write_card(plan: Plan, name: str, output: Path, anew: bool) -> None:
     """A model card for the system, or for the first of its seeds, unless its model is not here."""
     group = plan.groups.get(name, name)
     seeds = [other for other in plan.systems if plan.groups.get(other, other) == group]
-    rows = {other: row for other, row in read_rows(output).items() if other in seeds}
+    known = read_rows(output)
+    rows = {other: known[other] for other in seeds if other in known and is_finished(plan, other, known[other])}
     name = seeds[0]
     run = output / RUNS / folder_name(name)
-    model = run / EXPANDED if (run / EXPANDED).is_dir() else run / "model"
+    model = run / EXPANDED if plan.evaluate["expand"] and (run / EXPANDED).is_dir() else run / "model"
     if not plan.cards or "recipe" not in plan.systems[name] or name not in rows or not model.is_dir():
         return
     row = rows[name]

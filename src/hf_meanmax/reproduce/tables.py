@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from hf_meanmax.evaluation.markdown import markdown_table, markdown_text
 from hf_meanmax.evaluation.report import RESULTS, Results, write_report
 from hf_meanmax.files import Json, replacing_file
 from hf_meanmax.metrics import is_percentage
-from hf_meanmax.plots.figures import save_figure
+from hf_meanmax.plots.figures import save_figure, told_if_not_drawn
 from hf_meanmax.plots.systems import plot_systems
 
 from .plan import FIGURE, ROWS, TABLE, Plan, folder_name, is_finished
@@ -39,6 +40,10 @@ def write_tables(plan: Plan, output: Path) -> None:
     for name in rows:
         groups.setdefault(plan.groups.get(name, name), []).append(name)
     results = {name: Results.load(output / folder_name(name)) for name in rows}
+    shared = Counter(one.name for one in results.values())
+    for name, one in results.items():
+        if shared[one.name] > 1:
+            one.model["name"] = name
     # STSB trains on the vectors.
     tasks = dict.fromkeys(task for row in rows.values() for task in row["scores"])
     sts = [task for task in tasks if task.startswith("STS") and task != "STSB"]
@@ -100,12 +105,11 @@ def _draw(rows: Json, groups: Mapping[str, Sequence[str]], results: Mapping[str,
         for values in (scores, controls, bleu)
     )
     bleu_of = {group: values for group, values in bleu_of.items() if values}
-    try:
-        figure = plot_systems(score_of, control_of, bleu_of, average.replace("_", " average of ") + " tasks")
-    except ImportError as error:
-        print(f"No figure: {error}", flush=True)
-        return
-    save_figure(figure, output / FIGURE)
+    with told_if_not_drawn(f"{FIGURE} was not drawn."):
+        save_figure(
+            plot_systems(score_of, control_of, bleu_of, average.replace("_", " average of ") + " tasks"),
+            output / FIGURE,
+        )
 
 
 def format_mean(values: Sequence[float | None], digits: int) -> str:
@@ -114,7 +118,9 @@ def format_mean(values: Sequence[float | None], digits: int) -> str:
     if not known:
         return ""
     shown = f"{statistics.fmean(known):,.{digits}f}"
-    return shown if len(known) == 1 else f"{shown} \u00b1 {statistics.stdev(known):,.{digits}f}"
+    # Sizes are whole numbers, and the same for all seeds.
+    is_size = digits == 0 and len(set(known)) == 1
+    return shown if len(known) == 1 or is_size else f"{shown} \u00b1 {statistics.stdev(known):,.{digits}f}"
 
 
 def read_rows(output: Path) -> Json:
