@@ -44,6 +44,9 @@ def test_maximum_and_mean():
 def test_last_state():
     _, shares = shares_of(encoder_type="lstm", pooling="last", decoder_type="lstm")
     assert shares["last"].tolist() == [0.0] * 8 + [1.0]
+    # The network that reads from the end has its last state at the first word.
+    _, shares = shares_of(encoder_type="bigru", pooling="last", decoder_type="lstm")
+    assert shares["last"].tolist() == [0.5, *[0.0] * 7, 0.5]
 
 
 def test_weighted_mean_leaves_special_tokens_out():

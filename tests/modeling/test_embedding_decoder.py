@@ -54,6 +54,7 @@ EMBEDDING_DECODER = Family(
         ({"map_hidden_size": -1}, ("`map_hidden_size` is -1", "1 or more")),
         ({"latent_names": ["max", "mean"]}, ("`latent_names` is ['max', 'mean']", "`latent_length` 3")),
         ({"latent_names": ["max", "mean", "max"]}, ("`latent_names`", "a name of its own")),
+        ({"latent_names": ["max", "mean", "last", "last"]}, ("`latent_names`", "a name of its own")),
         ({"decoder_type": "none"}, ("`decoder_type` is 'none'", "autoregressive")),
         ({"decoder_type": "words_cnn", "decoder_channels": [20, 12]}, ("`decoder_type` is 'words_cnn'",)),
         ({"input_vocab_size": 50}, ("`input_vocab_size` is 50", "one vocabulary")),

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sentence_transformers import SentenceTransformer
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands.export import main as export
@@ -260,12 +261,52 @@ def test_sizes_that_are_not_set_are_the_teachers(make_arguments, teacher):
     assert (config.embedding_size, config.latent_size) == (32, 32)
 
 
+def test_another_teacher_in_the_same_place_gives_other_words(make_arguments, tmp_path):
+    where = tmp_path / "teacher"
+    options = {**STATIC, "latent_size": 32, "objective": "none", "teacher": str(where), "word_vectors": "teacher"}
+    tables = []
+    for seed in (0, 1, 0):
+        shutil.rmtree(where, ignore_errors=True)
+        save_checkpoint(make_model(seed), make_tokenizer(), where)
+        args = make_arguments(
+            **options, freeze_word_embeddings=True, max_steps=1, overwrite=True, cache_dir=str(tmp_path / "cache")
+        )
+        del args.model["embedding_size"]
+        pretrain(args)
+        model = AutoModel.from_pretrained(Path(args.output_dir) / "model")
+        tables.append(model.get_input_embeddings().weight.detach())
+    assert not torch.equal(tables[0], tables[1])
+    assert torch.equal(tables[0], tables[2])
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"objective": "none"}, "neither a `teacher` nor `contrastive`"),
         ({"decoder_type": "none"}, "`decoder_type` 'none'.*Leave `decoder_type` out"),
         ({"contrastive": "views"}, "two views of a sentence are the same"),
+        (
+            {
+                "encoder_type": "bigru",
+                "pooling": "mean_max",
+                "contrastive": "views",
+                "objective": "none",
+                "hidden_dropout": 0.1,
+                "attention_dropout": 0.1,
+            },
+            "two views of a sentence are the same",
+        ),
+        (
+            {
+                **STATIC,
+                "objective": "none",
+                "contrastive": "views",
+                "word_drop": 0.5,
+                "position_embedding_type": "learned",
+                "max_position_embeddings": 50,
+            },
+            "a mean of the words has no places",
+        ),
         ({"contrastive": "views", "objective": "next_sentence"}, "which is beside `objective`"),
         ({"similarity_weight": 1.0}, "`similarity_weight` is 1.0 without a `teacher`"),
         ({"teacher_prompt": "query: "}, "`teacher_prompt` is 'query: ' without a `teacher`"),

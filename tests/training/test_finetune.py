@@ -178,6 +178,28 @@ def test_from_a_checkpoint(sets, checkpoint, tmp_path):
     assert (head.hidden.out_features, head.output.out_features) == (8, 3)
 
 
+def test_a_weighted_mean_that_is_not_kept_starts_from_frequencies(sets, tmp_path):
+    model = make_model(weighted_mean_row=True, freeze_word_weights=True)
+    checkpoint = str(save_checkpoint(model, make_tokenizer(), tmp_path / "weighted"))
+    settings = {**sets, "checkpoint": checkpoint, "epochs": 1}
+    weights = {}
+    for start in ("encoder", "word_embeddings", "nothing"):
+        run(settings, tmp_path / start, start=start)
+        now = AutoModel.from_pretrained(tmp_path / start / "model")
+        weights[start] = now.word_pooler.log_weights.weight.detach()
+    assert len(weights["encoder"].unique()) == 1
+    assert len(weights["nothing"].unique()) > 2
+    assert torch.equal(weights["nothing"], weights["word_embeddings"])
+
+
+def test_overwrite_removes_nothing_before_the_new_run_has_its_model(sets, tmp_path):
+    settings = {**TINY, **sets, "epochs": 1}
+    first = run(settings, tmp_path / "run")
+    with pytest.raises(FileNotFoundError, match="missing"):
+        run({**sets, "checkpoint": str(tmp_path / "missing"), "epochs": 1}, tmp_path / "run", overwrite=True)
+    assert run(settings, tmp_path / "run") == first
+
+
 def test_fewer_examples_and_a_held_out_share(sets, tmp_path):
     settings = {**TINY, "train": sets["train"], "epochs": 1}
     assert run(settings, tmp_path / "a")["examples"] == {"train": 144, "validation": 16, "test": 0}

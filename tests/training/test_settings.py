@@ -291,6 +291,13 @@ def test_what_is_read_does_not_lie_where_the_run_writes(tmp_path, name):
     parse_command_line([*words, "--output_dir", str(tmp_path / "other")])
 
 
+def test_what_is_not_given_lies_nowhere(tmp_path, monkeypatch):
+    """An empty path would be the folder that the command is given in."""
+    (tmp_path / "out" / "notes").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "out" / "notes")
+    parse_command_line(["--corpus", str(tmp_path / "x.txt"), "--output_dir", str(tmp_path / "out")])
+
+
 def test_recipes_that_are_not_there():
     with pytest.raises(
         FileNotFoundError,

@@ -181,6 +181,7 @@ def test_a_killed_run_with_a_teacher_goes_on_to_the_last_bit(make_arguments, opt
         ({"target": None}, "needs the translations: either `target`"),
         ({"target_column": "de"}, "needs the translations: either `target`"),
         ({"validation_target": None}, "go together"),
+        ({"target": None, "target_column": "de", "validation": None}, "give both, or neither"),
         ({"source_vocab_size": 9}, "Give `target_tokenizer`"),
         ({"objective": "reconstruction"}, "`target` is .* Use `--objective translation`"),
         ({"max_target_tokens": 0}, "`max_target_tokens` is 0"),

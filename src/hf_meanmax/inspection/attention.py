@@ -68,7 +68,7 @@ def _load(path: Path) -> tuple[PreTrainedModel, PreTrainedModel | None, PreTrain
     from accelerate import PartialState
     from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
-    config, device = check_checkpoint(path), PartialState().device
+    config, device = check_checkpoint(path, encoder_alone=True), PartialState().device
     require_text_encoder(config, str(path))
     tokenizer = AutoTokenizer.from_pretrained(path)
     if full_auto_class(config) == "AutoModelForSequenceClassification" and config.pair_combination is None:

@@ -23,7 +23,8 @@ def pooling_shares(
 
     Of a maximum, the share of the dimensions in which the word is the largest. Of a mean, the part of the row's length
     that comes from the word, where words that point away from it have none. Of inner attention and of the weighted mean
-    of word vectors, the weights. Of the last state, the word that it stands at.
+    of word vectors, the weights. Of the last state, the word that it stands at; of the last states of two networks, the
+    last word and the first.
 
     Raises:
         ValueError: the model has no latent rows.
@@ -39,6 +40,9 @@ def pooling_shares(
     elif isinstance(encoder.pooler, StatePooling):
         states = encoder.pooler.projection(output.last_hidden_state)[0].float()
         shares |= {row: _READ[row](states).cpu().numpy() for row in config.state_pooling_rows}
+        if "last" in shares and config.encoder_type.startswith("bi"):
+            # Half of the row is the first state of the network that reads from the end.
+            shares["last"] = (shares["last"] + shares["last"][::-1]) / 2
     if encoder.word_pooler is not None:
         ids = batch["input_ids"][0]
         is_word = (ids >= config.num_special_tokens).float()

@@ -102,6 +102,11 @@ def check_weighted_mean(config: PreTrainedConfig) -> None:
             f"`encoder_type` is 'none' and `pooling` {config.pooling!r}; without an encoder the only row is the "
             "weighted mean of the word vectors. Use `pooling='weighted_mean'`."
         )
+    if config.is_static and not config.is_autoregressive and config.position_embedding_type == "learned":
+        raise ValueError(
+            "`encoder_type` is 'none' and `position_embedding_type` 'learned': a mean of the words has no places, and "
+            "no decoder would learn them. Leave `position_embedding_type` out."
+        )
     if config.pooling == WEIGHTED_MEAN and config.encoder_type != "none":
         raise ValueError(
             f"`pooling` is 'weighted_mean', which reads the word vectors, and `encoder_type` {config.encoder_type!r}, "

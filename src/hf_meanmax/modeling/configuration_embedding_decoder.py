@@ -96,7 +96,8 @@ class EmbeddingDecoderConfig(LatentConfig):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"`{name}` is {value}; it must be 1 or more.")
-        if self.latent_names is not None and len(set(self.latent_names)) != self.latent_length:
+        names = self.latent_names
+        if names is not None and not len(set(names)) == len(names) == self.latent_length:
             raise ValueError(
                 f"`latent_names` is {self.latent_names} and `latent_length` {self.latent_length}: each row needs a "
                 "name of its own. Leave the names out."

@@ -16,7 +16,6 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +37,7 @@ from hf_meanmax.hardware import (
 from hf_meanmax.processes import errors_shared, lost_processes_named, main_process_first, process_state
 from hf_meanmax.progress import progress_bar
 
-from .checkpoints import CHECKPOINTS, RESULTS_FILE, claim_folder
+from .checkpoints import CHECKPOINTS, RESULTS_FILE, check_free, claim_folder
 from .finetune_settings import FinetuneArguments
 from .model import start_words
 from .preparation import (
@@ -55,6 +54,7 @@ from .preparation import (
 if TYPE_CHECKING:
     from collections.abc import Sized
 
+    from accelerate import PartialState
     from tqdm.auto import tqdm
     from transformers import (
         EarlyStoppingCallback,
@@ -108,16 +108,14 @@ def _finetune(args: FinetuneArguments, folder: Path) -> Json:
     state = process_state()
     with main_process_first(state):
         train, validation, test, labels = read_sets(args)
-    # The other processes look into the folder when the main one has claimed it.
-    with main_process_first(state):
-        is_main = state.is_main_process
-        if is_main:
-            claim(args, (train, validation, test))
-        latest = latest_checkpoint(folder / CHECKPOINTS, remove_partial=is_main)
-        if (folder / RESULTS_FILE).is_file():
-            # Finished: of its checkpoints only the best is left, from which it would be trained again.
-            finished: Json = read_json(folder / RESULTS_FILE)
-            return finished
+    # An older run is removed when all that the new one reads has been found.
+    latest = None if args.overwrite else _claimed(args, folder, (train, validation, test), state)
+    if args.overwrite:
+        check_free(folder)
+    elif (folder / RESULTS_FILE).is_file():
+        # Finished: of its checkpoints only the best is left, from which it would be trained again.
+        finished: Json = read_json(folder / RESULTS_FILE)
+        return finished
     # Trainer sets it too, but only after the model's new weights were drawn.
     set_seed(args.seed)
     model, tokenizer = build_classifier(args, train, labels)
@@ -127,6 +125,8 @@ def _finetune(args: FinetuneArguments, folder: Path) -> Json:
         del example["is_cut"]
 
     _check_known(sets[0], tokenizer)
+    if args.overwrite:
+        _claimed(args, folder, (train, validation, test), state)
     metric = "accuracy" if args.problem == "classification" else "pearson"
     trainer = _build_trainer(args, model, tokenizer, sets, metric, latest)
     trainer.train(resume_from_checkpoint=None if latest is None else str(latest))
@@ -252,6 +252,17 @@ def claim(args: FinetuneArguments, sets: tuple[LabelledTexts, ...]) -> None:
     claim_folder(Path(args.output_dir), settings, args.overwrite)
 
 
+def _claimed(
+    args: FinetuneArguments, folder: Path, sets: tuple[LabelledTexts, ...], state: PartialState
+) -> Path | None:
+    """The newest checkpoint in the folder, into which the other processes look when the main one has claimed it."""
+    with main_process_first(state):
+        is_main = state.is_main_process
+        if is_main:
+            claim(args, sets)
+        return latest_checkpoint(folder / CHECKPOINTS, remove_partial=is_main)
+
+
 def latest_checkpoint(folder: Path, remove_partial: bool = False) -> Path | None:
     """The newest checkpoint that Trainer wrote to its end; `remove_partial` removes newer ones, which it did not."""
     found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]), reverse=True)
@@ -357,20 +368,21 @@ def build_classifier(
     else:
         head["problem_type"] = "regression"
     attention = attention_for(args.attention, usable_device(None))
+    texts, cache = Documents([train.texts + (train.pairs or [])]), cache_folder(args)
+    vectors = None
     if args.checkpoint:
         path = checkpoint_folder(args.checkpoint)
         require_text_encoder(check_checkpoint(path), args.checkpoint)
         config = AutoConfig.from_pretrained(path, **head, **args.model)
         tokenizer = AutoTokenizer.from_pretrained(path)
     else:
-        texts = Documents([train.texts + (train.pairs or [])])
-        cache = cache_folder(args)
         word_vectors = word_vectors_file(args, cache)
         tokenizer = load_or_train_tokenizer(
             args, args.tokenizer, texts, cache, show_progress=False, word_vectors=word_vectors
         )
-        make_store = partial(cached_store, texts, tokenizer, cache, SentenceFilter(), show_progress=False)
-        vectors = prepare_word_vectors(args, tokenizer, make_store(), False, word_vectors) if word_vectors else None
+        if word_vectors:
+            store = cached_store(texts, tokenizer, cache, SentenceFilter(), show_progress=False)
+            vectors = prepare_word_vectors(args, tokenizer, store, False, word_vectors)
         size = {} if vectors is None else {"embedding_size": vectors.shape[1]}
         config = args.build_config(**head, **size, vocab_size=len(tokenizer), **token_ids(tokenizer))
     if (config.pair_combination is not None) != (train.pairs is not None):
@@ -392,8 +404,10 @@ def build_classifier(
     if args.checkpoint and args.start == "nothing":
         # Random words that never learn would be no fair start.
         model.get_input_embeddings().requires_grad_(True)
-    if not args.checkpoint and (vectors is not None or config.has_weighted_mean):
-        start_words(model.encoder, vectors, make_store().token_counts)
+    is_learned = args.checkpoint and args.start == "encoder"
+    if vectors is not None or (config.has_weighted_mean and not is_learned):
+        store = cached_store(texts, tokenizer, cache, SentenceFilter(), show_progress=False)
+        start_words(model.encoder, vectors, store.token_counts)
     if args.freeze_encoder:
         model.freeze_encoder()
     return model, tokenizer

@@ -36,6 +36,8 @@ from hf_meanmax.data.opening import is_address
 from hf_meanmax.data.tables import table_kind
 from hf_meanmax.data.token_store import TokenEncoder
 from hf_meanmax.files import replacing_folder
+from hf_meanmax.inference.encoder import load_encoder
+from hf_meanmax.inference.fingerprints import model_fingerprints
 from hf_meanmax.inference.teacher_words import static_words
 from hf_meanmax.tokenization import (
     SkipGramSettings,
@@ -440,10 +442,13 @@ def _teachers_words(args: PretrainArguments, corpus: Corpus, cache: Path, show_p
         teacher=args.frozen_encoder, pieces=args.tokenizer == WORDPIECE, min_count=args.min_frequency,
         max_words=args.model_size("vocab_size"), keep_case=args.lowercase is False,
     )  # fmt: skip
-    path = cache / "vectors" / f"{digest(__version__, corpus.identity(), asdict(settings))}.safetensors"
+    # Another teacher may stand where this one stood.
+    teacher = load_encoder(args.frozen_encoder)
+    key = digest(__version__, corpus.identity(), asdict(settings), model_fingerprints(teacher))
+    path = cache / "vectors" / f"{key}.safetensors"
     with one_at_a_time(path):
         if not path.is_file():
-            train_corpus_vectors(corpus, path, settings, show_progress)
+            train_corpus_vectors(corpus, path, settings, show_progress, teacher)
     return path
 
 

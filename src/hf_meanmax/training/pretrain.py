@@ -233,7 +233,8 @@ class Run:
             f"{'bf16' if self.use_bf16 else 'fp32'}"
         )
         self.objectives = build_objectives(config, self._weights())
-        # The loss is that of decoding, with what is added to it reported apart; of a mixture all terms are.
+        # The loss is the weighted sum. What is added to decoding is reported apart, without its weight; of a mixture
+        # all terms are.
         compares = args.learns_from_teacher or args.contrastive != "none"
         terms = self.objectives if compares and len(self.objectives) > 1 else self.objectives[1:]
         self.side_losses = tuple(objective.name for objective in terms)
@@ -431,8 +432,8 @@ class Run:
             epoch, start = epoch + 1, 0
 
     def _step(self, micro_batches: list[dict[str, torch.Tensor]], num_targets: int) -> torch.Tensor:
-        """One optimizer step; returns this process's parts of the mean loss per target token and of the means per
-        sentence that `self.side_losses` names."""
+        """One optimizer step; returns this process's parts of the weighted sum of all terms, and of the means that
+        `self.side_losses` names."""
         args = self.args
         self.learning_rate = self.schedule.learning_rate(self.state["step"], self.agreed_seconds, self.state["tokens"])
         for group in chain.from_iterable(optimizer.param_groups for optimizer in self.optimizers):

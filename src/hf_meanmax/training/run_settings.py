@@ -108,7 +108,7 @@ class RunArguments:
         place = Path(self.output_dir).resolve()
         for name in local_settings(type(self)):
             value = getattr(self, name)
-            for source in map(str, value if isinstance(value, list) else [value]):
+            for source in map(str, filter(None, value if isinstance(value, list) else [value])):
                 if name not in _WRITTEN and Path(source).exists() and place in Path(source).resolve().parents:
                     raise ValueError(
                         f"`{name}` {source!r} lies in `output_dir` {self.output_dir!r}, where what the run writes "

@@ -355,7 +355,10 @@ class PretrainArguments(RunArguments):
         if self.context_weight:
             raise ValueError("`contrastive` and `context_weight` exclude each other. Leave one out.")
         has_noise = self.word_drop or self.word_swap or self.span_drop
-        has_dropout = config.embedding_dropout or config.attention_dropout or config.hidden_dropout
+        # A network of another kind has dropout between its layers alone.
+        attends = config.encoder_type == "self_attention"
+        inner = config.hidden_dropout if attends or config.num_hidden_layers > 1 else 0
+        has_dropout = config.embedding_dropout or inner or (attends and config.attention_dropout)
         if self.has_views and not (has_noise or has_dropout):
             raise ValueError(
                 f"`contrastive` is {self.contrastive!r}, but without noise or dropout two views of a sentence are the "
@@ -416,6 +419,8 @@ class PretrainArguments(RunArguments):
                 "`objective` 'translation' needs the translations: either `target` (files, line by line) or "
                 "`target_column` (of the data set)."
             )
+        if self.validation_target and not self.validation:
+            raise ValueError("`validation_target` holds the translations of `validation`: give both, or neither.")
         if self.target and bool(self.validation) != bool(self.validation_target):
             raise ValueError("`validation` and `validation_target` go together: give both, or neither.")
         if self.target_tokenizer == "wordpiece":

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
@@ -19,6 +20,9 @@ from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.inference.teacher_words import teacher_words
 from hf_meanmax.pretrained import ENCODER_SOURCES
 from hf_meanmax.tokenization import SkipGramSettings, WordVectors, train_tokenizer, train_word_vectors
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 
 @dataclass
@@ -57,6 +61,7 @@ def train_corpus_vectors(
     output: str | os.PathLike[str],
     settings: VectorSettings | None = None,
     show_progress: bool = True,
+    teacher: SentenceTransformer | None = None,
 ) -> WordVectors:
     """The vectors of a corpus's words, cut as a word-level tokenizer of this package cuts it, with their counts.
 
@@ -65,6 +70,7 @@ def train_corpus_vectors(
         output: a `.safetensors` file.
         settings: how; by default as the class says.
         show_progress: whether progress is shown.
+        teacher: the one that the settings name, where it is loaded already.
 
     Raises:
         ImportError: gensim is not installed, and there is no teacher.
@@ -77,7 +83,8 @@ def train_corpus_vectors(
     output.parent.mkdir(parents=True, exist_ok=True)
     other = WordVectors.load(settings.join) if settings.join else None
     # What cannot be loaded shows before the corpus is read.
-    teacher = load_encoder(settings.teacher) if settings.teacher else None
+    if teacher is None and settings.teacher:
+        teacher = load_encoder(settings.teacher)
     stored = _stored(corpus, output, settings, show_progress)
     with failed_writes_named(output, output.with_name(_hidden(output))), stored as (store, tokenizer):
         if teacher is None:
