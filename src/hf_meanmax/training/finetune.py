@@ -16,6 +16,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -108,14 +109,16 @@ def _finetune(args: FinetuneArguments, folder: Path) -> Json:
     state = process_state()
     with main_process_first(state):
         train, validation, test, labels = read_sets(args)
-    # An older run is removed when all that the new one reads has been found.
-    latest = None if args.overwrite else _claimed(args, folder, (train, validation, test), state)
+    latest = None
     if args.overwrite:
+        # An older run is removed when all that the new one reads has been found.
         check_free(folder)
-    elif (folder / RESULTS_FILE).is_file():
-        # Finished: of its checkpoints only the best is left, from which it would be trained again.
-        finished: Json = read_json(folder / RESULTS_FILE)
-        return finished
+    else:
+        latest = _claimed(args, folder, (train, validation, test), state)
+        if (folder / RESULTS_FILE).is_file():
+            # Finished: of its checkpoints only the best is left, from which it would be trained again.
+            finished: Json = read_json(folder / RESULTS_FILE)
+            return finished
     # Trainer sets it too, but only after the model's new weights were drawn.
     set_seed(args.seed)
     model, tokenizer = build_classifier(args, train, labels)
@@ -369,7 +372,8 @@ def build_classifier(
         head["problem_type"] = "regression"
     attention = attention_for(args.attention, usable_device(None))
     texts, cache = Documents([train.texts + (train.pairs or [])]), cache_folder(args)
-    vectors = None
+    make_store = partial(cached_store, texts, cache=cache, rule=SentenceFilter(), show_progress=False)
+    is_learned, vectors = args.checkpoint and args.start == "encoder", None
     if args.checkpoint:
         path = checkpoint_folder(args.checkpoint)
         require_text_encoder(check_checkpoint(path), args.checkpoint)
@@ -381,8 +385,7 @@ def build_classifier(
             args, args.tokenizer, texts, cache, show_progress=False, word_vectors=word_vectors
         )
         if word_vectors:
-            store = cached_store(texts, tokenizer, cache, SentenceFilter(), show_progress=False)
-            vectors = prepare_word_vectors(args, tokenizer, store, False, word_vectors)
+            vectors = prepare_word_vectors(args, tokenizer, make_store(tokenizer), False, word_vectors)
         size = {} if vectors is None else {"embedding_size": vectors.shape[1]}
         config = args.build_config(**head, **size, vocab_size=len(tokenizer), **token_ids(tokenizer))
     if (config.pair_combination is not None) != (train.pairs is not None):
@@ -391,7 +394,7 @@ def build_classifier(
         raise ValueError(f"{args.train} holds {kind}, but `pair_combination` is {config.pair_combination!r}; {remedy}.")
     # By these a model of pairs tells the two texts apart, and one of single texts refuses a second.
     tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
-    if args.checkpoint and args.start == "encoder":
+    if is_learned:
         # The head of a classifier with other labels is made anew.
         model = AutoModelForSequenceClassification.from_pretrained(
             path, config=config, attn_implementation=attention, ignore_mismatched_sizes=True
@@ -404,10 +407,8 @@ def build_classifier(
     if args.checkpoint and args.start == "nothing":
         # Random words that never learn would be no fair start.
         model.get_input_embeddings().requires_grad_(True)
-    is_learned = args.checkpoint and args.start == "encoder"
     if vectors is not None or (config.has_weighted_mean and not is_learned):
-        store = cached_store(texts, tokenizer, cache, SentenceFilter(), show_progress=False)
-        start_words(model.encoder, vectors, store.token_counts)
+        start_words(model.encoder, vectors, make_store(tokenizer).token_counts)
     if args.freeze_encoder:
         model.freeze_encoder()
     return model, tokenizer

@@ -419,9 +419,7 @@ class PretrainArguments(RunArguments):
                 "`objective` 'translation' needs the translations: either `target` (files, line by line) or "
                 "`target_column` (of the data set)."
             )
-        if self.validation_target and not self.validation:
-            raise ValueError("`validation_target` holds the translations of `validation`: give both, or neither.")
-        if self.target and bool(self.validation) != bool(self.validation_target):
+        if (self.target or self.validation_target) and bool(self.validation) != bool(self.validation_target):
             raise ValueError("`validation` and `validation_target` go together: give both, or neither.")
         if self.target_tokenizer == "wordpiece":
             raise ValueError(
