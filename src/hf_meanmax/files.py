@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fnmatch
+import hashlib
 import json
 import os
 import re
@@ -204,6 +205,11 @@ def write_json(path: str | os.PathLike[str], content: object, indent: int | None
     text = json.dumps(content, indent=indent, **options)
     with replacing_file(path) as file:
         file.write(text + "\n")
+
+
+def json_digest(value: object, size: int = 16) -> str:
+    """Hash of a value as JSON, `size` bytes long: the same in every process, whatever the order of its keys."""
+    return hashlib.blake2b(json.dumps(value, sort_keys=True, default=str).encode(), digest_size=size).hexdigest()
 
 
 def differences(there: Json, now: Json) -> str:

@@ -9,7 +9,6 @@ import bz2
 import codecs
 import hashlib
 import io
-import json
 import lzma
 import os
 import re
@@ -21,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, get_args
 
-from hf_meanmax.files import EncodingErrors
+from hf_meanmax.files import EncodingErrors, json_digest
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -84,7 +83,7 @@ class Corpus:
 
     def fingerprint(self) -> str:
         """Hash of `identity()`; a token store made from this corpus is reused while it stays the same."""
-        return hashlib.blake2b(json.dumps(self.identity(), sort_keys=True).encode(), digest_size=16).hexdigest()
+        return json_digest(self.identity())
 
     def check_unchanged(self, fingerprint: str) -> None:
         """Checks that the text is still that of a fingerprint, after it was read.

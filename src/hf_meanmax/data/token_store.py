@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hf_meanmax.files import Json, failed_writes_named, replacing_file, replacing_folder
+from hf_meanmax.files import Json, failed_writes_named, json_digest, replacing_file, replacing_folder
 from hf_meanmax.progress import progress_bar
 from hf_meanmax.tokenization.tokenizers import bare_backend
 
@@ -386,8 +386,7 @@ class TokenEncoder:
     def fingerprint(self) -> str:
         # Not in its file: whether a text may hold special tokens, and which ids transformers takes for what.
         ids = self.eos_token_id, self.pad_token_id, self.unk_token_id
-        content = json.dumps([self.tokenizer.to_str(), self.tokenizer.encode_special_tokens, ids])
-        return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+        return json_digest([self.tokenizer.to_str(), self.tokenizer.encode_special_tokens, ids])
 
     def __call__(self, lines: list[str]) -> Ragged:
         rows = [encoding.ids for encoding in self.tokenizer.encode_batch_fast(lines, add_special_tokens=False)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import json
 import os
 import sys
 import time
@@ -19,7 +18,7 @@ import numpy as np
 
 from hf_meanmax.cosines import unit_rows
 from hf_meanmax.evaluation.tasks import read_lines
-from hf_meanmax.files import Json, replacing_file
+from hf_meanmax.files import Json, json_digest, replacing_file
 from hf_meanmax.inference.blocks import in_blocks
 from hf_meanmax.inference.embedding_files import count_rows, read_embeddings, read_rows
 from hf_meanmax.inference.encoder import count_truncated, encode_texts
@@ -320,12 +319,8 @@ def encoder_key(encoder: object) -> str | None:
     # Two models of equal weights may still differ by their configuration (heads, activations).
     found = [getattr(module, "config", None) for module in encoder.modules()]
     configs = [config_settings(config) for config in found if hasattr(config, "to_dict")]
-    settings = json.dumps(
-        [configs, encoder.truncate_dim, encoder.default_prompt_name, pipeline_fingerprint(encoder)],
-        sort_keys=True,
-        default=str,
-    )
-    return f"{weights_fingerprint(encoder)}-{hashlib.blake2b(settings.encode(), digest_size=8).hexdigest()}"
+    settings = [configs, encoder.truncate_dim, encoder.default_prompt_name, pipeline_fingerprint(encoder)]
+    return f"{weights_fingerprint(encoder)}-{json_digest(settings, size=8)}"
 
 
 def config_settings(config: PretrainedConfig) -> Json:

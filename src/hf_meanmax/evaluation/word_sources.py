@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from hf_meanmax.evaluation.embedding import is_sentence_transformer
+from hf_meanmax.files import json_digest
 from hf_meanmax.inference.fingerprints import pipeline_fingerprint, tokenizer_text, weights_fingerprint
 from hf_meanmax.tokenization import unknown_word_rate as count_unknown
 
@@ -126,8 +127,7 @@ class WordSource:
         """Identifies a control of this model; unless of `words_alone`, it reads special tokens and modules as well."""
         fingerprint = self.word_fingerprint if words_alone else self.fingerprint
         parts = [VERSION, kind, seed, self.dimension, fingerprint, list(settings)]
-        digest = hashlib.blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16)
-        return f"{kind}-{digest.hexdigest()}"
+        return f"{kind}-{json_digest(parts)}"
 
     def words(self, texts: Sequence[str]) -> Words:
         """The known words of texts, cut where the model cuts them."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import TYPE_CHECKING
 
 import torch
 
+from hf_meanmax.files import json_digest
 from hf_meanmax.tokenization.tokenizers import bare_backend
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def pipeline_fingerprint(model: SentenceTransformer) -> str:
     parts = [repr(model), model.max_seq_length, model.prompts, tokenizer_text(getattr(model, "tokenizer", None))]
     # Most have neither, and keep the hash that they had.
     parts += [given for given in (model.default_prompt_name, model.truncate_dim) if given is not None]
-    return hashlib.blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
+    return json_digest(parts)
 
 
 def tokenizer_text(tokenizer: PreTrainedTokenizerBase) -> str | None:

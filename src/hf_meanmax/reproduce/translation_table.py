@@ -6,8 +6,6 @@ The scores come from the output folders of `hf-meanmax evaluate`; the translatio
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -20,7 +18,7 @@ from hf_meanmax.evaluation.correlations import MIN_MODELS, correlation_matrix
 from hf_meanmax.evaluation.markdown import markdown_table, markdown_text
 from hf_meanmax.evaluation.report import RESULTS, Results
 from hf_meanmax.evaluation.text_scores import score_texts
-from hf_meanmax.files import Json, read_json, replacing_file, write_json
+from hf_meanmax.files import Json, json_digest, read_json, replacing_file, write_json
 from hf_meanmax.inference.fingerprints import weights_fingerprint
 from hf_meanmax.inference.translate import check_translator, translate_corpus
 from hf_meanmax.plots.correlations import plot_correlations
@@ -64,8 +62,7 @@ def score_translator(
         "fingerprint": {"weights": weights},
     }
     for name, (texts, references) in pairs.items():
-        content = json.dumps([texts, references]).encode()
-        scores["fingerprint"][name] = hashlib.blake2b(content, digest_size=16).hexdigest()
+        scores["fingerprint"][name] = json_digest([texts, references])
         if before.get("weights") == weights and before.get(name) == scores["fingerprint"][name]:
             scores[f"BLEU {name}"] = known[f"BLEU {name}"]
             continue

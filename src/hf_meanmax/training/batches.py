@@ -19,7 +19,7 @@ from hf_meanmax.data import (
 from .settings import PretrainArguments
 
 
-def pick_sentences(
+def sentences_to_learn(
     args: PretrainArguments, store: TokenStore, target: TokenStore | None, num_words: int, and_context: bool
 ) -> Sentences:
     """What is learnt of a store: its sentences, these and their translations, or these and the text around them.

@@ -202,7 +202,7 @@ def claim_folder(folder: Path, settings: Json, overwrite: bool = False) -> None:
     """
     path = folder / SETTINGS_FILE
     parts = (folder / CHECKPOINTS, folder / "model")
-    check_free(folder)
+    check_run_folder(folder)
     if overwrite and path.is_file():
         for part in parts:
             shutil.rmtree(part, ignore_errors=True)
@@ -227,7 +227,7 @@ def claim_folder(folder: Path, settings: Json, overwrite: bool = False) -> None:
         )
 
 
-def check_free(folder: Path) -> None:
+def check_run_folder(folder: Path) -> None:
     """Checks that nothing but a run, and what logs it, is in the folder, which lies in no model."""
     model = model_around(folder)
     if model is not None:

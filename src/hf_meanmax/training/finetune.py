@@ -38,7 +38,7 @@ from hf_meanmax.hardware import (
 from hf_meanmax.processes import errors_shared, lost_processes_named, main_process_first, process_state
 from hf_meanmax.progress import progress_bar
 
-from .checkpoints import CHECKPOINTS, RESULTS_FILE, check_free, claim_folder
+from .checkpoints import CHECKPOINTS, RESULTS_FILE, check_run_folder, claim_folder
 from .finetune_settings import FinetuneArguments
 from .model import start_words
 from .preparation import (
@@ -112,7 +112,7 @@ def _finetune(args: FinetuneArguments, folder: Path) -> Json:
     latest = None
     if args.overwrite:
         # An older run is removed when all that the new one reads has been found.
-        check_free(folder)
+        check_run_folder(folder)
     else:
         latest = _claimed(args, folder, (train, validation, test), state)
         if (folder / RESULTS_FILE).is_file():

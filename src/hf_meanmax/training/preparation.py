@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import hashlib
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -35,7 +34,7 @@ from hf_meanmax.data.corpus import Chain
 from hf_meanmax.data.opening import is_address
 from hf_meanmax.data.tables import table_kind
 from hf_meanmax.data.token_store import TokenEncoder
-from hf_meanmax.files import replacing_folder
+from hf_meanmax.files import json_digest, replacing_folder
 from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.inference.fingerprints import model_fingerprints
 from hf_meanmax.inference.teacher_words import static_words
@@ -542,4 +541,4 @@ def prepare_word_vectors(
 
 def digest(*parts: object) -> str:
     """A short hash of plain values, the same in every process."""
-    return hashlib.blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=12).hexdigest()
+    return json_digest(parts, size=12)

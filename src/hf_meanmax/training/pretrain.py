@@ -34,8 +34,8 @@ from hf_meanmax.processes import check_agreement, errors_shared, lost_processes_
 from hf_meanmax.progress import progress_bar
 
 from .accelerator import exact_sums, is_sharded, make_accelerator
-from .batches import make_batches, pick_sentences
-from .checkpoints import CHECKPOINTS, Checkpoints, check_free, claim_folder
+from .batches import make_batches, sentences_to_learn
+from .checkpoints import CHECKPOINTS, Checkpoints, check_run_folder, claim_folder
 from .metrics_log import MetricsLog, StepLosses
 from .model import make_model
 from .optimizer import clip_gradients, make_optimizers
@@ -120,7 +120,7 @@ class Run:
             if not args.overwrite:
                 self._claim_folder()
             elif self.is_main:
-                check_free(self.folder)
+                check_run_folder(self.folder)
             self._prepare()
             self._build()
             if args.overwrite:
@@ -334,7 +334,7 @@ class Run:
         words, and_context = config.num_context_words, args.context_weight > 0 or args.has_neighbours
         counts_sentences = bool(config.attention_penalty) or args.contrastive != "none"
         self.batches = make_batches(
-            args, pick_sentences(args, prepared.train, prepared.train_target, words, and_context),
+            args, sentences_to_learn(args, prepared.train, prepared.train_target, words, and_context),
             args.gradient_accumulation_steps, args.seed, candidates=candidates, counts_sentences=counts_sentences,
             **vectors.get("train", {}), **compared, **place,
         )  # fmt: skip
@@ -342,7 +342,7 @@ class Run:
         options: Json = {**place, **vectors.get("validation", {})}
         if not config.has_decoder:
             options |= {**compared, "counts_sentences": True}
-        held_out = pick_sentences(
+        held_out = sentences_to_learn(
             args, prepared.validation, prepared.validation_target, words, and_context and not config.has_decoder
         )
         self.validation = Validation(
