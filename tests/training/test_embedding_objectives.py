@@ -22,7 +22,7 @@ from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.inference.fingerprints import weights_fingerprint
 from hf_meanmax.training import teacher as teacher_module
 from hf_meanmax.training.preparation import prepare
-from hf_meanmax.training.pretrain import pretrain
+from hf_meanmax.training.pretrain import Run, pretrain
 from hf_meanmax.training.teacher import TeacherVectors, load_teacher, prepare_teacher, text_hash
 from tiny_model import make_model, make_tokenizer, random_lines
 from training.test_pretrain import (
@@ -86,6 +86,24 @@ def test_a_killed_run_goes_on_to_the_last_bit(make_arguments, teacher, monkeypat
     }  # fmt: skip
     whole, killed = make_arguments("whole", **options), make_arguments("killed", **options)
     check_that_a_kill_changes_nothing(whole, killed, monkeypatch)
+
+
+def test_a_teacher_replaced_in_place_is_another_run(make_arguments, tmp_path, monkeypatch):
+    where = tmp_path / "teacher"
+    save_checkpoint(make_model(), make_tokenizer(), where)
+    settings = {**ROWS, "objective": "none", "teacher": str(where)}
+    pretrain(make_arguments(**settings, max_steps=3))
+    assert pretrain(make_arguments(**settings, max_steps=4))["steps"] == 4
+    other = make_model()
+    with torch.no_grad():
+        next(other.encoder.parameters()).add_(0.1)
+    save_checkpoint(other, make_tokenizer(), where)
+    with monkeypatch.context() as patch:
+        # It shows before hours of the new teacher's work.
+        patch.setattr(Run, "_teacher_vectors", None)
+        with pytest.raises(FileExistsError, match=r"learnt from another teacher or embedder.*--overwrite"):
+            pretrain(make_arguments(**settings, max_steps=5))
+    assert pretrain(make_arguments(**settings, max_steps=2, overwrite=True))["steps"] == 2
 
 
 def test_killed_teacher_vectors_are_continued_and_belong_to_their_texts(make_arguments, teacher, monkeypatch, tmp_path):

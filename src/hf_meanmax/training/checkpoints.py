@@ -34,6 +34,11 @@ CHECKPOINTS = "checkpoints"
 SYSTEM_FILE = "system.json"
 # What may be in the folder of a run before it.
 _NO_RESULTS = (".*", "*.log", "*.out", "*.err", "log*", SYSTEM_FILE)
+# What the state of a run tells of what it learns from, and what to say where that has changed.
+_LEARNT_FROM = (
+    ("learnt_from", "other texts or with another tokenizer, so that its weights know other words", "corpus"),
+    ("teacher", "another teacher or embedder, whose weights or settings have changed since", "model"),
+)
 _FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
@@ -106,6 +111,22 @@ class Checkpoints:
         latest = self.latest()
         place = " in another --output_dir" if latest else ""
         return f"Last good checkpoint: {latest or 'none'}. {change} and run again{place}."
+
+    def check_learnt_from(self, state: Json) -> None:
+        """Checks that the newest checkpoint learnt from what `state` tells: before its weights, which another
+        vocabulary does not fit, and before hours of a teacher's work.
+
+        Raises:
+            FileExistsError: it learnt from something else.
+        """
+        latest = self.latest()
+        saved = {} if latest is None else self.read_state(latest)
+        for name, what, remedy in _LEARNT_FROM:
+            if saved.get(name, state[name]) != state[name]:
+                raise FileExistsError(
+                    f"{self.folder.parent} holds a run that learnt from {what}. Give the {remedy} as it was, another "
+                    "--output_dir, or --overwrite to start anew."
+                )
 
     def read_state(self, path: Path) -> Json:
         """The plain values of a checkpoint.

@@ -22,9 +22,10 @@ from tqdm.auto import tqdm
 from hf_meanmax.checkpoint.folder import check_checkpoint, save_checkpoint
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.data import CandidateSampler, Noise
-from hf_meanmax.files import Json, failed_writes_named, sole_writer
+from hf_meanmax.files import Json, failed_writes_named, json_digest, sole_writer
 from hf_meanmax.hardware import measure_matrix_rate, prepare_training_on_cpu, synchronize, use_all_cores, uses_bf16
 from hf_meanmax.inference.embedder import describe_embedder, fit_standardization
+from hf_meanmax.inference.fingerprints import model_fingerprints
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.modeling.generation import LEAST_OF_TEXT, decoding_bound
 from hf_meanmax.modeling.modeling_embedding_decoder import EmbeddingDecoderForGeneration
@@ -163,14 +164,6 @@ class Run:
             "`output_dir` must be on a disk that all machines share.",
         )  # fmt: skip
         if latest is not None:
-            saved = self.checkpoints.read_state(latest)
-            # Before its weights, which another vocabulary does not fit.
-            if saved.get("learnt_from", self.state["learnt_from"]) != self.state["learnt_from"]:
-                raise FileExistsError(
-                    f"{self.folder} holds a run that learnt from other texts or with another tokenizer, so that its "
-                    "weights know other words. Give the corpus as it was, another --output_dir, or --overwrite to "
-                    "start anew."
-                )
             self.state.update(self.checkpoints.load(latest, self.stateful_model, self.optimizers))
             if self.args.early_stopping_patience and not self._best_checkpoint().is_dir():
                 # Without early stopping the best weights need not have been saved.
@@ -195,6 +188,9 @@ class Run:
         derived: Json = {}
         teacher = load_teacher(args, self.device) if args.reads_vectors else None
         teacher_size = 0 if teacher is None else vector_size(teacher)
+        self.state["teacher"] = None if teacher is None else json_digest(model_fingerprints(teacher))
+        if not args.overwrite:
+            self.checkpoints.check_learnt_from(self.state)
         if args.teacher and teacher_size and args.teacher_weight and args.teacher_head:
             derived["teacher_size"] = teacher_size
         if teacher is not None and args.embedder:
