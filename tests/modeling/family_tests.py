@@ -1077,6 +1077,35 @@ class FamilyTests:
             assert model.generate(**source).shape == (len(SENTENCES), 5)
         assert model.generate(**text, max_new_tokens=8).shape == (len(SENTENCES), 9)
 
+    def test_no_text_ends_before_the_least_that_is_asked_for(self):
+        model = self.saying()
+        with torch.no_grad():
+            model.lm_head.bias[END] += 1e4  # it stops at once
+        text = text_of(self.make_batch())
+        for least, width in (({"min_new_tokens": 30}, 31), ({"min_length": 30}, 30), ({"min_new_tokens": 3}, 5)):
+            for strategy in ({}, {"num_beams": 2}):
+                assert model.generate(**text, **least, **strategy).shape == (len(SENTENCES), width), (least, strategy)
+
+    def test_defaults_that_transformers_fills_in_change_nothing(self):
+        """Its Seq2SeqTrainer writes them, a bound of 20 tokens among them, after its first batch."""
+        model = self.saying(dtype=torch.float64)
+        with torch.no_grad():
+            model.lm_head.bias[END] = -1e4  # it never stops by itself
+        text = text_of(self.make_batch([[4 + i % 30 for i in range(29)] + [END], [5, 6, END]]))
+        vectors = {"sentence_embedding": model.encoder(**text).pooler_output, "max_new_tokens": 24}
+        calls = [{**text}, {**text, "num_beams": 2}, {**text, "num_beams": 2, "early_stopping": False}]
+        if self.config().has_latents:
+            calls.append(vectors)
+        before = [model.generate(**call) for call in calls]
+        assert before[0].shape[1] == 46
+        filled = model.generation_config
+        filled.update(**filled._get_default_generation_params(), defaults_only=True)
+        assert filled.max_length == 20
+        for call, expected in zip(calls, before, strict=True):
+            assert torch.equal(model.generate(**call), expected), call
+        assert model.generation_config is filled
+        assert filled.max_length == 20
+
     @pytest.mark.parametrize("ends", [True, False], ids=["ends", "endless"])
     def test_a_text_is_decoded_as_alone(self, ends):
         """Whatever longer texts share its batch, each ends by itself or at its own bound, and padding follows."""

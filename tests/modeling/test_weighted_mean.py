@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -100,8 +102,11 @@ def test_one_vector_serves_cosines_and_the_decoder(scales):
     output = model.encoder(**batch)
     wanted = torch.tensor([0.5, 2.0, 1.0]) if scales else torch.ones(3)
     torch.testing.assert_close(output.latents.norm(dim=-1), wanted.expand(4, 3))
-    for factor in (1.0, 3.7, 1e-3):
+    for factor in (1.0, 3.7, 1e-3, 1e-30, 1e30):
         torch.testing.assert_close(model.latents_from_embedding(factor * output.pooler_output), output.latents)
+    for factor in (1e-12, 1e12):  # which float16 cannot hold
+        rows = copy.deepcopy(model).half().latents_from_embedding(factor * output.pooler_output)
+        torch.testing.assert_close(rows.float(), output.latents, atol=2e-3, rtol=0)
     unit = torch.nn.functional.normalize(output.pooler_output, dim=-1)
     words = model.generate(sentence_embedding=output.pooler_output, max_new_tokens=9)
     assert torch.equal(model.generate(sentence_embedding=unit, max_new_tokens=9), words)
@@ -122,6 +127,15 @@ def test_without_a_decoder_there_are_vectors_alone(tmp_path):
     ):
         with pytest.raises(ValueError, match="this checkpoint gives vectors alone"):
             call()
+
+
+def test_numbers_that_the_type_cannot_hold_are_called_so():
+    model = make(weighted_mean_row=True).half()
+    size = model.config.num_latents * model.config.latent_width
+    with pytest.raises(ValueError, match="holds values that are too large for float16; this model decodes a raw"):
+        model.latents_from_embedding(torch.full((1, size), 1e6))
+    with pytest.raises(ValueError, match="holds NaN or infinite values"):
+        model.latents_from_embedding(torch.full((1, size), torch.inf))
 
 
 def test_a_text_of_no_word_has_zeros_in_float16():

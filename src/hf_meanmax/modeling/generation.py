@@ -1,6 +1,7 @@
 """Generation from text or from an embedding alone; each text has a length bound of its own."""
 
 from collections.abc import Callable, Iterable
+from copy import copy
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -123,6 +124,29 @@ def _setting(name: str, sources: Iterable[object]) -> Any:
     return next((value for value in found if value is not None), None)
 
 
+def _by_own_settings(generate: Callable[..., Any]) -> Callable[..., Any]:
+    """Takes transformers' defaults, which its Seq2SeqTrainer writes into a model's generation configuration, for unset:
+    their bound of 20 tokens would cut each text that follows."""
+
+    @wraps(generate)
+    def by_own_settings(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # A model without a decoder has none.
+        given = getattr(self, "generation_config", None) or GenerationConfig()
+        defaults = given._get_default_generation_params()
+        if given.max_length != defaults["max_length"]:
+            return generate(self, *args, **kwargs)
+        self.generation_config = copy(given)
+        for name, value in defaults.items():
+            if name != "use_cache" and getattr(given, name, None) == value:
+                setattr(self.generation_config, name, None)
+        try:
+            return generate(self, *args, **kwargs)
+        finally:
+            self.generation_config = given
+
+    return by_own_settings
+
+
 def _is_sharded(model: nn.Module) -> bool:
     """Whether processes hold parts of the weights: all must run as many steps as one, which transformers sees to."""
     several = distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
@@ -139,13 +163,20 @@ def _mark_read_words(kwargs: dict[str, Any]) -> None:
 
 
 def checked_vectors(
-    vectors: Any, size: int, matrix: tuple[int, int] | None, expected: str, model: PreTrainedModel
+    vectors: Any,
+    size: int,
+    matrix: tuple[int, int] | None,
+    expected: str,
+    model: PreTrainedModel,
+    any_scale: bool = False,
 ) -> torch.Tensor:
     """Sentence embeddings with the type and on the device of a model.
 
     Args:
         vectors: `(B, size)` or `(size,)`, or of the shape `matrix` each; a tensor, an array or a list of them.
         expected: what the model decodes, for errors.
+        any_scale: whether a row of the matrix means the same times any positive number; they then come as large as fits
+            the model's type, `(B, L, d)`.
 
     Raises:
         ValueError: a vector has another size, holds NaN or infinities or is quantised.
@@ -173,11 +204,20 @@ def checked_vectors(
             f"Sentence embeddings of type {str(vectors.dtype).removeprefix('torch.')} are quantised; this model "
             f"decodes {expected}."
         )
-    # Weights that wait on a disk are on no device.
-    device = vectors.device if model.device.type == "meta" else model.device
-    vectors = vectors.to(device).to(model.dtype)
     if not bool(torch.isfinite(vectors).all()):
         raise ValueError(f"A sentence embedding holds NaN or infinite values; this model decodes {expected}.")
+    if any_scale and matrix is not None:
+        vectors = vectors.reshape(-1, *matrix)
+        largest = vectors.abs().amax(dim=-1, keepdim=True)
+        vectors = vectors / largest.where(largest > 0, 1)
+    # Weights that wait on a disk are on no device.
+    device = vectors.device if model.device.type == "meta" else model.device
+    vectors = vectors.to(model.dtype).to(device)
+    if not bool(torch.isfinite(vectors).all()):
+        raise ValueError(
+            f"A sentence embedding holds values that are too large for {str(model.dtype).removeprefix('torch.')}; this "
+            f"model decodes {expected}."
+        )
     return vectors
 
 
@@ -218,7 +258,8 @@ class LatentGenerationMixin(GenerationMixin):
             raise ValueError(NO_REPRESENTATION)
         rows, width = self.config.num_latents, self.config.latent_width
         expected = f"a raw vector of {rows * width} numbers ({rows} rows of {width})"
-        vectors = checked_vectors(sentence_embedding, rows * width, (rows, width), expected, self)
+        any_scale = self.config.latent_normalization == "rows"
+        vectors = checked_vectors(sentence_embedding, rows * width, (rows, width), expected, self, any_scale)
         return self.encoder.scale_rows(vectors.reshape(-1, rows, width))
 
     @wraps(GenerationMixin.prepare_inputs_for_generation)
@@ -228,6 +269,7 @@ class LatentGenerationMixin(GenerationMixin):
         return super().prepare_inputs_for_generation(*args, **read)
 
     @torch.no_grad()
+    @_by_own_settings
     def generate(
         self,
         inputs: torch.Tensor | None = None,
@@ -241,9 +283,10 @@ class LatentGenerationMixin(GenerationMixin):
         """The `generate` of transformers, from text or from sentence embeddings alone.
 
         A bound of the caller's wins: `max_new_tokens` or `max_length`, here or in a `generation_config`, or the model's
-        `max_length`. Without one, a text is decoded to at most 1.5 times its own tokens (Zhang, Wu, Li and Zhang,
-        section 5.2; at least 16), whatever else is in its batch, and a vector to the model's `max_new_tokens`. A beam
-        search ends with as many texts as beams, unless `early_stopping` is given. Behind its end a row is padding.
+        `max_length`, unless it is the 20 of transformers. Without one, a text is decoded to at most 1.5 times its own
+        tokens (Zhang, Wu, Li and Zhang, section 5.2; at least 16), whatever else is in its batch, and a vector to the
+        model's `max_new_tokens`. No text ends before the caller's `min_new_tokens` or `min_length`. A beam search ends
+        with as many texts as beams, unless `early_stopping` is given. Behind its end a row is padding.
 
         Args:
             sentence_embedding: in place of a text raw embeddings `(B, L * d)` (`pooler_output`, or what a
@@ -471,7 +514,8 @@ class LatentGenerationMixin(GenerationMixin):
             return None
         if not text or has_own_bound:
             return None
-        bounds = text_bounds(next(iter(text.values())), kwargs.get("attention_mask"))
+        least = max(_setting("min_new_tokens", settings) or 0, (_setting("min_length", settings) or 0) - begun)
+        bounds = text_bounds(next(iter(text.values())), kwargs.get("attention_mask")).clamp(min=least)
         criteria = TextLengthCriteria(bounds, begun)
         kwargs["max_new_tokens"] = int(criteria.bounds.max())
         return criteria
