@@ -187,16 +187,21 @@ def load_checkpoint(
 def load_decoder(
     folder: str | os.PathLike[str], device: torch.device | str | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
-    """What [`load_checkpoint`] gives, on a device, and the tokenizer of what the model generates.
+    """What [`load_checkpoint`] gives of a model that decodes, on a device, and the tokenizer of what it generates.
 
     Args:
         folder: as there.
         device: by default an accelerator if there is one.
 
     Raises:
-        FileNotFoundError, ValueError: as there, and for a device that cannot be used.
+        FileNotFoundError, ValueError: as there, for a model without a decoder and a device that cannot be used.
     """
     device = usable_device(device)
+    if not check_checkpoint(checkpoint_folder(folder)).has_decoder:
+        raise ValueError(
+            f"{folder} has no decoder: it gives vectors alone. Train one along (`--objective reconstruction`), or one "
+            f"for its vectors: hf-meanmax pretrain embedding-decoder --embedder {folder}"
+        )
     model, tokenizer = load_checkpoint(folder)
     return model.to(device), tokenizer, load_target_tokenizer(folder, model.config, tokenizer)
 

@@ -39,8 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{name}: " + ", ".join(f"{key} {value:.4f}" for key, value in results[name].items()))
     print(
         f"{results['classifier_parameters']:,} parameters of the classifier, {results['encoder_parameters']:,} of the "
-        f"encoder; {results['minutes']:.1f} minutes; {results['cut_texts']} texts were cut, {results['unlabelled']} "
-        "had no label and were left out"
+        f"encoder; {results['minutes']:.1f} minutes; {results['cut_texts']} texts were cut (`max_tokens` "
+        f"{arguments.max_tokens}), {results['unlabelled']} had no label and were left out"
     )
     print(f"saved to {Path(arguments.output_dir) / 'model'}")
     return 0

@@ -56,6 +56,7 @@ def inspect_decoding(args: DecodingOptions) -> None:
     records = write_inspection(model, tokenizer, args.text, args.output, args.checkpoint, target_tokenizer, lines)
     for record in records:
         print(" ".join(record.reconstruction.splitlines()))
+    print(f"written to {args.output}", file=sys.stderr)
 
 
 @verb("inspect pooling")
@@ -74,6 +75,7 @@ def inspect_pooling(args: PoolingOptions) -> None:
             print(attention_text(text.tokens, weights, color))
     if args.output is not None:
         write_attention(read, args.output, " and ".join(short_names(checkpoints)))
+        print(f"written to {args.output}", file=sys.stderr)
 
 
 def _checkpoints_and_texts(words: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -66,7 +66,8 @@ class TranslationsOptions:
 
 @verb("reproduce")
 def run_plan(args: ReproduceOptions) -> None:
-    """Train and evaluate a list of systems, and put them into one table."""
+    """Train and evaluate a list of systems, and put them into one table. Of finished systems compare-evaluations,
+    compare-reconstructions and compare-translations make one, each with its own --help."""
     plan = read_plan(args.plan, args.data, args.output)
     failures = reproduce(plan, args.data, args.output, args.only)
     table = Path(args.output) / TABLE

@@ -25,6 +25,7 @@ class ContextSentences(Sentences):
     Attributes:
         indices: int64, the sentences in the store, in order.
         lengths: tokens of each, `</s>` included.
+        other_lengths: how many sentences of the store are shorter or longer.
 
     Raises:
         ValueError: an unknown objective, `num_words` below 1, or no sentence with a context.
@@ -57,6 +58,7 @@ class ContextSentences(Sentences):
         words = store.lengths - 1
         fits = (words >= min_tokens) & (words <= (np.inf if max_tokens is None else max_tokens))
         super().__init__(store, np.flatnonzero(has_context & fits))
+        self.other_lengths = int((~fits).sum())
         if not len(self):
             raise ValueError(
                 f"No sentence of {min_tokens} to {max_tokens or 'any number of'} tokens has a neighbour for the "

@@ -84,8 +84,8 @@ def read_labelled(
         elif (text_column, pair_column, label_column) != ("text", "", "label"):
             raise ValueError(
                 f"{path} is read as lines `text TAB label` or `text TAB second text TAB label`, whose columns have no "
-                f"names such as {text_column!r}, {pair_column!r} and {label_column!r}. Leave the columns out, or give "
-                f"a file with named columns: {', '.join(TABLES)}."
+                f"names such as {label_column if label_column != 'label' else pair_column or text_column!r}. Leave the "
+                f"columns out, or give a file with named columns: {', '.join(TABLES)}."
             )
         else:
             rows = _from_lines(TextFile(path, encoding_errors, is_table=True))

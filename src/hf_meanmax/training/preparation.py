@@ -58,7 +58,7 @@ TOKENIZER_KINDS = ("word", "bpe", "unigram", "char")
 WORDPIECE = "wordpiece"
 _BLOCK_LINES = 20
 # Beyond this share of the training texts, it is said which setting leaves them out.
-_MUCH_LEFT_OUT = 0.2
+MUCH_LEFT_OUT = 0.2
 
 
 @dataclass
@@ -312,7 +312,7 @@ def _check_store(
     counts, report = store.token_counts, store.report
     left_out = {"min_tokens": report.too_short, most: report.too_long}
     total = sum(left_out.values())
-    if show and total > _MUCH_LEFT_OUT * report.lines:
+    if show and total > MUCH_LEFT_OUT * report.lines:
         parts = [f"{count:,} by `{name}` {getattr(args, name)}" for name, count in left_out.items() if count]
         cut = ", or cut long ones with `long_lines` 'truncate'" if report.too_long else ""
         tqdm.write(

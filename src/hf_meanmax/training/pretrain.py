@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 
 from hf_meanmax.checkpoint.folder import check_checkpoint, save_checkpoint
 from hf_meanmax.checkpoint.location import checkpoint_folder
-from hf_meanmax.data import CandidateSampler, Noise
+from hf_meanmax.data import CandidateSampler, ContextSentences, Noise
 from hf_meanmax.files import Json, failed_writes_named, json_digest, sole_writer
 from hf_meanmax.hardware import measure_matrix_rate, prepare_training_on_cpu, synchronize, use_all_cores, uses_bf16
 from hf_meanmax.inference.embedder import describe_embedder, fit_standardization
@@ -40,7 +40,7 @@ from .checkpoints import CHECKPOINTS, Checkpoints, check_run_folder, claim_folde
 from .metrics_log import MetricsLog, StepLosses
 from .model import make_model
 from .optimizer import clip_gradients, make_optimizers
-from .preparation import Prepared, prepare, prepare_word_vectors, token_ids
+from .preparation import MUCH_LEFT_OUT, Prepared, prepare, prepare_word_vectors, token_ids
 from .schedule import Schedule
 from .settings import PretrainArguments
 from .showcase import show
@@ -329,8 +329,16 @@ class Run:
         place = {"rank": self.accelerator.process_index, "world_size": self.world_size}
         words, and_context = config.num_context_words, args.context_weight > 0 or args.has_neighbours
         counts_sentences = bool(config.attention_penalty) or args.contrastive != "none"
+        sentences = sentences_to_learn(args, prepared.train, prepared.train_target, words, and_context)
+        if isinstance(sentences, ContextSentences):
+            is_much = sentences.other_lengths > MUCH_LEFT_OUT * len(prepared.train)
+            self.print(
+                f"{'warning: ' if is_much else ''}{len(sentences):,} of these sentences are encoded; "
+                f"{sentences.other_lengths:,} are context alone, by `min_tokens` {args.min_tokens} and `max_tokens` "
+                f"{args.max_tokens}"
+            )
         self.batches = make_batches(
-            args, sentences_to_learn(args, prepared.train, prepared.train_target, words, and_context),
+            args, sentences,
             args.gradient_accumulation_steps, args.seed, candidates=candidates, counts_sentences=counts_sentences,
             **vectors.get("train", {}), **compared, **place,
         )  # fmt: skip
