@@ -194,7 +194,9 @@ def test_command_line(server, folder, tmp_path, capsys):
     card = tmp_path / "cards" / "tiny.md"
     (tmp_path / "results.json").write_text('{"reconstruction": {"bleu": 43.21}}')
     main([str(folder), "user/tiny", "--card-only", str(card), "--results", str(tmp_path / "results.json")])
-    assert capsys.readouterr().out.strip() == str(card)
+    output = capsys.readouterr()
+    assert output.out.strip() == str(card)
+    assert "says language en and licence apache-2.0; --language and --license would change that" in output.err
     assert "| reconstruction.bleu | 43.21 |" in card.read_text()
     assert server.repositories == {}
 

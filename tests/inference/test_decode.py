@@ -235,3 +235,11 @@ def test_the_fast_precision_is_taken(checkpoint, encoded, tmp_path, monkeypatch,
     monkeypatch.setattr(hardware, "is_bf16_fast", lambda device: is_fast)
     main([str(checkpoint), str(encoded), "--max_length", "8", "--output", str(tmp_path / "said.txt")])
     assert (tmp_path / "said.txt").read_text().splitlines() == decoded(encoded, dtype=dtype)
+
+
+def test_a_model_without_a_decoder_is_told_before_vectors_are_read(tmp_path):
+    model = make_model(decoder_type="none")
+    save_checkpoint(model, make_tokenizer(), tmp_path / "model")
+    np.save(tmp_path / "vectors.npy", np.ones((2, 3), dtype=np.float32))
+    with pytest.raises(SystemExit, match=r"has no decoder: it gives vectors alone.* pretrain embedding-decoder"):
+        main([str(tmp_path / "model"), str(tmp_path / "vectors.npy")])

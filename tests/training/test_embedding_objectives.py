@@ -44,9 +44,12 @@ def curve(args, name: str) -> list[float]:
     return [record[name] for record in records(args.output_dir) if name in record]
 
 
-def test_neighbours_without_a_decoder(make_arguments):
+def test_neighbours_without_a_decoder(make_arguments, capsys):
     args = make_arguments(objective="none", contrastive="neighbours", **STATIC, max_steps=24, eval_steps=12)
     summary = pretrain(args)
+    assert re.search(
+        r"\n[\d,]+ of these sentences are encoded; 0 are context alone, by `min_tokens` ", capsys.readouterr().out
+    )
     losses = curve(args, "loss")
     assert losses[-1] < losses[0]
     assert len(curve(args, "validation_loss")) == 2
@@ -86,6 +89,16 @@ def test_a_killed_run_goes_on_to_the_last_bit(make_arguments, teacher, monkeypat
     }  # fmt: skip
     whole, killed = make_arguments("whole", **options), make_arguments("killed", **options)
     check_that_a_kill_changes_nothing(whole, killed, monkeypatch)
+
+
+def test_sentences_that_are_context_alone_are_counted(make_arguments, tmp_path, capsys):
+    corpus = tmp_path / "lines.txt"
+    long = " ".join(["the cat saw a book"] * 4)
+    corpus.write_text(f"the cat saw a book\nthe dog saw some bread\n{long}\n\n" * 60)
+    changes = {"corpus": [str(corpus)], "max_tokens": 10, "max_steps": 2}
+    pretrain(make_arguments(objective="none", contrastive="neighbours", **STATIC, **changes))
+    said = "warning: 120 of these sentences are encoded; 60 are context alone, by `min_tokens` 4 and `max_tokens` 10"
+    assert said in capsys.readouterr().out.splitlines()
 
 
 def test_a_teacher_replaced_in_place_is_another_run(make_arguments, tmp_path, monkeypatch):
