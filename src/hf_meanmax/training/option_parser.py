@@ -37,11 +37,23 @@ _PARTS = (*CHECKPOINT_FILES, MANIFEST, COMPRESSION, "shard-*", *INDEX_FILES, SET
 _FILE_SUFFIXES = (*FORMATS.values(), ".faiss", ".txt")
 
 
+class _ShortHelp(argparse.ArgumentDefaultsHelpFormatter):
+    """Help with one spelling of each option, and no default where that is nothing."""
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        shown = copy.copy(action)
+        shown.option_strings = [name for name in action.option_strings if "-" not in name.strip("-")]
+        return super()._format_action_invocation(shown)
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.default in (None, "", []) else super()._get_help_string(action)
+
+
 class OptionParser(HfArgumentParser):  # type: ignore[misc]
     """An `HfArgumentParser` for one verb.
 
     Options are spelt with underscores or hyphens, and never abbreviated. The help shows each one's type, choices and
-    default. A mistake ends the program with exit code 2 and one line.
+    default, with underscores. A mistake ends the program with exit code 2 and one line.
 
     Args:
         verb: the verb, for the usage line.
@@ -50,7 +62,10 @@ class OptionParser(HfArgumentParser):  # type: ignore[misc]
     """
 
     def __init__(self, verb: str, description: str, *options: type) -> None:
-        super().__init__(list(options), prog=f"hf-meanmax {verb}", description=description, allow_abbrev=False)
+        super().__init__(
+            list(options), prog=f"hf-meanmax {verb}", description=description, allow_abbrev=False,
+            formatter_class=_ShortHelp,
+        )  # fmt: skip
 
     @staticmethod
     def _parse_dataclass_field(parser: argparse.ArgumentParser, field: dataclasses.Field[Any]) -> None:

@@ -232,7 +232,8 @@ def _configuration_options(config: type[LatentConfig]) -> type:
             item = dataclasses.field(default=default, metadata=metadata)
         # Of `float | int` HfArgumentParser would not know which to read.
         fields.append((name, {float | int: float, float | int | None: float | None}.get(kind, kind), item))
-    return dataclasses.make_dataclass("Configuration", fields)
+    group = {"_argument_group_name": f"the model ({config.model_type})"}
+    return dataclasses.make_dataclass("Configuration", fields, namespace=group)
 
 
 def _meanings(config: type[LatentConfig]) -> dict[str, str]:
