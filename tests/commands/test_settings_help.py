@@ -19,7 +19,10 @@ def test_help_has_type_choices_default_and_the_configuration(verb, family, capsy
         assert f"--{name} " in shown, name
     size = FAMILIES[family].config().hidden_size
     meaning = f"Width of the hidden states and of each latent row (default: {size})"
-    assert f"--hidden_size INT, --hidden-size INT {meaning}" in shown
+    assert f"--hidden_size INT {meaning}" in shown
+    assert f"the model ({family}): " in shown
+    assert "--hidden-size" not in shown
+    assert "(default: )" not in shown
     assert "--position_embedding_type {sinusoidal,learned,none}" in shown
     assert "--learning_rate FLOAT" in shown
     assert not re.search(r"--no_\w+", shown)
