@@ -182,6 +182,7 @@ def bad_files(folder):
             ["--output", "{}/texts.txt"],
             "texts.txt is the name of a file, but it is the folder of audit.html and audit.json. Name a folder",
         ),
+        (["--output", "mini-en"], "would hide the model of that name that comes with the package"),
         (["--decoder", "./none"], "No checkpoint folder 'none'"),
         (["--embedder", "./none"], "No checkpoint folder 'none'"),
         (["--embeddings", "{}/few.npy"], "few.npy: 5 vectors for 23 lines, of which 12 are not blank"),

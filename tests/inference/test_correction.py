@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -130,9 +131,11 @@ def test_a_text_whose_vector_is_the_right_one_is_left(make, vectors, monkeypatch
 def test_edits_keep_to_the_bound(make, vectors, bound):
     corrector = make(num_candidates=2, num_corrections=3)
     corrector.model.generation_config.max_new_tokens = bound
-    found = [corrector.decode(vectors), make(num_candidates=2, num_corrections=3).decode(vectors, max_new_tokens=bound)]
-    for one, other in zip(*found, strict=True):
-        assert one == other
+    found = [corrector.decode(vectors)]
+    corrector.model.generation_config.max_new_tokens = None
+    found += [corrector.decode(vectors, max_new_tokens=bound), corrector.decode(vectors, max_length=bound + 1)]
+    for one, *others in zip(*found, strict=True):
+        assert others == [one, one]
         assert len(corrector.tokenizer(one.text)["input_ids"]) <= bound + (not one.ended)
 
 
@@ -191,7 +194,11 @@ def test_a_row_has_the_same_samples_wherever_decoding_begins(make, vectors, tmp_
         batches = decode_sources(corrector.model, corrector.tokenizer, sources, 2, start, corrector, **BOUND)
         return [text for batch in batches for text in batch.texts]
 
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
     whole = texts(0)
+    assert torch.equal(torch.rand(1), expected), "a service's own random numbers are left alone"
     assert texts(2) == whole[2:]
     assert texts(0, seed=1000) != whole
 
@@ -200,6 +207,16 @@ def test_settings_that_are_too_small(make):
     for name, value in (("num_candidates", 0), ("num_corrections", -1), ("batch_size", 0), ("num_edits", 0)):
         with pytest.raises(ValueError, match=f"{name} is {value}"):
             make(**{name: value})
+    with pytest.raises(ValueError, match="batch_size is 0"):
+        make().decode_all(np.ones((2, 32), dtype=np.float32), batch_size=0)
+
+
+def test_an_embedder_of_another_size_is_refused(make):
+    corrector = make()
+    narrow = copy.deepcopy(corrector.embedder)
+    narrow.truncate_dim = 5
+    with pytest.raises(ValueError, match="gives vectors of 5 numbers; the model decodes vectors of 32"):
+        replace(corrector, embedder=narrow)
 
 
 def test_the_command(embedder, decoder, vectors, make, tmp_path, capsys):  # noqa: F811

@@ -17,7 +17,7 @@ from hf_meanmax import hardware
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands.decode import main
 from hf_meanmax.data.corpus import Documents
-from hf_meanmax.inference.decode import decode_embeddings
+from hf_meanmax.inference.decode import decode_embeddings, decode_vectors
 from hf_meanmax.inference.embedding_files import read_embeddings
 from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
 from hf_meanmax.inference.encoder import load_encoder
@@ -60,6 +60,14 @@ def decoded(*sources, **kwargs) -> list[str]:
 def test_the_text_of_each_row(encoded, said):
     assert decoded(encoded, batch_size=4)[: len(LINES)] == said
     assert len(set(said)) > 5
+    # One source may stand alone, and vectors may be lists.
+    given = make_model(), make_tokenizer()
+    assert list(decode_embeddings(*given, str(encoded), **BOUND))[: len(LINES)] == said
+    assert decode_vectors(*given, vectors(encoded)[:3].tolist(), **BOUND) == said[:3]
+    assert decode_vectors(*given, vectors(encoded)[0], **BOUND) == said[:1]
+    assert decode_vectors(*given, [], **BOUND) == []
+    with pytest.raises(ValueError, match="batch_size is 0; it must be 1 or more"):
+        list(decode_embeddings(*given, encoded, batch_size=0))
 
 
 def test_every_kind_of_file(encoded, said, tmp_path):

@@ -32,7 +32,7 @@ from hf_meanmax.inference.embedding_files import (
     shard_name,
 )
 from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
-from hf_meanmax.inference.encoder import encode_texts, limit_length, load_encoder
+from hf_meanmax.inference.encoder import encode_texts, limited_length, load_encoder
 from hf_meanmax.inference.fingerprints import weights_fingerprint
 from hf_meanmax.progress import progress_bar
 from tiny_model import make_model, make_tokenizer, python_environment, random_lines
@@ -504,14 +504,28 @@ def test_normalised_vectors_have_length_one_in_any_precision(model, text, tmp_pa
 
 
 def test_a_length_limit_beyond_the_positions_of_a_model(model):
-    limit_length(model, 100_000)
-    assert model.max_seq_length == 100_000
+    own = model.max_seq_length
+    with limited_length(model, 100_000):
+        assert model.max_seq_length == 100_000
+    assert model.max_seq_length == own
     other = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=512))
     foreign = FakeTransformer([SimpleNamespace(auto_model=other)])
-    limit_length(foreign, 512)
-    assert foreign.max_seq_length == 512
-    with pytest.raises(ValueError, match="length limit is 513 tokens, but the model has 512 positions"):
-        limit_length(foreign, 513)
+    with limited_length(foreign, 512):
+        assert foreign.max_seq_length == 512
+    with (
+        pytest.raises(ValueError, match="length limit is 513 tokens, but the model has 512 positions"),
+        limited_length(foreign, 513),
+    ):
+        pass
+
+
+def test_a_length_limit_ends_with_its_encoding(model, text, tmp_path):
+    for name, settings in (("before", None), ("cut", EncodeSettings(max_length=2)), ("after", None)):
+        encode_corpus(model, open_corpus(text), tmp_path / name, settings, show_progress=False)
+    assert np.array_equal(read(tmp_path / "after"), read(tmp_path / "before"))
+    assert not np.allclose(read(tmp_path / "cut"), read(tmp_path / "before"))
+    with pytest.raises(TypeError, match=r"corpus is a PosixPath; give what `hf_meanmax.data.open_corpus` makes"):
+        encode_corpus(model, text, tmp_path / "path")
 
 
 class FakeTransformer(list):

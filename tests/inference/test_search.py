@@ -675,3 +675,26 @@ def test_names_that_an_index_cannot_have(output, said, checkpoint, corpus, tmp_p
     with pytest.raises(SystemExit, match=f"{said}; name"):
         main(["index", str(checkpoint), str(corpus), "--output", output])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_service_asks_in_its_own_ways(model, indexed, corpus, tmp_path):
+    index = SentenceIndex(indexed)
+    own = model.max_seq_length
+    index.check_model(model)
+    alone, several = index.embed(model, "the cat sat"), index.embed(model, ["the cat sat"])
+    assert np.array_equal(alone, several)
+    nothing = index.embed(model, [])
+    assert nothing.shape == (0, index.dimension)
+    assert index.search(nothing)[0].shape == (0, 5)
+    for k in (0, -1):
+        with pytest.raises(ValueError, match=f"k is {k}; it must be 1 or more"):
+            index.search(alone, k)
+    # The limit of one index is not that of the next.
+    cut = tmp_path / "cut"
+    main(["index", model[0].auto_model.config._name_or_path, str(corpus), "--output", str(cut), "--max-length", "2"])
+    short = SentenceIndex(cut)
+    short.check_model(model)
+    assert not np.allclose(
+        short.embed(model, ["the cat sat on the mat"]), index.embed(model, ["the cat sat on the mat"])
+    )
+    assert model.max_seq_length == own

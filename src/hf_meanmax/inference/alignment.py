@@ -96,8 +96,10 @@ def align(
     texts = list(texts)
     held_out = list(texts[_FEWEST // 2 :: 10] if validation is None else validation)
     kept = texts if validation is not None else [text for row, text in enumerate(texts) if row % 10 != _FEWEST // 2]
-    if len(texts) < _FEWEST or not held_out:
-        raise ValueError(f"{len(texts):,} texts and {len(held_out):,} held out are too few; give {_FEWEST} or more.")
+    if len(texts) < _FEWEST:
+        raise ValueError(f"{len(texts):,} texts are too few; give {_FEWEST} or more.")
+    if not held_out:
+        raise ValueError("`validation` holds no text. Give some, or leave it out.")
     described = describe_embedder(embedder, name)
     pairs = []
     for part, what in ((kept, "texts"), (held_out, "held-out texts")):

@@ -14,6 +14,8 @@ Items = TypeVar("Items", list[str], list[int], np.ndarray)
 
 def in_blocks(items: Items, size: int, **bar_options: Any) -> Iterator[Items]:
     """Blocks of `size` items, in order; the options are those of `progress_bar`, which moves when a block is done."""
+    if size < 1:
+        raise ValueError(f"batch_size is {size}; it must be 1 or more.")
     with progress_bar(total=len(items), **bar_options) as bar:
         for start in range(0, len(items), size):
             block = items[start : start + size]

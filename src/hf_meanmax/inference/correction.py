@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from hf_meanmax.checkpoint.folder import settings_of_run
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.checkpoint.sentence_transformer import saved_normalization
 from hf_meanmax.cosines import unit_rows
+from hf_meanmax.modeling.generation import LEAST_OF_EMBEDDING
 
 from .blocks import in_blocks
 from .edits import Tokens, log_likelihoods, propose_edits
@@ -76,7 +77,7 @@ class Corrector:
             the number of a batch's first row.
 
     Raises:
-        ValueError: a number is too small.
+        ValueError: a number is too small, or the embedder's vectors have another size than those that are decoded.
     """
 
     model: PreTrainedModel
@@ -94,6 +95,10 @@ class Corrector:
         for name, least in least_values.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be {least} or more.")
+        config = self.model.config
+        wanted = config.sentence_embedding_size if config.reads_text else config.embedding_dim
+        if (size := self.embedder.get_embedding_dimension()) not in (None, wanted):
+            raise ValueError(f"The embedder gives vectors of {size} numbers; the model decodes vectors of {wanted}.")
 
     def decode(self, vectors: np.ndarray, **generation: object) -> list[ChosenText]:
         """The text of each vector `(N, D)`; see [`decode_all`][] for many.
@@ -121,7 +126,7 @@ class Corrector:
             latents = self.model.latents_from_embedding(inputs)
         likelihoods = log_likelihoods(self.model, latents, tokens)
         tried = [{text} for text in tokens]
-        bound = cast("int", generation.get("max_new_tokens") or self.model.generation_config.max_new_tokens)
+        bound = self._bound(generation)
         for number in range(self.num_corrections):
             rows = [row for row, one in enumerate(best) if one.cosine < _AS_GOOD_AS_EQUAL]
             if not rows:
@@ -136,6 +141,13 @@ class Corrector:
                     tokens[row], likelihoods[row] = edit, likelihood
                     best[row] = replace(best[row], text=text, cosine=cosine, ended=True)
         return best
+
+    def _bound(self, generation: dict[str, Any]) -> int:
+        """The most tokens of a text, as `generate` takes it from its arguments."""
+        length = generation.get("max_length")
+        own = getattr(generation.get("generation_config"), "max_new_tokens", None)
+        given = generation.get("max_new_tokens") or (length and length - 1) or own
+        return int(given or self.model.generation_config.max_new_tokens or LEAST_OF_EMBEDDING)
 
     def decode_all(
         self, vectors: np.ndarray, batch_size: int = 64, show_progress: bool = False, **generation: object

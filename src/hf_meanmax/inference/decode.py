@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,7 +49,7 @@ class DecodedBatch:
 def decode_embeddings(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    sources: Sequence[str | os.PathLike[str] | VectorSource],
+    sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str] | VectorSource],
     *,
     batch_size: int = 64,
     name: str | None = None,
@@ -65,7 +66,8 @@ def decode_embeddings(
     Args:
         model: an autoencoder, or a decoder of another embedder's vectors.
         tokenizer: the tokenizer of the generated text.
-        sources: files, folders of `encode`, faiss indexes or tables (see `hf_meanmax.inference.sources`).
+        sources: files, folders of `encode`, faiss indexes or tables (see `hf_meanmax.inference.sources`). For arrays
+            there is [`decode_vectors`][].
         batch_size: embeddings decoded at a time.
         name: the tensor or column that holds the embeddings.
         corrector: what chooses among candidates; by default the likeliest text is taken.
@@ -77,6 +79,8 @@ def decode_embeddings(
             the row.
         FileNotFoundError: a file is missing.
     """
+    if isinstance(sources, (str, os.PathLike)):
+        sources = [sources]
     options = SourceOptions(vector_column=name)
     opened = [source if isinstance(source, VectorSource) else open_sources([source], options)[0] for source in sources]
     for batch in decode_sources(model, tokenizer, opened, batch_size, 0, corrector, dtype, **generation):
@@ -94,6 +98,8 @@ def decode_sources(
     **generation: object,
 ) -> Iterator[DecodedBatch]:
     """As [`decode_embeddings`], in batches with the keys of the rows, from the row `start` of all on."""
+    if batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}; it must be 1 or more.")
     check_sources(sources, model)
     if dtype is not None:
         model = in_dtype(model, dtype)
@@ -104,10 +110,9 @@ def decode_sources(
         if expects_unit_length and not has_unit_length(batch):
             print("Vectors that are not of unit length, as the embedder's are, are scaled to it.", file=sys.stderr)
             expects_unit_length = False
-        if corrector is not None and corrector.do_sample:
-            torch.manual_seed(corrector.seed + row)
         try:
-            texts, lengths, ended = _decode_batch(model, tokenizer, batch, corrector, generation)
+            with _seeded(corrector, row):
+                texts, lengths, ended = _decode_batch(model, tokenizer, batch, corrector, generation)
         except ValueError as error:
             raise ValueError(f"Rows {row + 1:,}-{row + len(batch):,}: {error}") from error
         yield DecodedBatch(keys, texts)
@@ -116,6 +121,17 @@ def decode_sources(
         longest = max(longest, *lengths)
     if cut:
         print(f"{cut:,} texts had not ended after {longest:,} tokens and were cut.", file=sys.stderr)
+
+
+@contextmanager
+def _seeded(corrector: Corrector | None, row: int) -> Iterator[None]:
+    """Has samples of a batch from this row on depend on nothing else, and leaves torch's own random numbers alone."""
+    if corrector is None or not corrector.do_sample:
+        yield
+        return
+    with torch.random.fork_rng():
+        torch.manual_seed(corrector.seed + row)
+        yield
 
 
 def _batches_from(
@@ -168,13 +184,16 @@ def decode_vectors(
 
     Args:
         model, tokenizer, corrector, generation: as [`decode_embeddings`] takes them.
-        vectors: raw vectors of its embedder.
+        vectors: raw vectors of its embedder; one alone is a row.
         batch_size: vectors decoded together.
         progress: what a progress bar says; without it there is none.
 
     Raises:
         ValueError: the model cannot decode the vectors.
     """
+    vectors = np.atleast_2d(np.asarray(vectors))
+    if not vectors.size:
+        return []
     blocks = in_blocks(vectors, batch_size, desc=progress, unit="row", disable=progress is None, leave=False)
     return [text for block in blocks for text in _decode_batch(model, tokenizer, block, corrector, generation)[0]]
 

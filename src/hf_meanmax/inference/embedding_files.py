@@ -30,7 +30,7 @@ _MANIFEST_KINDS: dict[str, type] = {"settings": dict, "dimension": int, "model":
 
 
 def read_embeddings(
-    sources: Sequence[str | os.PathLike[str]],
+    sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     batch_size: int = 1024,
     name: str | None = None,
     *,
@@ -50,7 +50,7 @@ def read_embeddings(
         ValueError: a folder's encoding is not finished, or a file is damaged or holds no matrix of numbers; or the
             numbers are int8, and `dequantize` was not asked for.
     """
-    for source in sources:
+    for source in [sources] if isinstance(sources, (str, os.PathLike)) else sources:
         files, ranges = embedding_files(source), _int8_ranges(Path(source), dequantize)
         for path in files:
             with _unread_named(path):

@@ -40,7 +40,7 @@ from .embedding_files import (
     write_manifest,
     write_shard,
 )
-from .encoder import count_truncated, encode_texts, limit_length, report_truncated
+from .encoder import count_truncated, encode_texts, limited_length, report_truncated
 from .fingerprints import model_fingerprints
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def encode_corpus(
     before the first shard.
 
     Args:
-        model: a SentenceTransformer; it is left with the length limit and the precision of the settings.
+        model: a SentenceTransformer; it is left with the precision of the settings.
         corpus: the text (see [`open_corpus`][hf_meanmax.data.open_corpus]).
         output: the folder for the shards and `manifest.json`.
         settings: see [`EncodeSettings`][].
@@ -154,12 +154,13 @@ def encode_corpus(
             are, or the PCA does not fit the vectors; the text has changed meanwhile; an ONNX export is to compute in
             another type; or the processes have different texts, models, settings or versions of the packages.
     """
+    if not hasattr(corpus, "fingerprint"):
+        raise TypeError(f"corpus is a {type(corpus).__name__}; give what `hf_meanmax.data.open_corpus` makes of it.")
     settings, output = settings or EncodeSettings(), Path(output)
     settings = replace(settings, compute_dtype=_compute_dtype(settings.compute_dtype, model))
     is_main = state is None or state.is_main_process
-    with errors_shared(state):
+    with errors_shared(state), limited_length(model, settings.max_length):
         with main_process_first(state):
-            limit_length(model, settings.max_length)
             plan = _plan(model, corpus, settings, pca, model_name)
         check_agreement(state, _to_agree_on(plan, batch_size))
         if is_main and show_progress:

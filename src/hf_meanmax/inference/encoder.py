@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -126,13 +127,15 @@ def _with_long_texts(
     return vectors
 
 
-def limit_length(model: SentenceTransformer, max_length: int | None) -> None:
-    """Has a SentenceTransformer cut texts at `max_length` tokens; None leaves its own limit.
+@contextmanager
+def limited_length(model: SentenceTransformer, max_length: int | None) -> Iterator[None]:
+    """Has a SentenceTransformer cut texts at `max_length` tokens meanwhile; None leaves its own limit.
 
     Raises:
         ValueError: the model has no positions for so many, or no limit that could be set.
     """
     if max_length is None:
+        yield
         return
     config = getattr(getattr(model[0], "auto_model", None), "config", None)
     positions = getattr(config, "max_position_embeddings", -1)
@@ -140,12 +143,17 @@ def limit_length(model: SentenceTransformer, max_length: int | None) -> None:
         raise ValueError(
             f"The length limit is {max_length} tokens, but the model has {positions} positions; give less."
         )
+    own = getattr(model, "max_seq_length", None)
     try:
         model.max_seq_length = max_length
     except AttributeError as error:
         raise ValueError(
             f"The length limit is {max_length} tokens, but a {type(model[0]).__name__} has none to set; leave it out."
         ) from error
+    try:
+        yield
+    finally:
+        model.max_seq_length = own
 
 
 def count_tokens(model: SentenceTransformer, texts: list[str]) -> list[int]:

@@ -20,7 +20,7 @@ from hf_meanmax.files import read_whole
 from .compression import load_pca
 from .embedding_files import COMPRESSION
 from .encode import EncodeSettings, embed_texts
-from .encoder import limit_length
+from .encoder import limited_length
 from .fingerprints import model_fingerprints
 from .index import (
     INDEX_MANIFEST,
@@ -110,15 +110,15 @@ class SentenceIndex:
         return not is_whole or not _WHOLE_VECTORS.fullmatch(self.manifest.factory)
 
     def check_model(self, model: SentenceTransformer) -> None:
-        """Checks that a SentenceTransformer is the one that the index was made with, and sets its length limit.
+        """Checks that a SentenceTransformer is the one that the index was made with.
 
         Raises:
             ValueError: it is another, or the index knows no model.
         """
         if self.encoded is None:
             raise ValueError(f"{self.folder} was made from vectors alone; search it with vectors.")
-        limit_length(model, self.encoding.max_length)
-        made_by, here = self.encoded["model"], model_fingerprints(model)
+        with limited_length(model, self.encoding.max_length):
+            made_by, here = self.encoded["model"], model_fingerprints(model)
         if here["weights"] != made_by["weights"]:
             raise ValueError(
                 f"{self.folder} was made with another model ({made_by['name']!r}, or its weights have changed since); "
@@ -133,7 +133,11 @@ class SentenceIndex:
 
     def embed(self, model: SentenceTransformer, texts: Sequence[str], batch_size: int = 64) -> Vectors:
         """Vectors of texts for [`search`][], `(N, dimension)` float32, by a model that [`check_model`][] has passed."""
-        return embed_texts(model, list(texts), self.encoding, self._pca, batch_size)
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        if not texts:
+            return np.empty((0, self.dimension), dtype=np.float32)
+        with limited_length(model, self.encoding.max_length):
+            return embed_texts(model, texts, self.encoding, self._pca, batch_size)
 
     def search(self, vectors: Vectors, k: int = 5) -> tuple[Vectors, Rows]:
         """The nearest rows of vectors `(N, dimension)`.
@@ -144,8 +148,10 @@ class SentenceIndex:
             cosine: as a query it finds nothing, in the index it is not found.
 
         Raises:
-            ValueError: vectors of another dimension, or not finite.
+            ValueError: vectors of another dimension, or not finite; or `k` is less than 1.
         """
+        if k < 1:
+            raise ValueError(f"k is {k}; it must be 1 or more.")
         vectors = np.asarray(vectors, dtype=np.float32)
         if vectors.ndim != 2 or vectors.shape[1] != self.dimension:
             raise ValueError(
@@ -212,7 +218,8 @@ class SentenceIndex:
     def _rescored(self, model: SentenceTransformer, query: str, row: list[Neighbor], batch_size: int) -> list[Neighbor]:
         # Vectors before they were compressed.
         full = EncodeSettings(max_length=self.encoding.max_length, normalize=self.encoding.normalize)
-        vectors = embed_texts(model, [query, *(near.text or "" for near in row)], full, None, batch_size)
+        with limited_length(model, full.max_length):
+            vectors = embed_texts(model, [query, *(near.text or "" for near in row)], full, None, batch_size)
         is_cosine = self.settings.metric == "cosine"
         anchor, *others = unit_rows(vectors) if is_cosine else vectors
         scores = [float(anchor @ other if is_cosine else np.linalg.norm(other - anchor)) for other in others]

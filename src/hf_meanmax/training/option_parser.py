@@ -22,6 +22,7 @@ from hf_meanmax.files import is_owned
 from hf_meanmax.inference.embedding_files import COMPRESSION, FORMATS, MANIFEST
 from hf_meanmax.inference.index import INDEX_FILES
 from hf_meanmax.modeling.suggestions import did_you_mean
+from hf_meanmax.pretrained import packaged_names
 
 _METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", bool: "BOOL"}
 
@@ -126,6 +127,10 @@ def _check_outputs(parsed: Sequence[Any]) -> None:
             raise ValueError(
                 f"--{field.name} {path} is the name of a file, but it is the {what}. Name a folder, for instance "
                 f"{path.with_suffix('')}."
+            )
+        if str(path) in packaged_names():
+            raise ValueError(
+                f"--{field.name} {path} would hide the model of that name that comes with the package. Name another."
             )
         model = model_around(path.absolute().parent) if field.metadata["writes"] == "folder" else None
         if model is not None:
