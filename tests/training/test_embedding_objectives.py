@@ -91,6 +91,18 @@ def test_a_killed_run_goes_on_to_the_last_bit(make_arguments, teacher, monkeypat
     check_that_a_kill_changes_nothing(whole, killed, monkeypatch)
 
 
+def test_held_out_losses_are_told_apart(make_arguments, teacher, capsys):
+    terms = {"teacher_loss": 1.0, "similarity_loss": 0.5, "view_loss": 2.0}
+    weights = {"similarity_weight": 0.5, "contrastive_weight": 2.0, "contrastive": "views", "word_drop": 0.2}
+    summary = pretrain(make_arguments(**ROWS, **weights, objective="none", teacher=teacher, max_steps=2))
+    found = {name: summary[f"validation_{name}"] for name in terms}
+    assert summary["validation_loss"] == pytest.approx(
+        sum(weight * found[name] for name, weight in terms.items()), rel=1e-4
+    )
+    said = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
+    assert f"held-out: loss {summary['validation_loss']:.3f}, {said}" in capsys.readouterr().out
+
+
 def test_sentences_that_are_context_alone_are_counted(make_arguments, tmp_path, capsys):
     corpus = tmp_path / "lines.txt"
     long = " ".join(["the cat saw a book"] * 4)

@@ -47,5 +47,7 @@ def main(encoder: EncoderOptions, corpus_options: CorpusOptions, args: EncodeOpt
     )
     if state.is_main_process:
         shape = f"{manifest['rows']:,} rows of {manifest['dimension']}"
+        if not manifest["rows"]:
+            print(f"warning: there is no line in {', '.join(corpus_options.input)}", file=sys.stderr)
         print(f"{shape} in {len(manifest['shards'])} shards: {args.output}", file=sys.stderr)
     state.destroy_process_group()

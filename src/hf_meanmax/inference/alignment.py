@@ -9,6 +9,7 @@ Chen, Xu and Bjerva, ACL 2025, aligns an embedder with a decoder's own).
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -212,6 +213,7 @@ def _fit_map(
 ) -> dict[str, float]:
     """Fits the decoder's map to pairs of vectors and of Z, with the strength that fits the held-out ones best; returns
     the strength and how well it fits these."""
+    from scipy.linalg import LinAlgWarning
     from sklearn.linear_model import Ridge
 
     vectors, targets = pairs
@@ -222,7 +224,10 @@ def _fit_map(
     inputs = encoder.standardization(torch.from_numpy(scaled).to(decoder.device)).cpu().numpy()
     best, strength, state = np.inf, 0.0, {}
     for tried in progress_bar(_STRENGTHS, desc="fit", disable=not show_progress, leave=False):
-        fitted = Ridge(alpha=tried * len(inputs)).fit(inputs, targets)
+        with warnings.catch_warnings():
+            # The held-out texts judge a weak one over few texts.
+            warnings.simplefilter("ignore", LinAlgWarning)
+            fitted = Ridge(alpha=tried * len(inputs)).fit(inputs, targets)
         _set_map(decoder, fitted.coef_, fitted.intercept_)
         error = float(np.square(_map_rows(decoder, held_out_vectors) - held_out_targets).sum())
         if error < best:

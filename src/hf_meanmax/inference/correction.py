@@ -118,7 +118,8 @@ class Corrector:
             parts = (vectors[start : start + together] for start in range(0, len(vectors), together))
             return [decoded for part in parts for decoded in self.decode(part, **generation)]
         targets = unit_rows(np.asarray(vectors, dtype=np.float32))
-        inputs = torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32))
+        # A copy: mapped and Arrow arrays cannot be written to.
+        inputs = torch.from_numpy(np.array(vectors, dtype=np.float32))
         best, tokens = self._nearest(inputs, targets, generation)
         if not self.num_corrections:
             return best

@@ -352,6 +352,7 @@ class Run:
         self.validation = Validation(
             self.accelerator, self.model, self.wrapped, self.is_sharded,
             make_batches(args, held_out, 1, 0, **options), prepared, self.use_bf16, options.get("vectors"),
+            () if config.has_decoder else self.side_losses,
         )  # fmt: skip
         self.steps_per_epoch = self.batches.plan.num_steps
         self.total_steps = args.max_steps or max(1, math.ceil(args.epochs * self.steps_per_epoch))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 
 from hf_meanmax.files import Json
@@ -67,6 +69,8 @@ def format_summary(summary: Json) -> str:
         )
     lines.append(f"peak memory {summary['peak_memory_bytes'] / 2**30:.2f} GiB")
     scores = f"held-out: loss {summary['validation_loss']:.3f}"
+    for name in filter(None, (re.fullmatch(r"validation_(\w+_loss)", key) for key in summary)):
+        scores += f", {name[1]} {summary[name[0]]:.3f}"
     if "validation_accuracy" in summary:
         scores += f", accuracy {summary['validation_accuracy']:.4f}"
     if "validation_bleu" in summary:

@@ -35,6 +35,7 @@ class Validation:
         prepared: the texts, their references and the tokenizers.
         use_bf16: whether the model computes in bf16.
         vectors: those of the texts, where the model decodes vectors and has no text encoder.
+        terms: objectives whose losses are told apart, of a model without a decoder.
     """
 
     accelerator: Accelerator
@@ -45,6 +46,7 @@ class Validation:
     prepared: Prepared
     use_bf16: bool
     vectors: TeacherVectors | None = None
+    terms: tuple[str, ...] = ()
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
@@ -71,16 +73,18 @@ class Validation:
         return {"validation_loss": loss / count, "validation_accuracy": correct / count}
 
     def _evaluate_objectives(self) -> dict[str, float]:
-        totals = torch.zeros(2, device=self.accelerator.device)
+        names = ("loss", *self.terms)
+        totals = torch.zeros(1 + len(names), device=self.accelerator.device)
         with torch.no_grad(), self._evaluating():
             for rows, batch, _ in self.batches.sequential():
                 batch = {name: tensor.to(self.accelerator.device) for name, tensor in batch.items()}
                 # The loss of a batch is a sum over this process's rows, divided by those of all.
-                count = batch["num_sentences_in_batch"]
-                totals += torch.stack((self.wrapped(**batch).loss.float() * count, count.new_tensor(len(rows)).float()))
+                count, output = batch["num_sentences_in_batch"], self.wrapped(**batch)
+                losses = torch.stack([output.loss, *(output.losses[term] for term in self.terms)])
+                totals += torch.cat((losses.float() * count, count.new_tensor([len(rows)]).float()))
         totals = self.accelerator.reduce(totals, "sum")
-        loss, number = totals.tolist()
-        return {"validation_loss": loss / number}
+        *losses, number = totals.tolist()
+        return {f"validation_{name}": loss / number for name, loss in zip(names, losses, strict=True)}
 
     def translation_bleu(self) -> float:
         """Cased BLEU (sacrebleu's 13a) of the greedy translations."""
