@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 
 import pytest
@@ -284,7 +285,9 @@ def test_output_folder_holds_scores_texts_table_and_figure(checkpoint, model, to
     pytest.importorskip("matplotlib")
     words = [str(checkpoint), str(tmp_path / "text.txt"), "--min-tokens", "1", "--device", "cpu", "--batch-size", "7"]
     main([*words, "--output", str(tmp_path / "a")])
-    printed = json.loads(capsys.readouterr().out)
+    captured = capsys.readouterr()
+    assert len(re.findall(r"\n    \S", captured.err)) == 3, "three texts, each with what comes back of it"
+    printed = json.loads(captured.out)
     results = json.loads((tmp_path / "a/reconstruction.json").read_text())
     assert results["scores"] == printed
     assert (results["checkpoint"], results["num_beams"]) == (str(checkpoint), 1)

@@ -40,6 +40,8 @@ TABLE_FILE, FIGURE_FILE = "bleu-by-length.md", "bleu-by-length.png"
 
 # Logits that are held at once: a gigabyte of fp32.
 _MOST_LOGITS = 2**28
+# Texts that are shown beside what comes back of them, while progress is shown.
+_SHOWN = 3
 
 
 def reconstruction_pairs(
@@ -199,7 +201,7 @@ def score_checkpoint(
             its reconstruction; tabs and line breaks become spaces), `reconstructions.md` (some of them; Zhang, Wu, Li
             and Zhang, table 3), `bleu-by-length.md` and, with matplotlib, `bleu-by-length.png` (figure 2).
         compare: output folders of other checkpoints, shown beside this one in those tables and the figure.
-        show_progress: show a progress bar.
+        show_progress: show a progress bar, and the first texts beside what comes back of them.
 
     Returns:
         `bleu` and `chrf` (0-100), with rouge-score installed also `rouge1`, `rouge2` and `rougeL` (0-100),
@@ -225,6 +227,9 @@ def score_checkpoint(
         model, tokenizer, texts, settings.batch_size, show_progress=show_progress, num_beams=settings.num_beams
     )
     hypotheses, references, tokenize = reconstruction_pairs(tokenizer, texts, generated, settings.tokenize)
+    if show_progress:
+        for text, decoded in list(zip(references, hypotheses, strict=True))[:_SHOWN]:
+            print(f"{text}\n    {decoded}", file=sys.stderr)
     batches = _padded_batches(tokenizer, texts, settings.batch_tokens)
     on_device = ({name: tensor.to(model.device) for name, tensor in batch.items()} for batch in batches)
     loss, accuracy = teacher_forced_scores(model, on_device)
