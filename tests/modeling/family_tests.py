@@ -1079,6 +1079,8 @@ class FamilyTests:
 
     def test_no_text_ends_before_the_least_that_is_asked_for(self):
         model = self.saying()
+        if not model.config.reads_text:
+            pytest.skip("a vector's text has the model's own bound")
         with torch.no_grad():
             model.lm_head.bias[END] += 1e4  # it stops at once
         text = text_of(self.make_batch())
@@ -1093,11 +1095,11 @@ class FamilyTests:
             model.lm_head.bias[END] = -1e4  # it never stops by itself
         text = text_of(self.make_batch([[4 + i % 30 for i in range(29)] + [END], [5, 6, END]]))
         vectors = {"sentence_embedding": model.encoder(**text).pooler_output, "max_new_tokens": 24}
-        calls = [{**text}, {**text, "num_beams": 2}, {**text, "num_beams": 2, "early_stopping": False}]
+        calls = [{**text, **more} for more in ({}, {"num_beams": 2}, {"num_beams": 2, "early_stopping": False})]
         if self.config().has_latents:
             calls.append(vectors)
         before = [model.generate(**call) for call in calls]
-        assert before[0].shape[1] == 46
+        assert before[0].shape[1] == (46 if model.config.reads_text else 257)
         filled = model.generation_config
         filled.update(**filled._get_default_generation_params(), defaults_only=True)
         assert filled.max_length == 20

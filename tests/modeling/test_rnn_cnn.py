@@ -159,17 +159,6 @@ class TestRNNCNN(FamilyTests):
         ):
             model(**text, labels=torch.full((4, 13), 5))
 
-    def test_labels_padded_on_the_left_are_refused(self):
-        """Each word would be learnt at another place than where it stands."""
-        model = self.full()
-        text = text_of(make_batch())
-        labels = torch.full((4, 5), 5)
-        labels[1, 3:] = -100
-        labels[2] = -100
-        assert model(**text, labels=labels).loss.isfinite()
-        with pytest.raises(ValueError, match=r"`labels` begin with -100, .*Pad on the right"):
-            model(**text, labels=labels.flip(1))
-
     def test_fewer_labels_than_places(self):
         """A context that its document ends early: the same words at the same places."""
         model = self.full(dtype=torch.float64)

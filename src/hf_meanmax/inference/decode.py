@@ -67,7 +67,7 @@ def decode_embeddings(
         model: an autoencoder, or a decoder of another embedder's vectors.
         tokenizer: the tokenizer of the generated text.
         sources: files, folders of `encode`, faiss indexes or tables (see `hf_meanmax.inference.sources`). For arrays
-            there is [`decode_vectors`][].
+            there is `decode_vectors`.
         batch_size: embeddings decoded at a time.
         name: the tensor or column that holds the embeddings.
         corrector: what chooses among candidates; by default the likeliest text is taken.

@@ -374,12 +374,6 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         outputs = predict(None, latents, **kwargs)
         if labels is not None:
             self._check_places("labels", labels)
-            is_target = labels != IGNORE_INDEX
-            if bool((is_target.any(dim=1) & ~is_target[:, 0]).any()):
-                raise ValueError(
-                    "`labels` begin with -100, as if padded on the left; this decoder counts its words from the first "
-                    "place on. Pad on the right."
-                )
             outputs.last_hidden_state = outputs.last_hidden_state[:, : labels.shape[1]]
         return outputs
 

@@ -190,8 +190,6 @@ def checked_vectors(
         # torch takes no array whose rows run backwards, or whose bytes do.
         vectors = vectors.astype(vectors.dtype.newbyteorder("="), order="C")
     vectors = torch.as_tensor(vectors)
-    if vectors.dim() == 1 and not len(vectors):
-        vectors = vectors.reshape(0, size)
     if vectors.dim() == 3:
         fits = matrix is not None and vectors.shape[1:] == matrix
     else:

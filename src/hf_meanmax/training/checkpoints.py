@@ -122,7 +122,7 @@ class Checkpoints:
         latest = self.latest()
         saved = {} if latest is None else self.read_state(latest)
         for name, what, remedy in _LEARNT_FROM:
-            if saved.get(name, state[name]) != state[name]:
+            if name in state and saved.get(name, state[name]) != state[name]:
                 raise FileExistsError(
                     f"{self.folder.parent} holds a run that learnt from {what}. Give the {remedy} as it was, another "
                     "--output_dir, or --overwrite to start anew."
