@@ -91,7 +91,7 @@ def test_a_killed_run_goes_on_to_the_last_bit(make_arguments, teacher, monkeypat
     check_that_a_kill_changes_nothing(whole, killed, monkeypatch)
 
 
-def test_held_out_losses_are_told_apart(make_arguments, teacher, capsys):
+def test_held_out_losses_are_reported_one_by_one(make_arguments, teacher, capsys):
     terms = {"teacher_loss": 1.0, "similarity_loss": 0.5, "view_loss": 2.0}
     weights = {"similarity_weight": 0.5, "contrastive_weight": 2.0, "contrastive": "views", "word_drop": 0.2}
     summary = pretrain(make_arguments(**ROWS, **weights, objective="none", teacher=teacher, max_steps=2))

@@ -35,7 +35,7 @@ class Validation:
         prepared: the texts, their references and the tokenizers.
         use_bf16: whether the model computes in bf16.
         vectors: those of the texts, where the model decodes vectors and has no text encoder.
-        terms: objectives whose losses are told apart, of a model without a decoder.
+        terms: objectives of a model without a decoder whose losses are reported one by one.
     """
 
     accelerator: Accelerator
