@@ -197,12 +197,12 @@ def load_decoder(
         FileNotFoundError, ValueError: as there, for a model without a decoder and a device that cannot be used.
     """
     device = usable_device(device)
-    if not check_checkpoint(checkpoint_folder(folder)).has_decoder:
+    model, tokenizer = load_checkpoint(folder)
+    if not model.config.has_decoder:
         raise ValueError(
             f"{folder} has no decoder: it gives vectors alone. Train one along (`--objective reconstruction`), or one "
             f"for its vectors: hf-meanmax pretrain embedding-decoder --embedder {folder}"
         )
-    model, tokenizer = load_checkpoint(folder)
     return model.to(device), tokenizer, load_target_tokenizer(folder, model.config, tokenizer)
 
 

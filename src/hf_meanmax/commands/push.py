@@ -97,13 +97,12 @@ def _prepare_card(args: PushOptions) -> None:
 def _write_card(args: PushOptions, path: str | None = None) -> Path:
     results = None if args.results is None else read_json(args.results)
     given = {"data": args.data, "language": args.language, "license": args.license}
+    description = CardDescription(**{name: value for name, value in given.items() if value is not None})
     missing = [f"--{name}" for name in ("language", "license") if given[name] is None]
     if missing:
-        known = CardDescription()
         print(
-            f"The card says language {args.language or known.language} and licence {args.license or known.license}; "
+            f"The card says language {description.language} and licence {description.license}; "
             f"{' and '.join(missing)} would change that.",
             file=sys.stderr,
         )
-    description = CardDescription(**{name: value for name, value in given.items() if value is not None})
     return write_model_card(args.folder, args.repo_id, description, path=path, results=results)

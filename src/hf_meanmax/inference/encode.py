@@ -308,13 +308,14 @@ def embed_texts(
     """The vectors that an encoding with these settings holds of some texts, `(N, dimension)` float32, before int8.
 
     Args:
-        model: a SentenceTransformer that has the length limit and the precision of the settings.
+        model: a SentenceTransformer that has the precision of the settings.
         texts: any number of texts.
         settings: see [`EncodeSettings`].
         pca: the PCA of the encoding, if `settings.pca` asks for one.
         batch_size: texts of one forward pass; of long ones fewer (see [`encode_texts`]).
     """
-    vectors = encode_texts(model, texts, batch_size, truncate_dim=settings.truncate_dim)
+    with limited_length(model, settings.max_length):
+        vectors = encode_texts(model, texts, batch_size, truncate_dim=settings.truncate_dim)
     vectors = np.asarray(vectors, dtype=np.float32)
     if pca is not None:
         vectors = pca.apply(vectors)

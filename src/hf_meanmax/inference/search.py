@@ -136,8 +136,7 @@ class SentenceIndex:
         texts = [texts] if isinstance(texts, str) else list(texts)
         if not texts:
             return np.empty((0, self.dimension), dtype=np.float32)
-        with limited_length(model, self.encoding.max_length):
-            return embed_texts(model, texts, self.encoding, self._pca, batch_size)
+        return embed_texts(model, texts, self.encoding, self._pca, batch_size)
 
     def search(self, vectors: Vectors, k: int = 5) -> tuple[Vectors, Rows]:
         """The nearest rows of vectors `(N, dimension)`.
@@ -218,8 +217,7 @@ class SentenceIndex:
     def _rescored(self, model: SentenceTransformer, query: str, row: list[Neighbor], batch_size: int) -> list[Neighbor]:
         # Vectors before they were compressed.
         full = EncodeSettings(max_length=self.encoding.max_length, normalize=self.encoding.normalize)
-        with limited_length(model, full.max_length):
-            vectors = embed_texts(model, [query, *(near.text or "" for near in row)], full, None, batch_size)
+        vectors = embed_texts(model, [query, *(near.text or "" for near in row)], full, None, batch_size)
         is_cosine = self.settings.metric == "cosine"
         anchor, *others = unit_rows(vectors) if is_cosine else vectors
         scores = [float(anchor @ other if is_cosine else np.linalg.norm(other - anchor)) for other in others]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from copy import copy
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import distributed, nn
@@ -24,6 +24,8 @@ from .beam_search import BeamSearch
 from .encoder_model import NO_REPRESENTATION, LatentEncoderModel
 
 Count = TypeVar("Count", int, torch.Tensor)
+Arguments = ParamSpec("Arguments")
+Output = TypeVar("Output")
 
 NO_DECODER = (
     "`decoder_type` is 'none': this checkpoint gives vectors alone and cannot generate. Train one with a decoder "
@@ -124,25 +126,26 @@ def _setting(name: str, sources: Iterable[object]) -> Any:
     return next((value for value in found if value is not None), None)
 
 
-def _by_own_settings(generate: Callable[..., Any]) -> Callable[..., Any]:
+def _by_own_settings(generate: Callable[Arguments, Output]) -> Callable[Arguments, Output]:
     """Takes transformers' defaults, which its Seq2SeqTrainer writes into a model's generation configuration, for unset:
     their bound of 20 tokens would cut each text that follows."""
 
     @wraps(generate)
-    def by_own_settings(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def by_own_settings(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Output:
+        model: Any = args[0]
         # A model without a decoder has none.
-        given = getattr(self, "generation_config", None) or GenerationConfig()
+        given = getattr(model, "generation_config", None) or GenerationConfig()
         defaults = given._get_default_generation_params()
         if given.max_length != defaults["max_length"]:
-            return generate(self, *args, **kwargs)
-        self.generation_config = copy(given)
+            return generate(*args, **kwargs)
+        model.generation_config = copy(given)
         for name, value in defaults.items():
             if name != "use_cache" and getattr(given, name, None) == value:
-                setattr(self.generation_config, name, None)
+                setattr(model.generation_config, name, None)
         try:
-            return generate(self, *args, **kwargs)
+            return generate(*args, **kwargs)
         finally:
-            self.generation_config = given
+            model.generation_config = given
 
     return by_own_settings
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import torch
 
 from hf_meanmax.files import Json
@@ -69,8 +67,10 @@ def format_summary(summary: Json) -> str:
         )
     lines.append(f"peak memory {summary['peak_memory_bytes'] / 2**30:.2f} GiB")
     scores = f"held-out: loss {summary['validation_loss']:.3f}"
-    for name in filter(None, (re.fullmatch(r"validation_(\w+_loss)", key) for key in summary)):
-        scores += f", {name[1]} {summary[name[0]]:.3f}"
+    for name, value in summary.items():
+        term = name.removeprefix("validation_")
+        if term != name and term.endswith("_loss"):
+            scores += f", {term} {value:.3f}"
     if "validation_accuracy" in summary:
         scores += f", accuracy {summary['validation_accuracy']:.4f}"
     if "validation_bleu" in summary:
