@@ -18,8 +18,10 @@ class RowAdam(torch.optim.Adam):
 
     Args:
         parameters: what is trained, or groups of it.
-        lazy: a sparse gradient moves its own rows and their moments alone, so that a step costs no more for a large
-            table. By default all rows get Adam as it is, whose moments decay and move them on without a gradient.
+        lazy: a sparse gradient moves its own rows alone, so that a step costs no more for a large table. Adam moves a
+            row on for some steps after its gradient: the row gets these moves at once, for as many steps as it has
+            waited for the gradient, and the difference to the true wait with the next one. `betas[0]` must be below
+            the root of `betas[1]`.
         options: those of `torch.optim.Adam`.
     """
 
@@ -67,17 +69,32 @@ class RowAdam(torch.optim.Adam):
             state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
+            # By row: the step that read it last, and for how many steps it was moved then.
+            state["read_at"] = parameter.new_zeros(len(parameter), dtype=torch.float32)
+            state["moved_for"] = parameter.new_zeros(len(parameter), dtype=torch.float32)
         state["step"] += 1
         rows, values = gradient.indices()[0], gradient.values().to(parameter.dtype)
         beta1, beta2 = group["betas"]
-        mean = state["exp_avg"].index_select(0, rows).lerp_(values, 1 - beta1)
-        square = state["exp_avg_sq"].index_select(0, rows).mul_(beta2).addcmul_(values, values, value=1 - beta2)
-        state["exp_avg"].index_copy_(0, rows, mean)
-        state["exp_avg_sq"].index_copy_(0, rows, square)
+        mean = state["exp_avg"].index_select(0, rows)
+        square = state["exp_avg_sq"].index_select(0, rows)
+        waited = (state["step"] - state["read_at"].index_select(0, rows)).unsqueeze(1)
+        moved_for = state["moved_for"].index_select(0, rows).unsqueeze(1)
+
         # On the device, where the count is: a number would make the host wait.
         first, second = 1 - beta1 ** state["step"], (1 - beta2 ** state["step"]).sqrt()
-        change = mean.div_(square.sqrt_().div_(second).add_(group["eps"])).mul_(-group["lr"] / first)
-        parameter.index_add_(0, rows, change)
+        # Without a gradient Adam's move shrinks by this factor each step.
+        shrinkage = beta1 / beta2**0.5
+        before, now = ((1 - shrinkage**steps) / (1 - shrinkage) for steps in (moved_for, waited))
+        change = mean.div(square.sqrt().div_(second).add_(group["eps"])).mul_(now - before)
+        mean.mul_(beta1**waited).add_(values, alpha=1 - beta1)
+        square.mul_(beta2**waited).addcmul_(values, values, value=1 - beta2)
+        change.addcmul_(mean.div(square.sqrt().div_(second).add_(group["eps"])), now)
+        parameter.index_add_(0, rows, change.mul_(-group["lr"] / first))
+
+        state["exp_avg"].index_copy_(0, rows, mean)
+        state["exp_avg_sq"].index_copy_(0, rows, square)
+        state["read_at"].index_copy_(0, rows, state["step"].expand(len(rows)))
+        state["moved_for"].index_copy_(0, rows, waited.squeeze(1))
 
 
 def make_optimizers(module: torch.nn.Module, args: PretrainArguments, fused: bool) -> list[torch.optim.Optimizer]:
