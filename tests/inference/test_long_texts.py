@@ -13,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 from hf_meanmax import CompoundAttentionForTranslation
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.inference import long_texts
-from hf_meanmax.inference.encoder import encode_texts
+from hf_meanmax.inference.encoder import count_truncated, encode_texts
 from hf_meanmax.inference.reconstruct import reconstruct
 from hf_meanmax.tokenization import train_tokenizer
 from tiny_model import WORDS, make_model, make_tokenizer, random_lines
@@ -94,6 +94,15 @@ def test_the_default_prompt_stands_before_a_long_text_too(tmp_path, monkeypatch)
     expected = encode_texts(model, [f"a dog {text}" for text in texts], 8)
     model.prompts, model.default_prompt_name = {"query": "a dog "}, "query"
     np.testing.assert_allclose(encode_texts(model, texts, 8), expected, atol=1e-6)
+
+
+def test_the_default_prompt_counts_as_tokens(tmp_path):
+    model = load(tmp_path)
+    model.max_seq_length = 4
+    texts = ["the cat", "the cat sat on"]
+    assert count_truncated(model, texts) == 1
+    model.prompts, model.default_prompt_name = {"query": "a dog "}, "query"
+    assert count_truncated(model, texts) == 2
 
 
 def test_what_reads_word_by_word_is_not_cut(tmp_path, monkeypatch):

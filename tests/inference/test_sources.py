@@ -439,8 +439,9 @@ def test_what_is_not_gone_on_with(tmp_path, capsys):
     assert capsys.readouterr().err == "2 rows were made with other settings (model: 1 there, 2 now); it starts over.\n"
     (tmp_path / ".a.txt.partial").write_text("")
     assert begun({"model": 2}) == (0, "")
-    (tmp_path / ".a.txt.progress").write_text("{")
-    assert begun({"model": 2}) == (0, "")
+    for damage in ("{", '{"made_from": {"model": 2}, "rows": 1, "last_key": "k", "bytes": "2"}'):
+        (tmp_path / ".a.txt.progress").write_text(damage)
+        assert begun({"model": 2}) == (0, "")
     refused = []
 
     def second():

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
 import torch
 
 from hf_meanmax import CompoundAttentionForTranslation
 from hf_meanmax.checkpoint.folder import load_checkpoint, save_checkpoint
+from hf_meanmax.commands import translate as translate_command
 from hf_meanmax.commands.translate import main
+from hf_meanmax.inference.reconstruct import reconstruct
 from hf_meanmax.tokenization import train_tokenizer
 from tiny_model import make_model, make_tokenizer
 
@@ -47,6 +51,40 @@ def test_lines_stay_lines(folder, tmp_path, capsys):
     assert told.out.split("\n")[:-1] == said
     assert "chrF 100.00" in told.err
     assert "tok:13a" in told.err
+
+
+def test_a_killed_translation_goes_on(folder, tmp_path, monkeypatch, capsys):
+    source, output, whole = (tmp_path / name for name in ("source.txt", "out.txt", "whole.txt"))
+    source.write_text("\n".join(LINES * 3) + "\n", encoding="utf-8")
+    main([str(folder), str(source), "--output", str(whole)])
+    translate, starts = translate_command.translate_corpus, []
+
+    def killed(*args, first_line, **options):
+        starts.append(first_line)
+        yield from islice(translate(*args, first_line=first_line, **options), 5)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(translate_command, "translate_corpus", killed)
+        for _ in range(2):
+            with pytest.raises((KeyboardInterrupt, SystemExit)):
+                main([str(folder), str(source), "--output", str(output)])
+    assert starts == [0, 5]
+    assert not output.exists()
+    capsys.readouterr()
+    main([str(folder), str(source), "--output", str(output), "--reference", str(whole)])
+    assert output.read_text(encoding="utf-8") == whole.read_text(encoding="utf-8")
+    assert "chrF 100.00" in capsys.readouterr().err
+
+
+def test_special_tokens_are_those_of_the_target(monkeypatch):
+    """One that the source alone has is a word of the target."""
+    source, target = make_tokenizer(), train_tokenizer(["der Hund und die Katze"], show_progress=False)
+    source.add_special_tokens({"additional_special_tokens": [source.convert_ids_to_tokens(5)]})
+    model = make_model(full_class=CompoundAttentionForTranslation, architecture="attn")
+    monkeypatch.setattr(model, "generate", lambda **_: torch.tensor([[5, target.eos_token_id]]))
+    assert reconstruct(model, source, ["the cat sat"], target_tokenizer=target) == [[5]]
+    assert reconstruct(model, source, ["the cat sat"]) == [[]]
 
 
 def test_errors_in_one_line(folder, tmp_path):

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from hf_meanmax.checkpoint.folder import load_decoder
 from hf_meanmax.files import Json, replacing_file
 from hf_meanmax.hardware import COMPUTE_DTYPES, ComputeDtype, compute_dtype
-from hf_meanmax.inference.continued_file import ContinuedFile, continued_file
+from hf_meanmax.inference.continued_file import ContinuedFile, continued_file, is_file_name
 from hf_meanmax.inference.correction import Corrector, embedder_of
 from hf_meanmax.inference.decode import MOST_BEAMS, DecodedBatch, decode_sources, key_of_row
 from hf_meanmax.inference.fingerprints import weights_fingerprint
@@ -84,8 +84,7 @@ def main(args: DecodeOptions) -> None:
             model, tokenizer, sources, args.batch_size, start, corrector=corrector, dtype=dtype, **generation
         )
 
-    # A device or a pipe is written to as it is.
-    if args.output is None or (os.path.exists(args.output) and not os.path.isfile(args.output)):
+    if args.output is None or not is_file_name(args.output):
         with replacing_file(args.output) if args.output else nullcontext(sys.stdout) as file:
             for batch in decode():
                 print(*_lines(batch, args.write_keys), sep="\n", file=file)

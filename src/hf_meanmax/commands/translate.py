@@ -6,6 +6,7 @@ hf-meanmax translate runs/en-de/model test.en --output test.out.de --reference t
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,9 @@ from hf_meanmax.data.corpus import CorpusLines
 from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.evaluation.text_scores import score_texts
 from hf_meanmax.files import replacing_file
+from hf_meanmax.inference.continued_file import continued_file, is_file_name
 from hf_meanmax.inference.decode import MOST_BEAMS
+from hf_meanmax.inference.fingerprints import weights_fingerprint
 from hf_meanmax.inference.translate import check_translator, translate_corpus
 from hf_meanmax.progress import progress_bar
 
@@ -45,15 +48,30 @@ def main(args: TranslateOptions, corpus_options: CorpusOptions) -> None:
         if texts != len(references):
             raise ValueError(f"{texts} texts and {len(references)} references; give one reference a text.")
     model, tokenizer, target_tokenizer = load_decoder(args.model)
-    translated = translate_corpus(
-        model, tokenizer, target_tokenizer, corpus, batch_size=args.batch_size, num_beams=args.num_beams
-    )
+
+    def translate(first_line: int = 0) -> Iterator[str]:
+        translated = translate_corpus(
+            model, tokenizer, target_tokenizer, corpus,
+            batch_size=args.batch_size, num_beams=args.num_beams, first_line=first_line,
+        )  # fmt: skip
+        return progress_bar(translated, initial=first_line, unit="line", desc="translate", disable=not args.output)
+
     translations = []
-    with replacing_file(args.output) if args.output else nullcontext(sys.stdout) as file:
-        for translation in progress_bar(translated, unit="line", desc="translate", disable=not args.output):
-            print(translation, file=file)
-            if references is not None:
+    if args.output is None or not is_file_name(args.output):
+        with replacing_file(args.output) if args.output else nullcontext(sys.stdout) as file:
+            for translation in translate():
+                print(translation, file=file)
                 translations.append(translation)
+    else:
+        made_from = {
+            "weights": weights_fingerprint(model),
+            "texts": corpus.fingerprint(),
+            **{name: getattr(args, name) for name in ("batch_size", "num_beams")},
+        }
+        with continued_file(args.output, made_from) as output:
+            for row, translation in enumerate(translate(output.rows), output.rows):
+                output.append([translation], row)
+        translations = Path(args.output).read_text(encoding="utf-8").split("\n")[:-1] if references else []
     if references is not None:
         scores = score_texts(translations, references, "13a", rouge=False)
         print(f"BLEU {scores.bleu:.2f}, chrF {scores.chrf:.2f} ({scores.signatures['bleu']})", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""A text file that a killed process goes on with, whole under its name or not there."""
+"""A text file that a killed process can resume; it appears under its name only when it is complete."""
 
 from __future__ import annotations
 
@@ -72,6 +72,11 @@ class ContinuedFile:
         self._saved = time.monotonic()
 
 
+def is_file_name(path: str | os.PathLike[str] | None) -> bool:
+    """Whether a path names a file, there or not, and neither standard output (None) nor a device or a pipe."""
+    return path is not None and (os.path.isfile(path) or not os.path.exists(path))
+
+
 @contextmanager
 def continued_file(path: str | os.PathLike[str], made_from: Json) -> Iterator[ContinuedFile]:
     """Opens the file in progress beside `path`, which takes its name if the block ends without error.
@@ -113,6 +118,7 @@ def continued_file(path: str | os.PathLike[str], made_from: Json) -> Iterator[Co
 def _read_state(progress: Path) -> Json:
     try:
         state: Json = json.loads(progress.read_text(encoding="utf-8"))
-        return state if {"made_from", "rows", "last_key", "bytes"} <= state.keys() else {}
-    except (OSError, ValueError, AttributeError):
+        numbers = all(isinstance(state[name], int) for name in ("rows", "bytes"))
+        return state if numbers and {"made_from", "last_key"} <= state.keys() else {}
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
         return {}

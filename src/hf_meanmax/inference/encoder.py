@@ -20,7 +20,7 @@ from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
 from hf_meanmax.pretrained import packaged_folder
 
-from .long_texts import encode_in_parts, has_long, latent_config
+from .long_texts import default_prompt, encode_in_parts, has_long, latent_config
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -93,8 +93,9 @@ def encode_texts(
     texts = list(map(readable, texts))
     encode = partial(model.encode, show_progress_bar=False, convert_to_numpy=True, truncate_dim=truncate_dim)
     lengths = np.zeros(len(texts))
-    # Fewer characters are no more tokens, but for some rare scripts as bytes.
-    long = [row for row, text in enumerate(texts) if len(text) > LONG_TEXT]
+    # A token is nearly always a character or more, so only longer texts need counting.
+    shortest = LONG_TEXT - len(default_prompt(model))
+    long = [row for row, text in enumerate(texts) if len(text) > shortest]
     lengths[long] = np.minimum(count_tokens(model, [texts[row] for row in long]), model.max_seq_length or NO_LIMIT)
     if (in_parts := has_long(model, lengths)).any():
         return _with_long_texts(model, texts, in_parts, batch_size, truncate_dim)
@@ -157,18 +158,21 @@ def limited_length(model: SentenceTransformer, max_length: int | None) -> Iterat
 
 
 def count_tokens(model: SentenceTransformer, texts: list[str]) -> list[int]:
-    """The tokens of each text before any limit; 0 where a SentenceTransformer has no tokenizer that tells."""
+    """The tokens of each text behind the default prompt, before any limit; 0 where a SentenceTransformer has no
+    tokenizer that tells."""
     tokenizer = getattr(model, "tokenizer", None)
     if not texts or not callable(tokenizer):
         return [0] * len(texts)
-    return [len(ids) for ids in tokenizer(list(map(readable, texts)), truncation=False, verbose=False)["input_ids"]]
+    prompted = [default_prompt(model) + readable(text) for text in texts]
+    return [len(ids) for ids in tokenizer(prompted, truncation=False, verbose=False)["input_ids"]]
 
 
 def count_truncated(model: SentenceTransformer, texts: list[str]) -> int:
     """How many texts the length limit of a SentenceTransformer cuts."""
     limit = model.max_seq_length or NO_LIMIT
     # A token is a byte or more, so only these can be too long.
-    long = [text for text in texts if 4 * len(text) + 8 > limit]
+    shortest = (limit - 8) // 4 - len(default_prompt(model))
+    long = [text for text in texts if len(text) > shortest]
     return sum(length > limit for length in count_tokens(model, long))
 
 

@@ -26,6 +26,7 @@ def reconstruct(
     texts: Sequence[str],
     batch_size: int = 256,
     show_progress: bool = False,
+    target_tokenizer: PreTrainedTokenizerBase | None = None,
     **generation: object,
 ) -> list[list[int]]:
     """Generated token ids of each text, without special tokens, in the order of the texts.
@@ -36,6 +37,7 @@ def reconstruct(
         texts: sentences or paragraphs.
         batch_size: texts decoded together, sorted by length first; fewer of those of more than 64 tokens.
         show_progress: show a progress bar.
+        target_tokenizer: of what is generated, where that has a vocabulary of its own.
         generation: further arguments of `generate`, which by default is greedy and bounds each text by its own length.
     """
     encoded = tokenizer(list(map(readable, texts)))["input_ids"] if texts else []
@@ -49,7 +51,7 @@ def reconstruct(
         output = model.generate(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], **generation)
         for row, ids in zip(rows, output.tolist(), strict=True):
             generated[row] = ids
-    return without_special(tokenizer, generated)
+    return without_special(target_tokenizer or tokenizer, generated)
 
 
 def without_special(tokenizer: PreTrainedTokenizerBase, generated: Sequence[Sequence[int]]) -> list[list[int]]:

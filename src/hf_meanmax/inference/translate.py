@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from hf_meanmax.checkpoint.folder import check_checkpoint, require_text_encoder, saved_training_args
@@ -42,6 +43,7 @@ def translate_corpus(
     *,
     batch_size: int = 64,
     num_beams: int = 1,
+    first_line: int = 0,
 ) -> Iterator[str]:
     """The translation of each line, in order and in constant memory; a blank line stays blank.
 
@@ -51,10 +53,14 @@ def translate_corpus(
         corpus: the texts, whole; none is cut.
         batch_size: texts translated together; fewer of long ones.
         num_beams: beams of the search; 1 is greedy.
+        first_line: how many lines are skipped.
     """
-    for block in CorpusLines(corpus).shards(_LINES):
+    lines = islice(CorpusLines(corpus), first_line, None)
+    while block := list(islice(lines, _LINES)):
         texts = [line for line in block if line]
-        generated = reconstruct(model, tokenizer, texts, batch_size, num_beams=num_beams)
+        generated = reconstruct(
+            model, tokenizer, texts, batch_size, target_tokenizer=target_tokenizer, num_beams=num_beams
+        )
         translations = iter(target_tokenizer.batch_decode(generated, skip_special_tokens=True))
         for line in block:
             yield " ".join(next(translations).splitlines()) if line else ""

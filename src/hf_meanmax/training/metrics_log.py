@@ -68,5 +68,5 @@ class StepLosses:
 def _step_of(line: str) -> int:
     try:
         return int(json.loads(line)["step"])
-    except (json.JSONDecodeError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return sys.maxsize

@@ -52,8 +52,10 @@ class Validation:
     def _evaluating(self) -> Iterator[None]:
         self.wrapped.eval()
         with torch.autocast(self.accelerator.device.type, torch.bfloat16, enabled=self.use_bf16):
-            yield
-        self.wrapped.train()
+            try:
+                yield
+            finally:
+                self.wrapped.train()
 
     def evaluate(self) -> dict[str, float]:
         """Teacher-forced loss and accuracy, with the full softmax; of a model without a decoder the objectives' loss in
