@@ -35,7 +35,7 @@ LOCK = ".lock"
 _REPLACEMENT_SECONDS = 5.0
 _NOT_WRITTEN = " could not be written: "
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# What numpy, torch and faiss say of a file that they could not write to its end.
+# Messages of numpy, torch and faiss about a file that they could not write completely.
 _CUT_SHORT = re.compile(r"requested and \d+ written|file write failed|failed writing file|unexpected pos|write error")
 
 
@@ -282,8 +282,8 @@ def follow_umask(folder: Path) -> None:
 
 @contextmanager
 def sole_writer(folder: str | os.PathLike[str], beside: bool = False) -> Iterator[None]:
-    """Keeps every other process from writing `folder`, which is made, while the block runs; a killed process keeps
-    nobody.
+    """Keeps every other process from writing `folder`, which is made, while the block runs; the lock of a killed
+    process is released.
 
     Args:
         folder: the folder; it goes again if nothing was put into it.

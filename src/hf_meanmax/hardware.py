@@ -33,7 +33,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 # Kinds of product whose compiled code is kept.
 _PRODUCTS = 1 << 12
 
-# No model is larger; what is would fill the memory, or take for ever to be made.
+# Larger sizes are mistakes: such a model would exhaust the memory or never be finished.
 _MOST_LAYERS, _MOST_SIZE = 1000, 1 << 28
 
 

@@ -30,7 +30,7 @@ Fact = TypeVar("Fact")
 
 # What weights, numbers and tokens depend on.
 _PACKAGES = ("accelerate", "numpy", "safetensors", "sentence-transformers", "tokenizers", "torch", "transformers")
-# What commands tell in a line.
+# Errors that commands report in one line.
 _TOLD = (ValueError, TypeError, OSError, FloatingPointError, ImportError)
 # What the backends say where a process ended or does not answer; gloo raises plain RuntimeErrors.
 _LOST = re.compile(r"gloo|NCCL|Connection (closed|reset|refused)|Broken pipe|[Tt]imed ?out|timeout")

@@ -149,7 +149,7 @@ def test_a_space_takes_no_card_of_a_model(model, capsys):
 
 def test_what_is_of_a_served_page_alone_is_refused(model, tmp_path):
     for words in (["--host", "0.0.0.0"], ["--port", "7999"], ["--trust_remote_code"]):
-        with pytest.raises(SystemExit, match=f"{words[0]} is of a page that is served"):
+        with pytest.raises(SystemExit, match=f"{words[0]} cannot be used with --space"):
             command.main(["--model", model, "--space", str(tmp_path / "space"), *words])
     assert not (tmp_path / "space").exists()
 

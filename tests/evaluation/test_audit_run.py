@@ -192,7 +192,7 @@ def bad_files(folder):
         (["--corpus", "{}/none.txt"], "none.txt"),
         (["--sts", "--data", "{}/none"], "No such folder"),
         (["--sts", "--defence_texts", "0"], "`sts` scores the defences"),
-        (["--num_corrections", "2"], "`num_corrections` is of `rerank`"),
+        (["--num_corrections", "2"], "`num_corrections` needs `rerank`"),
         (["--num_beams", "2", "--rerank", "2"], "leave `num_beams` out"),
         (["--noise_levels", "0"], "A noise level is 0.0"),
     ],

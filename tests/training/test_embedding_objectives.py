@@ -350,7 +350,7 @@ def test_another_teacher_in_the_same_place_gives_other_words(make_arguments, tmp
             },
             "a mean of the words has no places",
         ),
-        ({"contrastive": "views", "objective": "next_sentence"}, "which is beside `objective`"),
+        ({"contrastive": "views", "objective": "next_sentence"}, "which works with `objective`"),
         ({"similarity_weight": 1.0}, "`similarity_weight` is 1.0 without a `teacher`"),
         ({"teacher_prompt": "query: "}, "`teacher_prompt` is 'query: ' without a `teacher`"),
         ({"temperature": 0.0}, "`temperature` is 0.0"),

@@ -386,8 +386,11 @@ def test_classifiers_have_no_decoder(sets, checkpoint, tmp_path):
     ("settings", "reason"),
     [
         ({"train": ""}, "`train` is missing"),
-        ({"start": "nothing"}, "`start` is 'nothing', which is of a checkpoint"),
-        ({"checkpoint": "x", "hidden_size": 9, "family": "mean_max_aae"}, "`hidden_size` is 9, .*checkpoint's to say"),
+        ({"start": "nothing"}, "`start` is 'nothing', which needs a checkpoint"),
+        (
+            {"checkpoint": "x", "hidden_size": 9, "family": "mean_max_aae"},
+            "`hidden_size` is 9, .*the checkpoint fixes it",
+        ),
         ({"checkpoint": "x", "tokenizer": "bpe"}, "`tokenizer` is 'bpe', but a checkpoint has its tokenizer"),
         ({"checkpoint": "x", "word_vectors": "train"}, "`word_vectors` and `checkpoint` exclude each other"),
         ({"epochs": 0}, "`epochs` is 0.0; give a positive number"),

@@ -233,7 +233,7 @@ def test_options_win_over_the_recipe(tmp_path):
         (["--context_channels", "60", "2048"], "`context_weight` is 0.0 and `context_channels` .* needs both"),
         (
             ["--context_weight", "0.1", "--context_channels", "60", "2048", "--objective", "next_sentence"],
-            "`context_weight` is 0.1, which is beside `objective` 'reconstruction', not 'next_sentence'",
+            "`context_weight` is 0.1, which works with `objective` 'reconstruction', not 'next_sentence'",
         ),
         (
             ["--context_weight", "0.1", "--context_channels", "60", "2048", "--long_lines", "truncate"],

@@ -47,7 +47,7 @@ def push(
             is not pushed to if this is True.
         token: a token with write access; by default the one of `hf auth login` or of `HF_TOKEN`.
         revision: the branch to push to, made if need be; by default `main`.
-        exist_ok: push even if the repository already holds files. One that a failed push has left empty needs no leave.
+        exist_ok: push even if the repository already holds files. Not needed for one that a failed push has left empty.
         card: a file that becomes the folder's README.md first; a former one is kept beside it.
 
     Returns:

@@ -12,7 +12,7 @@ from huggingface_hub.errors import HFValidationError
 from hf_meanmax.modeling.suggestions import did_you_mean
 from hf_meanmax.pretrained import packaged_folder, packaged_names
 
-# Of a repository on the Hub, what no model here is loaded from.
+# Files of a Hub repository that no model here is loaded from.
 _OTHER_FRAMEWORKS = ["onnx/*", "openvino/*", "coreml/*", "*.h5", "*.msgpack", "*.ot"]
 
 

@@ -38,7 +38,7 @@ def main(args: DemoOptions) -> None:
     if args.space is not None:
         given = {"host": args.host != _HOST, "port": args.port is not None, "trust_remote_code": args.trust_remote_code}
         for name in filter(given.get, given):
-            raise ValueError(f"--{name} is of a page that is served, not of one that --space writes. Leave it out.")
+            raise ValueError(f"--{name} cannot be used with --space. Leave it out.")
         folder = write_space(model, args.space)
         print(f"written: {folder}; push it with `hf-meanmax push {folder} USER/NAME --space`")
         return

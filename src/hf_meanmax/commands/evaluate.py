@@ -64,11 +64,11 @@ class EvaluateOptions:
     truncate_dim: int | None = count("keep the first so many numbers of each vector", None)
     erasure: str | None = option("tasks on which latent rows and dimensions are erased too: TREC, SST2, SST5", None)
     latent_rows: int = count("rows of an embedding, for --erasure", 1)
-    write_sentences: str | None = written("write the tasks' texts to this file, one a line, and do no more", None)
+    write_sentences: str | None = written("only write the tasks' texts to this file, one per line, and exit", None)
     embeddings: str | None = option("score saved embeddings of the texts of --sentences", None)
     sentences: str | None = option("the file of --write_sentences that was embedded", None)
     write_model_card: bool = option("put the scores into the folder's README.md", False)
-    any_size: bool = option("take SentEval sets of other than the published sizes", False)
+    any_size: bool = option("accept SentEval sets whose sizes differ from the published ones", False)
     trust_remote_code: bool = option("run code that comes with the model", False)
 
 

@@ -27,9 +27,11 @@ class ExportOptions:
 
     model: str = positional(f"a checkpoint ({ENCODER_SOURCES})")
     output: str = written("the new folder, a SentenceTransformer", folder=True)
-    space: Literal["own", "teacher"] = option("whose space the vectors are in; a teacher's cannot be decoded", "own")
+    space: Literal["own", "teacher"] = option(
+        "space of the vectors; those in the teacher's space cannot be decoded", "own"
+    )
     dtype: Literal["float32", "float16", "int8"] = option(
-        "of the matrices in the file; they load in the checkpoint's own", "float32"
+        "data type stored on disk; weights load in the checkpoint's own type", "float32"
     )
     remote_code: bool = option("whether the folder has the model's code, for trust_remote_code", True)
     trust_remote_code: bool = option("run code that comes with the model", False)

@@ -92,7 +92,7 @@ def _weights_without_bars() -> Iterator[None]:
         yield
         return
     with warnings.catch_warnings():
-        # Of a variable that keeps the Hub's bars as they are, whoever asks.
+        # The Hub warns if HF_HUB_DISABLE_PROGRESS_BARS overrides this.
         warnings.simplefilter("ignore", UserWarning)
         disable_progress_bar()
         enable_progress_bars()  # the Hub's, which transformers takes along

@@ -41,5 +41,5 @@ def main(argv: Sequence[str] | None = None) -> int:
         with told_once():
             arguments: PretrainArguments = parse_command_line(words)
         summary = pretrain(arguments)
-    # As a program that SIGTERM ended, or who waits for it takes half a run for a whole one.
+    # The status of a program that SIGTERM ended, so that callers see that the run did not finish.
     return 128 + signal.SIGTERM if summary.get("terminated") else 0

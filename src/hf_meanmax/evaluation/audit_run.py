@@ -91,7 +91,7 @@ class Attack:
                 f"compute_dtype is {self.compute_dtype!r}; choose one of auto, {', '.join(COMPUTE_DTYPES)}."
             )
         if self.rerank is None and self.num_corrections:
-            raise ValueError("`num_corrections` is of `rerank`; give it, for instance 8.")
+            raise ValueError("`num_corrections` needs `rerank`; give it, for instance 8.")
         if self.rerank is not None and self.num_beams > 1:
             raise ValueError("`rerank` has beams of its own; leave `num_beams` out.")
 

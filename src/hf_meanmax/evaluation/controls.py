@@ -61,7 +61,7 @@ class Control(ABC):
 
 
 class MajorityClass(Control):
-    """One number, the same for each text: a classifier of it can but learn which class is the most frequent.
+    """One number, the same for each text: a classifier of it can only learn which class is the most frequent.
 
     A correlation with what it predicts is not defined and counts as 0.
     """

@@ -34,7 +34,7 @@ from .sources import FaissSource, FileSource, SourceOptions, VectorSource, open_
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-# Of more, each of which holds a text, none would be better, and the memory would not do.
+# More do not help, and exhaust the memory.
 MOST_BEAMS = 1000
 
 
@@ -59,7 +59,7 @@ def decode_embeddings(
 ) -> Iterator[str]:
     """The text of each embedding, in order and in constant memory. A line break in a text becomes a space.
 
-    How long a text was, its embedding does not tell: decoding ends at the model's own bound: 1.5 times its longest
+    An embedding does not store the length of its text. Decoding stops at the model's own bound: 1.5 times its longest
     training text and at least 16 tokens, or 256 where no training run has set one. Texts that had not ended by then are
     counted, and reported at the end.
 

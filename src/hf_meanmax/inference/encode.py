@@ -232,8 +232,8 @@ def _check_shards(output: Path, rows: list[int], settings: EncodeSettings, dimen
     lacks = [name for name, size in zip(names, rows, strict=True) if not is_finished(output / name, size, dimension)]
     if lacks:
         raise FileNotFoundError(
-            f"{output} lacks {lacks[0]} and {len(lacks) - 1:,} other shards that are written; name a folder that all "
-            "machines share."
+            f"{output} lacks {len(lacks):,} of the shards that other machines have written, {lacks[0]} for instance; "
+            "name a folder that all machines share."
         )
 
 
@@ -414,7 +414,7 @@ def _prepare(output: Path, plan: Json) -> None:
         for left in output.glob(f".{name}.partial-*"):
             left.unlink()
     names = {path.name for path in output.iterdir()} - {LOCK} if output.is_dir() else set()
-    # A run that was killed before it had encoded anything binds nobody.
+    # A run that was killed before it had encoded anything leaves no settings that others must match.
     if not output.exists() or (output.is_dir() and not names) or _is_bare(output):
         _empty(output)
         write_manifest(output, {**plan, "complete": False})

@@ -56,11 +56,11 @@ class IndexSettings:
     """
 
     index_type: IndexType = option(
-        "kind of the index: all vectors as they are; a byte a number; a graph; a graph of int8 vectors; clusters of "
-        "int8 vectors; clusters of product-quantised vectors",
+        "exact: float32 vectors; int8: a byte a number; hnsw: a graph; hnsw-int8: a graph of int8 vectors; ivf-int8: "
+        "clusters of int8 vectors; ivfpq: clusters of product-quantised vectors",
         "exact",
     )
-    metric: Metric = option("what near means", "cosine")
+    metric: Metric = option("similarity by which neighbours are ranked", "cosine")
     factory: str | None = option("string of faiss's index factory in place of the type's own (IVF4096,SQ8)", None)
     nprobe: int | None = count("clusters that a query searches (default: a 32nd)", None, at_most=MOST_OF_FAISS)
     ef_search: int | None = count("breadth of searching an hnsw (default: 128)", None, at_most=MOST_OF_FAISS)

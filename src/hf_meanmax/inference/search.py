@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 # The factories of indexes that keep all numbers of the vectors as they are.
 _WHOLE_VECTORS = re.compile(r"(IVF\d+(_HNSW\d+)?,|HNSW\d+,|IDMap2?,)*(Flat|HNSW\d+)")
-# Of more copies of a query, the rest are not looked past.
+# At most so many exact copies of a query are skipped.
 _MOST_COPIES = 1000
 
 

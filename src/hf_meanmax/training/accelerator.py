@@ -16,7 +16,7 @@ from .settings import PretrainArguments
 
 # Settings in which machines may differ.
 _OF_A_MACHINE = ("cache_dir", "output_dir")
-# Where FSDP is asked for, Accelerate silently does without it.
+# With these Accelerate silently ignores that FSDP is asked for.
 _SHARDS_NOTHING = (DistributedType.NO, DistributedType.MULTI_CPU)
 
 

@@ -215,8 +215,8 @@ def _read_state(path: Path) -> Json:
 def claim_folder(folder: Path, settings: Json, overwrite: bool = False) -> None:
     """Writes a run's settings into its folder, which is made, or recognises the run that was begun there.
 
-    A run that failed before its first checkpoint binds nobody to its settings. With `overwrite` what a run left in the
-    folder is removed.
+    A run that failed before its first checkpoint leaves no settings that later runs must match. With `overwrite`
+    what a run left in the folder is removed.
 
     Raises:
         FileExistsError: the folder holds a run with other settings, or something that is no run.
@@ -255,7 +255,7 @@ def check_run_folder(folder: Path) -> None:
         raise FileExistsError(f"{folder} holds a model, or lies in {model}, which does. Give another --output_dir.")
     settings = folder / SETTINGS_FILE
     if settings.is_file() and not {"corpus", "train"} & set(read_json(settings)):
-        raise FileExistsError(f"{settings} is of no run. Give another --output_dir.")
+        raise FileExistsError(f"{settings} was not written by a training run. Give another --output_dir.")
     if folder.is_dir() and not settings.is_file():
         foreign = sorted(entry.name for entry in folder.iterdir() if not is_owned(entry.name, _NO_RESULTS))
         if foreign:

@@ -133,7 +133,7 @@ def _finetune(args: FinetuneArguments, folder: Path) -> Json:
     metric = "accuracy" if args.problem == "classification" else "pearson"
     trainer = _build_trainer(args, model, tokenizer, sets, metric, latest)
     trainer.train(resume_from_checkpoint=None if latest is None else str(latest))
-    # Of the final scores it would say that it does not find its own.
+    # It would warn that its metric is missing from the final scores.
     trainer.pop_callback(EarlyStoppingCallback)
     results = {
         **_sizes(train, validation, test, model),

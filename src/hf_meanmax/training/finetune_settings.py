@@ -56,18 +56,18 @@ class FinetuneArguments(RunArguments):
         if self.epochs <= 0:
             raise ValueError(f"`epochs` is {self.epochs}; give a positive number.")
         if self.word_vectors == "teacher":
-            raise ValueError("`word_vectors` 'teacher' is of a pretraining. Give a file of `hf-meanmax vectors`.")
+            raise ValueError("`word_vectors` 'teacher' works only in pretraining. Give a file of `hf-meanmax vectors`.")
         if not self.train:
             raise ValueError("`train` is missing: name a file of labelled texts, or a data set.")
         if self.start != "encoder" and not self.checkpoint:
             raise ValueError(
-                f"`start` is {self.start!r}, which is of a checkpoint; give `checkpoint`, or leave it out."
+                f"`start` is {self.start!r}, which needs a checkpoint; give `checkpoint`, or leave it out."
             )
         if self.checkpoint:
             given = [name for name in self.model if not _is_of_head(name)]
             if given:
                 raise ValueError(
-                    f"`{given[0]}` is {self.model[given[0]]!r}, but it is the checkpoint's to say. With `checkpoint` "
+                    f"`{given[0]}` is {self.model[given[0]]!r}, but the checkpoint fixes it. With `checkpoint` "
                     "only dropouts, `attention_penalty`, and what begins with `classifier_` or `pair_` can be set."
                 )
             for name in ("tokenizer", "lowercase", "min_frequency"):

@@ -26,7 +26,7 @@ from hf_meanmax.pretrained import packaged_names
 
 _METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", bool: "BOOL"}
 
-# What the libraries below hold a number in.
+# The largest integer that the libraries below accept.
 _MOST = 2**63 - 1
 
 # Fields of the metadata that argparse does not take.
@@ -34,7 +34,7 @@ _OWN_METADATA = ("at_least", "at_most", "writes")
 
 # What the folders that a verb reads consist of.
 _PARTS = (*CHECKPOINT_FILES, MANIFEST, COMPRESSION, "shard-*", *INDEX_FILES, SETTINGS_FILE, "metrics.jsonl")
-# What ends the name of a file of vectors or texts, and of no folder.
+# Suffixes of files of vectors and texts; folders never have them.
 _FILE_SUFFIXES = (*FORMATS.values(), ".faiss", ".txt")
 
 

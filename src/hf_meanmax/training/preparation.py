@@ -147,7 +147,7 @@ class HeldOut(Corpus):
                 is_after_gap = True
                 continue
             if is_after_gap:
-                # What stood on the two sides of other lines is no text that goes on.
+                # Lines on the two sides of held-out lines are not consecutive text.
                 yield ""
                 is_after_gap = False
             yield line
@@ -325,7 +325,7 @@ def _check_store(
 
 
 def one_at_a_time(path: Path) -> FileLock:
-    """While one run makes a cached thing, another that wants it waits, and then finds it."""
+    """Locks an entry of the cache: while one run makes it, others wait and then read it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return FileLock(f"{path}.lock")
 
@@ -382,7 +382,7 @@ def _is_of_files(name: str) -> bool:
 
 
 def _share_to_hold_out(corpus: Corpus) -> int:
-    """Every how many blocks one is held out: of a small corpus more, so that there is something to measure on."""
+    """The n of "every n-th block is held out": smaller for a small corpus, so that enough is left to measure on."""
     for every, least in ((100, 100), (10, 20)):
         if sum(1 for _ in islice(filter(None, HeldOut(corpus, every, held_out=True)), least)) == least:
             return every
@@ -399,7 +399,7 @@ def load_or_train_tokenizer(
     word_vectors: str = "",
     setting: str = "tokenizer",
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer of a name, which is that of `setting`: a kind to train on the corpus, the words and pieces of the
+    """The tokenizer that the setting `setting` names: a kind to train on the corpus, the words and pieces of the
     word vectors, or a folder.
 
     Raises:

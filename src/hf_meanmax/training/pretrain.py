@@ -242,7 +242,7 @@ class Run:
         self._make_batches(config, teacher_vectors)
 
     def _compare_embedders(self, embedder: Json) -> None:
-        """Says it if the initial model decodes the vectors of another embedder."""
+        """Warns if the initial model was trained to decode the vectors of another embedder."""
         initial = self.args.initial_model
         known: Json = (check_checkpoint(checkpoint_folder(initial)).embedder or {}) if initial else {}
         if known.get("weights") not in (None, embedder["weights"]):
@@ -561,7 +561,7 @@ class Run:
         return summary
 
     def _longest_decoding(self) -> int:
-        """A vector does not tell how long its text was, but no text of this run was longer, nor of one before it."""
+        """The bound of decoding from vectors: by the longest text of this run and of the runs it started from."""
         longest = int(self.prepared.output_store.lengths.max())
         if self.args.reads_context:
             # The store holds longer lines, which are context alone.
@@ -588,7 +588,7 @@ class Run:
 
 
 def _quality(scores: dict[str, float]) -> float:
-    """What the best weights have most of: the accuracy of the decoder, or where there is none, a small loss."""
+    """The score by which the best checkpoint is chosen: the decoder's accuracy, or without a decoder minus the loss."""
     return scores.get("validation_accuracy", -scores["validation_loss"])
 
 

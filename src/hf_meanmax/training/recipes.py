@@ -85,7 +85,7 @@ class SettingsParser(OptionParser):
             # lost.
             if action.nargs == "+" and sum(word.partition("=")[0] in action.option_strings for word in words) > 1:
                 name = action.option_strings[0]
-                self.error(f"`{name}` is given twice. Several values stand after one: {name} first second.")
+                self.error(f"`{name}` is given twice. Give all values after one option: {name} first second.")
             action.default = argparse.SUPPRESS
         return {name: None if value == [None] else value for name, value in vars(self.parse_args(words)).items()}
 

@@ -26,7 +26,7 @@ class PretrainArguments(RunArguments):
     validation: list[str] | None = option("like corpus; by default a part of the corpus's documents is held out", None)
     validation_sentences: int = option("sentences that evaluations use", 2000)
     target: list[str] | None = option(
-        "translation: like corpus, line by line what its lines are in another language", None
+        "translation: like corpus; each line is the translation of the same line of the corpus", None
     )
     validation_target: list[str] | None = option("translation: like target, for the lines of validation", None)
     target_column: str = option("translation: column of the data set with the translations", "")
@@ -46,8 +46,8 @@ class PretrainArguments(RunArguments):
     max_unknown_rate: float = option("sentences with more unknown words are left out", 1.0)
     drop_unknown_words: bool = option("train without unknown words (the released form)", False)
     initial_model: str = option(
-        f"a checkpoint that the run starts from ({ENCODER_SOURCES}): its weights, its settings of a model "
-        "and its words stand in place of a recipe's",
+        f"a checkpoint that the run starts from ({ENCODER_SOURCES}): its weights, its model settings "
+        "and its vocabulary replace those of the recipe",
         "",
     )
     objective: Literal[
@@ -70,21 +70,22 @@ class PretrainArguments(RunArguments):
     )
     decoding_weight: float = option("weight of the decoder's loss", 1.0)
     contrastive: Literal["none", "neighbours", "views", "both"] = option(
-        "train embeddings to tell from the others of the batch the sentence that follows, or the same sentence under "
-        "noise (`word_drop`, `span_drop`, `word_swap`, then of this alone; dropout)",
+        "contrastive training: the embedding must pick out, among those of the batch, the next sentence "
+        "(`neighbours`) or a noisy copy of its own sentence (`views`: `word_drop`, `span_drop`, `word_swap`, which "
+        "then act on the copies alone, and dropout)",
         "none",
     )
     contrastive_weight: float = option("weight of the contrastive loss", 1.0)
     temperature: float = option("what cosines are divided by in the contrastive loss, and in that of a teacher", 0.05)
     teacher: str = option(
-        f"a SentenceTransformer ({ENCODER_SOURCES}) whose vectors a linear map of the embedding is trained "
-        "to give as well, or `none`",
+        f"a SentenceTransformer ({ENCODER_SOURCES}) whose vectors a linear map of the embedding also "
+        "learns to predict, or `none`",
         "",
     )
     teacher_prompt: str = option("text put before each sentence that the teacher reads", "")
     teacher_loss: Literal["cosine", "squared", "contrast"] = option(
-        "how far the embedding is from its teacher's vector: 1 - cosine, the squared distance, or how badly that "
-        "vector stands out among others of the batch",
+        "how far the embedding is from its teacher's vector: 1 - cosine, the squared distance, or the cross "
+        "entropy of finding that vector among those of the batch",
         "cosine",
     )
     teacher_weight: float = option("weight of the teacher's loss", 1.0)
@@ -120,8 +121,7 @@ class PretrainArguments(RunArguments):
     )
     num_negatives: int = option("sampled words per forward pass", 4000)
     frequency_bias: bool = option(
-        "start the output layer's bias, where it has one, from how frequent words are, which it would take long to "
-        "learn",
+        "start the output layer's bias, where it has one, from log word frequencies, which it would learn slowly",
         True,
     )
     optimizer: Literal["adam", "muon"] = option(
@@ -201,6 +201,11 @@ class PretrainArguments(RunArguments):
             )
         if self.lazy_adam and (self.weight_decay or self.compile):
             raise ValueError("`lazy_adam` goes neither with `weight_decay` nor with `compile`. Leave one out.")
+        if self.lazy_adam and self.adam_beta1**2 >= self.adam_beta2:
+            raise ValueError(
+                f"`lazy_adam` needs an `adam_beta1` below the root of `adam_beta2`: {self.adam_beta1} and "
+                f"{self.adam_beta2} are given."
+            )
         # Before hours of preparation, not after them.
         self._check_objective(self.build_config())
         if not self.output_dir:
@@ -216,8 +221,8 @@ class PretrainArguments(RunArguments):
                     remedy = "no decoder: give `--objective none`, with a `teacher` or `contrastive`"
                 raise ValueError(f"`initial_model` {self.initial_model!r} has {remedy}.")
             raise ValueError(
-                f"`objective` is {self.objective!r} and `decoder_type` {config.decoder_type!r}: a model without a "
-                "decoder has the objective 'none', and no other has it. Leave `decoder_type` out."
+                f"`objective` is {self.objective!r} and `decoder_type` {config.decoder_type!r}: `objective` must be "
+                "'none' where the model has no decoder, and only there. Leave `decoder_type` out."
             )
         if config.has_decoder and not self.decoding_weight:
             raise ValueError("`decoding_weight` is 0: the decoder would never learn. Use `--objective none`.")
@@ -285,7 +290,7 @@ class PretrainArguments(RunArguments):
             )
         if self.context_weight > 0 and self.objective != "reconstruction":
             raise ValueError(
-                f"`context_weight` is {self.context_weight}, which is beside `objective` 'reconstruction', not "
+                f"`context_weight` is {self.context_weight}, which works with `objective` 'reconstruction', not "
                 f"{self.objective!r}. Leave it out."
             )
         if self.reads_context and (self.long_lines != "drop" or self.max_unknown_rate < 1):
@@ -349,7 +354,7 @@ class PretrainArguments(RunArguments):
             )
         if self.objective not in ("reconstruction", "none"):
             raise ValueError(
-                f"`contrastive` is {self.contrastive!r}, which is beside `objective` 'reconstruction' or 'none', not "
+                f"`contrastive` is {self.contrastive!r}, which works with `objective` 'reconstruction' or 'none', not "
                 f"{self.objective!r}. Leave it out."
             )
         if self.context_weight:
