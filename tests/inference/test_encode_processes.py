@@ -176,7 +176,10 @@ def test_a_text_that_none_can_read_is_named_once(checkpoint, tmp_path, run_machi
         ("model", r"Process 1 on \S+ has another model than process 0"),
         ("settings", r"another dtype than process 0 on \S+ \(float16 there, float32 here\)\. It must be the same"),
         ("version", r"another version of transformers than process 0 on \S+ \(0\.0 there, \d"),
-        ("output", r"lacks 2 of the shards that other machines have written, shard-000001\.npy for instance; name a folder"),
+        (
+            "output",
+            r"lacks 2 of the shards that other machines have written, shard-000001\.npy for instance; name a folder",
+        ),
         ("no model", r"here/model"),
     ],
 )
