@@ -245,11 +245,11 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def use_all_cores(local_processes: int) -> None:
-    """Gives each process its share of the cores, where `accelerate launch` left it with one thread.
+def use_all_cores(processes: int) -> None:
+    """Gives each of so many processes its share of the cores, where `accelerate launch` left it with one thread.
 
     The launcher sets OMP_NUM_THREADS to 1 unless that is set, which would leave the other cores idle.
     """
     was_launched = "ACCELERATE_MIXED_PRECISION" in os.environ
     if was_launched and os.environ.get("OMP_NUM_THREADS") == "1":
-        torch.set_num_threads(max(1, usable_cores() // local_processes))
+        torch.set_num_threads(max(1, usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", processes))))

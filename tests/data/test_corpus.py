@@ -197,11 +197,6 @@ def test_data_sets(tmp_path, form):
             open_corpus(source, split="dev")
 
 
-def test_rows_as_documents():
-    source = datasets.Dataset.from_dict({"body": ["a\nb", "c"]})
-    assert list(open_corpus(source, text_column="body", rows_are_documents=True)) == ["a", "b", "", "c", ""]
-
-
 def test_wrong_columns():
     source = datasets.Dataset.from_dict({"words": ["a"], "label": [1]})
     with pytest.raises(ValueError, match="no column 'text'; choose one of words, label"):

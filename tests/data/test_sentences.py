@@ -73,7 +73,7 @@ def test_word_tokens_are_the_segmented_words():
     tokenizer = train_tokenizer([text], "word", show_progress=False)
     # Punctuation that has an ASCII form takes it.
     expected = '他 说 : " 北京大学 的 图书馆 、 食堂 都 很 好 ! " 我们 明天 去 。'.split()
-    assert split_words(tokenizer, text) == expected
+    assert list(split_words(tokenizer, [text])) == [expected]
     ids = tokenizer(text).input_ids
     assert tokenizer.convert_ids_to_tokens(ids) == [*expected, "</s>"]
     decoded = tokenizer.decode(ids, skip_special_tokens=True)

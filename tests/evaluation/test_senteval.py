@@ -496,7 +496,7 @@ def test_averages_are_those_that_the_paper_prints():
     names = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC", "SICK-E")
     scores = dict(zip(names, (78.7, 82.3, 93.4, 88.8, 83.8, 91.4, 75.5, 83.5), strict=True))
     sizes = dict(zip(names, (10662, 3775, 10000, 10606, 1821, 500, 1725, 4927), strict=True))
-    found = averages({name: (score, sizes[name]) for name, score in scores.items()})
+    found = averages({name: TaskResult({"accuracy": scores[name]}, "accuracy", num_test=sizes[name]) for name in names})
     printed = {"macro_8": 84.7, "micro_8": 85.6, "macro_7": 86.0, "micro_7": 86.0, "macro_6": 85.0, "micro_6": 85.9}
     # Task scores and averages are printed with one decimal each.
     assert found == pytest.approx(printed, abs=0.1)

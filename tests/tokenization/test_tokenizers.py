@@ -8,7 +8,7 @@ from itertools import islice
 import pytest
 from transformers import AutoTokenizer
 
-from hf_meanmax.tokenization import SPECIAL_TOKENS, split_words, split_words_batch, train_tokenizer, unknown_word_rate
+from hf_meanmax.tokenization import SPECIAL_TOKENS, split_words, train_tokenizer, unknown_word_rate
 
 CORPUS = [
     "The quick brown fox doesn't jump over the lazy dog's bed.",
@@ -60,8 +60,8 @@ RAW_AND_TREEBANK = [
 
 @pytest.mark.parametrize(("raw", "treebank"), RAW_AND_TREEBANK)
 def test_raw_and_treebank_text_give_the_same_words(word, cased, raw, treebank):
-    assert split_words(word, raw) == split_words(word, treebank)
-    assert split_words(cased, raw.lower()) == split_words(cased, treebank.lower())
+    assert next(split_words(word, [raw])) == next(split_words(word, [treebank]))
+    assert next(split_words(cased, [raw.lower()])) == next(split_words(cased, [treebank.lower()]))
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,7 @@ def test_raw_and_treebank_text_give_the_same_words(word, cased, raw, treebank):
     ],
 )
 def test_words(word, text, words):
-    assert split_words(word, text) == words
-    assert list(split_words_batch(word, [text, "x"])) == [words, ["x"]]
+    assert list(split_words(word, [text, "x"])) == [words, ["x"]]
 
 
 @pytest.mark.parametrize(
@@ -108,13 +107,13 @@ def test_decoded_text_gives_the_same_words_again(word):
     decoder = word.backend_tokenizer.decoder
     texts = [CORPUS[row % 3] for row in range(3)] + [raw for raw, _ in RAW_AND_TREEBANK]
     for text in texts:
-        words = split_words(word, text)
-        assert split_words(word, decoder.decode(words)) == words, text
+        (words,) = split_words(word, [text])
+        assert next(split_words(word, [decoder.decode(words)])) == words, text
     # Heaps of punctuation are not sentences: nearly all must agree.
     agree = 0
     for _ in range(500):
-        words = split_words(word, " ".join(rng.choices(pieces, k=8)))
-        agree += split_words(word, decoder.decode(words)) == words
+        (words,) = split_words(word, [" ".join(rng.choices(pieces, k=8))])
+        agree += next(split_words(word, [decoder.decode(words)])) == words
     assert agree >= 450
 
 
@@ -182,7 +181,7 @@ def test_saved_and_reloaded_to_the_same_ids(kind, tmp_path):
 
 
 def test_names_of_special_tokens_in_a_text_are_ordinary_text(word):
-    assert split_words(word, "a</s>b") == ["a", "<", "/", "s", ">", "b"]
+    assert next(split_words(word, ["a</s>b"])) == ["a", "<", "/", "s", ">", "b"]
     assert word("a</s>b").input_ids.count(3) == 1
     assert word("<pad> x").input_ids.count(0) == 0
 
@@ -190,7 +189,7 @@ def test_names_of_special_tokens_in_a_text_are_ordinary_text(word):
 def test_word_ids_fall_in_frequency_then_follow_the_alphabet():
     texts = ["b b b a a c", "c d", "e"]
     tokenizer = train_tokenizer(texts, show_progress=False)
-    counts = Counter(word for text in texts for word in split_words(tokenizer, text))
+    counts = Counter(word for words in split_words(tokenizer, texts) for word in words)
     expected = sorted(counts, key=lambda word: (-counts[word], word))
     assert tokenizer.convert_ids_to_tokens(list(range(4, len(tokenizer)))) == expected
     assert len(train_tokenizer(texts, vocab_size=6, show_progress=False)) == 6
@@ -211,15 +210,13 @@ def test_lower_casing():
         assert tokenizer.decode(tokenizer("The Fox").input_ids, skip_special_tokens=True) == "the fox"
 
 
-def test_unknown_words_are_counted_and_named(word):
+def test_unknown_words_are_counted(word):
     texts = ["the Zebra doesn't see the zebra", "a quick gnu", ""]
     found = unknown_word_rate(word, iter(texts))
     # The plain reference: split, look up.
-    words = [token for text in texts for token in split_words(word, text)]
+    words = [token for tokens in split_words(word, texts) for token in tokens]
     unknown = [token for token in words if token not in word.get_vocab()]
     assert (found.unknown, found.total) == (len(unknown), len(words))
-    assert found.counts == Counter(unknown)
-    assert found.most_common(1) == [("zebra", 2)]
     assert found.rate == len(unknown) / len(words)
     assert unknown_word_rate(word, []).rate == 0.0
     word(texts, padding=True, truncation=True, max_length=3)
@@ -260,5 +257,5 @@ def test_real_sentences_are_read_back_alike(word, data_root):
     texts += reviews.read_text(encoding="latin-1").split("\n")[:2000]
     decoder = word.backend_tokenizer.decoder
     for text in texts:
-        words = split_words(word, text)
-        assert split_words(word, decoder.decode(words)) == words
+        (words,) = split_words(word, [text])
+        assert next(split_words(word, [decoder.decode(words)])) == words

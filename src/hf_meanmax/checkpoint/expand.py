@@ -1,7 +1,5 @@
 """Let a trained model encode words beyond its vocabulary, by the vectors of a word2vec or GloVe file.
 
-    hf-meanmax expand runs/mine/model vectors.bin --output runs/mine/expanded --texts reviews.txt
-
 Into a trained word table a linear map is fitted by least squares; a frozen one takes the vectors as they are.
 """
 

@@ -22,6 +22,7 @@ from hf_meanmax.modeling.classifier_model import LatentForSequenceClassification
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.modeling.configuration_embedding_decoder import EmbeddingDecoderConfig
 from hf_meanmax.modeling.storage import stored_names
+from hf_meanmax.tokenization.tokenizers import check_end_token
 
 from .location import checkpoint_folder, hint_at_model, packaged_hint
 from .sentence_transformer import NORMALIZATIONS, write_sentence_transformer
@@ -489,12 +490,7 @@ def _check_tokenizer(tokenizer: PreTrainedTokenizerBase, most: int, config: Late
                 f"`{name}` is {getattr(tokenizer, name)} in the tokenizer and {getattr(config, name)} in the model's "
                 "configuration; they must be equal."
             )
-    # Without it an empty text has no token, and its maximum would be minus infinity.
-    if tokenizer("").input_ids != [tokenizer.eos_token_id]:
-        raise ValueError(
-            f"The tokenizer turns an empty text into {tokenizer('').input_ids}, expected the end token alone "
-            f"([{tokenizer.eos_token_id}]); give it the template '$A {tokenizer.eos_token}'."
-        )
+    check_end_token(tokenizer)
 
 
 @contextmanager

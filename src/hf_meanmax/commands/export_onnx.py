@@ -19,7 +19,7 @@ from .options import option, positional, verb, written
 
 
 @dataclass
-class ExportOptions:
+class ExportOnnxOptions:
     """The options of `hf-meanmax export-onnx`."""
 
     checkpoint: str = positional(f"a checkpoint ({ENCODER_SOURCES})")
@@ -30,7 +30,7 @@ class ExportOptions:
 
 
 @verb("export-onnx")
-def main(args: ExportOptions) -> None:
+def main(args: ExportOnnxOptions) -> None:
     """Write a checkpoint's encoder as ONNX, and check it against torch."""
     texts: Sequence[str] = TEXTS
     if args.texts is not None:

@@ -159,7 +159,7 @@ class EncoderOptions:
         """
         state = process_state()
         if state.device.type == "cpu":
-            use_all_cores(int(os.environ.get("LOCAL_WORLD_SIZE", state.num_processes)))
+            use_all_cores(state.num_processes)
         return load_encoder(self.model, self.trust_remote_code, state.device), state
 
 

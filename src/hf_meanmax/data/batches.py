@@ -305,12 +305,16 @@ class MicroBatches:
             positives["view"] = view if self.noise is None else self.noise(view, stream(self.plan.seed, VIEW, *key))
         for name, texts in positives.items():
             if texts is not None:
-                mine = slice(self.rank, None, self.world_size) if self.rank < len(rows) else slice(0, 1)
-                batch[f"{name}_ids"] = _tensor(pad(texts, self.store.pad_token_id)[mine])
-                width = int(texts.lengths.max())
-                if texts.lengths.min() < width:
-                    is_token = np.arange(width) < texts.lengths[mine, None]
-                    batch[f"{name}_mask"] = _tensor(is_token.astype(np.int64))
+                self._put_texts(batch, texts, f"{name}_ids", f"{name}_mask")
+
+    def _put_texts(self, batch: MicroBatch, texts: Ragged, ids: str, mask: str) -> None:
+        """This process's rows of some texts, one where it has none, and which of their places hold a token if not all
+        do."""
+        mine = slice(self.rank, None, self.world_size) if self.rank < len(texts.lengths) else slice(0, 1)
+        batch[ids] = _tensor(pad(texts, self.store.pad_token_id)[mine])
+        width = int(texts.lengths.max())
+        if texts.lengths.min() < width:
+            batch[mask] = _tensor((np.arange(width) < texts.lengths[mine, None]).astype(np.int64))
 
     def _complete(self, batch: MicroBatch, rows: np.ndarray, num_sentences: int) -> None:
         """Adds the number of sentences, and the teacher's vectors of this process's rows of a global micro batch."""
@@ -330,16 +334,11 @@ class MicroBatches:
 
     def _divide(self, inputs: Ragged, labels: dict[str, Ragged], candidates: Candidates | None) -> MicroBatch:
         """This process's rows of a global micro batch."""
-        own = slice(self.rank, None, self.world_size)
-        has_row = self.rank < len(inputs.lengths)
-        mine = own if has_row else slice(0, 1)
-        batch = {"input_ids": _tensor(pad(inputs, self.store.pad_token_id)[mine])}
+        batch: MicroBatch = {}
+        self._put_texts(batch, inputs, "input_ids", "attention_mask")
         for name, targets in labels.items():
-            padded = pad(targets, IGNORE_INDEX)[mine]
-            batch[name] = _tensor(padded if has_row else np.full_like(padded, IGNORE_INDEX))
-        width = int(inputs.lengths.max())
-        if inputs.lengths.min() < width:
-            batch["attention_mask"] = _tensor((np.arange(width) < inputs.lengths[mine, None]).astype(np.int64))
+            padded = pad(targets, IGNORE_INDEX)[self.rank :: self.world_size]
+            batch[name] = _tensor(padded if len(padded) else np.full((1, *padded.shape[1:]), IGNORE_INDEX))
         if candidates is not None:
             batch["candidate_ids"] = _tensor(candidates.ids)
             batch["candidate_log_prob"] = _tensor(candidates.log_prob)

@@ -32,7 +32,6 @@ def open_corpus(
     text_column: str = "text",
     split: str = "train",
     config_name: str | None = None,
-    rows_are_documents: bool = False,
 ) -> Corpus:
     """Open text files or a data set as a `Corpus`.
 
@@ -45,7 +44,6 @@ def open_corpus(
         text_column: the column of a data set or table that holds the text.
         split: the split of a data set.
         config_name: the configuration of a data set on the Hub.
-        rows_are_documents: whether every row of a data set is a document of its own.
 
     Raises:
         FileNotFoundError: no such file, no match of a glob, no such data set.
@@ -63,20 +61,20 @@ def open_corpus(
     if isinstance(source, (list, tuple)):
         if not source:
             raise ValueError("The corpus is an empty list; name at least one file or data set.")
-        options = (encoding_errors, text_column, split, config_name, rows_are_documents)
+        options = (encoding_errors, text_column, split, config_name)
         return Chain([open_corpus(item, *options) for item in source])
     if not isinstance(source, str):
         if not hasattr(source, "column_names"):
             raise TypeError(f"A corpus is a path, a data set or a list of these; got {type(source).__name__}.")
         if isinstance(source, dict):
             source = choose_split(source, split, "the data set")
-        return DatasetRows(source, text_column, rows_are_documents)
+        return DatasetRows(source, text_column)
 
     def open_file(path: str | Path, filesystem: AbstractFileSystem | None = None) -> Corpus:
         if split != "train" or config_name is not None:
             name, given = ("split", split) if split != "train" else ("config_name", config_name)
             raise ValueError(f"{path} is a file, which has no {name} {given!r}; leave --{name} out.")
-        return _open_file(path, encoding_errors, text_column, rows_are_documents, filesystem)
+        return _open_file(path, encoding_errors, text_column, filesystem)
 
     if is_address(source):
         filesystem, paths = _find_at(source)
@@ -85,7 +83,7 @@ def open_corpus(
     if path.is_file():
         return open_file(path)
     if path.is_dir():
-        return DatasetRows(load_from_disk(path, split), text_column, rows_are_documents)
+        return DatasetRows(load_from_disk(path, split), text_column)
     if glob.has_magic(source):
         files = sorted(file for file in glob.glob(str(path), recursive=True) if os.path.isfile(file))
         if not files:
@@ -94,7 +92,7 @@ def open_corpus(
     if looks_local(source):
         raise FileNotFoundError(f"No such file, folder or data set: {source!r}.")
     dataset = load_from_hub(source, split, config_name)
-    return DatasetRows(dataset, text_column, rows_are_documents, name=[source, config_name, split, repr(dataset.info)])
+    return DatasetRows(dataset, text_column, name=[source, config_name, split, repr(dataset.info)])
 
 
 def is_address(name: str) -> bool:
@@ -139,17 +137,16 @@ def _open_file(
     path: str | Path,
     encoding_errors: str,
     text_column: str,
-    rows_are_documents: bool,
     filesystem: AbstractFileSystem | None,
 ) -> Corpus:
     if table_kind(path):
         if filesystem is not None:
             address = filesystem.unstrip_protocol(path)
             table, name = stream_table(address, encoding_errors), [address, filesystem.ukey(path)]
-            return DatasetRows(table, text_column, rows_are_documents, name)
+            return DatasetRows(table, text_column, name)
         if is_empty_table(Path(path)):
             return Documents([])
-        return DatasetRows(load_table(Path(path), encoding_errors), text_column, rows_are_documents)
+        return DatasetRows(load_table(Path(path), encoding_errors), text_column)
     if text_column != "text":
         raise ValueError(
             f"{path} is read as lines of text, which have no column {text_column!r}. Columns are those of "

@@ -21,14 +21,9 @@ TABLES = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet
 
 
 class DatasetRows(Corpus):
-    """A column of a `datasets` data set: a row is a sentence, an empty (or null) row ends a document.
+    """A column of a `datasets` data set: a row is a sentence, an empty (or null) row ends a document."""
 
-    With `rows_are_documents` every row is a document of its own and its lines are the sentences.
-    """
-
-    def __init__(
-        self, dataset: Dataset, text_column: str = "text", rows_are_documents: bool = False, name: object = None
-    ):
+    def __init__(self, dataset: Dataset, text_column: str = "text", name: object = None):
         columns = dataset.column_names
         # `translation.en` is the English of a column that holds a text in each language.
         self.column, self.part = text_column, ""
@@ -38,7 +33,6 @@ class DatasetRows(Corpus):
             raise _no_column(text_column, columns)
         self.dataset = dataset
         self.text_column = text_column
-        self.rows_are_documents = rows_are_documents
         self.name = name
         self.size = len(dataset) if hasattr(dataset, "__len__") else None
 
@@ -61,11 +55,7 @@ class DatasetRows(Corpus):
                         f"Row {row} of column {self.text_column!r} is {type(text).__name__}, not text; "
                         "name the column that holds the text."
                     )
-                if self.rows_are_documents:
-                    yield from (readable(line.strip()) for line in (text or "").split("\n"))
-                    yield ""
-                else:
-                    yield readable((text or "").strip())
+                yield readable((text or "").strip())
             self.position += len(batch[self.column])
 
     def identity(self) -> object:
@@ -73,7 +63,7 @@ class DatasetRows(Corpus):
             # What a stream was made of, it does not say.
             self.name = text_digest(self)
         source = self.name if self.size is None else getattr(self.dataset, "_fingerprint", None)
-        return ["dataset", source, self.size, self.text_column, self.rows_are_documents]
+        return ["dataset", source, self.size, self.text_column]
 
 
 def _no_column(name: str, columns: Iterable[str]) -> ValueError:

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from hf_meanmax.files import Json, failed_writes_named, json_digest, replacing_file, replacing_folder
 from hf_meanmax.progress import progress_bar
-from hf_meanmax.tokenization.tokenizers import bare_backend
+from hf_meanmax.tokenization.tokenizers import bare_backend, check_end_token
 
 from .corpus import CHARACTERS_AT_ONCE, Corpus
 
@@ -372,11 +372,7 @@ class TokenEncoder:
         for name in ("eos_token_id", "pad_token_id"):
             if getattr(tokenizer, name) is None:
                 raise ValueError(f"The tokenizer has no {name}; the token store needs it.")
-        if tokenizer("").input_ids != [tokenizer.eos_token_id]:
-            raise ValueError(
-                f"The tokenizer turns an empty text into {tokenizer('').input_ids}, expected the end token alone "
-                f"([{tokenizer.eos_token_id}]); give it the template '$A {tokenizer.eos_token}'."
-            )
+        check_end_token(tokenizer)
         self.tokenizer = bare_backend(tokenizer)
         self.eos_token_id: int = tokenizer.eos_token_id
         self.pad_token_id: int = tokenizer.pad_token_id

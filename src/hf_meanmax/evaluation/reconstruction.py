@@ -25,9 +25,10 @@ from hf_meanmax.files import EncodingErrors, Json, replacing_file, write_json
 from hf_meanmax.inference.decode import MOST_BEAMS
 from hf_meanmax.inference.reconstruct import reconstruct, rows_by_length
 from hf_meanmax.metrics import LENGTH_METRICS
+from hf_meanmax.modeling.losses import IGNORE_INDEX
 from hf_meanmax.plots.figures import save_figure, told_if_not_drawn
 from hf_meanmax.plots.reconstruction import plot_by_length
-from hf_meanmax.tokenization.tokenizers import is_word_level, normalizer_of, split_words_batch
+from hf_meanmax.tokenization.tokenizers import is_word_level, normalizer_of, split_words
 
 from .reconstruction_table import read_texts, system_name, write_table, write_texts
 from .text_scores import TOKENIZATIONS, TextScores, length_table, score_texts, scores_by_length
@@ -74,9 +75,9 @@ def reconstruction_pairs(
         hypotheses = tokenizer.batch_decode([list(ids) for ids in generated], skip_special_tokens=True)
         if tokenize == "none":
             # Pieces are no words: they are joined to text first and then cut as the reference is.
-            hypotheses = [" ".join(words) for words in split_words_batch(tokenizer, hypotheses)]
+            hypotheses = [" ".join(words) for words in split_words(tokenizer, hypotheses)]
     if tokenize == "none":
-        references = [" ".join(words) for words in split_words_batch(tokenizer, texts)]
+        references = [" ".join(words) for words in split_words(tokenizer, texts)]
     else:
         references = list(map(normalizer_of(tokenizer), texts))
     return hypotheses, references, tokenize
@@ -136,11 +137,11 @@ def teacher_forced_counts(model: PreTrainedModel, batch: dict[str, torch.Tensor]
     for start in range(0, rows, size):
         part = {name: tensor[start : start + size] for name, tensor in batch.items()}
         output, labels = model(**part, num_items_in_batch=1), part["labels"]
-        correct = ((output.logits.argmax(dim=-1) == labels) & (labels != -100)).sum()
+        correct = ((output.logits.argmax(dim=-1) == labels) & (labels != IGNORE_INDEX)).sum()
         loss = output.loss
         if output.attention_penalty is not None:
             loss = loss - model.config.attention_penalty * output.attention_penalty
-        counts = [loss.float(), correct.float(), (labels != -100).sum().float()]
+        counts = [loss.float(), correct.float(), (labels != IGNORE_INDEX).sum().float()]
         totals += torch.stack(counts).cpu().double()
     return totals
 
@@ -358,5 +359,5 @@ def _padded_batches(
     encoded = tokenizer(list(texts))["input_ids"]
     for rows in rows_by_length(encoded, batch_tokens):
         batch = dict(tokenizer.pad({"input_ids": [encoded[row] for row in rows]}, return_tensors="pt"))
-        batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+        batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, IGNORE_INDEX)
         yield batch

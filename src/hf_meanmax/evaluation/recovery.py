@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hf_meanmax.data.sentences import is_unsegmented, split_sentences
 from hf_meanmax.files import Json
-from hf_meanmax.tokenization.tokenizers import is_word_level, normalizer_of, split_words_batch
+from hf_meanmax.tokenization.tokenizers import is_word_level, normalizer_of, split_words
 
 from .text_scores import length_edges, score_bins, score_texts
 
@@ -38,7 +38,7 @@ def word_cutter(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> Cut
             sacrebleu does.
     """
     if not is_unsegmented(texts) or is_word_level(tokenizer):
-        return lambda texts: list(split_words_batch(tokenizer, texts))
+        return lambda texts: list(split_words(tokenizer, texts))
     from sacrebleu.metrics import BLEU
 
     cut, normalize = BLEU(tokenize="zh").tokenizer, normalizer_of(tokenizer)

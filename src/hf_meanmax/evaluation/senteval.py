@@ -365,11 +365,11 @@ def available_senteval_tasks(folder: str | os.PathLike[str]) -> list[str]:
     return available
 
 
-def averages(results: Mapping[str, TaskResult | tuple[float, int]]) -> dict[str, float]:
+def averages(results: Mapping[str, TaskResult]) -> dict[str, float]:
     """Mean accuracies over 8, 7 (no MRPC) and 6 (no SST2, no SICK-E) tasks (Zhang, Wu, Li and Li 2018, table 2).
 
     Args:
-        results: by task: a result, or its score and the size of its test set. Other tasks are ignored.
+        results: by task. Other tasks are ignored.
 
     Returns:
         `macro_8`, `micro_8`, `macro_7` and so on, of those averages whose tasks are all there. A micro average weights
@@ -380,8 +380,7 @@ def averages(results: Mapping[str, TaskResult | tuple[float, int]]) -> dict[str,
         if not all(name in results for name in names):
             continue
         found = [results[name] for name in names]
-        pairs = [(one.score, one.num_test) if isinstance(one, TaskResult) else one for one in found]
-        scores, sizes = zip(*pairs, strict=True)
+        scores, sizes = [one.score for one in found], [one.num_test for one in found]
         means[f"macro_{number}"] = float(np.mean(scores))
         means[f"micro_{number}"] = float(np.average(scores, weights=sizes))
     return means

@@ -1,7 +1,5 @@
 """An embedding decoder without training: a linear map from an embedder's vectors to the Z of an autoencoder.
 
-    hf-meanmax align --embedder sentence-transformers/all-MiniLM-L6-v2 --to runs/mine/model my.txt --output runs/aligned
-
 Both encode the same texts, and ridge regression gives the map; the autoencoder's decoder stays as it is (as ALGEN,
 Chen, Xu and Bjerva, ACL 2025, aligns an embedder with a decoder's own).
 """

@@ -1,7 +1,5 @@
 """Embeddings back to text, one line a row.
 
-    hf-meanmax decode runs/docstrings/model embeddings --output decoded.txt
-
 Needs the model that made the embeddings, or a decoder of its vectors (`embedding_decoder`), and raw embeddings: a
 truncated or quantised vector, or one of principal components, cannot be decoded, and a normalised one only where the
 model says so.

@@ -1,9 +1,7 @@
 """Text files or a data set to sharded embeddings, one row a line.
 
-    hf-meanmax encode runs/docstrings/model corpus.txt --output embeddings
-
 Works with every checkpoint of this package and every SentenceTransformer, on one process or, through
-`accelerate launch`, on several. Rerun the same command to resume a killed run.
+`accelerate launch`, on several. The same call again resumes a killed one.
 """
 
 from __future__ import annotations

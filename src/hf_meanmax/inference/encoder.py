@@ -157,6 +157,15 @@ def limited_length(model: SentenceTransformer, max_length: int | None) -> Iterat
         model.max_seq_length = own
 
 
+def append_linear(model: SentenceTransformer, weight: torch.Tensor, bias: torch.Tensor) -> None:
+    """Appends a linear map `(out, in)`, `(out,)` of the vectors as a last module."""
+    from sentence_transformers.sentence_transformer.modules import Dense
+
+    size, read = weight.shape
+    dense = Dense(read, size, activation_function=None, init_weight=weight, init_bias=bias)
+    model.append(dense.to(model.device))
+
+
 def count_tokens(model: SentenceTransformer, texts: list[str]) -> list[int]:
     """The tokens of each text behind the default prompt, before any limit; 0 where a SentenceTransformer has no
     tokenizer that tells."""

@@ -1,9 +1,7 @@
 """A checkpoint's encoder as ONNX, also with int8 weights, checked against torch.
 
-    hf-meanmax export-onnx runs/mine/model
-
-Writes `runs/mine/model/onnx/`: the models, the tokenizer, and `encoder.py`, which encodes with onnxruntime and
-tokenizers alone. The folder also loads as a SentenceTransformer.
+Writes a folder with the models, the tokenizer, and `encoder.py`, which encodes with onnxruntime and tokenizers alone.
+It also loads as a SentenceTransformer.
 """
 
 from __future__ import annotations

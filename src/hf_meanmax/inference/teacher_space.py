@@ -9,7 +9,7 @@ from hf_meanmax.checkpoint.folder import load_checkpoint
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.checkpoint.sentence_transformer import saved_normalization
 
-from .encoder import load_encoder
+from .encoder import append_linear, load_encoder
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -22,7 +22,7 @@ def in_teacher_space(folder: str | os.PathLike[str], trust_remote_code: bool = F
     Raises:
         FileNotFoundError, ValueError: no whole checkpoint, or one without a map to a teacher's space.
     """
-    from sentence_transformers.sentence_transformer.modules import Dense, Normalize
+    from sentence_transformers.sentence_transformer.modules import Normalize
 
     model, _ = load_checkpoint(folder)
     head = model.teacher_head
@@ -38,13 +38,6 @@ def in_teacher_space(folder: str | os.PathLike[str], trust_remote_code: bool = F
             "reads the raw vector. Train with `--normalize none`; `--latent_normalization rows` scales rows before it."
         )
     encoder = load_encoder(os.fspath(folder), trust_remote_code)
-    dense = Dense(
-        head.in_features,
-        head.out_features,
-        activation_function=None,
-        init_weight=head.weight.detach(),
-        init_bias=head.bias.detach(),
-    )
-    encoder.append(dense.to(encoder.device))
+    append_linear(encoder, head.weight.detach(), head.bias.detach())
     encoder.append(Normalize())
     return encoder

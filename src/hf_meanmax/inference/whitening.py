@@ -1,7 +1,5 @@
 """A SentenceTransformer with whitened vectors, whose cosines tell similarity better, of fewer numbers.
 
-    hf-meanmax whiten runs/mine/model my.txt --output runs/mine/whitened --dimension 256
-
 A few directions hold much of the variance of raw vectors, and so decide their cosines. Whitening keeps the
 principal components of the vectors of some texts and gives each the same variance (Su, Cao, Liu and Ou 2021, "Whitening
 sentence representations for better semantics and faster retrieval"). The new folder has it as a last `Dense` module and
@@ -17,7 +15,7 @@ import numpy as np
 import torch
 
 from .compression import PCA, check_finite
-from .encoder import encode_texts
+from .encoder import append_linear, encode_texts
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -41,7 +39,6 @@ def whiten(model: SentenceTransformer, texts: Sequence[str], dimension: int = 25
     Raises:
         ValueError: no more texts than `dimension`, vectors that are not finite, or fewer directions in which they vary.
     """
-    from sentence_transformers.sentence_transformer.modules import Dense
 
     if len(texts) <= dimension:
         raise ValueError(
@@ -56,12 +53,5 @@ def whiten(model: SentenceTransformer, texts: Sequence[str], dimension: int = 25
     if varying < dimension:
         raise ValueError(f"The vectors of these texts vary in {varying} directions only; give a dimension up to that.")
     weight, bias = pca.whitening()
-    dense = Dense(
-        vectors.shape[1],
-        dimension,
-        activation_function=None,
-        init_weight=torch.from_numpy(weight),
-        init_bias=torch.from_numpy(bias),
-    )
-    model.append(dense.to(model.device))
+    append_linear(model, torch.from_numpy(weight), torch.from_numpy(bias))
     return pca

@@ -1,10 +1,7 @@
 """Which words an encoder with inner attention reads, and what a classifier makes of them.
 
-    hf-meanmax inspect pooling runs/reviews/model "the food was awful but the staff were kind"
-    hf-meanmax inspect pooling with-penalty/model without-penalty/model --input reviews.txt --output attention
-
-Several checkpoints are shown side by side. The terminal gets the texts, shaded; `--output` gets figures, a page of all
-texts and the numbers.
+Several checkpoints are shown side by side: as shaded texts for the terminal, or as figures, a page of all texts and the
+numbers.
 """
 
 from __future__ import annotations

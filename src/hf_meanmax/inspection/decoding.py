@@ -1,7 +1,5 @@
 """What a decoder reads while it generates a text again: its attention over the latent rows, or its gates on them.
 
-    hf-meanmax inspect decoding runs/mine/model "the old man sat by the fire" --output inspection
-
 Each text is encoded and decoded greedily; what is recorded goes into figures and into inspection.json.
 """
 

@@ -7,11 +7,11 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from hf_meanmax.modeling.suggestions import did_you_mean
 from hf_meanmax.progress import progress_bar
@@ -291,30 +291,18 @@ _TRAINERS: dict[str, tuple[Callable[..., Tokenizer], int]] = {
 }
 
 
-def split_words(tokenizer: PreTrainedTokenizerFast, text: str) -> list[str]:
-    """The words of a text as the tokenizer cuts it, before its vocabulary is looked at.
+def split_words(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> Iterator[list[str]]:
+    """The words of each text as the tokenizer cuts it, before its vocabulary is looked at.
 
     They are normalised (so the unknown ones stay readable), without special tokens. For BPE and Unigram these are the
     stretches inside which pieces are formed.
     """
-    return _splitter(tokenizer)(text)
-
-
-def split_words_batch(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> Iterator[list[str]]:
-    """`split_words` of each text, lazily."""
-    return map(_splitter(tokenizer), texts)
-
-
-def _splitter(tokenizer: PreTrainedTokenizerFast) -> Callable[[str], list[str]]:
     normalize, pre_tokenizer = normalizer_of(tokenizer), tokenizer.backend_tokenizer.pre_tokenizer
-
-    def split(text: str) -> list[str]:
-        text = normalize(text)
+    for text in map(normalize, texts):
         if pre_tokenizer is None:
-            return [text] if text else []
-        return [word for word, _ in pre_tokenizer.pre_tokenize_str(text)]
-
-    return split
+            yield [text] if text else []
+        else:
+            yield [word for word, _ in pre_tokenizer.pre_tokenize_str(text)]
 
 
 def normalizer_of(tokenizer: PreTrainedTokenizerFast) -> Callable[[str], str]:
@@ -339,43 +327,40 @@ def bare_backend(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
     return copied
 
 
+def check_end_token(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Checks that each text ends with the end token: without it an empty text has no token, and its maximum would be
+    minus infinity.
+
+    Raises:
+        ValueError: it does not.
+    """
+    if tokenizer("").input_ids != [tokenizer.eos_token_id]:
+        raise ValueError(
+            f"The tokenizer turns an empty text into {tokenizer('').input_ids}, expected the end token alone "
+            f"([{tokenizer.eos_token_id}]); give it the template '$A {tokenizer.eos_token}'."
+        )
+
+
 @dataclass(frozen=True)
 class UnknownWords:
-    """How many tokens of some texts are `<unk>`, and which words those are."""
+    """How many tokens of some texts are `<unk>`."""
 
     unknown: int
     total: int
-    counts: Counter[str] = field(default_factory=Counter, repr=False)
 
     @property
     def rate(self) -> float:
         """Share of unknown tokens, 0 for no tokens."""
         return self.unknown / self.total if self.total else 0.0
 
-    def most_common(self, number: int = 10) -> list[tuple[str, int]]:
-        """The most frequent unknown words with their counts; ties follow the alphabet."""
-        return sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))[:number]
-
 
 def unknown_word_rate(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> UnknownWords:
     """Counts the tokens of `texts` that the tokenizer does not know; special tokens do not count."""
-    unknown_id = tokenizer.unk_token_id
-    normalize = normalizer_of(tokenizer)
     unknown = total = 0
-    counts: Counter[str] = Counter()
     texts = iter(texts)
     backend = bare_backend(tokenizer)
     while batch := list(islice(texts, _BATCH)):
-        # Offsets are slow to compute, so only lines that need them are encoded with them.
-        lines = []
-        for text, encoding in zip(batch, backend.encode_batch_fast(batch, add_special_tokens=False), strict=True):
-            ids = encoding.ids
-            total += len(ids)
-            if unknown_id in ids:
-                unknown += ids.count(unknown_id)
-                lines.append(text)
-        for text, encoding in zip(lines, backend.encode_batch(lines, add_special_tokens=False), strict=True):
-            for token_id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
-                if token_id == unknown_id:
-                    counts[normalize(text[start:end])] += 1
-    return UnknownWords(unknown, total, counts)
+        for encoding in backend.encode_batch_fast(batch, add_special_tokens=False):
+            total += len(encoding.ids)
+            unknown += encoding.ids.count(tokenizer.unk_token_id)
+    return UnknownWords(unknown, total)

@@ -1,16 +1,11 @@
 """Fine-tuning on labels: a classifier or a regression over one text or two, by transformers' Trainer.
 
-accelerate launch scripts/finetune.py --checkpoint runs/mine/model --train train.tsv --test test.tsv
-accelerate launch scripts/finetune.py --train reviews.tsv --word_vectors vectors.safetensors --epochs 8
-accelerate launch scripts/finetune.py --checkpoint runs/mine/model --train pairs.tsv --pair_combination concatenation
-
 Without a checkpoint a model of `--family` starts from random weights (by default the structured self-attentive one).
 """
 
 from __future__ import annotations
 
 import math
-import os
 import shutil
 import time
 from contextlib import ExitStack
@@ -103,7 +98,7 @@ def finetune(args: FinetuneArguments) -> Json:
 def _finetune(args: FinetuneArguments, folder: Path) -> Json:
     from transformers import EarlyStoppingCallback, set_seed
 
-    use_all_cores(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    use_all_cores(1)
     if usable_device(None).type == "cpu":
         prepare_training_on_cpu()
     state = process_state()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 import threading
 import time
@@ -99,7 +98,7 @@ class Run:
         self.is_main = self.accelerator.is_main_process
         self.is_sharded = is_sharded(self.accelerator)
         if self.device.type == "cpu":
-            use_all_cores(int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size)))
+            use_all_cores(self.world_size)
             prepare_training_on_cpu()
         self.use_bf16 = uses_bf16(args.precision, self.device)
         self.checkpoints = Checkpoints(

@@ -23,7 +23,7 @@ from hf_meanmax.modeling.suggestions import did_you_mean
 
 from .finetune_settings import FinetuneArguments
 from .model_settings import model_fields, refuse_new_model
-from .option_parser import OptionParser, value_type, whole_number
+from .option_parser import OptionParser
 from .run_settings import Arguments, RunArguments, takes_list
 from .settings import PretrainArguments
 
@@ -62,8 +62,6 @@ class SettingsParser(OptionParser):
             negation.help = argparse.SUPPRESS  # `--showcase false` says it
         if bool in (field.type, *get_args(field.type)):
             action.nargs, action.const = "?", True
-        if value_type(field.type) is int:
-            action.type = whole_number
         if NoneType in get_args(field.type):
             action.type = _or_none(action.type if callable(action.type) else str, action.choices or ())
             action.choices = action.choices and [*action.choices, None]
