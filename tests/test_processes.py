@@ -16,13 +16,13 @@ from hf_meanmax.commands.options import command_line
 from hf_meanmax.processes import (
     PeerEndedError,
     check_agreement,
+    errors_once,
     errors_shared,
-    lost_processes_named,
     main_process_first,
+    naming_lost_processes,
     process_state,
     shared_versions,
     tells,
-    told_once,
     wait_for_everyone,
 )
 
@@ -43,7 +43,7 @@ def test_one_process_a_machine_tells_of_a_misspelt_option(monkeypatch, capsys, r
 
 def test_one_process_a_machine_tells_of_a_wrong_value(monkeypatch):
     def read() -> None:
-        with told_once():
+        with errors_once():
             raise ValueError("a wrong value")
 
     with pytest.raises(ValueError, match="a wrong value"):
@@ -106,14 +106,14 @@ def test_an_error_of_a_process_is_not_taken_for_that_of_another(monkeypatch):
     ],
 )
 def test_what_backends_say_of_a_lost_process(monkeypatch, text):
-    with pytest.raises(RuntimeError, match=r"\w"), lost_processes_named(MINUTE):
+    with pytest.raises(RuntimeError, match=r"\w"), naming_lost_processes(MINUTE):
         raise RuntimeError(text)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConnectionError, match=r"ended, or did not answer within 60 s .*resumes from") as caught:
-        with lost_processes_named(MINUTE):
+        with naming_lost_processes(MINUTE):
             raise RuntimeError(text)
     assert "\n" not in str(caught.value)
-    with pytest.raises(RuntimeError, match="of another kind"), lost_processes_named(MINUTE):
+    with pytest.raises(RuntimeError, match="of another kind"), naming_lost_processes(MINUTE):
         raise RuntimeError("of another kind")
 
 

@@ -62,7 +62,7 @@ def replacing_file(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
-    with failed_writes_named(path, partial):
+    with naming_failed_writes(path, partial):
         try:
             with open(partial, mode, encoding=encoding) as file:
                 permissions = os.fstat(file.fileno()).st_mode & 0o777
@@ -96,7 +96,7 @@ def replacing_folder(folder: str | os.PathLike[str], owned: Sequence[str]) -> It
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder} is a file; name a folder.")
     partial, old = folder.with_name(f".{folder.name}.partial"), _old_name(folder)
-    with failed_writes_named(folder, partial):
+    with naming_failed_writes(folder, partial):
         folder.parent.mkdir(parents=True, exist_ok=True)
         recover_folder(folder, owned)
         shutil.rmtree(partial, ignore_errors=True)
@@ -235,7 +235,7 @@ def open_array(path: str | os.PathLike[str]) -> npt.NDArray[Any]:
 
 
 @contextmanager
-def failed_writes_named(path: Path, partial: Path | None = None) -> Iterator[None]:
+def naming_failed_writes(path: Path, partial: Path | None = None) -> Iterator[None]:
     """Turns what a library says of a full disk, or of the name under which `path` is written, into one line.
 
     Args:
@@ -323,7 +323,7 @@ def _held(place: Path, written: Path) -> Iterator[None]:
     """Holds the lock file `place` of the file or folder `written`, and removes it and the folders made for it."""
     new = [parent for parent in place.parents if not parent.exists()]
     lock = FileLock(place, timeout=0)
-    with failed_writes_named(written, place):
+    with naming_failed_writes(written, place):
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
             lock.acquire()

@@ -168,7 +168,7 @@ def tells(error: BaseException) -> bool:
 
 
 @contextmanager
-def told_once() -> Iterator[None]:
+def errors_once() -> Iterator[None]:
     """Has one process a machine say what is wrong with something that they all read, as the command line is."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
         yield
@@ -181,7 +181,7 @@ def told_once() -> Iterator[None]:
 
 
 @contextmanager
-def lost_processes_named(timeout: timedelta) -> Iterator[None]:
+def naming_lost_processes(timeout: timedelta) -> Iterator[None]:
     """Turns what a backend says of a process that ended, or did not answer within `timeout`, into one line.
 
     Raises:

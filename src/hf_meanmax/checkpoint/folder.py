@@ -180,7 +180,7 @@ def load_checkpoint(
             f"{path} holds a {model_class.__name__}, which has no decoder. Load it with "
             "AutoModelForSequenceClassification, or give the checkpoint that it was fine-tuned from."
         )
-    with damage_named(path):
+    with naming_damage(path):
         model = model_class.from_pretrained(path, **kwargs)
         return model.eval(), AutoTokenizer.from_pretrained(path)
 
@@ -208,7 +208,7 @@ def load_decoder(
 
 
 @contextmanager
-def damage_named(folder: str | os.PathLike[str]) -> Iterator[None]:
+def naming_damage(folder: str | os.PathLike[str]) -> Iterator[None]:
     """Turns what loading a folder of this package ends in, where a value in one of its files is of the wrong type.
 
     Raises:

@@ -27,13 +27,13 @@ def checkpoint_folder(name: str | os.PathLike[str]) -> Path:
     if not path.exists() and not is_missing_folder(name):
         from huggingface_hub import snapshot_download
 
-        with unread_named(name):
+        with naming_unread(name):
             path = Path(snapshot_download(os.fspath(name), ignore_patterns=_OTHER_FRAMEWORKS))
     return path
 
 
 @contextmanager
-def unread_named(name: str | os.PathLike[str]) -> Iterator[None]:
+def naming_unread(name: str | os.PathLike[str]) -> Iterator[None]:
     """Says which model was asked for, where it is no folder here and the Hub does not give it.
 
     Raises:

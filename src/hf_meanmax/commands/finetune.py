@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hf_meanmax.processes import is_launched_first, told_once
+from hf_meanmax.processes import errors_once, is_launched_first
 from hf_meanmax.training.finetune import finetune
 from hf_meanmax.training.finetune_settings import FinetuneArguments
 from hf_meanmax.training.recipes import SettingsParser, family_of, parse_command_line
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if any(word in ("-h", "--help") for word in words):
             print(f"{__doc__}\n{SettingsParser(FinetuneArguments, family_of(words)).format_help()}")
             return 0
-        with told_once():
+        with errors_once():
             arguments = parse_command_line(words, FinetuneArguments)
         results = finetune(arguments)
     if not is_launched_first():

@@ -24,7 +24,7 @@ from hf_meanmax.files import EncodingErrors
 from hf_meanmax.hardware import use_all_cores
 from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.pretrained import ENCODER_SOURCES
-from hf_meanmax.processes import PeerEndedError, process_state, tells, told_once
+from hf_meanmax.processes import PeerEndedError, errors_once, process_state, tells
 from hf_meanmax.training.option_parser import OptionParser as OptionParser
 from hf_meanmax.training.option_parser import escape_unprintable as escape_unprintable
 
@@ -119,7 +119,7 @@ def verb(name: str, **defaults: object) -> Callable[[Callable[..., None]], Calla
             with command_line(name):
                 parser = OptionParser(name, run.__doc__ or "", *classes)
                 parser.set_defaults(**defaults)
-                with told_once():
+                with errors_once():
                     parsed = parser.parse(argv)
                 run(*parsed)
 

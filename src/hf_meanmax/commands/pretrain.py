@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from hf_meanmax.processes import told_once
+from hf_meanmax.processes import errors_once
 from hf_meanmax.training.pretrain import pretrain
 from hf_meanmax.training.recipes import (
     SettingsParser,
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.set_defaults(**recipe)
             print(f"{__doc__}\npackaged recipes: {', '.join(list_recipes())}\n\n{parser.format_help()}")
             return 0
-        with told_once():
+        with errors_once():
             arguments: PretrainArguments = parse_command_line(words)
         summary = pretrain(arguments)
     # The status of a program that SIGTERM ended, so that callers see that the run did not finish.

@@ -21,14 +21,14 @@ from hf_meanmax.data.corpus import CorpusLines, readable, unchanged_lines
 from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.evaluation.markdown import markdown_table, markdown_text
 from hf_meanmax.extras import require
-from hf_meanmax.files import EncodingErrors, failed_writes_named, replacing_file, sole_writer
+from hf_meanmax.files import EncodingErrors, naming_failed_writes, replacing_file, sole_writer
 from hf_meanmax.hardware import COMPUTE_DTYPES
 from hf_meanmax.inference.compression import PCA, Compression
 from hf_meanmax.inference.embedding_files import COMPRESSION, MANIFEST, count_rows, read_embeddings, read_manifest
 from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
 from hf_meanmax.inference.encoder import count_truncated, limited_length, load_encoder, report_truncated
 from hf_meanmax.inference.index import (
-    MOST_OF_FAISS,
+    MAX_C_INT,
     RESCORE,
     IndexSettings,
     build_index,
@@ -80,8 +80,8 @@ class QueryOptions:
         "where the index is compressed, encode this times k sentences anew for exact scores; 0: do not", RESCORE,
         at_least=0,
     )  # fmt: skip
-    nprobe: int | None = count("clusters to search, instead of the index's own number", None, MOST_OF_FAISS)
-    ef_search: int | None = count("breadth of the search, instead of the index's own", None, MOST_OF_FAISS)
+    nprobe: int | None = count("clusters to search, instead of the index's own number", None, MAX_C_INT)
+    ef_search: int | None = count("breadth of the search, instead of the index's own", None, MAX_C_INT)
     json: bool = option("print JSON", False)
     markdown: bool = option("print a Markdown table", False)
     output: str | None = written("file to write instead of printing", None)
@@ -114,7 +114,7 @@ def search_index(
     # Settings that do not fit fail before the corpus is encoded.
     dimension = encoding.check_dimension(int(model.get_embedding_dimension() or 0))
     make_index(sum(1 for _ in CorpusLines(corpus)), dimension, settings)
-    with sole_writer(output, beside=True), failed_writes_named(output, None if args.embeddings else embeddings):
+    with sole_writer(output, beside=True), naming_failed_writes(output, None if args.embeddings else embeddings):
         encode = partial(
             encode_corpus, model, corpus, embeddings, encoding, pca=pca, model_name=encoder.model,
             batch_size=encoder.batch_size,

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hf_meanmax.files import Json, failed_writes_named, json_digest, replacing_file, replacing_folder
+from hf_meanmax.files import Json, json_digest, naming_failed_writes, replacing_file, replacing_folder
 from hf_meanmax.progress import progress_bar
 from hf_meanmax.tokenization.tokenizers import bare_backend, check_end_token
 
@@ -444,7 +444,7 @@ def _build(
 ) -> StoreReport:
     """Writes a store beside `folder`, or the rest of it, and puts it there when it is whole."""
     growing = folder.with_name(f".{folder.name}.growing")
-    with failed_writes_named(folder, growing):
+    with naming_failed_writes(folder, growing):
         progress = _Progress.begin(growing, fingerprint)
         try:
             arrays = _write_arrays(corpus, encoder, rule, growing, progress, show_progress)

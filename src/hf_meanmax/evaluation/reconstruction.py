@@ -26,7 +26,7 @@ from hf_meanmax.inference.decode import MOST_BEAMS
 from hf_meanmax.inference.reconstruct import reconstruct, rows_by_length
 from hf_meanmax.metrics import LENGTH_METRICS
 from hf_meanmax.modeling.losses import IGNORE_INDEX
-from hf_meanmax.plots.figures import save_figure, told_if_not_drawn
+from hf_meanmax.plots.figures import save_figure, skip_figures_without_matplotlib
 from hf_meanmax.plots.reconstruction import plot_by_length
 from hf_meanmax.tokenization.tokenizers import is_word_level, normalizer_of, split_words
 
@@ -337,7 +337,7 @@ def _write_files(
     by_length = {name: one.by_length for name, one in systems.items()}
     with replacing_file(output / TABLE_FILE) as file:
         file.write(length_table(by_length, tuple(LENGTH_METRICS) if len(systems) == 1 else ("bleu",)))
-    with told_if_not_drawn(f"{FIGURE_FILE} was not drawn."):
+    with skip_figures_without_matplotlib(f"{FIGURE_FILE} was not drawn."):
         save_figure(plot_by_length(by_length), output / FIGURE_FILE)
 
 

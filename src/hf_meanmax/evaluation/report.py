@@ -16,7 +16,7 @@ from hf_meanmax.evaluation.senteval import AVERAGED_TASKS, averages
 from hf_meanmax.evaluation.significance import Gain, average_gain, gain, spread, strongest
 from hf_meanmax.files import Json, read_json, replacing_file, write_json
 from hf_meanmax.metrics import SENTEVAL, format_score, gain_text, is_percentage, kind_name
-from hf_meanmax.plots.figures import save_figure, told_if_not_drawn
+from hf_meanmax.plots.figures import save_figure, skip_figures_without_matplotlib
 from hf_meanmax.plots.scores import plot_gains, plot_scores
 
 FORMAT_VERSION = 1
@@ -238,7 +238,7 @@ def write_report(results: Sequence[Results], folder: str | os.PathLike[str], fig
     folder = Path(folder)
     drawn: list[Path] = []
     contents = [vars(one) for one in results]
-    with told_if_not_drawn():
+    with skip_figures_without_matplotlib():
         save_figure(plot_scores(contents), folder / "scores.png")
         drawn.append(folder / "scores.png")
         if any(one.gains for one in results):

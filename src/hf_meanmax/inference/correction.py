@@ -18,7 +18,7 @@ from hf_meanmax.checkpoint.folder import settings_of_run
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.checkpoint.sentence_transformer import saved_normalization
 from hf_meanmax.cosines import unit_rows
-from hf_meanmax.modeling.generation import LEAST_OF_EMBEDDING
+from hf_meanmax.modeling.generation import MIN_TOKENS_FROM_EMBEDDING
 
 from .blocks import in_blocks
 from .edits import Tokens, log_likelihoods, propose_edits
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _CANDIDATES_TOGETHER = 256
 
 # A text with a higher cosine is not edited: its vector is the right one.
-_AS_GOOD_AS_EQUAL = 0.9999
+_EXACT_COSINE = 0.9999
 
 # Edits of a text that the decoder weighs, and how much cosine one unit of log probability is worth.
 _WEIGHED_EDITS = 8
@@ -129,7 +129,7 @@ class Corrector:
         tried = [{text} for text in tokens]
         bound = self._bound(generation)
         for number in range(self.num_corrections):
-            rows = [row for row, one in enumerate(best) if one.cosine < _AS_GOOD_AS_EQUAL]
+            rows = [row for row, one in enumerate(best) if one.cosine < _EXACT_COSINE]
             if not rows:
                 break
             edits = propose_edits(
@@ -148,7 +148,7 @@ class Corrector:
         length = generation.get("max_length")
         own = getattr(generation.get("generation_config"), "max_new_tokens", None)
         given = generation.get("max_new_tokens") or (length and length - 1) or own
-        return int(given or self.model.generation_config.max_new_tokens or LEAST_OF_EMBEDDING)
+        return int(given or self.model.generation_config.max_new_tokens or MIN_TOKENS_FROM_EMBEDDING)
 
     def decode_all(
         self, vectors: np.ndarray, batch_size: int = 64, show_progress: bool = False, **generation: object

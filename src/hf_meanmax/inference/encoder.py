@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from hf_meanmax.checkpoint.folder import check_checkpoint, damage_named, is_own_checkpoint, require_text_encoder
-from hf_meanmax.checkpoint.location import hint_at_model, is_missing_folder, unread_named
+from hf_meanmax.checkpoint.folder import check_checkpoint, is_own_checkpoint, naming_damage, require_text_encoder
+from hf_meanmax.checkpoint.location import hint_at_model, is_missing_folder, naming_unread
 from hf_meanmax.data.corpus import readable
 from hf_meanmax.files import Json, read_json
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
@@ -60,9 +60,9 @@ def load_encoder(
             f"save_checkpoint or of SentenceTransformer.save_pretrained.{hint_at_model(name)}"
         )
     if Path(name).is_dir():
-        reading = damage_named(name) if is_own_checkpoint(name) else nullcontext()
+        reading = naming_damage(name) if is_own_checkpoint(name) else nullcontext()
     else:
-        reading = unread_named(name)
+        reading = naming_unread(name)
     with reading:
         return SentenceTransformer(
             name,

@@ -43,7 +43,7 @@ _ROWS_A_CENTROID = 39
 _MIN_IVF_ROWS = _ROWS_A_CENTROID * 256
 _BATCH_BYTES = 1 << 27
 # faiss's numbers are C's.
-MOST_OF_FAISS = 2**31 - 1
+MAX_C_INT = 2**31 - 1
 _AGAIN = "build the index again (`search index --overwrite`)."
 
 
@@ -62,9 +62,9 @@ class IndexSettings:
     )
     metric: Metric = option("similarity by which neighbours are ranked", "cosine")
     factory: str | None = option("string of faiss's index factory in place of the type's own (IVF4096,SQ8)", None)
-    nprobe: int | None = count("clusters that a query searches (default: a 32nd)", None, at_most=MOST_OF_FAISS)
-    ef_search: int | None = count("breadth of searching an hnsw (default: 128)", None, at_most=MOST_OF_FAISS)
-    seed: int = option("seed of the rows and clusters that are drawn", 0, at_least=0, at_most=MOST_OF_FAISS)
+    nprobe: int | None = count("clusters that a query searches (default: a 32nd)", None, at_most=MAX_C_INT)
+    ef_search: int | None = count("breadth of searching an hnsw (default: 128)", None, at_most=MAX_C_INT)
+    seed: int = option("seed of the rows and clusters that are drawn", 0, at_least=0, at_most=MAX_C_INT)
 
     def __post_init__(self) -> None:
         for name, allowed in (("index_type", get_args(IndexType)), ("metric", get_args(Metric))):

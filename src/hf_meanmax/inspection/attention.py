@@ -18,7 +18,7 @@ from hf_meanmax.checkpoint.folder import check_checkpoint, full_auto_class, requ
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.files import Json, replacing_folder, write_json
 from hf_meanmax.plots.attention import ReadText, attention_page, plot_head_maps
-from hf_meanmax.plots.figures import save_figure, told_if_not_drawn
+from hf_meanmax.plots.figures import save_figure, skip_figures_without_matplotlib
 
 from .decoding import inner_attention_weights, token_texts
 
@@ -114,7 +114,7 @@ def write_attention(
     with replacing_folder(folder, _OWNED) as partial:
         write_json(partial / ATTENTION_FILE, content, indent=None, ensure_ascii=False)
         (partial / ATTENTION_PAGE).write_text(attention_page(title, read), encoding="utf-8")
-        with told_if_not_drawn():
+        with skip_figures_without_matplotlib():
             for number, text in enumerate(islice(read, most_figures), 1):
                 weights = text.weights if len(text.weights) > 1 else next(iter(text.weights.values()))
                 save_figure(plot_head_maps(text.tokens, weights), partial / f"attention-{number}.png")

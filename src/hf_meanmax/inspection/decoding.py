@@ -26,7 +26,7 @@ from hf_meanmax.plots.alignment import (
 )
 from hf_meanmax.plots.attention import plot_head_maps
 from hf_meanmax.plots.decoding import GATE_QUANTILES, plot_latent_attention, plot_latent_gates
-from hf_meanmax.plots.figures import save_figure, told_if_not_drawn
+from hf_meanmax.plots.figures import save_figure, skip_figures_without_matplotlib
 from hf_meanmax.tokenization.tokenizers import is_word_level
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ def write_inspection(
 def _draw_all(
     records: Sequence[DecodingRecord], config: LatentConfig, profile: np.ndarray | None, folder: Path
 ) -> None:
-    with told_if_not_drawn():
+    with skip_figures_without_matplotlib():
         if profile is not None:
             save_figure(plot_attention_by_position(profile), folder / POSITIONS_FIGURE)
         for number, record in enumerate(records, 1):

@@ -17,7 +17,7 @@ from .decoder_model import LatentDecoderModel, shift_right
 from .decoders import NonAutoregressiveLayer
 from .embeddings import TextEmbeddings, token_positions
 from .encoder_model import LatentEncoderModel
-from .generation import LEAST_OF_EMBEDDING, NO_DECODER, CanGenerate, LatentGenerationMixin
+from .generation import MIN_TOKENS_FROM_EMBEDDING, NO_DECODER, CanGenerate, LatentGenerationMixin
 from .layers import WordSpaceProjection
 from .losses import IGNORE_INDEX, full_cross_entropy, penalty_of_sentences
 from .outputs import DecoderOutput, LatentModelOutput, LatentSeq2SeqOutput
@@ -67,7 +67,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         if self.can_generate():
             # The sentence's end, not a length, stops a decoding; this bounds a decoder that never ends, where there is
             # no text whose length would do so.
-            self.generation_config.max_new_tokens = self.generation_config.max_new_tokens or LEAST_OF_EMBEDDING
+            self.generation_config.max_new_tokens = self.generation_config.max_new_tokens or MIN_TOKENS_FROM_EMBEDDING
         self.post_init()
         # transformers adds what the encoder inside ignores when it is loaded alone.
         self._keys_to_ignore_on_load_unexpected = set(CLASSIFIER_WEIGHTS)

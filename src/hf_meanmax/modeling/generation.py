@@ -33,17 +33,17 @@ NO_DECODER = (
 )
 
 # The least bound for a text, however short, and for an embedding, whose text's length is not known.
-LEAST_OF_TEXT, LEAST_OF_EMBEDDING = 16, 256
+MIN_TOKENS_FROM_TEXT, MIN_TOKENS_FROM_EMBEDDING = 16, 256
 
 # Greedy decoding drops the rows that have ended each time it has generated so many words.
 WORDS_OF_A_STAGE = 8
 # What may be set for searches that drop rows: none of it looks at how much has been generated, or at other rows.
-_OF_ALL_SEARCHES = {
+_COMMON_SEARCH_SETTINGS = {
     "attention_mask", "bos_token_id", "decoder_start_token_id", "do_sample", "encoder_outputs", "eos_token_id",
     "max_new_tokens", "num_beams", "pad_token_id", "transformers_version", "use_cache", "_from_model_config",
 }  # fmt: skip
-_OF_GREEDY = _OF_ALL_SEARCHES | {"repetition_penalty"}
-_OF_BEAMS = _OF_ALL_SEARCHES | {"early_stopping", "length_penalty", "num_return_sequences"}
+_GREEDY_SETTINGS = _COMMON_SEARCH_SETTINGS | {"repetition_penalty"}
+_BEAM_SETTINGS = _COMMON_SEARCH_SETTINGS | {"early_stopping", "length_penalty", "num_return_sequences"}
 
 
 def decoding_bound(tokens: Count) -> Count:
@@ -59,7 +59,7 @@ def decoding_bound(tokens: Count) -> Count:
 def text_bounds(text: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
     """The bound `(B,)` of each text, given as ids `(B, N)` or vectors `(B, N, e)`; no mask means no padding."""
     mask = torch.ones(text.shape[:2], device=text.device) if attention_mask is None else attention_mask
-    return decoding_bound((mask != 0).sum(dim=1)).clamp(min=LEAST_OF_TEXT)
+    return decoding_bound((mask != 0).sum(dim=1)).clamp(min=MIN_TOKENS_FROM_TEXT)
 
 
 class TextLengthCriteria(StoppingCriteria):
@@ -361,11 +361,11 @@ class LatentGenerationMixin(GenerationMixin):
 
     def _is_plainly_greedy(self, kwargs: dict[str, Any]) -> bool:
         num_beams = _setting("num_beams", (kwargs, self.generation_config))
-        return (num_beams or 1) == 1 and self._is_plain(kwargs, _OF_GREEDY)
+        return (num_beams or 1) == 1 and self._is_plain(kwargs, _GREEDY_SETTINGS)
 
     def _plain_beam_search(self, kwargs: dict[str, Any], device: torch.device) -> BeamSearch | None:
         """The search that is asked for, unless it is one that transformers alone can do, or has to refuse."""
-        if not self._is_plain(kwargs, _OF_BEAMS):
+        if not self._is_plain(kwargs, _BEAM_SETTINGS):
             return None
         settings = (kwargs, self.generation_config)
         num_beams, number, early_stopping, penalty, use_cache = (

@@ -57,7 +57,7 @@ def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 150) ->
 
 
 @contextmanager
-def told_if_not_drawn(missing: str = "No figures were drawn.") -> Iterator[None]:
+def skip_figures_without_matplotlib(missing: str = "No figures were drawn.") -> Iterator[None]:
     """Where matplotlib is not installed, leaves out what is drawn inside, and says on stderr what is `missing`."""
     try:
         yield

@@ -12,7 +12,7 @@ from hf_meanmax.evaluation.markdown import markdown_table, markdown_text
 from hf_meanmax.evaluation.report import RESULTS, Results, write_report
 from hf_meanmax.files import Json, replacing_file
 from hf_meanmax.metrics import is_percentage
-from hf_meanmax.plots.figures import save_figure, told_if_not_drawn
+from hf_meanmax.plots.figures import save_figure, skip_figures_without_matplotlib
 from hf_meanmax.plots.systems import plot_systems
 
 from .plan import FIGURE, ROWS, TABLE, Plan, folder_name, is_finished
@@ -105,7 +105,7 @@ def _draw(rows: Json, groups: Mapping[str, Sequence[str]], results: Mapping[str,
         for values in (scores, controls, bleu)
     )
     bleu_of = {group: values for group, values in bleu_of.items() if values}
-    with told_if_not_drawn(f"{FIGURE} was not drawn."):
+    with skip_figures_without_matplotlib(f"{FIGURE} was not drawn."):
         save_figure(
             plot_systems(score_of, control_of, bleu_of, average.replace("_", " average of ") + " tasks"),
             output / FIGURE,

@@ -22,7 +22,7 @@ from hf_meanmax.files import Json, json_digest, read_json, replacing_file, write
 from hf_meanmax.inference.fingerprints import weights_fingerprint
 from hf_meanmax.inference.translate import check_translator, translate_corpus
 from hf_meanmax.plots.correlations import plot_correlations
-from hf_meanmax.plots.figures import save_figure, told_if_not_drawn
+from hf_meanmax.plots.figures import save_figure, skip_figures_without_matplotlib
 
 TABLE, NUMBERS, FIGURE = "translators.md", "translators.json", "correlations.png"
 _PARAPHRASES = "paraphrases"
@@ -146,6 +146,6 @@ def compare_translators(
             for name, scores in systems.items()
         }
         names, matrix = correlation_matrix(shown)
-        with told_if_not_drawn(f"{FIGURE} was not drawn."):
+        with skip_figures_without_matplotlib(f"{FIGURE} was not drawn."):
             save_figure(plot_correlations([name.replace("_", " ") for name in names], matrix), output / FIGURE)
     return systems

@@ -15,7 +15,7 @@ from hf_meanmax.processes import check_agreement, errors_shared, process_state, 
 from .settings import PretrainArguments
 
 # Settings in which machines may differ.
-_OF_A_MACHINE = ("cache_dir", "output_dir")
+_MACHINE_SETTINGS = ("cache_dir", "output_dir")
 # With these Accelerate silently ignores that FSDP is asked for.
 _SHARDS_NOTHING = (DistributedType.NO, DistributedType.MULTI_CPU)
 
@@ -45,7 +45,7 @@ def make_accelerator(args: PretrainArguments) -> Accelerator:
     check_agreement(state, shared_versions(), "Install the same packages on every machine.")
     settings = args.to_dict()
     model = settings.pop("model")
-    facts = {f"`{name}`": value for name, value in {**settings, **model}.items() if name not in _OF_A_MACHINE}
+    facts = {f"`{name}`": value for name, value in {**settings, **model}.items() if name not in _MACHINE_SETTINGS}
     check_agreement(state, facts, "Give every process the same command and the same recipe.")
     with errors_shared(state):
         _check_machine(args, accelerator)

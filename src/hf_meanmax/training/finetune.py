@@ -21,7 +21,7 @@ import torch
 from hf_meanmax.checkpoint.folder import check_checkpoint, require_text_encoder, save_checkpoint
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.data import Documents, LabelledTexts, SentenceFilter, read_labelled
-from hf_meanmax.files import Json, failed_writes_named, follow_umask, read_json, sole_writer, write_json
+from hf_meanmax.files import Json, follow_umask, naming_failed_writes, read_json, sole_writer, write_json
 from hf_meanmax.hardware import (
     attention_for,
     peak_memory_bytes,
@@ -30,7 +30,7 @@ from hf_meanmax.hardware import (
     use_all_cores,
     uses_bf16,
 )
-from hf_meanmax.processes import errors_shared, lost_processes_named, main_process_first, process_state
+from hf_meanmax.processes import errors_shared, main_process_first, naming_lost_processes, process_state
 from hf_meanmax.progress import progress_bar
 
 from .checkpoints import CHECKPOINTS, RESULTS_FILE, check_run_folder, claim_folder
@@ -87,11 +87,11 @@ def finetune(args: FinetuneArguments) -> Json:
         OSError: if a result cannot be written.
     """
     folder, state = Path(args.output_dir), process_state()
-    with lost_processes_named(_PATIENCE), ExitStack() as stack:
+    with naming_lost_processes(_PATIENCE), ExitStack() as stack:
         with errors_shared(state):
             if state.is_main_process:
                 stack.enter_context(sole_writer(folder))
-        stack.enter_context(failed_writes_named(folder))
+        stack.enter_context(naming_failed_writes(folder))
         return _finetune(args, folder)
 
 

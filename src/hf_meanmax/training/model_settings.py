@@ -13,7 +13,7 @@ from hf_meanmax.files import Json
 from hf_meanmax.modeling.configuration_base import LatentConfig
 
 # Fields of a configuration that may differ from those of the model that a run starts from.
-_OF_THE_RUN = {"embedding_dropout", "attention_dropout", "hidden_dropout", "label_smoothing", "contrastive_size"}
+_RUN_SETTINGS = {"embedding_dropout", "attention_dropout", "hidden_dropout", "label_smoothing", "contrastive_size"}
 # What else only a new model has.
 _OF_NEW_MODELS = {
     "tokenizer", "target_tokenizer", "lowercase", "min_frequency", "source_vocab_size", "word_vectors",
@@ -51,8 +51,8 @@ def settings_of(initial_model: str, model: Json) -> Json:
             "know. Start from the model that it was made from, and expand the new one."
         )
     names = {*model_fields(type(config)), *({"latent_names"} & {f.name for f in dataclasses.fields(config)})}
-    kept = {name: getattr(config, name) for name in sorted(names - _OF_THE_RUN)}
-    own = {name: value for name, value in model.items() if name in _OF_THE_RUN}
+    kept = {name: getattr(config, name) for name in sorted(names - _RUN_SETTINGS)}
+    own = {name: value for name, value in model.items() if name in _RUN_SETTINGS}
     return {
         "family": config.model_type,
         "model": {**kept, **own},
@@ -73,7 +73,7 @@ def refuse_new_model(initial_model: str, given: Json) -> None:
         ValueError: one does.
     """
     config = _read(initial_model)[1]
-    fixed = {*model_fields(type(config)), *_OF_NEW_MODELS, "family"} - _OF_THE_RUN
+    fixed = {*model_fields(type(config)), *_OF_NEW_MODELS, "family"} - _RUN_SETTINGS
     for name, value in given.items():
         if name in fixed and value != getattr(config, "model_type" if name == "family" else name, None):
             raise ValueError(

@@ -284,7 +284,7 @@ def cached_store(
 ) -> TokenStore:
     """The token store of a corpus in the cache."""
     folder = cache / "stores" / digest(corpus.identity(), TokenEncoder(tokenizer).fingerprint(), asdict(rule))
-    with one_at_a_time(folder):
+    with cache_lock(folder):
         return build_token_store(corpus, tokenizer, folder, rule, show_progress)
 
 
@@ -324,7 +324,7 @@ def _check_store(
         check_known(int(counts[tokenizer.unk_token_id]), int(counts.sum()) - len(store), tokenizer)
 
 
-def one_at_a_time(path: Path) -> FileLock:
+def cache_lock(path: Path) -> FileLock:
     """Locks an entry of the cache: while one run makes it, others wait and then read it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return FileLock(f"{path}.lock")
@@ -426,7 +426,7 @@ def load_or_train_tokenizer(
     size = vocab_size or args.model_size("vocab_size")
     settings = (name, size, args.min_frequency, args.lowercase)
     folder = cache / "tokenizers" / digest(__version__, corpus.identity(), settings)
-    with one_at_a_time(folder):
+    with cache_lock(folder):
         if not (folder / "tokenizer.json").is_file():
             tokenizer = train_tokenizer(corpus, *settings, show_progress=show_progress)
             with replacing_folder(folder, owned=["*"]) as partial:
@@ -445,7 +445,7 @@ def _teachers_words(args: PretrainArguments, corpus: Corpus, cache: Path, show_p
     teacher = load_encoder(args.frozen_encoder)
     key = digest(__version__, corpus.identity(), asdict(settings), model_fingerprints(teacher))
     path = cache / "vectors" / f"{key}.safetensors"
-    with one_at_a_time(path):
+    with cache_lock(path):
         if not path.is_file():
             train_corpus_vectors(corpus, path, settings, show_progress, teacher)
     return path
@@ -469,7 +469,7 @@ def word_vectors_file(args: RunArguments, cache: Path) -> str:
     words = static_words(named, args.model.get("embedding_size"))
     vectors = hashlib.blake2b(words.vectors.tobytes(), digest_size=16).hexdigest()
     path = cache / "vectors" / f"{digest(words.words, vectors)}.safetensors"
-    with one_at_a_time(path):
+    with cache_lock(path):
         if not path.is_file():
             words.save(path)
     return str(path)
@@ -511,7 +511,7 @@ def prepare_word_vectors(
         size = args.model_size("embedding_size")
         epochs, seed = args.word_vector_epochs, args.seed
         path = cache_folder(args) / "vectors" / digest(store.fingerprint, size, epochs, seed)
-        with one_at_a_time(path):
+        with cache_lock(path):
             vectors = train_word_vectors(
                 StoredWords(store, tokenizer), SkipGramSettings(size=size, epochs=epochs, seed=seed), cache_path=path,
                 corpus_key=store.fingerprint, show_progress=show_progress,

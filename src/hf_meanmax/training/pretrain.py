@@ -21,16 +21,16 @@ from tqdm.auto import tqdm
 from hf_meanmax.checkpoint.folder import check_checkpoint, save_checkpoint
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.data import CandidateSampler, ContextSentences, Noise
-from hf_meanmax.files import Json, failed_writes_named, json_digest, sole_writer
+from hf_meanmax.files import Json, json_digest, naming_failed_writes, sole_writer
 from hf_meanmax.hardware import measure_matrix_rate, prepare_training_on_cpu, synchronize, use_all_cores, uses_bf16
 from hf_meanmax.inference.embedder import describe_embedder, fit_standardization
 from hf_meanmax.inference.fingerprints import model_fingerprints
 from hf_meanmax.modeling.configuration_base import LatentConfig
-from hf_meanmax.modeling.generation import LEAST_OF_TEXT, decoding_bound
+from hf_meanmax.modeling.generation import MIN_TOKENS_FROM_TEXT, decoding_bound
 from hf_meanmax.modeling.modeling_embedding_decoder import EmbeddingDecoderForGeneration
 from hf_meanmax.objectives import TrainingModel, Weights, build_objectives
 from hf_meanmax.objectives.decoder_inputs import feed_decoder
-from hf_meanmax.processes import check_agreement, errors_shared, lost_processes_named, main_process_first
+from hf_meanmax.processes import check_agreement, errors_shared, main_process_first, naming_lost_processes
 from hf_meanmax.progress import progress_bar
 
 from .accelerator import exact_sums, is_sharded, make_accelerator
@@ -74,12 +74,12 @@ def pretrain(args: PretrainArguments) -> Json:
         ConnectionError: if another process of the run ended or did not answer.
         OSError: if a result cannot be written.
     """
-    with lost_processes_named(timedelta(seconds=args.ddp_timeout)), ExitStack() as stack:
+    with naming_lost_processes(timedelta(seconds=args.ddp_timeout)), ExitStack() as stack:
         run = Run(args)
         with errors_shared(run.processes):
             if run.is_main:
                 stack.enter_context(sole_writer(run.folder))
-        stack.enter_context(failed_writes_named(run.folder))
+        stack.enter_context(naming_failed_writes(run.folder))
         return run.execute()
 
 
@@ -566,7 +566,7 @@ class Run:
             # The store holds longer lines, which are context alone.
             longest = min(longest, self.args.max_tokens + 1)
         before = self.model.generation_config.max_new_tokens if self.args.initial_model else None
-        return max(LEAST_OF_TEXT, int(decoding_bound(longest)), before or 0)
+        return max(MIN_TOKENS_FROM_TEXT, int(decoding_bound(longest)), before or 0)
 
     def _claim_folder(self) -> None:
         """Makes the output folder, or recognises the run in it."""

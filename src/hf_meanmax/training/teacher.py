@@ -27,7 +27,7 @@ from hf_meanmax.inference.fingerprints import model_fingerprints
 from hf_meanmax.processes import of_main_process
 from hf_meanmax.progress import track
 
-from .preparation import cache_folder, digest, one_at_a_time
+from .preparation import cache_folder, cache_lock, digest
 from .settings import PretrainArguments
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def prepare_teacher(
         if show_progress and has_vector.any():
             print(f"{args.frozen_encoder}: {new.size:,} of {len(first):,} texts have no vector yet.", file=sys.stderr)
         is_main = state is None or state.is_main_process
-        lock = one_at_a_time(part) if is_main else nullcontext()
+        lock = cache_lock(part) if is_main else nullcontext()
         # The weights stay as they are: the validation texts, or another run, ask for their hash again.
         with lock, torch.autocast(teacher.device.type, torch.bfloat16, enabled=in_bf16):
             if is_main and part.is_dir() and not (part / MANIFEST).is_file():
@@ -203,7 +203,7 @@ def _text_hashes(cache: Path, texts: StoredTexts, show_progress: bool) -> npt.ND
     """The hash of each text, made in one pass and kept."""
     fingerprint = texts.fingerprint()
     path = cache / f"{fingerprint}.npy"
-    with one_at_a_time(path):
+    with cache_lock(path):
         if not path.is_file():
             made = map(text_hash, track(texts, "hash texts", texts.size, show_progress))
             hashes = np.fromiter(made, np.uint64)

@@ -16,7 +16,7 @@ from hf_meanmax.evaluation.text_scores import score_texts
 from hf_meanmax.inference.decode import generate_ids
 from hf_meanmax.inference.reconstruct import reconstruct
 from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
-from hf_meanmax.modeling.generation import LEAST_OF_TEXT, decoding_bound
+from hf_meanmax.modeling.generation import MIN_TOKENS_FROM_TEXT, decoding_bound
 
 from .preparation import Prepared
 from .teacher import TeacherVectors
@@ -115,7 +115,7 @@ class Validation:
     def _generate(self, texts: list[str], show_progress: bool = False) -> list[list[int]]:
         if self.vectors is not None:
             rows, longest = np.arange(len(texts)), int(self.prepared.validation.lengths.max())
-            bound = max(LEAST_OF_TEXT, decoding_bound(longest))
+            bound = max(MIN_TOKENS_FROM_TEXT, decoding_bound(longest))
             with self._evaluating():
                 return generate_ids(
                     self.model, self.prepared.tokenizer, self.vectors[rows], show_progress=show_progress,

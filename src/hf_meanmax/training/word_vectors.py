@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_meanmax.data import Corpus, SentenceFilter, StoredWords, TokenStore, build_token_store
 from hf_meanmax.fields import check_least, option
-from hf_meanmax.files import failed_writes_named
+from hf_meanmax.files import naming_failed_writes
 from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.inference.teacher_words import teacher_words
 from hf_meanmax.pretrained import ENCODER_SOURCES
@@ -86,7 +86,7 @@ def train_corpus_vectors(
     if teacher is None and settings.teacher:
         teacher = load_encoder(settings.teacher)
     stored = _stored(corpus, output, settings, show_progress)
-    with failed_writes_named(output, output.with_name(_hidden(output))), stored as (store, tokenizer):
+    with naming_failed_writes(output, output.with_name(_hidden(output))), stored as (store, tokenizer):
         if teacher is None:
             vectors = train_word_vectors(
                 StoredWords(store, tokenizer), settings, cache_path=None if settings.join else output,
