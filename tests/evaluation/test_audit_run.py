@@ -78,7 +78,7 @@ def test_the_command(files, options, embedder, decoder, capsys):  # noqa: F811
     assert str(files) not in page + json.dumps(found)
 
 
-def test_vectors_from_files(files, options, embedder, decoder, capsys):  # noqa: F811
+def test_vectors_from_files(files, options, embedder, decoder, capsys, monkeypatch):  # noqa: F811
     vectors = load_encoder(str(embedder), device="cpu").encode(LINES[:12])
     lines = (files / "texts.txt").read_text().splitlines()
     all_lines = np.zeros((len(lines), vectors.shape[1]), np.float32)
@@ -97,9 +97,11 @@ def test_vectors_from_files(files, options, embedder, decoder, capsys):  # noqa:
     assert results(files)["settings"]["cosine_with_embedder"] == pytest.approx(1)
     assert "shuffled words" in results(files)["controls"]
     assert "not those that the embedder makes" not in capsys.readouterr().err
-    np.save(files / "turned.npy", vectors[::-1])
+    # Only the last rows are another text's, of which a few are compared.
+    monkeypatch.setattr("hf_meanmax.evaluation.audit_run._COMPARED", 5)
+    np.save(files / "turned.npy", np.concatenate([vectors[:9], vectors[:8:-1]]))
     main([*options, "--embeddings", str(files / "turned.npy"), "--defence_texts", "0"])
-    assert "not those that the embedder makes of the texts" in capsys.readouterr().err
+    assert "1 of 5 vectors are not those that the embedder makes of their texts" in capsys.readouterr().err
 
 
 def test_vectors_of_a_folder_of_encode(files, options, embedder):  # noqa: F811
@@ -186,7 +188,7 @@ def bad_files(folder):
         (["--decoder", "./none"], "No checkpoint folder 'none'"),
         (["--embedder", "./none"], "No checkpoint folder 'none'"),
         (["--embeddings", "{}/few.npy"], "few.npy: 5 vectors for 23 lines, of which 12 are not blank"),
-        (["--embeddings", "{}/wide.npy"], "have 40 numbers and those of the embedder 32"),
+        (["--embeddings", "{}/wide.npy"], "holds vectors of 40 numbers; the model decodes 32"),
         (["--embeddings", "{}/whole.npy"], "int64, expected a matrix of floating-point numbers"),
         (["--embeddings", "{}/nan.npy"], "Vector 4 is not finite"),
         (["--corpus", "{}/none.txt"], "none.txt"),
@@ -215,7 +217,7 @@ def test_vectors_alone_have_no_embedder_by_name(files, options):
     (files / "wide.txt").write_text("\n".join(LINES[:12]) + "\n")
     for words, reason in (
         (["--corpus", str(files / "corpus.txt")], "could not be loaded from 'embedder'"),
-        (["--embeddings", str(files / "wide.npy")], "vectors of embedder, of 32 numbers"),
+        (["--embeddings", str(files / "wide.npy")], "holds vectors of 40 numbers; the model decodes 32"),
     ):
         vectors = [] if "--embeddings" in words else ["--embeddings", str(files / "fine.npy")]
         with pytest.raises(SystemExit, match=f"hf-meanmax audit: .*{reason}"):

@@ -165,18 +165,19 @@ def test_the_command_writes_a_checkpoint(checkpoint, tmp_path, capsys):
 
 def test_what_cannot_be_aligned(checkpoint, tmp_path):
     (tmp_path / "text.txt").write_text("the cat\n\n")
+    (tmp_path / "long.txt").write_text("the cat\n" * 12)
     (tmp_path / "empty.txt").write_text("")
     options = ["--embedder", str(checkpoint), "--output", str(tmp_path / "out")]
     for text in ("text.txt", "empty.txt"):
         with pytest.raises(SystemExit, match=r"hf-meanmax align: .*(too few; give 10 or more|empty)"):
             main([str(tmp_path / text), *options, "--to", str(checkpoint)])
     with pytest.raises(SystemExit, match="hf-meanmax align: No checkpoint folder"):
-        main([str(tmp_path / "text.txt"), *options, "--to", "./none"])
+        main([str(tmp_path / "long.txt"), *options, "--to", "./none"])
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "config.json").write_text("{}")
     with pytest.raises(SystemExit, match=r"hf-meanmax align: .*name a new folder"):
         # Before the model, which is not there, is looked for.
-        main([str(tmp_path / "text.txt"), *options[:2], "--to", "./none", "--output", str(tmp_path / "mine")])
+        main([str(tmp_path / "long.txt"), *options[:2], "--to", "./none", "--output", str(tmp_path / "mine")])
     for model, reason in (
         (make_model(full_class=CompoundAttentionForTranslation, architecture="attn"), "no fixed representation"),
         (make_model(decoder_type="none"), "gives vectors alone"),

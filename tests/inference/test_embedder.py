@@ -170,8 +170,8 @@ def test_bad_vectors_get_one_line(embedder, decoder, tmp_path, capsys):
     broken = rows.copy()
     broken[2, 5] = np.nan
     for name, array, reason in (
-        ("nan", broken, "Rows 1-4: .*NaN"),
-        ("narrow", rows[:, :20], "Rows 1-4: .*vectors of embedder, of 32 numbers"),
+        ("nan", broken, "Row 3: .*NaN"),
+        ("narrow", rows[:, :20], "holds vectors of 20 numbers; the model decodes 32"),
         ("integers", (10 * rows).astype(np.int64), "expected a matrix of floating-point numbers"),
         ("flat", rows[0], "expected a matrix"),
         ("long", rows.astype(np.longdouble), "expected a matrix of floating-point numbers"),
@@ -184,9 +184,11 @@ def test_bad_vectors_get_one_line(embedder, decoder, tmp_path, capsys):
         decode([str(decoder), str(tmp_path / "empty.npy")])
     np.save(tmp_path / "none.npy", rows[:0])
     np.save(tmp_path / "zeros.npy", 0 * rows)
-    capsys.readouterr()
+    assert "not of unit length" not in capsys.readouterr().err
     decode([str(decoder), str(tmp_path / "none.npy")])
-    assert capsys.readouterr().out == ""
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "none.npy does not say which embedder made its vectors" in said.err
     decode([str(decoder), str(tmp_path / "zeros.npy")])
     assert len(capsys.readouterr().out.splitlines()) == 4
 

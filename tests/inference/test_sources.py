@@ -228,6 +228,30 @@ def test_pages_of_a_postgresql_table(database, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        ("interval", "{} * interval '1 month'"),
+        ("float4", "{} * 0.1"),
+        ("jsonb", "to_jsonb({})"),
+        ("int[]", "ARRAY[{}, 1]"),
+        ("timestamptz", "CASE {} WHEN 50 THEN 'infinity' ELSE now() + {} * interval '1 day' END"),
+        ("date", "date '9999-12-01' + {}"),
+    ],
+)  # fmt: skip
+def test_keys_that_python_knows_otherwise_or_not(database, kind, key, monkeypatch):
+    monkeypatch.setattr("hf_meanmax.inference.sources.postgres_table._PAGE", 7)
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("DROP TABLE IF EXISTS odd_keys")
+        connection.execute(f"CREATE TABLE odd_keys (id {kind} PRIMARY KEY, embedding vector(1))")
+        for number in range(1, 51):
+            made = key.replace("{}", str(number))
+            connection.execute(f"INSERT INTO odd_keys VALUES ({made}, '[{number}]')")
+    keys, vectors = everything(opened(database, table="odd_keys"))
+    assert len(set(keys)) == 50
+    assert vectors[:, 0].tolist() == list(range(1, 51))
+
+
+@pytest.mark.parametrize(
     ("options", "reason"),
     [
         ({}, r"name the table \(`table`\)"),

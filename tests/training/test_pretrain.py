@@ -27,6 +27,7 @@ from hf_meanmax.commands.pretrain import main
 from hf_meanmax.data import MicroBatches
 from hf_meanmax.evaluation import reconstruct, score_reconstructions
 from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
+from hf_meanmax.tokenization.word_vectors import WordVectors
 from hf_meanmax.training import checkpoints as checkpoints_module
 from hf_meanmax.training import pretrain as module
 from hf_meanmax.training.pretrain import Run, pretrain
@@ -631,6 +632,41 @@ def test_output_layer_starts_from_how_frequent_words_are(make_arguments):
     model = make_model(output_bias=False)
     with pytest.raises(ValueError, match="no bias to start from frequencies"):
         model.start_from_frequencies(torch.ones(model.config.vocab_size))
+
+
+@pytest.mark.parametrize("width", [40, 24])
+def test_output_layer_starts_from_the_word_vectors(width):
+    """Its rows keep the cosines of the words where it is as wide, and nearly where it is not; words without a vector
+    keep theirs."""
+    model = make_model(hidden_size=width, embedding_size=32, num_attention_heads=4, vocab_size=50)
+    words = model.get_input_embeddings().weight
+    with torch.no_grad():
+        words[7] = 0
+    before = model.lm_head.weight.detach().clone()
+    model.start_output_from_words()
+    rows, others = model.lm_head.weight.detach(), [row for row in range(1, 50) if row != 7]
+    assert torch.equal(rows[7], before[7])
+    torch.testing.assert_close(rows[others].norm(dim=1), torch.full((48,), 0.7))
+    cosines = [torch.nn.functional.normalize(x[others].detach(), dim=1) for x in (rows, words)]
+    found, wanted = (x @ x.T for x in cosines)
+    if width >= 32:
+        torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
+    else:
+        assert torch.corrcoef(torch.stack([found.flatten(), wanted.flatten()]))[0, 1] > 0.7
+    tied = make_model(tie_word_embeddings=True)
+    with pytest.raises(ValueError, match="tied to the word table"):
+        tied.start_output_from_words()
+
+
+def test_word_vectors_start_the_output_layer_where_it_is_asked_for(make_arguments, tmp_path):
+    words = sorted(set(built(make_arguments()).prepared.tokenizer.get_vocab()))
+    rows = np.random.default_rng(0).normal(size=(len(words), 16)).astype(np.float32)
+    WordVectors(words, rows).save(tmp_path / "words.safetensors")
+    options = {"word_vectors": str(tmp_path / "words.safetensors"), "embedding_size": 16}
+    for asked in (False, True):
+        lengths = built(make_arguments(output_from_words=asked, **options)).model.lm_head.weight.norm(dim=1)
+        assert bool(torch.isclose(lengths, torch.tensor(0.7)).float().mean() > 0.9) is asked
+    assert built(make_arguments(output_from_words=True)).model.lm_head.weight.norm(dim=1).std() > 0.01
 
 
 # Ending

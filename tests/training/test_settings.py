@@ -152,7 +152,7 @@ def test_options_win_over_the_recipe(tmp_path):
         (["--learning_rate", "fast"], "--learning_rate/--learning-rate: invalid float value: 'fast'"),
         (["--compile", "maybe"], "--compile: .* got maybe but expected one of yes/no, true/false"),
         (["--validation"], "--validation: expected at least one argument"),
-        (["--corpus", "y"], "`--corpus` is given twice. Several values stand after one: --corpus first second"),
+        (["--corpus", "y"], "`--corpus` is given twice. Give all values after one option: --corpus first second"),
         (["--epochs", "inf"], "`epochs` is inf; it must be a finite number"),
         (["--learning_rate", "nan"], "`learning_rate` is nan; it must be a finite number"),
         (["--seed", "99999999999999999999"], "is not 9223372036854775807 or less"),

@@ -13,7 +13,7 @@ from hf_meanmax.checkpoint.folder import load_decoder, save_checkpoint
 from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.evaluation.reconstruction import score_reconstructions
 from hf_meanmax.files import check_new_folder, shared_name
-from hf_meanmax.inference.alignment import align, check_alignable
+from hf_meanmax.inference.alignment import align, check_alignable, check_texts
 from hf_meanmax.inference.decode import generate_ids
 from hf_meanmax.inference.embedder import load_embedder
 from hf_meanmax.pretrained import DECODER_SOURCES, ENCODER_SOURCES
@@ -41,14 +41,15 @@ class AlignOptions:
 def main(corpus_options: CorpusOptions, args: AlignOptions) -> None:
     """Write a decoder of an embedder's vectors without training: a linear map to the Z of an autoencoder."""
     output = check_new_folder(args.output)
-    device = process_state().device
-    model, tokenizer, target_tokenizer = load_decoder(args.to, device)
-    check_alignable(model)
-    embedder = load_embedder(args.embedder, args.embedder_prompt, device, args.trust_remote_code)
     texts = list(islice(filter(None, corpus_options.open()), args.limit))
     validation = None
     if args.validation is not None:
         validation = list(filter(None, open_corpus(args.validation, corpus_options.encoding_errors)))
+    check_texts(texts)
+    device = process_state().device
+    model, tokenizer, target_tokenizer = load_decoder(args.to, device)
+    check_alignable(model)
+    embedder = load_embedder(args.embedder, args.embedder_prompt, device, args.trust_remote_code)
     found = align(embedder, args.embedder, model, tokenizer, texts, validation, args.batch_size, show_progress=True)
     report = found.report
     scored = found.validation[: args.score_texts]

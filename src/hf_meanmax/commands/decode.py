@@ -58,6 +58,8 @@ class DecodeOptions(SourceOptions):
 @verb("decode")
 def main(args: DecodeOptions) -> None:
     """Decode embeddings back to text, one line a row."""
+    if args.write_keys and len(args.input) > 1:
+        raise ValueError(f"`write_keys` is for one input, not {len(args.input)}, which may have the same keys.")
     sources = open_sources(args.input, args)
     model, _, tokenizer = load_decoder(args.model)
     args.compute_dtype = compute_dtype(args.compute_dtype, model.device)

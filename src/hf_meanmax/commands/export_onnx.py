@@ -32,15 +32,16 @@ class ExportOnnxOptions:
 @verb("export-onnx")
 def main(args: ExportOnnxOptions) -> None:
     """Write a checkpoint's encoder as ONNX, and check it against torch."""
+    folder = onnx_folder(args.checkpoint, args.output)
     texts: Sequence[str] = TEXTS
     if args.texts is not None:
         texts = list(islice(filter(None, open_corpus(Path(args.texts), args.encoding_errors)), 1000))
     if not texts:
         raise ValueError(f"{args.texts} has no text to compare on.")
-    report = export_onnx(args.checkpoint, args.output, int8=args.int8, texts=texts)
+    report = export_onnx(args.checkpoint, folder, int8=args.int8, texts=texts)
     for name, found in report.items():
         print(
             f"{name}: {found['bytes'] / 1e6:.1f} MB; against torch: largest difference "
             f"{found['largest_difference']:.2g}, least cosine {found['least_cosine']:.5f}"
         )
-    print(f"written to {onnx_folder(args.checkpoint, args.output)}")
+    print(f"written to {folder}")

@@ -139,7 +139,9 @@ def audit_checkpoint(
     vectors = _read_vectors(sources, rows, model) if sources else make_vectors(texts, "texts")
     cosine = None
     if source.embeddings and embedder is not None:
-        cosine = _compare(vectors[:_COMPARED], make_vectors(texts[:_COMPARED], "some texts"))
+        # From all over the files: where a row is missing, those after it are another text's.
+        places = np.linspace(0, len(texts) - 1, min(len(texts), _COMPARED)).astype(int).tolist()
+        cosine = _compare(vectors[places], make_vectors([texts[place] for place in places], "some texts"))
     model.to(COMPUTE_DTYPES[attack.compute_dtype])
     result = audit(
         _decoder(model, tokenizer, embedder, attack, show_progress),
@@ -209,14 +211,15 @@ def _compare(vectors: np.ndarray, embedded: np.ndarray) -> float:
             f"The vectors have {vectors.shape[1]:,} numbers and those of the embedder {embedded.shape[1]:,}; name the "
             "embedder that made them."
         )
-    cosine = float(paired_cosines(vectors, embedded).mean())
-    if not cosine >= _LEAST_COSINE:
+    cosines = paired_cosines(vectors, embedded)
+    others = int((~(cosines >= _LEAST_COSINE)).sum())
+    if others:
         print(
-            f"The vectors are not those that the embedder makes of the texts (mean cosine {cosine:.3f}): they were "
-            "changed, or texts and vectors are not in the same order.",
+            f"{others} of {len(cosines)} vectors are not those that the embedder makes of their texts (mean cosine "
+            f"{cosines.mean():.3f}): they were changed, or texts and vectors are not in the same order.",
             file=sys.stderr,
         )
-    return cosine
+    return float(cosines.mean())
 
 
 def _decoder(

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 # Of the strength of the regularisation, per text: vectors are standardised.
 _STRENGTHS = tuple(10.0**power for power in range(-5, 2))
 _FEWEST = 10
+# Of ten texts the one that is held out.
+_HELD_OUT = 5
 _BLOCK = 1024
 _BATCH_TOKENS = 8192
 
@@ -61,6 +63,16 @@ class Alignment:
     validation: list[str]
     vectors: np.ndarray
     report: Json
+
+
+def check_texts(texts: Sequence[str]) -> None:
+    """Checks that there are enough texts to fit a map to.
+
+    Raises:
+        ValueError: there are not.
+    """
+    if len(texts) < _FEWEST:
+        raise ValueError(f"{len(texts):,} texts are too few; give {_FEWEST} or more.")
 
 
 def align(
@@ -93,10 +105,9 @@ def align(
     """
     check_alignable(model)
     texts = list(texts)
-    held_out = list(texts[_FEWEST // 2 :: 10] if validation is None else validation)
-    kept = texts if validation is not None else [text for row, text in enumerate(texts) if row % 10 != _FEWEST // 2]
-    if len(texts) < _FEWEST:
-        raise ValueError(f"{len(texts):,} texts are too few; give {_FEWEST} or more.")
+    held_out = list(texts[_HELD_OUT::10] if validation is None else validation)
+    kept = texts if validation is not None else [text for row, text in enumerate(texts) if row % 10 != _HELD_OUT]
+    check_texts(texts)
     if not held_out:
         raise ValueError("`validation` holds no text. Give some, or leave it out.")
     described = describe_embedder(embedder, name)

@@ -105,14 +105,16 @@ def decode_sources(
     row, cut, longest = start, 0, 0
     expects_unit_length = getattr(model.config, "normalize_embeddings", False)
     for keys, batch in _batches_from(sources, batch_size, start):
-        if expects_unit_length and not has_unit_length(batch):
+        if expects_unit_length and np.isfinite(batch).all() and not has_unit_length(batch):
             print("Vectors that are not of unit length, as the embedder's are, are scaled to it.", file=sys.stderr)
             expects_unit_length = False
         try:
             with _seeded(corrector, row):
                 texts, lengths, ended = _decode_batch(model, tokenizer, batch, corrector, generation)
         except ValueError as error:
-            raise ValueError(f"Rows {row + 1:,}-{row + len(batch):,}: {error}") from error
+            finite = np.isfinite(batch).all(axis=1)
+            rows = f"Rows {row + 1:,}-{row + len(batch):,}" if finite.all() else f"Row {row + 1 + finite.argmin():,}"
+            raise ValueError(f"{rows}: {error}") from error
         yield DecodedBatch(keys, texts)
         row += len(batch)
         cut += ended.count(False)
@@ -219,9 +221,9 @@ def generate_ids(
     return without_special(tokenizer, [row for block in tokens for row in block.tolist()])
 
 
-def has_unit_length(vectors: np.ndarray, tolerance: float = 0.02) -> bool:
+def has_unit_length(vectors: np.ndarray) -> bool:
     """Whether all vectors `(N, D)` have length 1, within what float16 and bfloat16 round."""
-    return bool((np.abs(np.linalg.norm(vectors.astype(np.float32), axis=1) - 1) <= tolerance).all())
+    return bool((np.abs(np.linalg.norm(vectors.astype(np.float32), axis=1) - 1) <= 0.02).all())
 
 
 def check_sources(sources: Sequence[VectorSource], model: PreTrainedModel) -> None:
@@ -239,8 +241,9 @@ def check_sources(sources: Sequence[VectorSource], model: PreTrainedModel) -> No
     for source in sources:
         if isinstance(source, FaissSource) and (source.path.parent / INDEX_MANIFEST).is_file():
             _check_index(source.path.parent, model)
-        elif not isinstance(source, FileSource):
-            _check_store(source, model)
+        else:
+            has_manifest = isinstance(source, FileSource) and (source.path.is_dir() or source.path in shards)
+            _check_store(source, model, has_manifest)
 
 
 def _check_index(folder: Path, model: PreTrainedModel) -> None:
@@ -255,13 +258,13 @@ def _check_index(folder: Path, model: PreTrainedModel) -> None:
         check_decodable(folder, manifest.encoded, model)
 
 
-def _check_store(source: VectorSource, model: PreTrainedModel) -> None:
+def _check_store(source: VectorSource, model: PreTrainedModel, has_manifest: bool) -> None:
     config = model.config
     size = config.sentence_embedding_size if config.reads_text else config.embedding_dim
     if source.dimension not in (None, size):
         raise ValueError(f"{source.name} holds vectors of {source.dimension:,} numbers; the model decodes {size:,}.")
     wanted = None if config.reads_text else (config.embedder or {}).get("name")
-    if not wanted:
+    if not wanted or has_manifest:
         return
     if source.embedder is None:
         print(

@@ -293,8 +293,10 @@ def column_vectors(array: pa.Array, column: str, kind: str = "f") -> np.ndarray:
         raise ValueError(f"column {column!r} has missing rows")
     values = array.flatten().to_numpy(zero_copy_only=False)
     lengths = np.unique(pa.compute.list_value_length(array).to_numpy())
-    if len(lengths) != 1 or values.dtype.kind != kind:
-        raise ValueError(f"rows of column {column!r} are not vectors of one size ({lengths[:3]}, {values.dtype})")
+    if values.dtype.kind != kind:
+        raise ValueError(f"column {column!r} holds {values.dtype}, expected {_KINDS[kind]}")
+    if len(lengths) != 1:
+        raise ValueError(f"rows of column {column!r} are not vectors of one size ({lengths[:3]})")
     return np.array(values.reshape(len(array), -1))
 
 
@@ -326,5 +328,7 @@ def choose_name(name: str | None, names: list[str], kind: str) -> str:
         if len(names) == 1:
             return names[0]
     if name not in names:
-        raise ValueError(f"no {kind} {name or EMBEDDINGS!r}; name one of {', '.join(names) or 'none'}")
+        if not names:
+            raise ValueError(f"no {kind}" if name is None else f"no {kind} {name!r}, and no other one")
+        raise ValueError(f"no {kind} {name or EMBEDDINGS!r}; name one of {', '.join(names)}")
     return name

@@ -105,6 +105,25 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         counts = token_counts.double().clamp(min=1)
         bias.copy_((counts / counts.sum()).log())
 
+    @torch.no_grad()
+    def start_output_from_words(self) -> None:
+        """Makes the rows of an untied output layer those of the word table, turned at random into its width, so that
+        words of like vectors start with like scores.
+
+        Its rows keep the cosines of the word vectors, where the layer is as wide as these or wider, and have one
+        length, by which scores of states of unit variance start with a standard deviation of 0.7. Words without a
+        vector keep what they have.
+
+        Raises:
+            ValueError: the output layer is tied, or has another vocabulary.
+        """
+        if self.lm_head is None or self.config.tie_word_embeddings or self.config.separate_vocabularies:
+            raise ValueError("The output layer is tied to the word table, or is of another vocabulary.")
+        words, rows = self.get_input_embeddings().weight, self.lm_head.weight
+        turn = nn.init.orthogonal_(torch.empty(rows.shape[1], words.shape[1]))
+        turned = nn.functional.normalize(words.float() @ turn.T, dim=-1)
+        rows.copy_(torch.where(turned.any(dim=-1, keepdim=True), 0.7 * turned, rows.float()))
+
     def get_output_embeddings(self) -> nn.Module:
         return self.lm_head
 

@@ -124,6 +124,9 @@ class PretrainArguments(RunArguments):
         "start the output layer's bias, where it has one, from log word frequencies, which it would learn slowly",
         True,
     )
+    output_from_words: bool = option(
+        "start the output layer from the word vectors as well, where there are any and it is not tied to them", False
+    )
     optimizer: Literal["adam", "muon"] = option(
         "muon: Muon for the matrices between the word tables and the output layer, Adam for the rest", "adam"
     )

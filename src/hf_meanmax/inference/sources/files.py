@@ -31,9 +31,18 @@ class FileSource(VectorSource):
         self.version = " ".join(file_version(file) for file in embedding_files(path))
 
     @cached_property
+    def _shapes(self) -> list[tuple[int, int]]:
+        return file_shapes(self.path, self._column)
+
+    @property
     def rows(self) -> int:  # type: ignore[override]
         """How many vectors there are, by the headers of the files."""
-        return sum(count for count, _ in file_shapes(self.path, self._column))
+        return sum(count for count, _ in self._shapes)
+
+    @property
+    def dimension(self) -> int | None:  # type: ignore[override]
+        """Numbers of a vector, by the header of the first file; None of no files, and of a table without rows."""
+        return next((size for _, size in self._shapes if size), None)
 
     def batches(self, batch_size: int, start: int = 0) -> Iterator[VectorBatch]:
         first = 0

@@ -98,11 +98,13 @@ class LanceDBSource(VectorSource):
         if self._key is None:
             return ids, None
         keys = pa.chunked_array([part for _, part in parts], type=schema.field(self._key).type).combine_chunks()
+        if pa.types.is_dictionary(keys.type):
+            keys = keys.dictionary_decode()
         if keys.null_count:
             raise ValueError(f"key column {self._key!r} has {keys.null_count:,} missing rows")
         try:
             order = pa.compute.sort_indices(keys).to_numpy()
-        except (pa.ArrowNotImplementedError, TypeError):
+        except (pa.ArrowNotImplementedError, pa.ArrowInvalid, TypeError):
             raise ValueError(f"key column {self._key!r} holds {keys.type}, which has no order") from None
         keys = keys.take(pa.array(order))
         if pa.compute.count_distinct(keys).as_py() != len(keys):

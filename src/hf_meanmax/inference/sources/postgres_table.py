@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 POSTGRES = ("postgresql://", "postgres://")
 _TYPES = ("vector", "halfvec")
+_WHOLE_NUMBERS = ("int2", "int4", "int8")
 # Rows that one query gives.
 _PAGE = 1024
 _CONNECT_SECONDS = "10"
@@ -32,7 +33,8 @@ WHERE c.relname = %(table)s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
 AND CASE WHEN %(schema)s::text IS NULL THEN pg_catalog.pg_table_is_visible(c.oid) ELSE n.nspname = %(schema)s END
 """
 _COLUMNS = """
-SELECT a.attname, t.typname, a.atttypmod FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+SELECT a.attname, t.typname, a.atttypmod, pg_catalog.format_type(a.atttypid, a.atttypmod)
+FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 # Columns whose values an index keeps unique and a constraint keeps from being NULL, the primary key first.
@@ -73,15 +75,21 @@ class PostgresSource(VectorSource):
             schema, _, table = options.table.rpartition(".")
             row = connection.execute(_TABLE, {"table": table, "schema": schema or None}).fetchone()
             if row is None:
-                raise ValueError(f"{place} has no table {options.table!r}, or none that this user sees.")
+                raise ValueError(
+                    f"{place} has no table {options.table!r}, or none that this user sees (SCHEMA.TABLE; names with a "
+                    "dot in them cannot be given: make a view)."
+                )
             oid = row[0]
             self._table = self._sql.Identifier(*options.table.split(".")[-2:] if schema else [table])
-            columns = {name: (kind, size) for name, kind, size in connection.execute(_COLUMNS, (oid,))}
+            found = connection.execute(_COLUMNS, (oid,)).fetchall()
+            columns = {name: (kind, size) for name, kind, size, _ in found}
             vectors = self._choose_vectors(columns, options.vector_column)
             self.dimension = columns[vectors][1] if columns[vectors][1] > 0 else None
             unique = connection.execute(_UNIQUE, (oid,)).fetchall()
             key = self._choose_key(columns, unique, options.key_column)
             self._column, self._key = self._sql.Identifier(vectors), self._sql.Identifier(key)
+            self._key_type = self._sql.SQL(next(full for name, _, _, full in found if name == key))
+            self._has_numbers = columns[key][0] in _WHOLE_NUMBERS
             self.rows = self._count(connection, vectors, key, is_unique=key in [name for name, _ in unique])
 
     def batches(self, batch_size: int, start: int = 0) -> Iterator[VectorBatch]:
@@ -93,27 +101,33 @@ class PostgresSource(VectorSource):
                     yield self._batch(rows[first : first + batch_size])
                 rows = self._page(connection, page, after=rows[-1][0]) if len(rows) == page else []
 
-    def _page(self, connection: Connection, limit: int, offset: int = 0, after: object = None) -> list[tuple[Any, Any]]:
-        """Keys and vectors of the rows after a key."""
+    def _page(
+        self, connection: Connection, limit: int, offset: int = 0, after: str | None = None
+    ) -> list[tuple[str, Any]]:
+        """Keys, as text, and vectors of the rows after a key."""
         # Values are literals: among placeholders, a % in a column's name would be one.
         literal = self._sql.Literal
-        is_later = (
-            self._query("WHERE {key} > {after}", after=literal(after)) if after is not None else self._sql.SQL("")
-        )
+        is_later = self._sql.SQL("")
+        if after is not None:
+            is_later = self._query(
+                "WHERE t.{key} > CAST({after} AS {key_type})", after=literal(after), key_type=self._key_type
+            )
+        # Without the table's name the order would be that of the text.
         query = self._query(
-            "SELECT {key}, {vectors} FROM {table} {is_later} ORDER BY {key} LIMIT {limit} OFFSET {offset}",
+            "SELECT t.{key}::text, t.{vectors} FROM {table} AS t {is_later} ORDER BY t.{key} "
+            "LIMIT {limit} OFFSET {offset}",
             is_later=is_later,
             limit=literal(limit),
             offset=literal(offset),
         )
-        # As text: of types that it does not know psycopg reads bytes otherwise, which are no keys.
-        rows: list[tuple[Any, Any]] = connection.execute(query).fetchall()
+        # PostgreSQL reads its own text to the same key; a Python value of some types is another one, or none.
+        rows: list[tuple[str, Any]] = connection.execute(query).fetchall()
         return rows
 
-    def _batch(self, rows: list[tuple[Any, Any]]) -> VectorBatch:
-        keys = [key for key, _ in rows]
+    def _batch(self, rows: list[tuple[str, Any]]) -> VectorBatch:
+        keys: list[Any] = [int(key) if self._has_numbers else key for key, _ in rows]
         vectors = []
-        for key, vector in rows:
+        for key, (_, vector) in zip(keys, rows, strict=True):
             if vector is None:
                 raise ValueError(f"{self.name}: the row of key {key!r} has no vector.")
             vectors.append(vector.to_numpy())
