@@ -197,6 +197,13 @@ def test_data_sets(tmp_path, form):
             open_corpus(source, split="dev")
 
 
+@pytest.mark.parametrize("errors", ["strict", "replace"])
+def test_a_table_that_is_not_utf8_is_refused(errors, tmp_path):
+    (tmp_path / "gbk.jsonl").write_bytes('{"text": "我们"}\n'.encode("gbk"))
+    with pytest.raises(ValueError, match=r"not UTF-8|cannot be read as a table"):
+        list(open_corpus(tmp_path / "gbk.jsonl", encoding_errors=errors))
+
+
 def test_wrong_columns():
     source = datasets.Dataset.from_dict({"words": ["a"], "label": [1]})
     with pytest.raises(ValueError, match="no column 'text'; choose one of words, label"):

@@ -6,7 +6,13 @@ import sys
 
 import pytest
 
-from hf_meanmax.data.sentences import chinese_segmenter, is_unsegmented, sentence_stretches, split_sentences
+from hf_meanmax.data.sentences import (
+    chinese_segmenter,
+    has_ideographs,
+    is_unsegmented,
+    sentence_stretches,
+    split_sentences,
+)
 from hf_meanmax.tokenization import split_words, train_tokenizer
 
 MIXED = "我们在北京大学看书，用 iPhone 13 拍照。“你好！”他说——don't stop, it's 3.5% only……《人民日报》A股、U盘；"
@@ -66,6 +72,31 @@ def test_segmenting_loses_nothing(capfd):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        (
+            "राम घर गया। वह कल आएगा। हाँ।",
+            3,
+        ),
+        ("كيف حالك؟ أنا بخير.", 2),
+        ("وہ گیا۔ وہ آیا۔", 2),
+        ("In z. B. Berlin, say J. R. R. Tolkien and others.", 2),  # `J.` may end a sentence.
+        ("A or B. See below.", 2),
+    ],
+)
+def test_sentences_of_other_languages(text, number):
+    assert len(split_sentences(text)) == number
+    assert " ".join(split_sentences(text)) == text
+
+
+def test_scripts_without_spaces():
+    thai = "ฉันชอบอ่านหนังสือ"
+    assert is_unsegmented([thai])
+    assert not has_ideographs([thai])
+    assert has_ideographs(["我们"])
+
+
 def test_word_tokens_are_the_segmented_words():
     pytest.importorskip("jieba")
     segment = chinese_segmenter()
@@ -78,7 +109,7 @@ def test_word_tokens_are_the_segmented_words():
     assert tokenizer.convert_ids_to_tokens(ids) == [*expected, "</s>"]
     decoded = tokenizer.decode(ids, skip_special_tokens=True)
     # The spaces between words come back with them.
-    assert decoded == '他 说: "北京大学 的 图书馆 、 食堂 都 很 好!" 我们 明天 去 。'
+    assert decoded == '他 说: "北京大学 的 图书馆、 食堂 都 很 好!" 我们 明天 去。'
     assert tokenizer(decoded).input_ids == ids
 
 

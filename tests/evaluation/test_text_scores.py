@@ -15,6 +15,7 @@ from hf_meanmax.evaluation.text_scores import (
     length_table,
     score_texts,
     scores_by_length,
+    tokenization_of,
 )
 
 CHINESE = [
@@ -264,3 +265,11 @@ def test_figure_shows_each_system_and_the_number_of_texts():
     assert axes.get_ylabel() == "BLEU"
     assert axes.get_ylim()[0] == 0
     assert plot_by_length({"good": good}, "exact_match").axes[0].get_legend() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("the cat", "13a"), ("我们昨天在北京大学看书 iPhone", "zh"), ("หนังสือ", "char")],
+)  # fmt: skip
+def test_raw_text_is_cut_as_its_script_asks(text, expected):
+    assert tokenization_of([text], "13a") == expected

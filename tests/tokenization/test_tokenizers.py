@@ -83,6 +83,51 @@ def test_words(word, text, words):
     assert list(split_words(word, [text, "x"])) == [words, ["x"]]
 
 
+OTHER_LANGUAGES = {
+    # What the word tokenizer makes of a text, and what it decodes that to.
+    "arabic": ("مرحبا، كيف؟", ["مرحبا", "،", "كيف", "؟"], None),
+    "hindi": ("राम गया।", ["राम", "गया", "।"], None),
+    "spanish": ("¿qué tal? ¡bien!", ["¿", "qué", "tal", "?", "¡", "bien", "!"], None),
+    "hebrew": ('צה"ל', ['צה"ל'], None),
+    "greek": ("ΟΔΟΣ", ["οδος"], "οδος"),
+    "turkish": ("İstanbul", ["istanbul"], "istanbul"),
+    "persian": ("می\u200cخواهم", ["می\u200cخواهم"], None),
+    "catalan": ("col·legi", ["col·legi"], None),
+    "thai": ("น้ำ", ["น้ำ"], None),
+    "emoji": (
+        "\U0001f468\u200d\U0001f467 \u2764\ufe0f \U0001f44d\U0001f3fd",
+        ["\U0001f468\u200d\U0001f467", "\u2764\ufe0f", "\U0001f44d\U0001f3fd"],
+        None,
+    ),
+    "fractions": ("1½", ["1", "1", "/", "2"], "1 1/2"),
+    "invisible marks": ("soft\u00adhyphen a\u200bb", ["softhyphen", "a", "b"], "softhyphen a b"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("language", OTHER_LANGUAGES)
+def test_words_of_other_languages(language):
+    text, words, decoded = OTHER_LANGUAGES[language]
+    tokenizer = train_tokenizer([text], show_progress=False)
+    assert next(split_words(tokenizer, [text])) == words
+    ids = tokenizer(text).input_ids
+    assert tokenizer.decode(ids, skip_special_tokens=True) == (decoded or text)
+    assert tokenizer(decoded or text).input_ids == ids
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_marks_stay_with_their_letters(kind):
+    """Hindi, vocalised Arabic and Thai: words are whole, and read as text."""
+    words = [
+        "हिन्दी",
+        "كتابًا",
+        "หนังสือ",
+    ]
+    text = " ".join(words)
+    tokenizer = train_tokenizer([text] * 5, kind=kind, vocab_size=400, show_progress=False)
+    assert next(split_words(tokenizer, [text])) == words
+    assert tokenizer.decode(tokenizer(text).input_ids, skip_special_tokens=True) == text
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -70,6 +70,10 @@ def test_pieces_that_are_no_words_follow(teacher):
     assert list(wordpieces(teacher, {"the", "cat"})) == ["##s", "dog", "a", "##t", *"bcdefgh", "##e"]
     found = teacher_words(teacher, words_of(["the", "cat"]), with_pieces=True, show_progress=False)
     assert found.words[:4] == ["the", "cat", "##s", "dog"]
+    # Characters that it has no piece of are pieces too, so that no word of these letters is unknown.
+    assert {"t", "##a", "##c", "##h"} <= set(found.words)
+    tokenizer = wordpiece_tokenizer(found.words)
+    assert tokenizer.unk_token_id not in tokenizer("tach hat that").input_ids
     assert found.counts.tolist() == [2, 1] + [1] * (len(found) - 2)
     # A piece that begins a word is the same tokens as the word alone.
     plain, both = teacher.encode(["the", "cat", "dog"]), [0, 1, 3]

@@ -53,7 +53,7 @@ class CardDescription:
         data: what the model was trained on, in words; by default what `training_args.json` has of the corpus.
         command: the command that trained it.
         limits: what its users should know besides, for instance of the kind of its texts.
-        language: language code of the texts.
+        language: language code of the texts; of several the codes with commas between them.
         license: licence identifier of the Hub.
     """
 
@@ -190,9 +190,10 @@ def _card_data(
 ) -> ModelCardData:
     """The front matter of a card."""
     classifies, embeds = use["classifies"], config.has_latents and config.reads_text
+    codes = [code.strip() for code in description.language.split(",")]
     task = "sentence-similarity" if embeds else "translation" if config.reads_text else "text-generation"
     return ModelCardData(
-        language=description.language,
+        language=codes if len(codes) > 1 else codes[0],
         license=description.license,
         library_name="sentence-transformers" if embeds and not classifies else "transformers",
         pipeline_tag="text-classification" if classifies else task,

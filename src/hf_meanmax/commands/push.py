@@ -34,7 +34,7 @@ class PushOptions:
     card: str | None = option("a card to push instead of a generated one", None)
     results: str | None = option("scores for the card: a results.json, or any JSON", None)
     data: str | None = option("what the model was trained on, in words, for the card", None)
-    language: str | None = option("language code, for the card (by default en)", None)
+    language: str | None = option("language code for the card, or several (zh,en); by default en", None)
     license: str | None = option("licence, for the card (by default apache-2.0)", None)
     private: bool = option("make a new repository private", False)
     space: bool = option("push the page of `hf-meanmax demo` with this model as a Space, and no model", False)

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from hf_meanmax.checkpoint.folder import load_decoder
 from hf_meanmax.data.corpus import CorpusLines
 from hf_meanmax.data.opening import open_corpus
-from hf_meanmax.evaluation.text_scores import score_texts
+from hf_meanmax.evaluation.text_scores import score_texts, tokenization_of
 from hf_meanmax.files import replacing_file
 from hf_meanmax.inference.continued_file import continued_file, is_file_name
 from hf_meanmax.inference.decode import MOST_BEAMS
@@ -34,6 +35,9 @@ class TranslateOptions:
     reference: str | None = option("reference translations, line by line: prints BLEU and chrF", None)
     batch_size: int = count("texts translated together", 64)
     num_beams: int = count("beams of the search; 1 is greedy", 1, at_most=MOST_BEAMS)
+    tokenize: Literal["none", "13a", "intl", "zh", "char"] | None = option(
+        "how BLEU cuts texts; by default 13a, or by character in scripts without spaces", None
+    )
 
 
 @verb("translate")
@@ -73,5 +77,6 @@ def main(args: TranslateOptions, corpus_options: CorpusOptions) -> None:
                 output.append([translation], row)
         translations = Path(args.output).read_text(encoding="utf-8").split("\n")[:-1] if references else []
     if references is not None:
-        scores = score_texts(translations, references, "13a", rouge=False)
+        tokenize = args.tokenize or tokenization_of(references, "13a")
+        scores = score_texts(translations, references, tokenize, rouge=False)
         print(f"BLEU {scores.bleu:.2f}, chrF {scores.chrf:.2f} ({scores.signatures['bleu']})", file=sys.stderr)

@@ -15,7 +15,7 @@ from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import IO, Any
 
-from tokenizers import Tokenizer, models
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from hf_meanmax.files import replacing_file
 from hf_meanmax.progress import progress_bar
@@ -35,8 +35,12 @@ Atom = tuple[str, int]
 
 _LINES_PER_CHUNK = 512
 _KNOWN_WORDS = 1 << 20
-_CLAUSE_END = re.compile(f"[,;:.!?\u2026\u3001\u3002\uff0c\uff1b\uff1a\uff01\uff1f][{CLOSING}]*\\s*$")
+_CLAUSE_END = re.compile(
+    f"[,;:.!?\u2026\u0589\u060c\u061b\u061f\u06d4\u0964\u0965\u104a\u104b\u1362\u1363\u3001\u3002\uff0c\uff1b\uff1a\uff01\uff1f][{CLOSING}]*\\s*$"
+)
 _BETWEEN_SPACES = re.compile(r"\S+\s*")
+# A letter and the marks on it stay together.
+_CHARACTERS = pre_tokenizers.Split(Regex(r"\X"), behavior="isolated")
 # A CJK character, or a word or number among them, with the marks around it.
 _OPENING_MARKS = "\u2018\u201c\u300a\u300c\u300e\u3010\uff08"
 _MARKS = "\u2010-\u205e\u3000-\u303f\uff00-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65"
@@ -216,7 +220,7 @@ class Cutter:
     def _torn(self, text: str) -> list[str]:
         """What is longer than a whole piece, cut after each unit."""
         if self.settings.unit == "character":
-            return list(text)
+            return [character for character, _ in _CHARACTERS.pre_tokenize_str(text)]
         starts = sorted({start for start, _ in self._splitter.encode(text).offsets} - {0})
         return [text[start:end] for start, end in zip([0, *starts], [*starts, len(text)], strict=True)]
 

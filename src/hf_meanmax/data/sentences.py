@@ -10,33 +10,43 @@ from collections.abc import Callable, Iterator, Sequence
 # Scripts that are written without spaces between words: kana, ideographs, half-width kana, the later planes.
 CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 _CJK_CHARACTER = re.compile(f"[{CJK}]")
+# Thai, Lao, Burmese and Khmer, without their digits.
+_UNSPACED = re.compile(f"[{CJK}\u0e01-\u0e4f\u0e81-\u0ecf\u1000-\u103f\u1780-\u17df]")
 
 # Inside a character class of a regular expression.
 OPENING = "\"'(\\[\u00a1\u00ab\u00bf\u2018\u201c\u300a\u300c\u300e\u3010\uff08"
 CLOSING = "\"')\\]\u00bb\u2019\u201d\u300b\u300d\u300f\u3011\uff09"
 _SENTENCE_END = re.compile(
     # Spaced text: a space, then no small letter and no digit, which often follow the full stop of an abbreviation.
-    rf"(?<=[.!?\u2026])[{CLOSING}]*\s+(?=[{OPENING}]*(?P<first>[^\W\d_]))"
+    rf"(?<=[.!?\u2026\u0589\u061f\u06d4\u0964\u0965\u104b\u1362])[{CLOSING}]*\s+(?=[{OPENING}]*(?P<first>[^\W\d_]))"
     # Full-width marks need no space; ASCII marks and the ellipsis end a sentence inside CJK text alone.
     rf"|(?:[\u3002\uff01\uff1f\uff1b\uff61]|(?<=[{CJK}])(?:\u2026|\.\.)|(?<=[{CJK}])[.!?;](?=[{CJK}]))"
     rf"[\u3002\uff01\uff1f\uff1b\uff61\u2026.!?~\uff5e]*[{CLOSING}]*\s*"
 )
 _ABBREVIATION = re.compile(
-    r"\b(?:e\.g|i\.e|etc|vs|cf|al|approx|resp|eqs?|fig|sec|nos?|vol|pp?|ref|dr|mrs?|st)\.$", re.IGNORECASE
+    r"\b(?:(?-i:[b-hj-z]|(?<=\b[A-Za-z]\.\s)[A-HJ-Z])|e\.g|i\.e|etc|vs|cf|al|approx|resp|eqs?|fig|sec|nos?|vol|pp?|ref|dr|mrs?|st)\.$",
+    re.IGNORECASE,
 )
 
 
 def is_unsegmented(texts: Sequence[str]) -> bool:
     """Whether most characters of the texts, white space aside, belong to a script without spaces between words."""
     joined = "".join("".join(texts).split())
-    return 2 * len(_CJK_CHARACTER.findall(joined)) > len(joined)
+    return 2 * len(_UNSPACED.findall(joined)) > len(joined)
+
+
+def has_ideographs(texts: Sequence[str]) -> bool:
+    """Whether any character of the texts is a Chinese or Japanese one."""
+    return any(_CJK_CHARACTER.search(text) for text in texts)
 
 
 def split_sentences(text: str) -> list[str]:
     """Split a paragraph at sentence ends that are no known abbreviations.
 
-    A sentence ends after `.`, `!`, `?` or an ellipsis, with closing quotes and brackets, before a space and a letter
-    that is not small; and after the marks of Chinese and Japanese, the Chinese semicolon included.
+    A sentence ends after `.`, `!`, `?`, an ellipsis, or the full stop or question mark of Arabic, Urdu, Indian,
+    Burmese, Ethiopic or Armenian text, with closing quotes and brackets, before a space and a letter that is not small;
+    and after the marks of Chinese and Japanese, the Chinese semicolon included. A single small letter before a full
+    stop is an abbreviation, and so is a capital behind another such letter; others are known of English alone.
     """
     return [sentence for sentence in map(str.strip, sentence_stretches(text)) if sentence]
 

@@ -11,6 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hf_meanmax.files import Json
+
 from .corpus import COMPRESSED, Corpus, decompressed, readable, text_digest
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ class DatasetRows(Corpus):
     def __iter__(self) -> Iterator[str]:
         self.position = 0
         dataset = self.dataset if self.dataset.column_names is None else self.dataset.select_columns(self.column)
-        for batch in dataset.iter(batch_size=1024):
+        for batch in _readable(dataset.iter(batch_size=1024)):
             if self.column not in batch:
                 raise _no_column(self.text_column, batch)
             for row, text in enumerate(batch[self.column], start=self.position):
@@ -64,6 +66,17 @@ class DatasetRows(Corpus):
             self.name = text_digest(self)
         source = self.name if self.size is None else getattr(self.dataset, "_fingerprint", None)
         return ["dataset", source, self.size, self.text_column]
+
+
+def _readable(batches: Iterator[Json]) -> Iterator[Json]:
+    while True:
+        try:
+            batch = next(batches, None)
+        except UnicodeDecodeError as error:
+            raise ValueError(f"A text of the table is not UTF-8 ({error.reason}). Convert the file.") from None
+        if batch is None:
+            return
+        yield batch
 
 
 def _no_column(name: str, columns: Iterable[str]) -> ValueError:

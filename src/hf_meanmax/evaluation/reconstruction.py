@@ -19,7 +19,6 @@ import torch
 from hf_meanmax.checkpoint.folder import load_decoder, saved_training_args
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.data import open_corpus, pick_sentences
-from hf_meanmax.data.sentences import is_unsegmented
 from hf_meanmax.fields import count, option
 from hf_meanmax.files import EncodingErrors, Json, replacing_file, write_json
 from hf_meanmax.inference.decode import MOST_BEAMS
@@ -31,7 +30,7 @@ from hf_meanmax.plots.reconstruction import plot_by_length
 from hf_meanmax.tokenization.tokenizers import is_word_level, normalizer_of, split_words
 
 from .reconstruction_table import read_texts, system_name, write_table, write_texts
-from .text_scores import TOKENIZATIONS, TextScores, length_table, score_texts, scores_by_length
+from .text_scores import TOKENIZATIONS, TextScores, length_table, score_texts, scores_by_length, tokenization_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -59,8 +58,8 @@ def reconstruction_pairs(
         generated: the token ids that were generated for each (see [`reconstruct`]).
         tokenize: `"none"` compares words as the tokenizer cuts them. Any other compares plain text, which sacrebleu
             cuts in that way, with the texts as the tokenizer normalises them (lower-cased if it does so). By default
-            `"none"`, but `"zh"` for text without spaces under a tokenizer of pieces, which cuts such text at
-            punctuation alone.
+            `"none"`, but by character (`"zh"`, `"char"`) for text without spaces under a tokenizer of pieces, which
+            cuts such text at punctuation alone.
 
     Returns:
         Hypotheses, references and `tokenize`. The references are the texts before any vocabulary was applied to
@@ -68,7 +67,7 @@ def reconstruction_pairs(
     """
     has_words = is_word_level(tokenizer)
     if tokenize is None:
-        tokenize = "zh" if not has_words and is_unsegmented(texts) else "none"
+        tokenize = "none" if has_words else tokenization_of(texts, "none")
     if tokenize == "none" and has_words:
         hypotheses = [" ".join(tokenizer.convert_ids_to_tokens(list(ids))) for ids in generated]
     else:

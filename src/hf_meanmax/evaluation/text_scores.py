@@ -16,7 +16,7 @@ from statistics import fmean
 
 import numpy as np
 
-from hf_meanmax.data.sentences import CJK
+from hf_meanmax.data.sentences import CJK, has_ideographs, is_unsegmented
 from hf_meanmax.evaluation.markdown import markdown_table
 from hf_meanmax.extras import require
 from hf_meanmax.files import Json
@@ -62,6 +62,14 @@ class TextScores:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
+def tokenization_of(texts: Sequence[str], spaced: str) -> str:
+    """How BLEU cuts raw texts: in scripts without spaces between words by character (`"zh"` for Chinese and Japanese,
+    whose other words stay whole, `"char"` for Thai and the like), and elsewhere as `spaced` says."""
+    if not is_unsegmented(texts):
+        return spaced
+    return "zh" if has_ideographs(texts) else "char"
+
+
 class RougeTokenizer:
     """Cuts texts for ROUGE: lower-cased words of letters and digits of any script, each CJK character by itself.
 
@@ -71,7 +79,7 @@ class RougeTokenizer:
     def __init__(self) -> None:
         from tokenizers import Regex, pre_tokenizers
 
-        pattern = rf"[{CJK}]|[\p{{L}}\p{{N}}\p{{M}}&&[^{CJK}]]+"
+        pattern = rf"[{CJK}]|[\p{{L}}\p{{N}}\p{{M}}\u200c\u200d&&[^{CJK}]]+"
         self._splitter = pre_tokenizers.Split(Regex(pattern), behavior="removed", invert=True)
 
     def tokenize(self, text: str) -> list[str]:

@@ -40,7 +40,8 @@ def teacher_words(
         words: the words, the most frequent first, with their counts; their vectors are not read.
         components: keep so many principal components of the vectors, the leading ones; by default all numbers.
         with_pieces: whether the pieces of the teacher's own vocabulary follow, each seen once: those of a WordPiece
-            tokenizer that are no words of the list yet.
+            tokenizer that are no words of the list yet, and the single characters of the words that it lacks, as they
+            would be after it has stripped their accents.
         show_progress: whether a progress bar is shown.
 
     Raises:
@@ -56,7 +57,13 @@ def teacher_words(
         ids = in_blocks(list(pieces.values()), _BLOCK, **bar_options)
         vectors = np.concatenate([vectors, *(_piece_vectors(teacher, block) for block in ids)])
         names += pieces
-        counts = None if counts is None else np.concatenate([counts, np.ones(len(pieces), dtype=np.int64)])
+        characters = sorted(set("".join(words.words)))
+        missing = [name for one in characters for name in (one, f"##{one}") if name not in {*words.words, *pieces}]
+        if missing:
+            vectors = np.concatenate([vectors, encode_texts(teacher, [name[-1] for name in missing], _BATCH)])
+            names += missing
+        added = np.ones(len(names) - len(words), dtype=np.int64)
+        counts = None if counts is None else np.concatenate([counts, added])
     check_finite(vectors)
     if components is None:
         vectors = vectors - vectors[: len(words)].mean(axis=0)

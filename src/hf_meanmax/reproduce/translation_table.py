@@ -17,7 +17,7 @@ from hf_meanmax.data import Documents
 from hf_meanmax.evaluation.correlations import MIN_MODELS, correlation_matrix
 from hf_meanmax.evaluation.markdown import markdown_table, markdown_text
 from hf_meanmax.evaluation.report import RESULTS, Results
-from hf_meanmax.evaluation.text_scores import score_texts
+from hf_meanmax.evaluation.text_scores import score_texts, tokenization_of
 from hf_meanmax.files import Json, json_digest, read_json, replacing_file, write_json
 from hf_meanmax.inference.fingerprints import weights_fingerprint
 from hf_meanmax.inference.translate import check_translator, translate_corpus
@@ -69,7 +69,9 @@ def score_translator(
         corpus = Documents([texts])
         translations = list(translate_corpus(model, tokenizer, target_tokenizer, corpus, batch_size=batch_size))
         # A document ends in a blank line.
-        scores[f"BLEU {name}"] = score_texts(translations[: len(texts)], references, "13a", rouge=False).bleu
+        scores[f"BLEU {name}"] = score_texts(
+            translations[: len(texts)], references, tokenization_of(references, "13a"), rouge=False
+        ).bleu
     return scores
 
 

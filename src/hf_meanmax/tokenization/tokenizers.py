@@ -25,7 +25,7 @@ PAD_TOKEN, UNK_TOKEN, BOS_TOKEN, EOS_TOKEN = SPECIAL_TOKENS
 _BATCH = 1000
 _BYTE_PIECES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 # A word keeps the space before it, so pieces join to the text without any mark that the text could itself contain.
-_PIECE_PATTERN = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_PIECE_PATTERN = r" ?[\p{L}\p{M}\u200c\u200d]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}\u200c\u200d]+|\s+(?!\S)|\s+"
 
 
 def train_tokenizer(
@@ -216,7 +216,12 @@ def _train_bpe(
     backend = Tokenizer(models.BPE())
     if lowercase:
         backend.normalizer = normalizers.Lowercase()
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(rf"'(?:[sdmt]|re|ve|ll)|{_PIECE_PATTERN}"), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -302,7 +307,9 @@ def split_words(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> Ite
         if pre_tokenizer is None:
             yield [text] if text else []
         else:
-            yield [word for word, _ in pre_tokenizer.pre_tokenize_str(text)]
+            # By place: what a tokenizer of bytes calls its pieces is not their text.
+            places = (place for _, place in pre_tokenizer.pre_tokenize_str(text))
+            yield [word for start, end in places if (word := text[start:end].strip())]
 
 
 def normalizer_of(tokenizer: PreTrainedTokenizerFast) -> Callable[[str], str]:

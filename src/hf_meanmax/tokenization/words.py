@@ -10,8 +10,11 @@ from __future__ import annotations
 
 from tokenizers import Regex, decoders, normalizers, pre_tokenizers
 
-# \p{M} keeps combining marks that NFKC cannot compose inside their word. The underscore is punctuation.
-_LETTER = r"[\p{L}\p{N}\p{M}]"
+# \p{M} keeps combining marks that NFKC cannot compose inside their word; the joiners of Persian and of Indian scripts
+# stay there too. The underscore is punctuation.
+_LETTER = r"[\p{L}\p{N}\p{M}\u200c\u200d]"
+_EMOJI = r"\p{Extended_Pictographic}[\ufe0f\x{1f3fb}-\x{1f3ff}]*"
+_HEBREW = r"[\u05d0-\u05ea]"
 _SUFFIX = r"(?:[sdm]|re|ve|ll)"
 # Two words that everyday spelling writes as one.
 _FUSED = (("can", "not"), ("gon", "na"), ("wan", "na"), ("got", "ta"), ("gim", "me"), ("lem", "me"))
@@ -22,12 +25,22 @@ _WORD_PATTERN = "|".join(
         *(rf"(?i:{first}(?={second}\b))" for first, second in _FUSED),
         r"(?i:n't\b)",
         rf"'(?i:(?:{_SUFFIX}|em)\b|t(?= ?(?:is|was)\b))",
-        # A word up to its n't or clitic, with other inner apostrophes (o'clock, ma'am).
-        rf"(?:(?!(?i:n't\b)){_LETTER})+(?:'(?!(?i:{_SUFFIX}\b)){_LETTER}+)*",
+        # A word up to its n't or clitic, with other inner apostrophes (o'clock, ma'am), Catalan dots and Hebrew marks.
+        rf"(?:(?!(?i:n't\b)){_LETTER})+"
+        rf"(?:(?:'(?!(?i:{_SUFFIX}\b))|\u00b7|(?<={_HEBREW})[\"\u05f4](?={_HEBREW})){_LETTER}+)*",
         r"\.\.\.|--",
+        # Flags, and emoji that are joined or have a colour.
+        r"[\x{1f1e6}-\x{1f1ff}]{2}",
+        rf"{_EMOJI}(?:\u200d{_EMOJI})*",
         r"\S",
     ]
 )
+
+# Beside the ASCII marks: Arabic, Urdu, Greek, Indian, Burmese, Ethiopic, Armenian, Chinese and Japanese ones; Spanish.
+_CLOSING = (
+    "\u060c\u061b\u061f\u06d4\u00b7\u0964\u0965\u104a\u104b\u1362\u1363\u0589\u3001\u3002\u3009\u300b\u300d\u300f\u3011"
+)
+_OPENING = "\u00a1\u00bf\u3008\u300a\u300c\u300e\u3010"
 
 _BRACKETS = {"LRB": "(", "RRB": ")", "LSB": "[", "RSB": "]", "LCB": "{", "RCB": "}"}
 
@@ -35,9 +48,18 @@ _BRACKETS = {"LRB": "(", "RRB": ")", "LSB": "[", "RSB": "]", "LCB": "{", "RCB": 
 def word_normalizer(lowercase: bool) -> normalizers.Normalizer:
     """NFKC, ASCII quotes and dashes, Treebank codes undone, optionally lower case."""
     steps: list[normalizers.Normalizer] = [
+        # Marks without a look of their own; the one of no width is a space between words.
+        normalizers.Replace(Regex("[\u00ad\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]"), ""),
+        normalizers.Replace("\u200b", " "),
+        # 1\u00bd is not 11/2.
+        normalizers.Replace(Regex(r"(?<=\d)(?=[\u00bc-\u00be\u2150-\u215e])"), " "),
         # Before NFKC, which would make a space and a combining mark of the acute accent used as an apostrophe.
         normalizers.Replace(Regex("[\u2018\u2019\u201a\u201b\u2032\u00b4\u02bc`]"), "'"),
         normalizers.NFKC(),
+        normalizers.Replace("\u2044", "/"),
+        # NFKC takes these vowels of Thai and Lao apart.
+        normalizers.Replace("\u0e4d\u0e32", "\u0e33"),
+        normalizers.Replace("\u0ecd\u0eb2", "\u0eb3"),
         normalizers.Replace(Regex("''|(?<![^ ])' '(?![^ ])|[\u201c\u201d\u201e\u201f\u00ab\u00bb]"), '"'),
         normalizers.Replace(Regex("[\u2010\u2012\u2013\u2212]"), "-"),
         normalizers.Replace(Regex("[\u2014\u2015]+|---+"), "--"),
@@ -50,7 +72,12 @@ def word_normalizer(lowercase: bool) -> normalizers.Normalizer:
         *(normalizers.Replace(Regex(f"-(?i:{code})-"), bracket) for code, bracket in _BRACKETS.items()),
     ]
     if lowercase:
-        steps.append(normalizers.Lowercase())
+        # A dotted capital would become two characters, and a sigma that ends a word another letter than in small print.
+        steps += [
+            normalizers.Replace("\u0130", "i"),
+            normalizers.Lowercase(),
+            normalizers.Replace(Regex(r"(?<=\p{L})\u03c3(?!\p{L})"), "\u03c2"),
+        ]
     return normalizers.Sequence(steps)
 
 
@@ -64,11 +91,11 @@ def word_decoder() -> decoders.Decoder:
     letter = _LETTER
     joins = "|".join(
         [
-            r" (?=[,!?;:%)\]}])",
+            rf" (?=[,!?;:%)\]}}{_CLOSING}])",
             # Never `. .` to `..`, which would be read as an ellipsis.
             r"(?<!\.) (?=\.)",
             rf"(?<={letter}) (?=(?i:n't|'{_SUFFIX})(?!{letter}))",
-            r"(?<=[(\[{]) ",
+            rf"(?<=[(\[{{{_OPENING}]) ",
             r"(?<=[$#]) (?=\d)",
             rf"(?<={letter}) (?=[-/] {letter})|(?<={letter} [-/]) (?={letter})",
             # u. s. a. -> u.s.a.

@@ -288,8 +288,8 @@ def cached_store(
         return build_token_store(corpus, tokenizer, folder, rule, show_progress)
 
 
-def check_known(unknown: int, words: int, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Says on stderr how many words of the training texts a tokenizer does not know, if they are most.
+def check_known(unknown: int, words: int, tokenizer: PreTrainedTokenizerBase, initial_model: str = "") -> None:
+    """Says on stderr how many words of the training texts a tokenizer does not know, if they are many.
 
     Raises:
         ValueError: it knows none.
@@ -298,9 +298,11 @@ def check_known(unknown: int, words: int, tokenizer: PreTrainedTokenizerBase) ->
         f"The tokenizer has {len(tokenizer):,} tokens: lower `min_frequency`, raise `vocab_size`, or give a tokenizer "
         "of this language."
     )
+    if initial_model:
+        remedy = f"The words are those of {initial_model}: add others with `hf-meanmax expand`, or start without it."
     if words and unknown >= words:
         raise ValueError(f"All {words:,} words of the training texts are unknown. {remedy}")
-    if 2 * unknown > words:
+    if 10 * unknown > words:
         share = f"{unknown:,} of {words:,} words ({unknown / words:.1%}) of the training texts are unknown"
         tqdm.write(f"warning: {share}. {remedy}", file=sys.stderr)
 
@@ -321,7 +323,8 @@ def _check_store(
             file=sys.stderr,
         )
     if show and tokenizer.unk_token_id is not None:
-        check_known(int(counts[tokenizer.unk_token_id]), int(counts.sum()) - len(store), tokenizer)
+        unknown, words = int(counts[tokenizer.unk_token_id]), int(counts.sum()) - len(store)
+        check_known(unknown, words, tokenizer, args.initial_model)
 
 
 def cache_lock(path: Path) -> FileLock:

@@ -12,7 +12,7 @@ from accelerate import Accelerator
 
 from hf_meanmax.data import MicroBatches
 from hf_meanmax.evaluation.reconstruction import score_reconstructions, teacher_forced_counts
-from hf_meanmax.evaluation.text_scores import score_texts
+from hf_meanmax.evaluation.text_scores import score_texts, tokenization_of
 from hf_meanmax.inference.decode import generate_ids
 from hf_meanmax.inference.reconstruct import reconstruct
 from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
@@ -89,11 +89,12 @@ class Validation:
         return {f"validation_{name}": loss / number for name, loss in zip(names, losses, strict=True)}
 
     def translation_bleu(self) -> float:
-        """Cased BLEU (sacrebleu's 13a) of the greedy translations."""
+        """Cased BLEU of the greedy translations, by sacrebleu's 13a, or by character in scripts without spaces."""
         hypotheses = self.prepared.output_tokenizer.batch_decode(
             self._generate(self.prepared.validation_texts), skip_special_tokens=True
         )
-        return score_texts(hypotheses, self.prepared.references, "13a", rouge=False).bleu
+        references = self.prepared.references
+        return score_texts(hypotheses, references, tokenization_of(references, "13a"), rouge=False).bleu
 
     def samples(self, number: int) -> list[tuple[str, str]]:
         """The first texts and their greedy reconstructions."""
