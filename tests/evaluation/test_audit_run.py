@@ -12,10 +12,10 @@ from hf_meanmax.checkpoint.folder import load_checkpoint, save_checkpoint
 from hf_meanmax.commands.audit import main
 from hf_meanmax.commands.encode import main as encode
 from hf_meanmax.evaluation.audit import AuditSettings
-from hf_meanmax.evaluation.audit_run import Attack, AuditSource, audit_checkpoint
+from hf_meanmax.evaluation.audit_run import AuditSource, audit_checkpoint
 from hf_meanmax.evaluation.recovery import References, score_recovery, word_cutter
 from hf_meanmax.inference.correction import Corrector, embedder_of
-from hf_meanmax.inference.decode import decode_vectors
+from hf_meanmax.inference.decode import DecodingSettings, decode_vectors
 from hf_meanmax.inference.encoder import load_encoder
 from inference.test_embedder import LINES, decoder, embedder  # noqa: F401
 from tiny_model import make_model, make_tokenizer
@@ -143,13 +143,13 @@ def test_the_decoder_in_bf16(files, options, embedder, decoder):  # noqa: F811
     assert scores_of(results(files)["decoder"], expected) == pytest.approx(expected)
     assert results(files)["settings"]["compute_dtype"] == "bfloat16"
     with pytest.raises(ValueError, match="compute_dtype is 'int8'; choose one of auto, float32"):
-        Attack(compute_dtype="int8")
+        DecodingSettings(compute_dtype="int8")
 
 
 def test_an_autoencoder_is_audited_by_itself(files):
     folder = save_checkpoint(make_model(), make_tokenizer(), files / "model")
     result = audit_checkpoint(
-        AuditSource(str(folder), [str(files / "texts.txt")]), files / "audit", Attack(max_length=6),
+        AuditSource(str(folder), [str(files / "texts.txt")]), files / "audit", DecodingSettings(max_length=6),
         AuditSettings(defence_texts=0), show_progress=False,
     )  # fmt: skip
     assert "shuffled words" in result["controls"]

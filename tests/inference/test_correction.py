@@ -229,8 +229,8 @@ def test_the_command(embedder, decoder, vectors, make, tmp_path, capsys):  # noq
     cut = sum(not one.ended for one in expected)
     assert f"{cut} texts had not ended after 6 tokens and were cut." in captured.err
     for words, reason in (
-        (["--num_corrections", "2"], "go with `rerank`"),
-        (["--rerank", "3", "--num_beams", "4"], "`num_beams` is 4 and `rerank` 3"),
+        (["--num_corrections", "2"], "`num_corrections` needs `rerank`"),
+        (["--rerank", "3", "--num_beams", "4"], "`rerank` has beams of its own"),
         (["--rerank", "3"], "could not be loaded from 'embedder'"),
         (["--rerank", "3", "--embedder", "./none"], "No checkpoint folder 'none'"),
     ):

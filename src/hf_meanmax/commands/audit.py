@@ -12,7 +12,8 @@ from pathlib import Path
 
 from hf_meanmax.evaluation.audit import AuditSettings
 from hf_meanmax.evaluation.audit_page import PAGE_FILE
-from hf_meanmax.evaluation.audit_run import Attack, AuditSource, audit_checkpoint
+from hf_meanmax.evaluation.audit_run import AuditSource, audit_checkpoint
+from hf_meanmax.inference.decode import DecodingSettings
 from hf_meanmax.processes import process_state
 
 from .options import verb, written
@@ -26,7 +27,7 @@ class AuditOptions:
 
 
 @verb("audit", compute_dtype="auto")
-def main(source: AuditSource, args: AuditOptions, attack: Attack, settings: AuditSettings) -> None:
+def main(source: AuditSource, args: AuditOptions, attack: DecodingSettings, settings: AuditSettings) -> None:
     """Show on one page what an embedder's vectors say about their texts."""
     result = audit_checkpoint(source, args.output, attack, settings, process_state().device)
     scores = {name: value for name, value in result["decoder"].items() if name != "by_length"}

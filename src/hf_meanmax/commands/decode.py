@@ -10,20 +10,20 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from hf_meanmax.checkpoint.folder import load_decoder
 from hf_meanmax.files import Json, replacing_file
-from hf_meanmax.hardware import COMPUTE_DTYPES, ComputeDtype, compute_dtype
+from hf_meanmax.hardware import COMPUTE_DTYPES, compute_dtype
 from hf_meanmax.inference.continued_file import ContinuedFile, continued_file, is_file_name
-from hf_meanmax.inference.correction import Corrector, embedder_of
-from hf_meanmax.inference.decode import MOST_BEAMS, DecodedBatch, decode_sources, key_of_row
+from hf_meanmax.inference.correction import embedder_of
+from hf_meanmax.inference.decode import DecodedBatch, DecodingSettings, decode_sources, key_of_row
 from hf_meanmax.inference.fingerprints import weights_fingerprint
 from hf_meanmax.inference.sources import SourceOptions, VectorSource, open_sources
 from hf_meanmax.pretrained import DECODER_SOURCES
 from hf_meanmax.progress import progress_bar
 
-from .options import count, option, positional, verb, written
+from .options import option, positional, verb, written
 
 
 @dataclass
@@ -37,61 +37,40 @@ class DecodeOptions(SourceOptions):
     )
     output: str | None = written("text file; by default the text goes to standard output", None)
     write_keys: bool = option("begin each line with the row's key (or number) and a tab", False)
-    batch_size: int = count("embeddings decoded together", 64)
-    num_beams: int = count("beams of the search; 1 is greedy", 1, at_most=MOST_BEAMS)
-    rerank: int | None = count(
-        "candidates of each vector (beams, or samples), of which the one is taken whose own embedding is nearest",
-        None,
-        at_most=MOST_BEAMS,
-    )
-    num_corrections: int = option("rounds that try edits of the text of --rerank, and keep nearer ones", 0, at_least=0)
     do_sample: bool = option("draw the candidates of --rerank instead of searching beams", False)
     seed: int = option("seed of --do_sample", 0)
     embedder: str | None = option("where the embedder is, for --rerank; by default where the model's run had it", None)
     trust_remote_code: bool = option("run code that comes with the embedder", False)
-    max_length: int | None = count("most tokens of a text; by default the model's bound", None)
-    compute_dtype: ComputeDtype = option(
-        "numbers in the model, and in the embedder (auto: bfloat16 where the device multiplies it faster)", "auto"
-    )
 
 
-@verb("decode")
-def main(args: DecodeOptions) -> None:
+@verb("decode", compute_dtype="auto")
+def main(args: DecodeOptions, decoding: DecodingSettings) -> None:
     """Decode embeddings back to text, one line a row."""
     if args.write_keys and len(args.input) > 1:
         raise ValueError(f"`write_keys` is for one input, not {len(args.input)}, which may have the same keys.")
+    if decoding.rerank is None and (args.do_sample or args.embedder):
+        raise ValueError("`do_sample` and `embedder` go with `rerank`. Give it, for instance 8.")
     sources = open_sources(args.input, args)
     model, _, tokenizer = load_decoder(args.model)
-    args.compute_dtype = compute_dtype(args.compute_dtype, model.device)
+    decoding = replace(decoding, compute_dtype=compute_dtype(decoding.compute_dtype, model.device))
     corrector = None
-    if args.rerank is not None:
-        if args.num_beams != 1:
-            raise ValueError(
-                f"`num_beams` is {args.num_beams} and `rerank` {args.rerank}, which says how many beams there are. "
-                "Leave `num_beams` out."
-            )
+    if decoding.rerank is not None:
         embedder = embedder_of(model, args.model, args.embedder, model.device, args.trust_remote_code)
-        corrector = Corrector(
-            model, tokenizer, embedder, args.rerank, args.num_corrections, args.do_sample, args.batch_size,
-            seed=args.seed,
-        )  # fmt: skip
-    elif args.num_corrections or args.do_sample or args.embedder:
-        raise ValueError("`num_corrections`, `do_sample` and `embedder` go with `rerank`. Give it, for instance 8.")
+        corrector = decoding.corrector(model, tokenizer, embedder, args.do_sample, args.seed)
 
     def decode(start: int = 0) -> Iterator[DecodedBatch]:
-        beams = {} if args.rerank else {"num_beams": args.num_beams}
-        generation = {"max_new_tokens": args.max_length, **beams}
-        dtype = COMPUTE_DTYPES[args.compute_dtype]
+        dtype = COMPUTE_DTYPES[decoding.compute_dtype]
         return decode_sources(
-            model, tokenizer, sources, args.batch_size, start, corrector=corrector, dtype=dtype, **generation
-        )
+            model, tokenizer, sources, decoding.batch_size, start, corrector=corrector, dtype=dtype,
+            **decoding.generation(),
+        )  # fmt: skip
 
     if args.output is None or not is_file_name(args.output):
         with replacing_file(args.output) if args.output else nullcontext(sys.stdout) as file:
             for batch in decode():
                 print(*_lines(batch, args.write_keys), sep="\n", file=file)
         return
-    with continued_file(args.output, _made_from(args, weights_fingerprint(model), sources)) as output:
+    with continued_file(args.output, _made_from(args, decoding, weights_fingerprint(model), sources)) as output:
         start, total = _first_row(output, sources), sum(source.rows for source in sources)
         with progress_bar(total=total, initial=start, unit="row", desc="decode") as bar:
             for batch in decode(start):
@@ -106,10 +85,10 @@ def _lines(batch: DecodedBatch, write_keys: bool) -> list[str]:
     return [f"{key}\t{text}" for key, text in zip(keys, batch.texts, strict=True)]
 
 
-def _made_from(args: DecodeOptions, weights: str, sources: Sequence[VectorSource]) -> Json:
+def _made_from(args: DecodeOptions, decoding: DecodingSettings, weights: str, sources: Sequence[VectorSource]) -> Json:
     """What a line of the output is a function of."""
     free = {"model", "input", "output", "trust_remote_code", *(() if args.do_sample else ("batch_size", "seed"))}
-    options = {name: value for name, value in asdict(args).items() if name not in free}
+    options = {name: value for name, value in {**asdict(args), **asdict(decoding)}.items() if name not in free}
     return {"weights": weights, "sources": [[_place(source), source.version] for source in sources], **options}
 
 

@@ -174,6 +174,11 @@ def _read_table(address: str, pattern: str, encoding_errors: str, **options: obj
 
 
 def load_from_disk(path: Path, split: str) -> Dataset:
+    """A data set that `save_to_disk` wrote.
+
+    Raises:
+        ValueError: the folder holds none, or has no such split.
+    """
     if not (path / "dataset_info.json").is_file() and not (path / "dataset_dict.json").is_file():
         raise ValueError(
             f"{path} is a folder but no data set written by save_to_disk; "
@@ -186,6 +191,11 @@ def load_from_disk(path: Path, split: str) -> Dataset:
 
 
 def load_from_hub(name: str, split: str, config_name: str | None) -> Dataset:
+    """A data set of the Hub, read as a stream.
+
+    Raises:
+        FileNotFoundError: it cannot be opened.
+    """
     from datasets import load_dataset
 
     try:
@@ -198,6 +208,11 @@ def load_from_hub(name: str, split: str, config_name: str | None) -> Dataset:
 
 
 def choose_split(loaded: dict[str, Dataset], split: str, name: str) -> Dataset:
+    """One of the splits of a data set.
+
+    Raises:
+        ValueError: there is no such split.
+    """
     if split not in loaded:
         raise ValueError(f"{name} has no split {split!r}; choose one of {', '.join(map(str, loaded))}.")
     return loaded[split]

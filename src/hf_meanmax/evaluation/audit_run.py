@@ -20,10 +20,10 @@ from hf_meanmax.data.corpus import CorpusLines
 from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.fields import option
 from hf_meanmax.files import EncodingErrors, Json, shared_name
-from hf_meanmax.hardware import COMPUTE_DTYPES, ComputeDtype, compute_dtype
+from hf_meanmax.hardware import COMPUTE_DTYPES, compute_dtype
 from hf_meanmax.inference.alignment import embed
-from hf_meanmax.inference.correction import Corrector, embedder_of
-from hf_meanmax.inference.decode import MOST_BEAMS, check_sources, decode_vectors
+from hf_meanmax.inference.correction import embedder_of
+from hf_meanmax.inference.decode import DecodingSettings, check_sources, decode_vectors
 from hf_meanmax.inference.sources import SourceOptions, VectorSource, open_sources, sources_named, take_rows
 from hf_meanmax.plots.figures import new_figure
 from hf_meanmax.pretrained import DECODER_SOURCES
@@ -63,43 +63,10 @@ class AuditSource(SourceOptions):
     trust_remote_code: bool = option("run code that comes with the embedder", False)
 
 
-@dataclass
-class Attack:
-    """How the decoder is used.
-
-    Raises:
-        ValueError: corrections without candidates, or beams and candidates at once; or no such `compute_dtype`.
-    """
-
-    num_beams: int = option("beams of the search; 1 is greedy", 1, at_least=1, at_most=MOST_BEAMS)
-    rerank: int | None = option(
-        "candidates of each vector (beams), of which the one is taken whose own embedding is nearest",
-        None,
-        at_least=1,
-        at_most=MOST_BEAMS,
-    )
-    num_corrections: int = option("rounds that try edits of the text of --rerank, and keep nearer ones", 0, at_least=0)
-    max_length: int | None = option("most tokens of a text; by default the model's bound", None, at_least=1)
-    batch_size: int = option("texts or vectors of one forward pass", 64, at_least=1)
-    compute_dtype: ComputeDtype = option(
-        "numbers in decoder and --rerank (auto: bfloat16 where the device multiplies it faster)", "float32"
-    )
-
-    def __post_init__(self) -> None:
-        if self.compute_dtype not in ("auto", *COMPUTE_DTYPES):
-            raise ValueError(
-                f"compute_dtype is {self.compute_dtype!r}; choose one of auto, {', '.join(COMPUTE_DTYPES)}."
-            )
-        if self.rerank is None and self.num_corrections:
-            raise ValueError("`num_corrections` needs `rerank`; give it, for instance 8.")
-        if self.rerank is not None and self.num_beams > 1:
-            raise ValueError("`rerank` has beams of its own; leave `num_beams` out.")
-
-
 def audit_checkpoint(
     source: AuditSource,
     output: str | os.PathLike[str],
-    attack: Attack | None = None,
+    attack: DecodingSettings | None = None,
     settings: AuditSettings | None = None,
     device: torch.device | str | None = None,
     show_progress: bool = True,
@@ -122,7 +89,7 @@ def audit_checkpoint(
         ValueError: texts and vectors do not fit together; the decoder is of another embedder; there is no text.
         ImportError: matplotlib is not installed.
     """
-    attack, settings = attack or Attack(), settings or AuditSettings()
+    attack, settings = attack or DecodingSettings(), settings or AuditSettings()
     pairs = _prepare(source, output, settings)
     sources = open_sources(source.embeddings, source)
     model, _, tokenizer = load_decoder(source.decoder, device or "cpu")
@@ -169,7 +136,7 @@ def _prepare(source: AuditSource, output: str | os.PathLike[str], settings: Audi
     return stsb_pairs(source.data)
 
 
-def _load_embedder(source: AuditSource, attack: Attack, model: PreTrainedModel) -> SentenceTransformer | None:
+def _load_embedder(source: AuditSource, attack: DecodingSettings, model: PreTrainedModel) -> SentenceTransformer | None:
     """The embedder, where something needs it or its name was given."""
     needed = not source.embeddings or source.corpus or source.sts or attack.rerank is not None
     if not (needed or source.embedder):
@@ -226,17 +193,11 @@ def _decoder(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     embedder: SentenceTransformer | None,
-    attack: Attack,
+    attack: DecodingSettings,
     show_progress: bool,
 ) -> Decode:
-    corrector = None
-    generation: dict[str, object] = {"max_new_tokens": attack.max_length}
-    if attack.rerank is None or embedder is None:
-        generation["num_beams"] = attack.num_beams
-    else:
-        corrector = Corrector(
-            model, tokenizer, embedder, attack.rerank, attack.num_corrections, batch_size=attack.batch_size
-        )
+    corrector = attack.corrector(model, tokenizer, embedder) if attack.rerank is not None and embedder else None
+    generation = attack.generation()
 
     def decode(vectors: np.ndarray, what: str) -> list[str]:
         progress = what if show_progress else None
@@ -248,7 +209,7 @@ def _decoder(
 def _record(
     source: AuditSource,
     sources: Sequence[VectorSource],
-    attack: Attack,
+    attack: DecodingSettings,
     settings: AuditSettings,
     model: PreTrainedModel,
     corpus: int,

@@ -67,4 +67,5 @@ def spectral_radius(inputs: np.ndarray, weights: np.ndarray, rng: np.random.Gene
 
 
 def draw_uniform(rng: np.random.Generator, shape: tuple[int, int], limit: float) -> np.ndarray:
+    """Float32 numbers drawn evenly from -limit to limit."""
     return (rng.random(shape, dtype=np.float32) * 2 - 1) * np.float32(limit)

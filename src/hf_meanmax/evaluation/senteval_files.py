@@ -37,6 +37,7 @@ Sets = dict[str, LabelledSet]
 
 
 def stratified_folds(labels: np.ndarray, folds: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The rows to train and to test on of each fold, shuffled with SentEval's seed, as scikit-learn draws them."""
     from sklearn.model_selection import StratifiedKFold
 
     splitter = StratifiedKFold(folds, shuffle=True, random_state=SEED)
@@ -44,6 +45,11 @@ def stratified_folds(labels: np.ndarray, folds: int) -> list[tuple[np.ndarray, n
 
 
 def check_folds(name: str, labels: np.ndarray, folds: int, inner: bool) -> None:
+    """Checks that each fold can have an example of each class, `inner` ones of what a fold leaves as well.
+
+    Raises:
+        ValueError: it cannot.
+    """
     if folds < 2:
         raise ValueError(f"folds is {folds}; it must be 2 or more.")
     classes, counts = np.unique(labels, return_counts=True)
@@ -57,6 +63,11 @@ def check_folds(name: str, labels: np.ndarray, folds: int, inner: bool) -> None:
 
 
 def downstream(folder: str | os.PathLike[str]) -> Path:
+    """The folder of the tasks: SentEval's downstream/, whether it is named or what holds it.
+
+    Raises:
+        FileNotFoundError: no such folder.
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"No such folder: {str(folder)!r}; name the one that holds SentEval's downstream/.")
@@ -118,6 +129,8 @@ def _score(path: Path, number: int, text: str) -> float:
 
 
 def read_two_files(positive: str, negative: str) -> Callable[[Path], Sets]:
+    """What reads a task of two files, a class each."""
+
     def read(root: Path) -> Sets:
         files = ((root / positive, 1), (root / negative, 0))
         examples = [((line.split(),), label) for path, label in files for line in _split_lines(path, "latin-1")]
@@ -127,6 +140,7 @@ def read_two_files(positive: str, negative: str) -> Callable[[Path], Sets]:
 
 
 def read_each(read: Callable[[Path], LabelledSet], files: Mapping[str, str]) -> Callable[[Path], Sets]:
+    """What reads a task of one file a set."""
     return lambda root: {name: read(root / file) for name, file in files.items()}
 
 
@@ -194,6 +208,8 @@ def _check_lengths(path: Path, lines: Sequence[str], other: Path, other_lines: S
 
 
 def read_sts(year: str, names: Sequence[str]) -> Callable[[Path], Sets]:
+    """What reads the parts of an STS task, each a set."""
+
     def read(root: Path) -> Sets:
         return {name: _read_sts_set(*(root / file for file in sts_files(year, name))) for name in names}
 
@@ -201,6 +217,7 @@ def read_sts(year: str, names: Sequence[str]) -> Callable[[Path], Sets]:
 
 
 def sts_files(year: str, name: str) -> tuple[str, str]:
+    """The files of a part of an STS task: its pairs and their scores."""
     return f"STS/STS{year}-en-test/STS.input.{name}.txt", f"STS/STS{year}-en-test/STS.gs.{name}.txt"
 
 

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from hf_meanmax.fields import option
 from hf_meanmax.files import Json
-from hf_meanmax.hardware import in_dtype
+from hf_meanmax.hardware import COMPUTE_DTYPES, ComputeDtype, in_dtype
 
 from .blocks import in_blocks
 from .correction import Corrector, read_tokens
@@ -30,10 +31,61 @@ from .reconstruct import without_special
 from .sources import FaissSource, FileSource, SourceOptions, VectorSource, open_sources
 
 if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 # More do not help, and exhaust the memory.
 MOST_BEAMS = 1000
+
+
+@dataclass
+class DecodingSettings:
+    """How texts are searched for.
+
+    Raises:
+        ValueError: corrections without candidates, or beams and candidates at once; or no such `compute_dtype`.
+    """
+
+    num_beams: int = option("beams of the search; 1 is greedy", 1, at_least=1, at_most=MOST_BEAMS)
+    rerank: int | None = option(
+        "candidates of each vector (beams), of which the one is taken whose own embedding is nearest",
+        None,
+        at_least=1,
+        at_most=MOST_BEAMS,
+    )
+    num_corrections: int = option("rounds that try edits of the text of --rerank, and keep nearer ones", 0, at_least=0)
+    max_length: int | None = option("most tokens of a text; by default the model's bound", None, at_least=1)
+    batch_size: int = option("texts or vectors of one forward pass", 64, at_least=1)
+    compute_dtype: ComputeDtype = option(
+        "numbers in decoder and --rerank (auto: bfloat16 where the device multiplies it faster)", "float32"
+    )
+
+    def __post_init__(self) -> None:
+        if self.compute_dtype not in ("auto", *COMPUTE_DTYPES):
+            raise ValueError(
+                f"compute_dtype is {self.compute_dtype!r}; choose one of auto, {', '.join(COMPUTE_DTYPES)}."
+            )
+        if self.rerank is None and self.num_corrections:
+            raise ValueError("`num_corrections` needs `rerank`; give it, for instance 8.")
+        if self.rerank is not None and self.num_beams > 1:
+            raise ValueError("`rerank` has beams of its own; leave `num_beams` out.")
+
+    def generation(self) -> Json:
+        """The arguments of `generate`."""
+        return {"max_new_tokens": self.max_length, **({} if self.rerank else {"num_beams": self.num_beams})}
+
+    def corrector(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        embedder: SentenceTransformer,
+        do_sample: bool = False,
+        seed: int = 0,
+    ) -> Corrector:
+        """What chooses among the candidates of `rerank`."""
+        return Corrector(
+            model, tokenizer, embedder, self.rerank or 1, self.num_corrections, do_sample, self.batch_size, seed=seed
+        )
 
 
 @dataclass(frozen=True)
@@ -284,7 +336,7 @@ def check_decodable(folder: Path, manifest: Json, model: PreTrainedModel) -> Non
         ValueError: the vectors were normalised, truncated, projected or quantised, or another model made them.
     """
     settings = manifest["settings"]
-    for changed, option in (
+    for changed, flag in (
         (settings["normalize"] and not model.config.ignores_length, "--normalize"),
         (settings["truncate_dim"], "--truncate_dim"),
         (settings["pca"], "--pca"),
@@ -292,7 +344,7 @@ def check_decodable(folder: Path, manifest: Json, model: PreTrainedModel) -> Non
     ):
         if changed:
             raise ValueError(
-                f"{folder} was encoded with {option}; only raw vectors can be decoded. Encode again without it."
+                f"{folder} was encoded with {flag}; only raw vectors can be decoded. Encode again without it."
             )
     made_by = manifest["model"]
     embedder = None if model.config.reads_text else model.config.embedder or {}

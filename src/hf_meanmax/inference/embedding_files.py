@@ -208,6 +208,7 @@ def shard_name(number: int, suffix: str) -> str:
 
 
 def write_manifest(output: Path, manifest: Json) -> None:
+    """Writes what a folder of vectors says of itself."""
     write_json(output / MANIFEST, manifest, indent=2)
 
 
@@ -237,6 +238,7 @@ def _shape(path: Path, name: str | None) -> tuple[int, ...]:
 
 
 def write_shard(path: Path, embeddings: np.ndarray) -> None:
+    """Writes vectors `(N, D)` to a file, in the format of its name."""
     with replacing_file(path, "wb") as file:
         if path.suffix == ".npy":
             np.save(file, embeddings, allow_pickle=False)

@@ -53,6 +53,7 @@ class StepLosses:
         self.waiting: list[tuple[tuple[int, int, int], torch.Tensor]] = []
 
     def add(self, step: int, epoch: int, step_in_epoch: int, loss: torch.Tensor) -> None:
+        """Keeps the loss of a step, a tensor of this process."""
         self.waiting.append(((step, epoch, step_in_epoch), loss))
 
     def take(self, accelerator: Accelerator) -> list[tuple[tuple[int, int, int], list[float]]]:

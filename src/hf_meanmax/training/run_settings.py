@@ -174,4 +174,5 @@ def local_settings(kind: type[RunArguments]) -> list[str]:
 
 
 def takes_list(kind: object) -> bool:
+    """Whether a field of this type is a list, or may be one."""
     return any(get_origin(part) is list for part in (kind, *get_args(kind)))
