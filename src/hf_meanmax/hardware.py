@@ -245,6 +245,14 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def most_open_files() -> int:
+    """How many files this process may hold open."""
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 1 << 20 if limit == resource.RLIM_INFINITY else limit
+
+
 def use_all_cores(processes: int) -> None:
     """Gives each of so many processes its share of the cores, where `accelerate launch` left it with one thread.
 

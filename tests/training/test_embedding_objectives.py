@@ -155,7 +155,7 @@ def test_killed_teacher_vectors_are_continued_and_belong_to_their_texts(make_arg
     np.testing.assert_allclose(vectors[rows], encoder.encode(list(texts)), rtol=2e-3, atol=2e-3)
     prompted = make_arguments(teacher=teacher, cache_dir=args.cache_dir, teacher_prompt="a red ")
     # However few files may be open at once.
-    monkeypatch.setattr("hf_meanmax.training.teacher._MOST_OPEN", 1)
+    monkeypatch.setattr("hf_meanmax.training.teacher.most_open_files", lambda: 2)
     few = TeacherVectors([vectors.files[0].parent], vectors.places)
     assert np.array_equal(few[rows[::-1]], vectors[rows[::-1]])
     assert few._open.cache_info().currsize == 1

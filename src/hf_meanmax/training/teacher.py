@@ -18,7 +18,7 @@ import torch
 from hf_meanmax.data import Corpus, StoredTexts
 from hf_meanmax.data.corpus import CHANGED
 from hf_meanmax.files import open_array, replacing_file
-from hf_meanmax.hardware import uses_bf16
+from hf_meanmax.hardware import most_open_files, uses_bf16
 from hf_meanmax.inference.embedder import load_embedder
 from hf_meanmax.inference.embedding_files import MANIFEST, embedding_files, is_finished, read_manifest
 from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 # A slow teacher takes a minute for a shard: so often it is saved, and the bar moves.
 _SETTINGS = EncodeSettings(dtype="float16", shard_size=2048)
-_MOST_OPEN = 256
 
 
 class TeacherVectors:
@@ -53,8 +52,8 @@ class TeacherVectors:
         self.ends = np.cumsum([rows for rows, _ in shapes])
         self.size = int(shapes[0][1])
         self.places = np.arange(self.ends[-1]) if places is None else places
-        # A large corpus has more files than a process may hold open.
-        self._open = functools.lru_cache(maxsize=_MOST_OPEN)(functools.partial(np.load, mmap_mode="r"))
+        # A large corpus has more files than a process may hold open, and to open one takes longer than to read a row.
+        self._open = functools.lru_cache(maxsize=most_open_files() // 2)(functools.partial(np.load, mmap_mode="r"))
 
     def __len__(self) -> int:
         return len(self.places)
