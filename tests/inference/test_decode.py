@@ -87,13 +87,13 @@ def test_every_kind_of_file(encoded, said, tmp_path):
         "a.npy", "big-endian.npy", "columns.npy", "b.safetensors", "c.safetensors", "d.parquet", "e.parquet",
     ):  # fmt: skip
         assert decoded(tmp_path / name, batch_size=8) == said, name
-    assert decoded(tmp_path / "a.npy", tmp_path / "e.parquet", name=None) == said + said
+    assert decoded(tmp_path / "a.npy", tmp_path / "e.parquet", vector_column=None) == said + said
     for name in "big-endian.npy", "columns.npy":
         (batch,) = read_embeddings([tmp_path / name])
         assert batch.dtype == np.float32
         assert batch.dtype.isnative
         assert batch.flags.c_contiguous
-    near = next(iter(read_embeddings([tmp_path / "b.safetensors"], name="vectors")))
+    near = next(iter(read_embeddings([tmp_path / "b.safetensors"], vector_column="vectors")))
     assert near.dtype == np.float32
 
 

@@ -102,7 +102,7 @@ def decode_embeddings(
     sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str] | VectorSource],
     *,
     batch_size: int = 64,
-    name: str | None = None,
+    vector_column: str | None = None,
     corrector: Corrector | None = None,
     dtype: torch.dtype | None = None,
     **generation: object,
@@ -119,7 +119,7 @@ def decode_embeddings(
         sources: files, folders of `encode`, faiss indexes or tables (see `hf_meanmax.inference.sources`). For arrays
             there is `decode_vectors`.
         batch_size: embeddings decoded at a time.
-        name: the tensor or column that holds the embeddings.
+        vector_column: the tensor or column that holds the embeddings.
         corrector: what chooses among candidates; by default the likeliest text is taken.
         dtype: what the model is cast to, once its weights are known to be those of the embeddings.
         generation: arguments of `generate`, for instance `num_beams` and `max_new_tokens`.
@@ -131,7 +131,7 @@ def decode_embeddings(
     """
     if isinstance(sources, (str, os.PathLike)):
         sources = [sources]
-    options = SourceOptions(vector_column=name)
+    options = SourceOptions(vector_column=vector_column)
     opened = [source if isinstance(source, VectorSource) else open_sources([source], options)[0] for source in sources]
     for batch in decode_sources(model, tokenizer, opened, batch_size, 0, corrector, dtype, **generation):
         yield from batch.texts

@@ -32,7 +32,7 @@ _MANIFEST_KINDS: dict[str, type] = {"settings": dict, "dimension": int, "model":
 def read_embeddings(
     sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     batch_size: int = 1024,
-    name: str | None = None,
+    vector_column: str | None = None,
     *,
     dequantize: bool = False,
 ) -> Iterator[np.ndarray]:
@@ -41,7 +41,8 @@ def read_embeddings(
     Args:
         sources: .npy, .safetensors or .parquet files, or folders that `encode_corpus` has written.
         batch_size: most rows given at a time; arrays do not cross files.
-        name: the tensor or column that holds the embeddings; by default `embeddings`, or the only one there is.
+        vector_column: the tensor or column that holds the embeddings; by default `embeddings`, or the only one there
+            is.
         dequantize: turn an int8 encoding back to float32, half a step of its ranges off at most. Without it, it is an
             error.
 
@@ -54,7 +55,7 @@ def read_embeddings(
         files, ranges = embedding_files(source), _int8_ranges(Path(source), dequantize)
         for path in files:
             with _unread_named(path):
-                for batch in _READERS[path.suffix](path, batch_size, name, "f" if ranges is None else "i"):
+                for batch in _READERS[path.suffix](path, batch_size, vector_column, "f" if ranges is None else "i"):
                     yield batch if ranges is None else dequantize_int8(batch, ranges)
 
 
