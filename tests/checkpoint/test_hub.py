@@ -406,9 +406,10 @@ def test_model_index_survives_a_push_and_a_new_card(server, folder):
     push(folder, "user/tiny")
     pushed = server.repositories["user/tiny"].branches["main"]["README.md"].decode()
     assert pushed == text
-    write_model_card(folder, "user/other", CardDescription(data="Sentences."))
+    write_model_card(folder, "user/other", CardDescription(data="Sentences.", language="zh, en"))
     data = huggingface_hub.ModelCard.load(folder / "README.md").data
     assert len(data.eval_results) == 5
+    assert data.language == ["zh", "en"]
     main([str(folder), "user/tiny", "--data", "Other sentences.", "--exist-ok"])
     pushed = server.repositories["user/tiny"].branches["main"]["README.md"].decode()
     assert "Other sentences." in pushed

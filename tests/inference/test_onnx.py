@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -68,6 +69,19 @@ def save(name: str, folder) -> str:
     return str(save_checkpoint(model, make_tokenizer(), folder / "model", normalize=normalize))
 
 
+@pytest.fixture(scope="module")
+def master(tmp_path_factory) -> str:
+    """A checkpoint with its export, which takes seconds to make."""
+    folder = save("mean_max", tmp_path_factory.mktemp("exported"))
+    export_onnx(folder)
+    return folder
+
+
+@pytest.fixture
+def exported(master, tmp_path) -> str:
+    return str(shutil.copytree(master, tmp_path / "model"))
+
+
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_vectors_are_those_of_torch(name, tmp_path):
     """Whatever the length, the batch and the normalisation; int8 is near."""
@@ -118,11 +132,9 @@ def test_an_export_as_a_sentence_transformer(tmp_path):
     assert paired_cosines(copied.encode(TEXTS), model.encode(TEXTS)).min() > 0.98
 
 
-def test_the_checkpoint_decodes_what_its_export_has_encoded(tmp_path):
+def test_the_checkpoint_decodes_what_its_export_has_encoded(exported, tmp_path):
     """Quantised or not: the manifest names the weights that were exported."""
-    folder = save("mean_max", tmp_path)
-    export_onnx(folder)
-    manifests = []
+    folder, manifests = exported, []
     for name in ("model.onnx", "model_int8.onnx"):
         model = load_encoder(f"{folder}/onnx/{name}")
         settings = EncodeSettings(compute_dtype="auto")
@@ -149,9 +161,9 @@ def test_the_checkpoint_decodes_what_its_export_has_encoded(tmp_path):
         list(decode_embeddings(decoder, tokenizer, [tmp_path / "whitened"], max_new_tokens=4))
 
 
-def test_an_export_that_is_no_whole_sentence_transformer(tmp_path):
-    folder = save("mean_max", tmp_path)
-    export_onnx(folder, int8=False)
+def test_an_export_that_is_no_whole_sentence_transformer(exported, tmp_path):
+    folder = exported
+    (Path(folder) / "onnx" / "model_int8.onnx").unlink()
     settings = {"trust_remote_code": True, "device": "cpu"}
     with pytest.raises(
         ValueError, match=r"file_name is 'model_O3\.onnx'; an export has model\.onnx and model_int8\.onnx"
@@ -241,14 +253,13 @@ def test_the_default_prompt_and_the_numbers_that_are_kept(tmp_path, normalize):
     np.testing.assert_allclose(exported.encode(TEXTS), model.encode(TEXTS), atol=2e-5)
 
 
-def test_an_export_that_is_wrong_is_not_written(tmp_path, monkeypatch):
-    folder = save("mean_max", tmp_path)
-    report = export_onnx(folder, int8=False)
-    # The same file again, which the export takes seconds to make.
-    model = tmp_path / "model" / "onnx" / onnx_encoder.MODEL
-    copy = model.read_bytes()
+def test_an_export_that_is_wrong_is_not_written(exported, tmp_path, monkeypatch):
+    folder = exported
+    whole = json.loads((tmp_path / "model" / "onnx" / "report.json").read_text())
+    copy = (tmp_path / "model" / "onnx" / onnx_encoder.MODEL).read_bytes()
     monkeypatch.setattr(onnx_export, "_write_model", lambda module, batch, path: path.write_bytes(copy))
-    assert export_onnx(folder, int8=False) == report
+    report = export_onnx(folder, int8=False)
+    assert report == {onnx_encoder.MODEL: whole[onnx_encoder.MODEL]}
     true = onnx_export._encode
     for change in (3.0, np.nan):
         monkeypatch.setattr(onnx_export, "_encode", lambda *args, change=change: true(*args) + change)
@@ -257,10 +268,9 @@ def test_an_export_that_is_wrong_is_not_written(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "model" / "onnx" / "report.json").read_text()) == report
 
 
-def test_a_block_of_texts_is_held_at_a_time(tmp_path, monkeypatch, capsys):
+def test_a_block_of_texts_is_held_at_a_time(exported, tmp_path, monkeypatch, capsys):
     """The file has all rows, of blocks that end amid the texts, and of no text at all."""
-    folder = save("mean_max", tmp_path)
-    export_onnx(folder, int8=False)
+    folder = exported
     encoder = OnnxEncoder(f"{folder}/onnx")
     monkeypatch.setattr(onnx_encoder, "_BLOCK", 10)
     monkeypatch.setattr(onnx_encoder, "_SECONDS_BETWEEN_LINES", 0.0)
