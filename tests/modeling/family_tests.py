@@ -45,6 +45,10 @@ NEED_LATENTS = {
 
 # Tests of what an encoder's first layer computes for each word alone.
 NEED_ATTENTION = {"test_projections_by_word_change_nothing"}
+# Tests of how a decoder is searched, which ask nothing of the encoder.
+NEED_DECODERS = {
+    "test_rows_that_have_ended_leave_the_batch", "test_texts_whose_beams_have_ended_leave_the_batch",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,14 @@ class Family:
     end_bias: float = 4.0
     gets_no_gradient: Callable[[Any, str], str | None] = lambda config, name: None
     exemptions: dict[str, str] = field(default_factory=dict)
+
+    def decoders(self) -> list[str]:
+        """A variant of each decoder: the first one, and those that set something of it."""
+        first, *others = self.variants
+        sets = {
+            name: any(key.startswith(("decoder", "architecture")) for key in self.variants[name]) for name in others
+        }
+        return [first, *(name for name in others if sets[name])]
 
 
 def pad(sentences: list[list[int]], side: str = "right", extra: int = 0, fill: int = PAD) -> torch.Tensor:
@@ -172,6 +184,8 @@ class FamilyTests:
                 variants = [name for name in variants if configs[name].has_latents]
             if metafunc.function.__name__ in NEED_ATTENTION:
                 variants = [name for name in variants if configs[name].encoder_type == "self_attention"]
+            if metafunc.function.__name__ in NEED_DECODERS:
+                variants = family.decoders()
             if "attention" in metafunc.fixturenames:
                 # The backends differ where a part attends.
                 pairs = [(name, backend) for name in variants for backend in attention_backends(configs[name])]
