@@ -466,6 +466,7 @@ def test_optimizers_learn_and_go_on_after_a_kill(make_arguments, monkeypatch, na
         ({"softmax": "full"}, "'sampled', not 'full'"),
         ({"weight_decay": 0.1}, "`weight_decay`"),
         ({"compile": True}, "`compile`"),
+        ({"adam_beta1": 0.95, "adam_beta2": 0.9}, "0.95 and 0.9 are given"),
     ],
 )
 def test_lazy_adam_says_what_it_does_not_go_with(make_arguments, settings, told):

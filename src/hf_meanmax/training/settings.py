@@ -198,22 +198,27 @@ class PretrainArguments(RunArguments):
             self.model = {"decoder_type": "none", **self.model}
         if self.drop_unknown_words and self.objective == "translation":
             raise ValueError("`drop_unknown_words` is not for the objective 'translation'. Leave it out.")
-        if self.lazy_adam and self.softmax != "sampled":
-            raise ValueError(
-                f"`lazy_adam` needs `softmax` 'sampled', not {self.softmax!r}: otherwise each step reads all words."
-            )
-        if self.lazy_adam and (self.weight_decay or self.compile):
-            raise ValueError("`lazy_adam` goes neither with `weight_decay` nor with `compile`. Leave one out.")
-        if self.lazy_adam and self.adam_beta1**2 >= self.adam_beta2:
-            raise ValueError(
-                f"`lazy_adam` needs an `adam_beta1` below the root of `adam_beta2`: {self.adam_beta1} and "
-                f"{self.adam_beta2} are given."
-            )
+        self._check_lazy_adam()
         # Before hours of preparation, not after them.
         self._check_objective(self.build_config())
         if not self.output_dir:
             self.output_dir = str(Path("runs") / (self.recipe or "pretrain"))
         self.check_sources()
+
+    def _check_lazy_adam(self) -> None:
+        if not self.lazy_adam:
+            return
+        if self.softmax != "sampled":
+            raise ValueError(
+                f"`lazy_adam` needs `softmax` 'sampled', not {self.softmax!r}: otherwise each step reads all words."
+            )
+        if self.weight_decay or self.compile:
+            raise ValueError("`lazy_adam` goes neither with `weight_decay` nor with `compile`. Leave one out.")
+        if self.adam_beta1**2 >= self.adam_beta2:
+            raise ValueError(
+                f"`lazy_adam` needs an `adam_beta1` below the root of `adam_beta2`: {self.adam_beta1} and "
+                f"{self.adam_beta2} are given."
+            )
 
     def _check_objective(self, config: LatentConfig) -> None:
         """The decoder must be able to generate what the objective asks for."""
