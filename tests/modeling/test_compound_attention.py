@@ -71,7 +71,7 @@ COMPOUND_ATTENTION = Family(
         ),
         ({"architecture": "trf", "latent_size": 100}, ("`latent_size` is 100", "'none'", "Leave it out")),
     ],
-    compiled_variants=("trf", "trf-attn-attn"),
+    compiled_variants=("trf-attn-attn",),
     saying="attn-attn",
     free=FREE,
     end_bias=2.0,

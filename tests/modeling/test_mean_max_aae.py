@@ -75,7 +75,7 @@ MEAN_MAX_AAE = Family(
     },
     other_values=OTHER_VALUES,
     bad_settings=BAD_SETTINGS,
-    compiled_variants=("paper", "released", "deep_cnn_to_attention"),
+    compiled_variants=("paper", "deep_cnn_to_attention"),
     gets_no_gradient=without_gradient,
 )
 

@@ -189,7 +189,7 @@ class TextFile(Corpus):
                     break
         if error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
             remedy = "it seems to be UTF-16. Convert it: iconv -f UTF-16 -t UTF-8"
-        elif 10 * error.object.decode("utf-8", "replace").count("\ufffd") > len(error.object):
+        elif 3 * error.object.decode("utf-8", "replace").count("\ufffd") > len(error.object):
             remedy = "Convert it from its own encoding, for instance: iconv -f GB18030 -t UTF-8"
         else:
             remedy = "Convert it, or go on with --encoding-errors replace"
