@@ -48,7 +48,7 @@ class DecodingSettings:
 
     num_beams: int = option("beams of the search; 1 is greedy", 1, at_least=1, at_most=MOST_BEAMS)
     rerank: int | None = option(
-        "candidates of each vector (beams), of which the one is taken whose own embedding is nearest",
+        "candidates of each vector, of which the one is taken whose own embedding is nearest",
         None,
         at_least=1,
         at_most=MOST_BEAMS,
