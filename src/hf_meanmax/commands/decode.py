@@ -53,10 +53,10 @@ def main(args: DecodeOptions, decoding: DecodingSettings) -> None:
     sources = open_sources(args.input, args)
     model, _, tokenizer = load_decoder(args.model)
     decoding = replace(decoding, compute_dtype=compute_dtype(decoding.compute_dtype, model.device))
-    corrector = None
+    embedder = None
     if decoding.rerank is not None:
         embedder = embedder_of(model, args.model, args.embedder, model.device, args.trust_remote_code)
-        corrector = decoding.corrector(model, tokenizer, embedder, args.do_sample, args.seed)
+    corrector = decoding.corrector(model, tokenizer, embedder, args.do_sample, args.seed)
 
     def decode(start: int = 0) -> Iterator[DecodedBatch]:
         dtype = COMPUTE_DTYPES[decoding.compute_dtype]

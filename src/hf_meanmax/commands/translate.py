@@ -65,7 +65,8 @@ def main(args: TranslateOptions, corpus_options: CorpusOptions) -> None:
         with replacing_file(args.output) if args.output else nullcontext(sys.stdout) as file:
             for translation in translate():
                 print(translation, file=file)
-                translations.append(translation)
+                if references is not None:
+                    translations.append(translation)
     else:
         made_from = {
             "weights": weights_fingerprint(model),
@@ -75,7 +76,8 @@ def main(args: TranslateOptions, corpus_options: CorpusOptions) -> None:
         with continued_file(args.output, made_from) as output:
             for row, translation in enumerate(translate(output.rows), output.rows):
                 output.append([translation], row)
-        translations = Path(args.output).read_text(encoding="utf-8").split("\n")[:-1] if references else []
+        if references is not None:
+            translations = Path(args.output).read_text(encoding="utf-8").split("\n")[:-1]
     if references is not None:
         tokenize = args.tokenize or tokenization_of(references, "13a")
         scores = score_texts(translations, references, tokenize, rouge=False)

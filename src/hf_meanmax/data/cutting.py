@@ -19,7 +19,7 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from hf_meanmax.files import replacing_file
 from hf_meanmax.progress import progress_bar
-from hf_meanmax.tokenization.words import word_normalizer, word_pre_tokenizer
+from hf_meanmax.tokenization.words import COMMAS, FULL_STOPS, word_normalizer, word_pre_tokenizer
 
 from .corpus import Corpus
 from .random_streams import CUTTING, stream
@@ -36,7 +36,7 @@ Atom = tuple[str, int]
 _LINES_PER_CHUNK = 512
 _KNOWN_WORDS = 1 << 20
 _CLAUSE_END = re.compile(
-    f"[,;:.!?\u2026\u0589\u060c\u061b\u061f\u06d4\u0964\u0965\u104a\u104b\u1362\u1363\u3001\u3002\uff0c\uff1b\uff1a\uff01\uff1f][{CLOSING}]*\\s*$"
+    f"[,;:.!?\u2026\u3001\u3002\uff0c\uff1b\uff1a\uff01\uff1f{FULL_STOPS}{COMMAS}][{CLOSING}]*\\s*$"
 )
 _BETWEEN_SPACES = re.compile(r"\S+\s*")
 # A letter and the marks on it stay together.

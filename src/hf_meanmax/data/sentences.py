@@ -7,6 +7,8 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 
+from hf_meanmax.tokenization.words import FULL_STOPS
+
 # Scripts that are written without spaces between words: kana, ideographs, half-width kana, the later planes.
 CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 _CJK_CHARACTER = re.compile(f"[{CJK}]")
@@ -18,13 +20,14 @@ OPENING = "\"'(\\[\u00a1\u00ab\u00bf\u2018\u201c\u300a\u300c\u300e\u3010\uff08"
 CLOSING = "\"')\\]\u00bb\u2019\u201d\u300b\u300d\u300f\u3011\uff09"
 _SENTENCE_END = re.compile(
     # Spaced text: a space, then no small letter and no digit, which often follow the full stop of an abbreviation.
-    rf"(?<=[.!?\u2026\u0589\u061f\u06d4\u0964\u0965\u104b\u1362])[{CLOSING}]*\s+(?=[{OPENING}]*(?P<first>[^\W\d_]))"
+    rf"(?<=[.!?\u2026{FULL_STOPS}])[{CLOSING}]*\s+(?=[{OPENING}]*(?P<first>[^\W\d_]))"
     # Full-width marks need no space; ASCII marks and the ellipsis end a sentence inside CJK text alone.
     rf"|(?:[\u3002\uff01\uff1f\uff1b\uff61]|(?<=[{CJK}])(?:\u2026|\.\.)|(?<=[{CJK}])[.!?;](?=[{CJK}]))"
     rf"[\u3002\uff01\uff1f\uff1b\uff61\u2026.!?~\uff5e]*[{CLOSING}]*\s*"
 )
 _ABBREVIATION = re.compile(
-    r"\b(?:(?-i:[b-hj-z]|(?<=\b[A-Za-z]\.\s)[A-HJ-Z])|e\.g|i\.e|etc|vs|cf|al|approx|resp|eqs?|fig|sec|nos?|vol|pp?|ref|dr|mrs?|st)\.$",
+    r"\b(?:(?-i:[b-hj-z]|(?<=\b[A-Za-z]\.\s)[A-HJ-Z])|"
+    r"e\.g|i\.e|etc|vs|cf|al|approx|resp|eqs?|fig|sec|nos?|vol|pp?|ref|dr|mrs?|st)\.$",
     re.IGNORECASE,
 )
 

@@ -41,7 +41,7 @@ class DatasetRows(Corpus):
     def __iter__(self) -> Iterator[str]:
         self.position = 0
         dataset = self.dataset if self.dataset.column_names is None else self.dataset.select_columns(self.column)
-        for batch in _readable(dataset.iter(batch_size=1024)):
+        for batch in _decoded(dataset.iter(batch_size=1024)):
             if self.column not in batch:
                 raise _no_column(self.text_column, batch)
             for row, text in enumerate(batch[self.column], start=self.position):
@@ -68,15 +68,11 @@ class DatasetRows(Corpus):
         return ["dataset", source, self.size, self.text_column]
 
 
-def _readable(batches: Iterator[Json]) -> Iterator[Json]:
-    while True:
-        try:
-            batch = next(batches, None)
-        except UnicodeDecodeError as error:
-            raise ValueError(f"A text of the table is not UTF-8 ({error.reason}). Convert the file.") from None
-        if batch is None:
-            return
-        yield batch
+def _decoded(batches: Iterator[Json]) -> Iterator[Json]:
+    try:
+        yield from batches
+    except UnicodeDecodeError as error:
+        raise ValueError(f"A text of the table is not UTF-8 ({error.reason}). Convert the file.") from None
 
 
 def _no_column(name: str, columns: Iterable[str]) -> ValueError:

@@ -196,7 +196,7 @@ def _decoder(
     attack: DecodingSettings,
     show_progress: bool,
 ) -> Decode:
-    corrector = attack.corrector(model, tokenizer, embedder) if attack.rerank is not None and embedder else None
+    corrector = attack.corrector(model, tokenizer, embedder)
     generation = attack.generation()
 
     def decode(vectors: np.ndarray, what: str) -> list[str]:

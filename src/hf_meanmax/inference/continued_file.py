@@ -72,9 +72,9 @@ class ContinuedFile:
         self._saved = time.monotonic()
 
 
-def is_file_name(path: str | os.PathLike[str] | None) -> bool:
-    """Whether a path names a file, there or not, and neither standard output (None) nor a device or a pipe."""
-    return path is not None and (os.path.isfile(path) or not os.path.exists(path))
+def is_file_name(path: str | os.PathLike[str]) -> bool:
+    """Whether a path names a file, there or not, and neither a device nor a pipe."""
+    return os.path.isfile(path) or not os.path.exists(path)
 
 
 @contextmanager

@@ -78,13 +78,15 @@ class DecodingSettings:
         self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
-        embedder: SentenceTransformer,
+        embedder: SentenceTransformer | None,
         do_sample: bool = False,
         seed: int = 0,
-    ) -> Corrector:
-        """What chooses among the candidates of `rerank`."""
+    ) -> Corrector | None:
+        """What chooses among the candidates of `rerank`, if there are any."""
+        if self.rerank is None or embedder is None:
+            return None
         return Corrector(
-            model, tokenizer, embedder, self.rerank or 1, self.num_corrections, do_sample, self.batch_size, seed=seed
+            model, tokenizer, embedder, self.rerank, self.num_corrections, do_sample, self.batch_size, seed=seed
         )
 
 

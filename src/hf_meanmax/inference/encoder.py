@@ -172,7 +172,8 @@ def count_tokens(model: SentenceTransformer, texts: list[str]) -> list[int]:
     tokenizer = getattr(model, "tokenizer", None)
     if not texts or not callable(tokenizer):
         return [0] * len(texts)
-    prompted = [default_prompt(model) + readable(text) for text in texts]
+    prompt = default_prompt(model)
+    prompted = [prompt + readable(text) for text in texts]
     return [len(ids) for ids in tokenizer(prompted, truncation=False, verbose=False)["input_ids"]]
 
 

@@ -57,8 +57,8 @@ def teacher_words(
         ids = in_blocks(list(pieces.values()), _BLOCK, **bar_options)
         vectors = np.concatenate([vectors, *(_piece_vectors(teacher, block) for block in ids)])
         names += pieces
-        characters = sorted(set("".join(words.words)))
-        missing = [name for one in characters for name in (one, f"##{one}") if name not in {*words.words, *pieces}]
+        known, characters = set(names), sorted(set("".join(words.words)))
+        missing = [name for one in characters for name in (one, f"##{one}") if name not in known]
         if missing:
             vectors = np.concatenate([vectors, encode_texts(teacher, [name[-1] for name in missing], _BATCH)])
             names += missing

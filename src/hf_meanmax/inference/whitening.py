@@ -39,7 +39,6 @@ def whiten(model: SentenceTransformer, texts: Sequence[str], dimension: int = 25
     Raises:
         ValueError: no more texts than `dimension`, vectors that are not finite, or fewer directions in which they vary.
     """
-
     if len(texts) <= dimension:
         raise ValueError(
             f"{len(texts):,} texts are too few for {dimension} components; give more texts, or a smaller dimension."

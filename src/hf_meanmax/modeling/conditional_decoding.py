@@ -105,6 +105,12 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         counts = token_counts.double().clamp(min=1)
         bias.copy_((counts / counts.sum()).log())
 
+    @property
+    def has_own_output(self) -> bool:
+        """Whether the output layer scores the words of the word table by rows of its own."""
+        config = self.config
+        return bool(config.has_decoder and not config.tie_word_embeddings and not config.separate_vocabularies)
+
     @torch.no_grad()
     def start_output_from_words(self) -> None:
         """Makes the rows of an untied output layer those of the word table, turned at random into its width, so that
@@ -115,9 +121,9 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         vector keep what they have.
 
         Raises:
-            ValueError: the output layer is tied, or has another vocabulary.
+            ValueError: there is no output layer, it is tied, or it has another vocabulary.
         """
-        if self.lm_head is None or self.config.tie_word_embeddings or self.config.separate_vocabularies:
+        if not self.has_own_output:
             raise ValueError("The output layer is tied to the word table, or is of another vocabulary.")
         words, rows = self.get_input_embeddings().weight, self.lm_head.weight
         turn = nn.init.orthogonal_(torch.empty(rows.shape[1], words.shape[1]))

@@ -36,10 +36,11 @@ _WORD_PATTERN = "|".join(
     ]
 )
 
-# Beside the ASCII marks: Arabic, Urdu, Greek, Indian, Burmese, Ethiopic, Armenian, Chinese and Japanese ones; Spanish.
-_CLOSING = (
-    "\u060c\u061b\u061f\u06d4\u00b7\u0964\u0965\u104a\u104b\u1362\u1363\u0589\u3001\u3002\u3009\u300b\u300d\u300f\u3011"
-)
+# Beside the ASCII marks: what ends sentences in Armenian, Arabic, Urdu, Indian, Burmese and Ethiopic text, and clauses.
+FULL_STOPS = "\u0589\u061f\u06d4\u0964\u0965\u104b\u1362"
+COMMAS = "\u060c\u061b\u104a\u1363"
+# And Greek, Chinese and Japanese marks; Spanish ones open.
+_CLOSING = f"{FULL_STOPS}{COMMAS}\u00b7\u3001\u3002\u3009\u300b\u300d\u300f\u3011"
 _OPENING = "\u00a1\u00bf\u3008\u300a\u300c\u300e\u3010"
 
 _BRACKETS = {"LRB": "(", "RRB": ")", "LSB": "[", "RSB": "]", "LCB": "{", "RCB": "}"}

@@ -92,8 +92,7 @@ def _start_new(
             "--tie_word_embeddings false --output_bias true"
         )
     start_words(model.encoder, word_vectors, prepared.train.token_counts)
-    is_untied = config.has_decoder and not config.tie_word_embeddings and not config.separate_vocabularies
-    if args.output_from_words and word_vectors is not None and is_untied:
+    if args.output_from_words and word_vectors is not None and model.has_own_output:
         model.start_output_from_words()
     if args.frequency_bias and config.output_bias and config.has_decoder:
         model.start_from_frequencies(torch.from_numpy(prepared.output_store.token_counts))

@@ -75,8 +75,8 @@ class RowAdam(torch.optim.Adam):
         state["step"] += 1
         rows, values = gradient.indices()[0], gradient.values().to(parameter.dtype)
         beta1, beta2 = group["betas"]
-        mean = state["exp_avg"].index_select(0, rows)
-        square = state["exp_avg_sq"].index_select(0, rows)
+        mean: torch.Tensor = state["exp_avg"].index_select(0, rows)
+        square: torch.Tensor = state["exp_avg_sq"].index_select(0, rows)
         waited = (state["step"] - state["read_at"].index_select(0, rows)).unsqueeze(1)
         moved_for = state["moved_for"].index_select(0, rows).unsqueeze(1)
 
@@ -85,10 +85,14 @@ class RowAdam(torch.optim.Adam):
         # Without a gradient Adam's move shrinks by this factor each step.
         shrinkage = beta1 / beta2**0.5
         before, now = ((1 - shrinkage**steps) / (1 - shrinkage) for steps in (moved_for, waited))
-        change = mean.div(square.sqrt().div_(second).add_(group["eps"])).mul_(now - before)
+
+        def move() -> torch.Tensor:
+            return mean.div(square.sqrt().div_(second).add_(group["eps"]))
+
+        change = move().mul_(now - before)
         mean.mul_(beta1**waited).add_(values, alpha=1 - beta1)
         square.mul_(beta2**waited).addcmul_(values, values, value=1 - beta2)
-        change.addcmul_(mean.div(square.sqrt().div_(second).add_(group["eps"])), now)
+        change.addcmul_(move(), now)
         parameter.index_add_(0, rows, change.mul_(-group["lr"] / first))
 
         state["exp_avg"].index_copy_(0, rows, mean)
