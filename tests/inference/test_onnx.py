@@ -37,10 +37,12 @@ SYSTEMS = {
     "mean_max": (MeanMaxAAEForReconstruction, {}, None),
     "released": (
         MeanMaxAAEForReconstruction,
-        {"position_embedding_type": "learned", "freeze_word_embeddings": True, "projection_activation": "relu"},
+        {
+            "position_embedding_type": "learned", "freeze_word_embeddings": True, "projection_activation": "relu",
+            "encoder_residual": True,
+        },
         "rows",
     ),
-    "residual": (MeanMaxAAEForReconstruction, {"encoder_residual": True}, None),
     "bilstm": (MeanMaxAAEForReconstruction, {"encoder_type": "bilstm", "num_hidden_layers": 2}, None),
     "last_state": (
         MeanMaxAAEForReconstruction, {"encoder_type": "lstm", "pooling": "last", "decoder_type": "lstm"}, "embedding",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 
@@ -57,6 +58,16 @@ def tokenizer():
     return make_tokenizer()
 
 
+@functools.cache
+def recorded(kind: str, text: str):
+    """A model that attends as it did before, and the record of what it makes of a text."""
+    model = KINDS[kind]()
+    model.set_attn_implementation("sdpa")
+    record = record_decoding(model, make_tokenizer(), text)
+    assert model.config._attn_implementation == "sdpa"
+    return model, record
+
+
 @torch.no_grad()
 def step_by_step(model, tokenizer, text: str, most: int) -> tuple[list[int], np.ndarray | None, np.ndarray | None]:
     """Greedy decoding without a cache, one full forward pass a word, of which the last step is kept."""
@@ -87,10 +98,7 @@ def step_by_step(model, tokenizer, text: str, most: int) -> tuple[list[int], np.
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("text", [*TEXTS, ""])
 def test_the_record_is_that_of_generating_word_by_word(kind, text, tokenizer):
-    model = KINDS[kind]()
-    model.set_attn_implementation("sdpa")
-    record = record_decoding(model, tokenizer, text)
-    assert model.config._attn_implementation == "sdpa"
+    model, record = recorded(kind, text)
     ids, attentions, gates = step_by_step(model, tokenizer, text, len(record.tokens))
     assert record.tokens == tokenizer.convert_ids_to_tokens(ids)
     assert record.reconstruction == tokenizer.decode(ids, skip_special_tokens=True)
@@ -103,9 +111,9 @@ def test_the_record_is_that_of_generating_word_by_word(kind, text, tokenizer):
             assert np.allclose(found, expected, atol=1e-5)
 
 
-def test_some_texts_end_and_some_are_cut(tokenizer):
+def test_some_texts_end_and_some_are_cut():
     """So that the test above covers both."""
-    records = [record_decoding(make(), tokenizer, text) for make in KINDS.values() for text in TEXTS]
+    records = [recorded(kind, text)[1] for kind in KINDS for text in TEXTS]
     assert {record.tokens[-1] == "</s>" for record in records} == {True, False}
     assert all("</s>" not in record.tokens[:-1] for record in records)
 

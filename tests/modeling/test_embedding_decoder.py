@@ -19,6 +19,7 @@ EMBEDDING_DECODER = Family(
     model_class=None,
     full_class=EmbeddingDecoderForGeneration,
     auto_full_class=AutoModelForSeq2SeqLM,
+    has_own_decoders=False,
     tiny={**TINY, "embedding_dim": DIM, "latent_length": 3},
     variants={
         "linear": {},
@@ -219,7 +220,7 @@ class TestEmbeddingDecoder(FamilyTests):
     def test_a_compiled_step_goes_on_from_a_static_cache(self):
         """A GPU's: there transformers compiles the step of a cache of fixed size without being asked."""
         model, vectors = self.full("conditional_gru"), torch.randn(32, DIM)
-        options = CompileConfig(mode="default")
+        options = CompileConfig(mode="default", backend="eager")
         options._compile_all_devices = True
         found = model.generate(
             sentence_embedding=vectors, max_new_tokens=6, cache_implementation="static", compile_config=options

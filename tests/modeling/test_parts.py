@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import shutil
 
 import pytest
 import torch
@@ -113,14 +112,12 @@ def test_frozen_table_leaves_the_special_tokens_to_their_own(tmp_path):
     assert changed.tolist() == [False, True, True, True]  # <pad> stays zero
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="flex attention on the CPU needs g++")
-@pytest.mark.skipif(
-    torch.backends.cpu.get_cpu_capability() == "AVX2", reason="torch's flex attention is wrong on CPUs without AVX-512"
-)
 def test_flex_attention_agrees():
+    """Masks and scores that it is given; the kernel is torch's own, so nothing is compiled."""
     model = MeanMaxAAEForReconstruction(MeanMaxAAEConfig(**MEAN_MAX_AAE.tiny | {"hidden_size": 64})).eval()
     batch = make_batch()
-    with torch.no_grad():  # torch has no backward pass for it on the CPU
+    # torch has no backward pass for it on the CPU
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
         expected = model(**batch)
         model.set_attn_implementation("flex_attention")
         output = model(**batch)

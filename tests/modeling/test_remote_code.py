@@ -88,15 +88,17 @@ def save_with_code(test: FamilyTests, variant: str, folder: Path) -> None:
 
 
 def test_remote_code_loads_without_the_package(tmp_path):
-    """Every variant of every family, through every Auto class, in one fresh process that cannot import hf_meanmax."""
+    """Two variants of every family, through every Auto class, in one fresh process that cannot import hf_meanmax."""
     wanted = {}
     for name, make_test in TESTS.items():
         test, family = make_test(), make_test.family
-        for variant in family.variants:
+        # The code that is carried is that of the family, whatever the variant.
+        variants = list(dict.fromkeys((next(iter(family.variants)), next(reversed(family.variants)))))
+        for variant in variants:
             save_with_code(test, variant, tmp_path / name / variant)
         classes = [cls for cls in (family.config_class, family.full_class, family.model_class) if cls is not None]
         wanted[name] = {
-            "variants": list(family.variants),
+            "variants": variants,
             "text": list(text_of(test.make_batch())),
             "full": family.auto_full_class.__name__,
             "has_encoder": family.model_class is not None,
