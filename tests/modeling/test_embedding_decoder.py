@@ -28,7 +28,7 @@ EMBEDDING_DECODER = Family(
         "unit_rows": {"map_layer_norm": False, "latent_normalization": "rows", "latent_scales": True},
         "tied": {"tie_word_embeddings": True, "position_embedding_type": "none"},
         "deep": {"num_hidden_layers": 2, "hidden_dropout": 0.1},
-        "gates": {"decoder_type": "gates"},
+        "gates": {"decoder_type": "gates", "decoder_prefix_sum": True},
         "lstm": {"decoder_type": "lstm", "position_embedding_type": "none"},
         "lstm_attention": {"decoder_type": "lstm_attention", "latent_length": 1},
         "lstm_gates": {"decoder_type": "lstm_gates", "latent_names": ["max", "mean", "last"]},
