@@ -60,10 +60,13 @@ class Encoder:
 
 def files_to_encode(source: Path, output: Path, column: str) -> list[dict[str, str]]:
     """The input files that no newer output file belongs to; each must have a column of text."""
+    paths = sorted(source.rglob("*.parquet"))
+    if not paths:
+        raise FileNotFoundError(f"There is no .parquet file in {source}.")
     if output.resolve().is_relative_to(source.resolve()):
         raise ValueError(f"{output} lies in {source}, whose files are read; name another folder.")
     rows = []
-    for path in sorted(source.rglob("*.parquet")):
+    for path in paths:
         target = output / path.relative_to(source)
         if target.exists() and target.stat().st_mtime >= path.stat().st_mtime:
             continue

@@ -178,7 +178,10 @@ def test_ray_is_not_installed(example, lake, tmp_path, monkeypatch):
     assert not (tmp_path / "vectors").exists()
 
 
-def test_bad_input_is_told_in_a_line_and_nothing_is_written(lake, tmp_path, run):
+def test_bad_input_is_told_in_a_line_and_nothing_is_written(example, lake, tmp_path, run):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=f"There is no .parquet file in {tmp_path}/empty"):
+        example.files_to_encode(tmp_path / "empty", tmp_path / "vectors", "words")
     columns = "needs a column 'text', and none 'embeddings'; its columns are id, words."
     assert run(column="text") == f"encode_ray.py: {lake}/day=1/a.parquet {columns}"
     assert "column 'id' holds int64, not text." in run(column="id")

@@ -43,12 +43,23 @@ def test_decoding_is_that_of_generate_with_its_probabilities(demo):
     assert np.array_equal(vector, changed)
     given = torch.from_numpy(vector[None])
     ids = demo.model.generate(sentence_embedding=given, max_new_tokens=64)
-    assert decoded.text == demo.tokenizer.decode(ids[0], skip_special_tokens=True)
+    said = demo.tokenizer.decode(ids[0], skip_special_tokens=True)
+    assert decoded.text == said + ("" if demo.tokenizer.eos_token_id in ids[0, 1:] else " ...")
     with torch.no_grad():
         batch = demo.tokenizer([TEXT], return_tensors="pt")
         logits = demo.model(**batch, decoder_input_ids=ids[:, :-1]).logits[0]
     expected = logits.softmax(dim=-1).gather(1, ids[0, 1:, None])[:, 0]
     np.testing.assert_allclose(decoded.probabilities, expected[: len(decoded.tokens)], rtol=1e-3)
+
+
+def test_a_text_that_is_cut_says_so_and_prompt_and_limit_are_those_of_the_folder(tmp_path):
+    demo = demo_of(tmp_path, initializer_range=0.7)
+    with torch.no_grad():
+        demo.model.lm_head.bias[demo.tokenizer.eos_token_id] = -1e4
+    assert demo.decode_text(TEXT, noise=0, kept=1, seed=0)[2].text.endswith(" ...")
+    demo.embedder.prompts, demo.embedder.default_prompt_name = {"query": "the old "}, "query"
+    demo.embedder.max_seq_length = 5
+    np.testing.assert_allclose(demo.vectors([TEXT, OTHER]), demo.embedder.encode([TEXT, OTHER]), atol=1e-5)
 
 
 def test_noise_is_drawn_by_its_seed_and_small_numbers_go(demo):

@@ -123,6 +123,19 @@ def test_a_model_with_rows_of_unit_length_reads_normalised_vectors(tmp_path):
     assert texts[0] == texts[1]
 
 
+@pytest.mark.parametrize("normalize", ["rows", "embedding"])
+def test_vectors_that_a_folder_normalises_are_refused(normalize, tmp_path):
+    """Their manifest says nothing of it, and a file has none."""
+    model, tokenizer = make_model(), make_tokenizer()
+    folder = save_checkpoint(model, tokenizer, tmp_path / "model", normalize=normalize)
+    encoder = load_encoder(str(folder), device="cpu")
+    encode_corpus(encoder, Documents([LINES]), tmp_path / "vectors")
+    np.save(tmp_path / "v.npy", encoder.encode(LINES[:1]))
+    for source in ("vectors", "v.npy"):
+        with pytest.raises(ValueError, match=r"of unit length, so they were normalised; this model decodes raw"):
+            list(decode_embeddings(model, tokenizer, [tmp_path / source], **BOUND))
+
+
 def test_texts_that_had_not_ended_are_counted(checkpoint, encoded, capsys):
     """The bound is the checkpoint's own, and what it cuts is told once."""
     rows = torch.from_numpy(np.concatenate(list(read_embeddings([encoded]))))

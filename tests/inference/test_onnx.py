@@ -165,6 +165,9 @@ def test_the_checkpoint_decodes_what_its_export_has_encoded(exported, tmp_path):
 
 def test_an_export_that_is_no_whole_sentence_transformer(exported, tmp_path):
     folder = exported
+    (Path(folder) / "onnx" / "model_int8.onnx").write_bytes(b"cut")
+    with pytest.raises(ValueError, match=r"model_int8\.onnx is damaged, or no ONNX model"):
+        OnnxEncoder(f"{folder}/onnx", int8=True)
     (Path(folder) / "onnx" / "model_int8.onnx").unlink()
     settings = {"trust_remote_code": True, "device": "cpu"}
     with pytest.raises(
@@ -267,6 +270,13 @@ def test_an_export_that_is_wrong_is_not_written(exported, tmp_path, monkeypatch)
         monkeypatch.setattr(onnx_export, "_encode", lambda *args, change=change: true(*args) + change)
         with pytest.raises(ValueError, match=r"model\.onnx is not what torch computes"):
             export_onnx(folder, int8=False)
+    # Of int8 the direction counts.
+    encode = OnnxEncoder.encode
+    sign = iter((1, -1))
+    monkeypatch.setattr(OnnxEncoder, "encode", lambda self, texts: next(sign) * encode(self, texts) / 10)
+    monkeypatch.setattr(onnx_export, "_encode", lambda *args: true(*args) / 10)
+    with pytest.raises(ValueError, match=r"model_int8\.onnx is not what torch computes: the least cosine is -"):
+        export_onnx(folder)
     assert json.loads((tmp_path / "model" / "onnx" / "report.json").read_text()) == report
 
 

@@ -589,6 +589,14 @@ def test_what_a_killed_run_left_serves_its_own_text_alone(checkpoint, corpus, tm
     assert texts[len(texts) - 1] == "one more"
 
 
+def test_a_folder_that_is_not_its_own_is_left(checkpoint, corpus, tmp_path):
+    (tmp_path / ".index.embeddings").mkdir()
+    (tmp_path / ".index.embeddings" / "notes.txt").write_text("mine")
+    with pytest.raises(SystemExit, match="holds no encoded corpus"):
+        main(["index", str(checkpoint), str(corpus), "--output", str(tmp_path / "index")])
+    assert (tmp_path / ".index.embeddings" / "notes.txt").read_text() == "mine"
+
+
 def test_an_index_where_bf16_is_fast(checkpoint, corpus, tmp_path, bf16_is_fast, capsys):
     main(["index", str(checkpoint), str(corpus), "--output", str(tmp_path / "index")])
     assert SentenceIndex(tmp_path / "index").encoding.compute_dtype == "bfloat16"

@@ -73,7 +73,7 @@ RNN_CNN = Family(
         "output_bias": {"output_bias": True},
     },
     bad_settings=[({**AS_MEAN_MAX, **settings}, words) for settings, words in BAD_SETTINGS],
-    compiled_variants=("hierarchical_cnn", "self_attention", "cnn_to_cnn"),
+    compiled_variants=("cnn_to_cnn",),
     saying="gru",
     gets_no_gradient=without_gradient,
 )

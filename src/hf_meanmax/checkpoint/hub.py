@@ -70,7 +70,7 @@ def push(
         repo_id,
         ["README.md", *(f"{entry.name}/*" if entry.is_dir() else entry.name for entry in names)],
         # An older export may have had other files.
-        [*CHECKPOINT_FILES, "[12]_Pooling/*", "[12]_Normalize/*", f"{TARGET_TOKENIZER}/*"],
+        [*CHECKPOINT_FILES, "[0-9]_*/*", f"{TARGET_TOKENIZER}/*"],
         private=private,
         revision=revision,
         exist_ok=exist_ok,

@@ -122,7 +122,7 @@ def search_index(
         try:
             encoded = encode()
         except FileExistsError:
-            if args.embeddings:
+            if args.embeddings or not (embeddings / MANIFEST).is_file():
                 raise
             # What a run that was killed has left serves the same text, model and settings alone.
             shutil.rmtree(embeddings)
@@ -147,7 +147,12 @@ def _found_encoding(embeddings: Path, asked: EncodeSettings) -> tuple[EncodeSett
                 "folder."
             )
     pca = Compression.load(embeddings / COMPRESSION).pca if found["given_pca"] else None
-    return EncodeSettings(**found["settings"]), pca
+    settings = EncodeSettings(**found["settings"])
+    usual = asdict(EncodeSettings())
+    changed = [f"{name} {value}" for name, value in asdict(settings).items() if value != usual[name]]
+    if changed:
+        print(f"{embeddings} is taken as it was encoded: {', '.join(changed)}.", file=sys.stderr)
+    return settings, pca
 
 
 @verb("search query")
@@ -182,7 +187,10 @@ def _search(args: QueryOptions, index: SentenceIndex, queries: list[str]) -> tup
     if args.embeddings:
         vectors = _query_vectors(index, Path(args.embeddings))
         if queries and len(queries) != len(vectors):
-            raise ValueError(f"{len(queries)} queries, {len(vectors)} vectors in {args.embeddings}; give as many.")
+            raise ValueError(
+                f"{len(queries)} queries (lines that are not blank), {len(vectors)} vectors in {args.embeddings}; give "
+                "as many."
+            )
     else:
         name = args.model or (index.encoded or {"model": {"name": ""}})["model"]["name"]
         if not name:

@@ -18,6 +18,7 @@ from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.cosines import unit_rows
 from hf_meanmax.data.corpus import readable
 from hf_meanmax.inference.encoder import load_encoder
+from hf_meanmax.inference.long_texts import default_prompt
 from hf_meanmax.inspection.decoding import DecodingRecord, record_decoding, token_texts
 from hf_meanmax.inspection.pooling import pooling_shares
 
@@ -38,7 +39,7 @@ class DecodedText:
     """A text that was decoded from a vector.
 
     Attributes:
-        text: the text.
+        text: the text; it ends in "..." where it was cut.
         tokens: its tokens, the end token too where it was reached.
         probabilities: of each token, given those before it.
     """
@@ -138,7 +139,9 @@ class DemoModel:
         """
         if self.model is None:
             raise ValueError(NO_DECODER)
-        batch = self.tokenizer(list(texts), padding=True, return_tensors="pt").to(self.model.device)
+        given = [default_prompt(self.embedder) + text for text in texts]
+        limit = {"truncation": True, "max_length": most} if (most := self.embedder.max_seq_length) else {}
+        batch = self.tokenizer(given, padding=True, return_tensors="pt", **limit).to(self.model.device)
         vectors: np.ndarray = self.model.encoder(**batch).pooler_output.float().cpu().numpy()
         return vectors
 
@@ -155,7 +158,7 @@ class DemoModel:
         if not self.model.config.is_autoregressive:
             ids, log_probabilities = self.model.predict_words(sentence_embedding=given, top_k=1)
             return [
-                self._decoded(row.tolist(), values.exp().tolist())
+                self._decoded(row.tolist(), values.exp().tolist(), may_end=False)
                 for row, values in zip(ids[..., 0], log_probabilities[..., 0], strict=True)
             ]
         output = self.model.generate(
@@ -165,12 +168,16 @@ class DemoModel:
         steps = torch.stack(output.logits, dim=1).float().softmax(dim=-1)
         ids = output.sequences[:, -steps.shape[1] :]
         chosen = steps.gather(2, ids[..., None])[..., 0]
-        return [self._decoded(row.tolist(), values.tolist()) for row, values in zip(ids, chosen, strict=True)]
+        return [
+            self._decoded(row.tolist(), values.tolist(), may_end=True) for row, values in zip(ids, chosen, strict=True)
+        ]
 
-    def _decoded(self, ids: list[int], probabilities: list[float]) -> DecodedText:
+    def _decoded(self, ids: list[int], probabilities: list[float], may_end: bool) -> DecodedText:
         end = self.target_tokenizer.eos_token_id
         length = ids.index(end) + 1 if end in ids else len(ids)
         text = self.target_tokenizer.decode(ids[:length], skip_special_tokens=True)
+        if may_end and end not in ids:
+            text += " ..."
         return DecodedText(text, token_texts(self.target_tokenizer, ids[:length]), probabilities[:length])
 
     def decode_text(

@@ -18,6 +18,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from hf_meanmax.inference.encoder import encode_texts
+
 from .embedding import config_settings
 from .reservoir import Reservoir, draw_uniform
 from .word_sources import VERSION, Words, WordSource, by_chunks, explain_no_controls, input_tables
@@ -103,9 +105,7 @@ class RandomEncoder(Control):
     def encode(self, texts: Sequence[str], batch_size: int = 64) -> np.ndarray:
         if len(texts) == 0:
             return np.empty((0, self.dimension), dtype=np.float32)
-        vectors = self.sentence_transformer.encode(
-            list(texts), batch_size=batch_size, show_progress_bar=False, convert_to_numpy=True
-        )
+        vectors = encode_texts(self.sentence_transformer, list(texts), batch_size)
         return np.asarray(vectors, dtype=np.float32)
 
     @cached_property

@@ -31,6 +31,7 @@ from .blocks import in_blocks
 from .compression import check_finite
 from .embedder import describe_embedder, fit_standardization
 from .encoder import encode_texts
+from .long_texts import MOST_TOKENS, too_long
 from .reconstruct import rows_by_length
 
 if TYPE_CHECKING:
@@ -167,8 +168,15 @@ def encode_rows(
     texts: Sequence[str],
     show_progress: bool = False,
 ) -> np.ndarray:
-    """Z of texts as a model's decoder reads it, flat: `(N, L * latent_width)` float32."""
+    """Z of texts as a model's decoder reads it, flat: `(N, L * latent_width)` float32.
+
+    Raises:
+        ValueError: a text is too long to be read at once.
+    """
     encoded = tokenizer(list(texts))["input_ids"]
+    for text, ids in zip(texts, encoded, strict=True):
+        if len(ids) > MOST_TOKENS:
+            raise ValueError(too_long(text, "a map is fitted to whole texts"))
     rows = np.zeros((len(texts), model.config.sentence_embedding_size), np.float32)
     batches = rows_by_length(encoded, _BATCH_TOKENS)
     for batch_rows in progress_bar(batches, desc="encode", disable=not show_progress, leave=False):

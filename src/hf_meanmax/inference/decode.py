@@ -33,6 +33,7 @@ from .sources import FaissSource, FileSource, SourceOptions, VectorSource, open_
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers.configuration_utils import PreTrainedConfig
 
 # More do not help, and exhaust the memory.
 MOST_BEAMS = 1000
@@ -159,6 +160,8 @@ def decode_sources(
     row, cut, longest = start, 0, 0
     expects_unit_length = getattr(model.config, "normalize_embeddings", False)
     for keys, batch in _batches_from(sources, batch_size, start):
+        if row == start:
+            _refuse_scaled(batch, model.config)
         if expects_unit_length and np.isfinite(batch).all() and not has_unit_length(batch):
             print("Vectors that are not of unit length, as the embedder's are, are scaled to it.", file=sys.stderr)
             expects_unit_length = False
@@ -278,6 +281,19 @@ def generate_ids(
 def has_unit_length(vectors: np.ndarray) -> bool:
     """Whether all vectors `(N, D)` have length 1, within what float16 and bfloat16 round."""
     return bool((np.abs(np.linalg.norm(vectors.astype(np.float32), axis=1) - 1) <= 0.02).all())
+
+
+def _refuse_scaled(vectors: np.ndarray, config: PreTrainedConfig) -> None:
+    """An autoencoder's own vectors have no given length, unless they were normalised after it."""
+    if not config.reads_text or config.ignores_length or vectors.shape[1] != config.sentence_embedding_size:
+        return
+    rows = vectors.reshape(-1, config.latent_width)
+    for scaled, what in ((vectors, "vectors are"), (rows, "rows of the vectors are")):
+        if has_unit_length(scaled):
+            raise ValueError(
+                f"The {what} of unit length, so they were normalised; this model decodes raw vectors only. Encode "
+                "again without `normalize`; of a checkpoint that was saved with it, take the model's `pooler_output`."
+            )
 
 
 def check_sources(sources: Sequence[VectorSource], model: PreTrainedModel) -> None:

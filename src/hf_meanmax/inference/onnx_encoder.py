@@ -82,9 +82,12 @@ class OnnxEncoder:
         path = str(folder / (INT8_MODEL if int8 else MODEL))
         # On a CPU the sum and its normalisation in one take several times as long as in two.
         left_out = ["SkipLayerNormFusion"] if is_cpu else []
-        self.session = onnxruntime.InferenceSession(
-            path, options, providers=list(providers), disabled_optimizers=left_out
-        )
+        try:
+            self.session = onnxruntime.InferenceSession(
+                path, options, providers=list(providers), disabled_optimizers=left_out
+            )
+        except Exception as error:  # onnxruntime's own have no common class
+            raise ValueError(f"{path} is damaged, or no ONNX model ({' '.join(str(error).split())[:200]}).") from error
 
     def limit_length(self, max_tokens: int | None) -> None:
         """Has texts cut at so many tokens, the end token included; None cuts none."""
@@ -159,7 +162,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if os.path.exists(args.output) and os.path.samefile(args.texts, args.output):
             raise FileExistsError(f"--output {args.output} is what would be read. Name another place.")
         encoder = OnnxEncoder(args.model, int8=args.int8)
-        partial = f"{args.output}.partial"
+        partial = f"{args.output}.partial-{os.getpid()}"
         # Only a line feed ends a text, not a form feed or a lone carriage return.
         with open(args.texts, encoding="utf-8-sig", newline="\n") as texts:
             try:

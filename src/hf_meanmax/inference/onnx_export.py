@@ -46,7 +46,9 @@ _MODULES = "modules.json"
 _OWNED = (MODEL, f"{MODEL}.data", INT8_MODEL, f"{INT8_MODEL}.data", SETTINGS, REPORT, CODE, _MODULES, *_COPIED)
 _OPSET = 20
 # Of float32 against torch, relative to the largest number; what is seen is a thousandth of it.
-_TOLERANCE = 1e-3
+# As a share of the largest number; rounding, of int8 too, changes no vector by more than that.
+_LARGEST_DIFFERENCES = {MODEL: 1e-3, INT8_MODEL: 1.0}
+_LEAST_COSINE = 0.9
 _EXAMPLE = ("the old man sat by the fire .", "a dog", "")
 TEXTS = (
     *_EXAMPLE,
@@ -149,11 +151,17 @@ def export_onnx(
         is_given = expected.any(axis=1)
         for name in (MODEL, INT8_MODEL) if int8 else (MODEL,):
             vectors = OnnxEncoder(partial, int8=name == INT8_MODEL).encode(list(texts))
-            _check_vectors(vectors, expected, name)
+            difference = float(np.abs(vectors - expected).max())
+            cosine = float(paired_cosines(vectors, expected).min(where=is_given, initial=1.0))
+            # NaN is no less than anything.
+            if not difference <= _LARGEST_DIFFERENCES[name] * max(1.0, float(np.abs(expected).max())):
+                raise ValueError(f"{name} is not what torch computes: the largest difference is {difference:.2g}.")
+            if not cosine >= _LEAST_COSINE:
+                raise ValueError(f"{name} is not what torch computes: the least cosine is {cosine:.2g}.")
             report[name] = {
                 "bytes": sum(file.stat().st_size for file in partial.glob(f"{name}*")),
-                "largest_difference": float(np.abs(vectors - expected).max()),
-                "least_cosine": float(paired_cosines(vectors, expected).min(where=is_given, initial=1.0)),
+                "largest_difference": difference,
+                "least_cosine": cosine,
             }
         write_json(partial / REPORT, report)
     return report
@@ -163,13 +171,6 @@ def onnx_folder(checkpoint: str | os.PathLike[str], output: str | os.PathLike[st
     if output is None and not Path(checkpoint).is_dir():
         raise ValueError(f"{str(checkpoint)!r} is no folder here to export into; say where to (`output`, --output).")
     return Path(checkpoint) / ONNX_FOLDER if output is None else Path(output)
-
-
-def _check_vectors(vectors: np.ndarray, expected: np.ndarray, name: str) -> None:
-    difference, largest = float(np.abs(vectors - expected).max()), float(np.abs(expected).max())
-    # Rounding, of int8 too, changes no vector by more than its largest number; NaN is no less than anything.
-    if not difference <= (_TOLERANCE if name == MODEL else 1.0) * max(1.0, largest):
-        raise ValueError(f"{name} is not what torch computes: the largest difference is {difference:.2g}.")
 
 
 @torch.no_grad()

@@ -25,8 +25,8 @@ def check_parts(config: PreTrainedConfig) -> None:
         )
     if config.decoder_prefix_sum and config.decoder_type not in ("attention", "gates"):
         raise ValueError(
-            f"`decoder_prefix_sum` is True and `decoder_type` {config.decoder_type!r}; only 'attention' and 'gates' have "
-            "it. Set False."
+            f"`decoder_prefix_sum` is True and `decoder_type` {config.decoder_type!r}; only 'attention' and 'gates' "
+            "have it. Set False."
         )
     if config.encoder_type.startswith("bi") and config.hidden_size % 2:
         raise ValueError(

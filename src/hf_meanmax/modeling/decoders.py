@@ -37,7 +37,7 @@ class PrefixSum(nn.Module):
     def forward(
         self, words: torch.Tensor, attention_mask: torch.Tensor | None, past_key_values: Cache | None
     ) -> torch.Tensor:
-        """`(B, T, embedding_size)` and mask `(B, past + T)` -> `(B, T, hidden_size)`; the cache is extended in place."""
+        """`(B, T, embedding_size)` and mask `(B, past + T)` -> `(B, T, hidden_size)`; the cache grows in place."""
         summands = self.summand(words) * self.gate(words).sigmoid()
         if attention_mask is not None:
             summands = summands.masked_fill(attention_mask[:, -words.shape[1] :].unsqueeze(-1) == 0, 0.0)
