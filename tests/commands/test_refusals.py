@@ -72,6 +72,11 @@ def run(words: str, folder: Path, capsys) -> tuple[object, str]:
         ("evaluate {}/model --device foo", "device is 'foo', which cannot be used here"),
         ("pretrain --min_frequency 99999999999999999999 --corpus {}/text.txt", "is not 9223372036854775807 or less"),
         ("evaluate {}/model --latent_rows 5 --tasks STS16", "--latent_rows is for --erasure"),
+        (
+            "evaluate {}/model --erasure TREC --latent_rows 2 --truncate_dim 8 --tasks STS16",
+            "--latent_rows are rows of whole vectors",
+        ),
+        ("push {}/model me/it --card_only card.md --private", "--private: for a push, not for --card_only"),
         ("evaluate {}/model {}/model --tasks STS16", "A model is named twice"),
         # The place of a recipe, and of a file
         ("pretrain --max_steps 2 docstrings", "The recipe 'docstrings' comes first"),

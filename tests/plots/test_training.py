@@ -50,7 +50,7 @@ def test_a_line_cut_short_at_the_end_is_left_out_and_one_before_it_is_refused(tm
 
 
 def test_what_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="output folder of a training run"):
+    with pytest.raises(FileNotFoundError, match="output folder of a run of `hf-meanmax pretrain`"):
         read_metrics(tmp_path)
     with pytest.raises(ValueError, match=r"metric 'bleu'; they have loss\."):
         plot_training({"a": [{"step": 1, "loss": 1.0, "stopped_by": "epochs"}]}, ["bleu"])
@@ -62,5 +62,8 @@ def test_command_line(tmp_path):
     folder = write_log(tmp_path / "run", [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 0.5}])
     main([f"a run={folder}", str(folder), "--metrics", "loss", "--output", str(tmp_path / "out.png")])
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+    # Before its first evaluation a run has its loss alone.
+    main([str(folder), "--output", str(tmp_path / "loss.png")])
+    assert (tmp_path / "loss.png").is_file()
     with pytest.raises(SystemExit, match="different names"):
         main([str(folder), str(folder), "--output", str(tmp_path / "out.png")])

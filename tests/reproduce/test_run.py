@@ -20,7 +20,7 @@ from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands import __main__ as commands
 from hf_meanmax.commands.reproduce import main
 from hf_meanmax.reproduce import run as module
-from hf_meanmax.reproduce.plan import folder_name, read_plan
+from hf_meanmax.reproduce.plan import folder_name, is_finished, read_plan
 from hf_meanmax.tokenization import WordVectors
 from hf_meanmax.training.recipes import arguments_from_settings, read_recipe
 from tiny_model import WORDS, make_model, make_tokenizer, python_environment, random_lines
@@ -241,6 +241,15 @@ def test_bad_plans_are_refused(changes, reason, tmp_path):
         ({"reconstruct": {"source": "{data}/text.txt", "limit": "2e3"}}, "`limit` is '2e3'; it must be a whole number"),
         ({"reconstruct": {"source": "{data}/text.txt", "tokenize": "foo"}}, "`tokenize` is 'foo'; choose one of"),
         ({"prepare": [{"command": "true", "makes": "{data}"}]}, "is a folder; `makes` of a step"),
+        (
+            {"systems": {"a": {"model": "{data}/other"}, "b": {"recipe": "mean-max-aae-small", "max_step": 3}}},
+            "The system 'b': .*max_step.*max_steps",
+        ),
+        (
+            {"systems": {"a": {"recipe": "embedding-decoder", "embedder": "x"}}},
+            "which has no text encoder to evaluate",
+        ),
+        ({"systems": {"a": {"recipe": "mean-max-small"}}}, "The system 'a': No recipe file 'mean-max-small'"),
     ],
 )
 def test_what_would_end_an_evaluation_is_told_before_the_training(changes, reason, data, tmp_path, monkeypatch):
@@ -289,6 +298,13 @@ def test_what_was_prepared_otherwise_is_not_taken(data, tmp_path):
     again = json.loads((output / "rows.json").read_text())["a"]
     assert again["commands"] == row["commands"][1:]
     assert again["prepared"] == row["prepared"]
+    # Nor is what a command leaves that failed.
+    (output / "corpus.txt").unlink()
+    step = {"command": "sh -c 'echo a > {output}/corpus.txt; exit 1'", "makes": "{output}/corpus.txt"}
+    plan = write_plan(tmp_path / "plan.yaml", systems=systems, prepare=[step], evaluate=plain, reconstruct=None)
+    with pytest.raises(SystemExit, match="exit 1"):
+        main([plan, "--data", str(data), "--output", str(output)])
+    assert not (output / "corpus.txt").exists()
 
 
 @pytest.mark.usefixtures("in_process")
@@ -356,6 +372,11 @@ def test_models_with_frozen_words_are_given_all_words_first(data, tmp_path):
     assert {name: one["model"]["name"] for name, one in results.items()} == {
         "trained": "trained", "frozen": "frozen-expanded",
     }  # fmt: skip
+    # What a recipe's file says may change under its name.
+    before = read_plan(plan, data, output)
+    (tmp_path / "frozen.yaml").write_text(yaml.safe_dump({**TINY, "seed": 5}))
+    row = json.loads((output / "rows.json").read_text())["frozen"]
+    assert [is_finished(one, "frozen", row) for one in (before, read_plan(plan, data, output))] == [True, False]
     config = json.loads((output / "runs" / "frozen" / "expanded" / "config.json").read_text())
     assert config["input_vocab_size"] == config["vocab_size"] + 2
     assert not (output / "runs" / "trained" / "expanded").exists()

@@ -235,6 +235,14 @@ def test_an_interrupted_run_goes_on(sets, tmp_path, monkeypatch, how):
     with pytest.raises(KeyboardInterrupt):
         run(settings, tmp_path / "run")
     monkeypatch.undo()
+    # The epochs that were trained would be counted by another number of steps.
+    record = tmp_path / "run" / "settings.json"
+    before = record.read_text()
+    record.write_text(before.replace('"processes": 1', '"processes": 2'))
+    with pytest.raises(FileExistsError, match="processes: 2 there, 1 now"):
+        run(settings, tmp_path / "run")
+    # A setting that came with a later version had its default before it.
+    record.write_text(before.replace('"processes": 1,', "").replace('"processes": 1', '"none": 1'))
     with pytest.raises(FileExistsError, match=r"learning_rate: 0\.02 there, 0\.01 now"):
         run(settings, tmp_path / "run", learning_rate=0.01)
     again = run(settings, tmp_path / "run")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
 from transformers import AutoConfig
 
 from hf_meanmax import CompoundAttentionForTranslation
@@ -113,10 +115,12 @@ def test_an_autoencoder_is_no_decoder_of_an_embedder(make_arguments, initial):
         make_arguments(initial_model=initial, objective="embedding_inversion", embedder=initial, **STILL)
 
 
-def test_another_embedders_size_is_refused(make_arguments, initial, tmp_path, settings):
+def test_another_embedders_size_is_refused(make_arguments, initial, tmp_path, settings, monkeypatch):
     first = make_arguments("first", initial_model=initial, teacher=initial, **STILL)
     pretrain(first)
     narrow = save_checkpoint(make_model(hidden_size=8), make_tokenizer(), tmp_path / "narrow")
+    # Before the hours that a teacher takes for a corpus.
+    monkeypatch.setattr("hf_meanmax.training.pretrain.prepare_teacher", lambda *_, **__: pytest.fail("encoded"))
     with pytest.raises(ValueError, match=r"does not fit as `initial_model`: `teacher_head.weight` is to be \(16, 32\)"):
         pretrain(make_arguments("second", initial_model=f"{first.output_dir}/model", teacher=str(narrow), **STILL))
 
@@ -128,6 +132,25 @@ def test_another_embedders_size_is_refused(make_arguments, initial, tmp_path, se
 def test_an_option_that_asks_for_another_model_is_refused(initial, option, value):
     with pytest.raises(ValueError, match=f"`{option}` is .*, which is for a new model; the run starts from"):
         parse_command_line(["--initial_model", initial, f"--{option}={value}"])
+
+
+def test_an_option_that_asks_for_nothing_is_none(initial):
+    words = ["--initial_model", initial, "--word_vectors=none", "--output_from_words=false"]
+    assert parse_command_line(words).word_vectors == ""
+
+
+def test_the_export_is_that_of_the_checkpoint(make_arguments, initial, tmp_path):
+    """Its normalisation and prompts."""
+    folder = save_checkpoint(*load_checkpoint(initial), tmp_path / "scaled", normalize="embedding")
+    model = SentenceTransformer(str(folder), device="cpu")
+    model.prompts, model.default_prompt_name = {"query": "the "}, "query"
+    model.save_pretrained(str(tmp_path / "prompted"))
+    shutil.copy(tmp_path / "prompted" / "config_sentence_transformers.json", folder)
+    args = make_arguments(initial_model=str(folder), **STILL)
+    pretrain(args)
+    found = SentenceTransformer(f"{args.output_dir}/model", device="cpu")
+    assert found.default_prompt_name == "query"
+    assert np.linalg.norm(found.encode("the cat")) == pytest.approx(1, abs=1e-5)
 
 
 def test_a_recipe_gives_way_and_the_same_value_is_no_other_model(initial):
@@ -142,7 +165,7 @@ def test_what_a_checkpoint_is_not_for_is_said_of_the_checkpoint(make_arguments, 
         ({"initial_model": "static-en"}, "`initial_model` 'static-en' has no decoder: give `--objective none`"),
         (
             {"initial_model": initial, "objective": "none", "teacher": "x"},
-            "has a decoder: leave `--objective none` out",
+            "has a decoder, and `objective` is 'none': give `--objective reconstruction`",
         ),
     ):
         with pytest.raises(ValueError, match=message):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -82,6 +83,14 @@ def test_pieces_that_are_no_words_follow(teacher):
     np.testing.assert_allclose(unit[0], unit[1], atol=1e-4)
 
 
+def test_a_chinese_character_is_the_same_inside_a_word(teacher, monkeypatch):
+    """BERT reads each as a word, and has learnt nothing of `##` before one."""
+    vocabulary = {"[PAD]": 0, "\u4eba": 1, "##\u4eba": 2, "##s": 3, "##\u56fd": 4}
+    backend = SimpleNamespace(model=teacher.tokenizer.backend_tokenizer.model, get_vocab=lambda **_: vocabulary)
+    monkeypatch.setattr(type(teacher.tokenizer), "backend_tokenizer", property(lambda self: backend))
+    assert wordpieces(teacher, set()) == {"\u4eba": 1, "##\u4eba": 1, "##s": 3, "##\u56fd": 4}
+
+
 def test_a_teacher_without_wordpieces_has_none(tmp_path):
     folder = save_checkpoint(make_model(), make_tokenizer(), tmp_path / "model")
     with pytest.raises(ValueError, match="Only a WordPiece vocabulary can be joined"):
@@ -99,6 +108,8 @@ def test_the_longest_pieces_spell_other_words():
     assert tokenizer.tokenize("The cats don't cab") == ["the", "cat", "##s", "do", "n't", "c", "##a", "##b"]
     assert tokenizer.decode(tokenizer("the cats don't cab").input_ids, skip_special_tokens=True) == "the cats don't cab"
     assert tokenizer("xyz </s>").input_ids[0] == tokenizer.unk_token_id
+    # A run of letters without spaces, as in Chinese or Thai.
+    assert len(tokenizer.tokenize("c" + 150 * "ab")) == 301
     assert tokenizer("").input_ids == [tokenizer.eos_token_id]
     with pytest.raises(ValueError, match="one twice: \\['cat'\\]"):
         wordpiece_tokenizer(["cat", "dog", "cat"])

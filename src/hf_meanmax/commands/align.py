@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from itertools import islice
 
 from hf_meanmax.checkpoint.folder import load_decoder, save_checkpoint
-from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.evaluation.reconstruction import score_reconstructions
 from hf_meanmax.files import check_new_folder, shared_name
 from hf_meanmax.inference.alignment import align, check_alignable, check_texts
@@ -44,7 +43,7 @@ def main(corpus_options: CorpusOptions, args: AlignOptions) -> None:
     texts = list(islice(filter(None, corpus_options.open()), args.limit))
     validation = None
     if args.validation is not None:
-        validation = list(filter(None, open_corpus(args.validation, corpus_options.encoding_errors)))
+        validation = list(filter(None, corpus_options.open_beside(args.validation)))
     check_texts(texts)
     device = process_state().device
     model, tokenizer, target_tokenizer = load_decoder(args.to, device)

@@ -133,6 +133,8 @@ def _check_arguments(args: EvaluateOptions) -> None:
         raise ValueError("Name a model or several, or --embeddings with --sentences; not both, and not neither.")
     if args.latent_rows > 1 and not args.erasure:
         raise ValueError("--latent_rows is for --erasure; give it too, or leave --latent_rows out.")
+    if args.latent_rows > 1 and args.truncate_dim:
+        raise ValueError("--latent_rows are rows of whole vectors; leave --latent_rows or --truncate_dim out.")
     if args.embeddings and args.truncate_dim:
         raise ValueError("--truncate_dim is for models; --embeddings are taken as they are.")
     if args.write_model_card:

@@ -18,6 +18,7 @@ from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
 from hf_meanmax.data.corpus import Corpus
 from hf_meanmax.data.opening import open_corpus
+from hf_meanmax.data.tables import table_kind
 from hf_meanmax.fields import count as count
 from hf_meanmax.fields import option as option
 from hf_meanmax.files import EncodingErrors
@@ -189,3 +190,7 @@ class CorpusOptions:
             split=self.split,
             config_name=self.config_name,
         )
+
+    def open_beside(self, name: str) -> Corpus:
+        """Another file, whose column, where it is a table, is the corpus's."""
+        return open_corpus(name, self.encoding_errors, self.text_column if table_kind(name) else "text")

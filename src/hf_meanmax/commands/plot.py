@@ -18,14 +18,20 @@ from .options import named_folders, option, positional, verb, written
 class PlotOptions:
     """The options of `hf-meanmax plot`."""
 
-    runs: list[str] = positional("output folders of training runs, NAME=FOLDER or FOLDER")
+    runs: list[str] = positional("output folders of `hf-meanmax pretrain`, NAME=FOLDER or FOLDER")
     output: str = written("the figure (.png, .svg, .pdf)")
-    metrics: list[str] = option("a panel for each of these", ["loss", "validation_loss"])
+    metrics: list[str] | None = option(
+        "a panel for each of these (default: loss, and validation_loss once a run has it)", None
+    )
 
 
 @verb("plot")
 def main(args: PlotOptions) -> None:
     """Draw what training runs logged, side by side."""
     runs = {name: read_metrics(folder) for name, folder in named_folders(args.runs).items()}
-    save_figure(plot_training(runs, args.metrics), args.output)
+    metrics = args.metrics
+    if metrics is None:
+        is_evaluated = any("validation_loss" in record for records in runs.values() for record in records)
+        metrics = ["loss", "validation_loss"] if is_evaluated else ["loss"]
+    save_figure(plot_training(runs, metrics), args.output)
     print(args.output)

@@ -64,10 +64,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _refuse_contradictions(parser: OptionParser, args: PushOptions) -> None:
     of_generated = _of_generated(args)
+    of_push = {
+        "--card": args.card, "--private": args.private, "--revision": args.revision, "--exist_ok": args.exist_ok
+    }  # fmt: skip
     of_card = {"--card": args.card, "--card_only": args.card_only, **of_generated}
     for is_given, options, reason in (
         (args.card is not None, of_generated, "for a generated card, not for --card"),
-        (args.card_only is not None, {"--card": args.card}, "for a push, not for --card_only"),
+        (args.card_only is not None, of_push, "for a push, not for --card_only"),
         (args.space, of_card, "for the card of a model, not for --space"),
     ):
         given = " and ".join(filter(options.get, options))

@@ -4,6 +4,7 @@ vocabulary, and those of a static model."""
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from tokenizers import Tokenizer
 
+_IS_IDEOGRAPH_INSIDE = re.compile("##[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 _BLOCK = 2048
 _BATCH = 256
 
@@ -122,9 +124,11 @@ def wordpieces(teacher: SentenceTransformer, known: set[str]) -> dict[str, int]:
             "out."
         )
     special = set(teacher.tokenizer.all_special_tokens)
+    vocabulary = backend.get_vocab(with_added_tokens=False)
+    # To BERT each Chinese character is a word, so no text of its training had the form inside a word.
     return {
-        piece: number
-        for piece, number in sorted(backend.get_vocab(with_added_tokens=False).items(), key=lambda item: item[1])
+        piece: vocabulary.get(piece[2:], number) if _IS_IDEOGRAPH_INSIDE.fullmatch(piece) else number
+        for piece, number in sorted(vocabulary.items(), key=lambda item: item[1])
         if piece not in known and piece not in special and not piece.startswith("[unused")
     }
 

@@ -14,6 +14,7 @@ import yaml
 from hf_meanmax.evaluation.reconstruction import ReconstructionSettings
 from hf_meanmax.files import Json
 from hf_meanmax.modeling.suggestions import did_you_mean
+from hf_meanmax.training.recipes import read_recipe
 
 Filled = TypeVar("Filled")
 ROWS, TABLE, FIGURE, RUNS, EXPANDED = "rows.json", "table.md", "systems.png", "runs", "expanded"
@@ -139,6 +140,9 @@ def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
         common = as_written.get("common", {}) if "recipe" in system else {}
         for one, settings in _with_seeds(str(name), as_written["systems"][name], path).items():
             written[one] = {"system": {**common, **settings}, **parts}
+            if Path(recipe := str(systems[one].get("recipe", ""))).is_file():
+                # What a file says may change under its name.
+                written[one]["system"]["recipe_settings"] = read_recipe(recipe)
     places = [folder_name(name) for name in systems]
     for name in systems:
         if places.count(folder_name(name)) > 1:

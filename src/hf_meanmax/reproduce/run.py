@@ -37,6 +37,7 @@ from pathlib import Path
 from types import FrameType
 
 from filelock import FileLock, Timeout
+from transformers import AutoTokenizer
 
 from hf_meanmax.checkpoint.card import CardDescription, write_model_card
 from hf_meanmax.checkpoint.folder import (
@@ -50,9 +51,13 @@ from hf_meanmax.evaluation.reconstruction import ReconstructionSettings, score_c
 from hf_meanmax.evaluation.report import Results
 from hf_meanmax.evaluation.runner import package_versions
 from hf_meanmax.evaluation.suite import control_kinds, load_tasks
+from hf_meanmax.families import FAMILIES
 from hf_meanmax.files import Json, read_json, write_json
 from hf_meanmax.modeling.configuration_base import LatentConfig
+from hf_meanmax.tokenization.tokenizers import is_word_level
 from hf_meanmax.training.checkpoints import CHECKPOINTS, METRICS_FILE, SYSTEM_FILE, Checkpoints
+from hf_meanmax.training.recipes import SettingsParser, family_of_objective, read_recipe
+from hf_meanmax.training.settings import PretrainArguments
 
 from .plan import EXPANDED, ROWS, RUNS, Plan, as_text, fill_in, folder_name, is_finished, split_command
 from .tables import format_mean, read_rows, write_tables
@@ -94,6 +99,7 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
     todo = [name for name in chosen if not is_finished(plan, name, finished.get(name, {}))]
     if todo:
         _check_evaluation(plan, todo, data)
+        _check_training(plan, todo)
         with FileLock(output / RUNS / "prepare.lock"):
             _prepare(plan, output)
         _check_prepared(plan)
@@ -135,6 +141,24 @@ def _check_evaluation(plan: Plan, names: Sequence[str], data: str | Path) -> Non
     _reconstruction_settings(plan)
 
 
+def _check_training(plan: Plan, names: Sequence[str]) -> None:
+    """Checks the settings of all systems before the first is trained."""
+    for name in names:
+        settings = {**plan.common, **_of_training(plan.systems[name])}
+        if "recipe" not in settings:
+            continue
+        try:
+            settings = {**read_recipe(str(settings.pop("recipe"))), **settings}
+            family = settings.get("family") or family_of_objective(settings.get("objective"))
+            SettingsParser(PretrainArguments, family).read_dict(settings)
+        except (FileNotFoundError, ValueError) as error:
+            raise type(error)(f"The system {name!r}: {error}") from error
+        if family and FAMILIES[family].encoder is None:
+            raise ValueError(
+                f"The system {name!r} is of the family {family!r}, which has no text encoder to evaluate. Leave it out."
+            )
+
+
 def _check_prepared(plan: Plan) -> None:
     """Reports texts and words that are missing before the training, not after it."""
     source, words = plan.reconstruct.get("source"), plan.evaluate["expand"]
@@ -163,7 +187,12 @@ def _prepare(plan: Plan, output: Path) -> None:
         if path.is_dir():
             raise ValueError(f"{path} is a folder; `makes` of a step of `prepare` names a file.")
         if not path.exists():
-            _run(split_command(step["command"]))
+            try:
+                _run(split_command(step["command"]))
+            except BaseException:
+                # A part of the file would be taken for the whole.
+                path.unlink(missing_ok=True)
+                raise
             if not path.exists():
                 raise ValueError(f"{step['command']!r} did not make {path}.")
             made[written["makes"]] = written["command"]
@@ -212,7 +241,7 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> Json:
         # Of the whole training by the clock, whatever made the model.
         training["tokens_per_second"] = training["tokens"] / training["minutes"] / 60
     evaluated = model
-    if plan.evaluate["expand"] and _can_expand(model):
+    if plan.evaluate["expand"] and _can_expand(model, plan.evaluate["expand"]):
         evaluated = str(run / EXPANDED)
         command = [*COMMAND, "expand", model, plan.evaluate["expand"], "--output", evaluated]
         _run(command)
@@ -302,7 +331,10 @@ def _train(command: Sequence[str], run: Path, settings: Json, model: Path) -> No
     write_json(record, settings)
     _run(command)
     if not (model / "modules.json").is_file():
-        raise ChildProcessError(f"{shlex.join(command)} ended without {model}; the same command may go on.")
+        raise ChildProcessError(
+            f"{shlex.join(command)} ended without a SentenceTransformer in {model} (modules.json), which is what is "
+            "evaluated."
+        )
 
 
 def _evaluation_command(plan: Plan, name: str, model: str, data: Path, output: Path) -> list[str]:
@@ -316,9 +348,13 @@ def _evaluation_command(plan: Plan, name: str, model: str, data: Path, output: P
     return [*command, "--any-size"] if options["any_size"] else command
 
 
-def _can_expand(model: str) -> bool:
+def _can_expand(model: str, words: str) -> bool:
+    """Whether more words of a file fit a model: it has frozen words of its own, which are that file's."""
     config = _whole_config(model)
-    return config is not None and config.freeze_word_embeddings
+    if config is None or not config.freeze_word_embeddings:
+        return False
+    learnt_from = saved_training_args(model).get("word_vectors") or ""
+    return is_word_level(AutoTokenizer.from_pretrained(model)) and Path(learnt_from).name == Path(words).name
 
 
 def _whole_config(model: str) -> LatentConfig | None:

@@ -118,6 +118,11 @@ def compare_translators(
     output = Path(output)
     path = output / NUMBERS
     known = read_json(path) if path.is_file() else {}
+    if results is not None and not any((Path(results) / name / RESULTS).is_file() for name in folders):
+        raise FileNotFoundError(
+            f"{os.fspath(results)!r} has no folder with {RESULTS} of {', '.join(folders)}; give the output folder of "
+            "`hf-meanmax evaluate`, and NAME=FOLDER by its names."
+        )
     systems: dict[str, Json] = {}
     for name, folder in folders.items():
         found = score_translator(folder, pairs, batch_size, known.get(name))
@@ -133,7 +138,7 @@ def compare_translators(
             markdown_text(name),
             str(scores["heads"] or ""),
             str(scores["size"] or ""),
-            *(f"{scores[key]:.2f}" if math.isfinite(scores.get(key, math.nan)) else "" for key in metrics),
+            *(f"{scores[key]:.2f}" if _is_score(scores.get(key)) else "" for key in metrics),
         ]
         for name, scores in systems.items()
     ]
@@ -151,3 +156,7 @@ def compare_translators(
         with skip_figures_without_matplotlib(f"{FIGURE} was not drawn."):
             save_figure(plot_correlations([name.replace("_", " ") for name in names], matrix), output / FIGURE)
     return systems
+
+
+def _is_score(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)

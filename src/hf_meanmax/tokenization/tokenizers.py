@@ -23,6 +23,7 @@ SPECIAL_TOKENS: tuple[str, ...] = ("<pad>", "<unk>", "<s>", "</s>")
 PAD_TOKEN, UNK_TOKEN, BOS_TOKEN, EOS_TOKEN = SPECIAL_TOKENS
 
 _BATCH = 1000
+_MOST_LETTERS = 400
 _BYTE_PIECES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 # A word keeps the space before it, so pieces join to the text without any mark that the text could itself contain.
 _PIECE_PATTERN = r" ?[\p{L}\p{M}\u200c\u200d]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}\u200c\u200d]+|\s+(?!\S)|\s+"
@@ -100,7 +101,11 @@ def wordpiece_tokenizer(vocabulary: Iterable[str], lowercase: bool = True) -> Pr
     if not names or repeated:
         raise ValueError(f"the vocabulary has no word, or one twice: {repeated[:3]}")
     ids = {name: number for number, name in enumerate([*SPECIAL_TOKENS, *names])}
-    backend = Tokenizer(models.WordPiece(ids, unk_token=UNK_TOKEN, continuing_subword_prefix="##"))
+    # Runs of a script without spaces are long words; beyond some hundred letters the search of pieces takes too long.
+    model = models.WordPiece(
+        ids, unk_token=UNK_TOKEN, continuing_subword_prefix="##", max_input_chars_per_word=_MOST_LETTERS
+    )
+    backend = Tokenizer(model)
     backend.normalizer = word_normalizer(lowercase)
     backend.pre_tokenizer = word_pre_tokenizer()
     backend.decoder = word_decoder()

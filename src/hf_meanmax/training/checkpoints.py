@@ -212,11 +212,12 @@ def _read_state(path: Path) -> Json:
     return state
 
 
-def claim_folder(folder: Path, settings: Json, overwrite: bool = False) -> None:
+def claim_folder(folder: Path, settings: Json, overwrite: bool = False, defaults: Json | None = None) -> None:
     """Writes a run's settings into its folder, which is made, or recognises the run that was begun there.
 
     A run that failed before its first checkpoint leaves no settings that later runs must match. With `overwrite`
-    what a run left in the folder is removed.
+    what a run left in the folder is removed. A setting that came with a later version than the run's had its default
+    there.
 
     Raises:
         FileExistsError: the folder holds a run with other settings, or something that is no run.
@@ -240,12 +241,23 @@ def claim_folder(folder: Path, settings: Json, overwrite: bool = False) -> None:
     if ("train" in theirs) != ("train" in settings):
         kind = "a fine-tuning" if "train" in theirs else "a pretraining"
         raise FileExistsError(f"{folder} holds {kind} run. Give another --output_dir.")
-    changed = differences(theirs, settings)
+    changed = differences(_completed(theirs, settings, defaults or {}), settings)
     if changed:
         raise FileExistsError(
             f"{folder} holds a run with other settings ({changed}). Give another --output_dir, or --overwrite to "
             "start anew."
         )
+
+
+def _completed(theirs: Json, settings: Json, defaults: Json) -> Json:
+    """A record of settings with those that it has no name for, at their defaults."""
+    missing = {name: defaults[name] for name in settings if name not in theirs and name in defaults}
+    nested = {
+        name: _completed(value, settings[name], defaults[name])
+        for name, value in theirs.items()
+        if all(isinstance(part.get(name), dict) for part in (theirs, settings, defaults))
+    }
+    return {**missing, **theirs, **nested}
 
 
 def check_run_folder(folder: Path) -> None:
@@ -276,7 +288,7 @@ def read_metrics(folder: str | os.PathLike[str]) -> list[Json]:
     path = path if path.is_file() else path / METRICS_FILE
     if not path.is_file():
         raise FileNotFoundError(
-            f"{os.fspath(folder)!r} has no {METRICS_FILE}; give the output folder of a training run."
+            f"{os.fspath(folder)!r} has no {METRICS_FILE}; give the output folder of a run of `hf-meanmax pretrain`."
         )
     lines = path.read_text(encoding="utf-8").splitlines()
     records = []

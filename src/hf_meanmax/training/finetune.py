@@ -238,7 +238,7 @@ def _early_stopping(patience: int, latest: Path | None) -> EarlyStoppingCallback
     return callback
 
 
-def claim(args: FinetuneArguments, sets: tuple[LabelledTexts, ...]) -> None:
+def claim(args: FinetuneArguments, sets: tuple[LabelledTexts, ...], processes: int = 1) -> None:
     """Makes the output folder, or recognises the run that was begun or finished in it with the same settings on the
     same examples.
 
@@ -247,7 +247,9 @@ def claim(args: FinetuneArguments, sets: tuple[LabelledTexts, ...]) -> None:
     """
     settings = {name: value for name, value in args.to_dict().items() if name not in _FREE_ON_RESUME}
     settings["examples"] = digest([(part.texts, part.pairs, part.labels) for part in sets])
-    claim_folder(Path(args.output_dir), settings, args.overwrite)
+    # Each has batches of its own, and by their number Trainer counts the epochs that were trained.
+    settings["processes"] = processes
+    claim_folder(Path(args.output_dir), settings, args.overwrite, {**args.defaults(), "processes": 1})
 
 
 def _claimed(
@@ -257,7 +259,7 @@ def _claimed(
     with main_process_first(state):
         is_main = state.is_main_process
         if is_main:
-            claim(args, sets)
+            claim(args, sets, state.num_processes)
         return latest_checkpoint(folder / CHECKPOINTS, remove_partial=is_main)
 
 

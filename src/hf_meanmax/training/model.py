@@ -52,6 +52,18 @@ def make_model(
     return model
 
 
+def check_start(args: PretrainArguments, config: LatentConfig) -> None:
+    """Checks that the initial model, where there is one, fits the model of a run.
+
+    Raises:
+        ValueError: as `make_model`.
+    """
+    if args.initial_model:
+        with torch.device("meta"):
+            model = getattr(transformers, config.full_auto_class).from_config(config)
+        _start_from(model, args.initial_model)
+
+
 def _start_from(model: LatentForConditionalDecoding, name: str) -> None:
     """Gives a model the weights of a checkpoint and its bound for what is decoded; heads for training that this lacks
     stay new.

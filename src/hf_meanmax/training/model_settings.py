@@ -9,6 +9,7 @@ from transformers import PreTrainedConfig
 
 from hf_meanmax.checkpoint.folder import TARGET_TOKENIZER, check_checkpoint
 from hf_meanmax.checkpoint.location import checkpoint_folder
+from hf_meanmax.checkpoint.sentence_transformer import saved_normalization
 from hf_meanmax.files import Json
 from hf_meanmax.modeling.configuration_base import LatentConfig
 
@@ -17,7 +18,7 @@ _RUN_SETTINGS = {"embedding_dropout", "attention_dropout", "hidden_dropout", "la
 # What else only a new model has.
 _OF_NEW_MODELS = {
     "tokenizer", "target_tokenizer", "lowercase", "min_frequency", "source_vocab_size", "word_vectors",
-    "word_vector_epochs", "word_vector_scale",
+    "word_vector_epochs", "word_vector_scale", "output_from_words", "frequency_bias",
 }  # fmt: skip
 
 
@@ -39,7 +40,7 @@ def settings_of(initial_model: str, model: Json) -> Json:
         model: the run's own fields of the configuration, of which the dropouts and the like hold.
 
     Returns:
-        `family`, `model`, `tokenizer`, `target_tokenizer`, `word_vectors`.
+        `family`, `model`, `tokenizer`, `target_tokenizer`, `word_vectors`, and `normalize`, where it has one.
 
     Raises:
         FileNotFoundError, ValueError: as [`~hf_meanmax.checkpoint.folder.check_checkpoint`].
@@ -59,6 +60,7 @@ def settings_of(initial_model: str, model: Json) -> Json:
         "tokenizer": str(folder),
         "target_tokenizer": str(folder / TARGET_TOKENIZER) if config.separate_vocabularies else "",
         "word_vectors": "",
+        **({"normalize": normalize} if (normalize := saved_normalization(folder)) else {}),
     }
 
 
@@ -75,6 +77,8 @@ def refuse_new_model(initial_model: str, given: Json) -> None:
     config = _read(initial_model)[1]
     fixed = {*model_fields(type(config)), *_OF_NEW_MODELS, "family"} - _RUN_SETTINGS
     for name, value in given.items():
+        if name in _OF_NEW_MODELS and value in ("none", "", False):
+            continue
         if name in fixed and value != getattr(config, "model_type" if name == "family" else name, None):
             raise ValueError(
                 f"`{name}` is {value!r}, which is for a new model; the run starts from {initial_model!r}, whose "

@@ -329,7 +329,12 @@ def _check_store(
 
 def cache_lock(path: Path) -> FileLock:
     """Locks an entry of the cache: while one run makes it, others wait and then read it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(
+            f"The cache cannot be written ({error}). Give another folder: `cache_dir`, or HF_MEANMAX_CACHE."
+        ) from error
     return FileLock(f"{path}.lock")
 
 

@@ -37,7 +37,7 @@ from .accelerator import exact_sums, is_sharded, make_accelerator
 from .batches import make_batches, sentences_to_learn
 from .checkpoints import CHECKPOINTS, Checkpoints, check_run_folder, claim_folder
 from .metrics_log import MetricsLog, StepLosses
-from .model import make_model
+from .model import check_start, make_model
 from .optimizer import clip_gradients, make_optimizers
 from .preparation import MUCH_LEFT_OUT, Prepared, prepare, prepare_word_vectors, token_ids
 from .schedule import Schedule
@@ -213,6 +213,7 @@ class Run:
             **derived, vocab_size=len(prepared.output_tokenizer), **token_ids(prepared.tokenizer)
         )
         # What does not fit shows before hours of a teacher's work.
+        check_start(args, config)
         teacher_vectors = {} if teacher is None else self._teacher_vectors(teacher, teacher_size, config)
         # After the teacher, whose loading may draw numbers of its own.
         torch.manual_seed(args.seed)
@@ -553,6 +554,7 @@ class Run:
         save_checkpoint(
             model, prepared.tokenizer, folder, target_tokenizer=prepared.target_tokenizer, normalize=normalize,
             training_args={**args.to_share(), "corpus_report": str(prepared.train.report), "results": summary},
+            like=checkpoint_folder(args.initial_model) if args.initial_model else None,
         )  # fmt: skip
         self.print(f"{format_summary(summary)}\nsaved to {folder}")
         if args.showcase:
@@ -573,7 +575,7 @@ class Run:
         ours = {k: v for k, v in self.args.to_dict().items() if k not in _FREE_ON_RESUME}
         with errors_shared(self.processes):
             if self.is_main:
-                claim_folder(self.folder, ours, self.args.overwrite)
+                claim_folder(self.folder, ours, self.args.overwrite, self.args.defaults())
 
     def _end(self) -> None:
         self.accelerator.wait_for_everyone()

@@ -142,6 +142,14 @@ class RunArguments:
         """All settings as plain values."""
         return dataclasses.asdict(self)
 
+    def defaults(self) -> Json:
+        """What each setting is that is not given, fields of the family's configuration too."""
+        own, of_model = (
+            {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
+            for fields in (dataclasses.fields(self), dataclasses.fields(FAMILIES[self.family].config))
+        )
+        return {**own, "model": of_model}
+
     def to_share(self) -> Json:
         """All settings as `training_args.json` holds them, which goes where the checkpoint goes: of the paths of this
         machine the last part alone."""

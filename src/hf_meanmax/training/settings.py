@@ -224,7 +224,7 @@ class PretrainArguments(RunArguments):
         """The decoder must be able to generate what the objective asks for."""
         if config.has_decoder == (self.objective == "none"):
             if self.initial_model:
-                remedy = "a decoder: leave `--objective none` out"
+                remedy = "a decoder, and `objective` is 'none': give `--objective reconstruction`"
                 if not config.has_decoder:
                     remedy = "no decoder: give `--objective none`, with a `teacher` or `contrastive`"
                 raise ValueError(f"`initial_model` {self.initial_model!r} has {remedy}.")
