@@ -217,9 +217,10 @@ class TestEmbeddingDecoder(FamilyTests):
                 assert torch.equal(row[: len(alone)], alone)
                 assert (row[len(alone) :] == 0).all()
 
-    def test_a_compiled_step_goes_on_from_a_static_cache(self):
+    @pytest.mark.parametrize("decoder", ["conditional_gru", "gates"])
+    def test_a_compiled_step_goes_on_from_a_static_cache(self, decoder):
         """A GPU's: there transformers compiles the step of a cache of fixed size without being asked."""
-        model, vectors = self.full("conditional_gru"), torch.randn(32, DIM)
+        model, vectors = self.full(decoder), torch.randn(32, DIM)
         options = CompileConfig(mode="default", backend="eager")
         options._compile_all_devices = True
         found = model.generate(

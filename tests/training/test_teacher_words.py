@@ -98,7 +98,7 @@ def test_a_teacher_without_wordpieces_has_none(tmp_path):
 
 
 def test_a_vector_that_is_not_finite_is_refused(teacher, monkeypatch):
-    monkeypatch.setattr("hf_meanmax.inference.teacher_words.encode_texts", lambda *_: np.full((1, 4), np.nan))
+    monkeypatch.setattr("hf_meanmax.inference.alignment.encode_texts", lambda *_: np.full((1, 4), np.nan))
     with pytest.raises(ValueError, match="finite"):
         teacher_words(teacher, words_of(["the"]), show_progress=False)
 

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from hf_meanmax.checkpoint.folder import check_checkpoint, full_auto_class, is_own_checkpoint, load_decoder
+from hf_meanmax.checkpoint.folder import (
+    check_checkpoint,
+    full_auto_class,
+    is_encoder_alone,
+    is_own_checkpoint,
+    load_decoder,
+)
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.cosines import unit_rows
 from hf_meanmax.data.corpus import readable
@@ -101,8 +107,7 @@ class DemoModel:
             return
         config = check_checkpoint(path, encoder_alone=True)
         is_classifier = full_auto_class(config) == "AutoModelForSequenceClassification"
-        is_alone = config.auto_class_names.get((config.architectures or [""])[0]) == "AutoModel"
-        if config.has_decoder and not is_classifier and not is_alone:
+        if config.has_decoder and not is_classifier and not is_encoder_alone(config):
             self.model, self.tokenizer, self.target_tokenizer = load_decoder(path, self.embedder.device)
             self.encoder = self.model.encoder
         else:

@@ -18,7 +18,7 @@ from torch import nn
 from hf_meanmax.evaluation.embedding import is_sentence_transformer
 from hf_meanmax.files import json_digest
 from hf_meanmax.inference.fingerprints import pipeline_fingerprint, tokenizer_text, weights_fingerprint
-from hf_meanmax.tokenization import unknown_word_rate as count_unknown
+from hf_meanmax.tokenization import unknown_word_rate
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -52,7 +52,7 @@ def transformers_model(model: SentenceTransformer) -> PreTrainedModel | None:
     return inner if isinstance(inner, PreTrainedModel) else None
 
 
-def unknown_word_rate(model: object, texts: Iterable[str]) -> float | None:
+def share_of_unknown_words(model: object, texts: Iterable[str]) -> float | None:
     """Share, between 0 and 1, of the tokens that are unknown; special tokens do not count.
 
     Args:
@@ -65,7 +65,7 @@ def unknown_word_rate(model: object, texts: Iterable[str]) -> float | None:
     tokenizer = getattr(model, "tokenizer", model)
     if getattr(tokenizer, "unk_token_id", None) is None or getattr(tokenizer, "backend_tokenizer", None) is None:
         return None
-    return count_unknown(tokenizer, texts).rate
+    return unknown_word_rate(tokenizer, texts).rate
 
 
 class WordSource:

@@ -14,6 +14,7 @@ import torch
 from hf_meanmax.checkpoint.folder import load_checkpoint
 from hf_meanmax.tokenization import WordVectors
 
+from .alignment import embed
 from .blocks import in_blocks
 from .compression import PCA, check_finite
 from .encoder import encode_texts
@@ -52,8 +53,7 @@ def teacher_words(
     """
     names, counts = list(words.words), words.counts
     bar_options = {"desc": "teacher's words", "unit": " words", "disable": not show_progress}
-    parts = [encode_texts(teacher, block, _BATCH) for block in in_blocks(names, _BLOCK, **bar_options)]
-    vectors = np.concatenate(parts).astype(np.float32, copy=False)
+    vectors = embed(teacher, names, _BATCH, show_progress, "words")
     if with_pieces:
         pieces = wordpieces(teacher, set(names))
         ids = in_blocks(list(pieces.values()), _BLOCK, **bar_options)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from hf_meanmax.checkpoint.folder import load_checkpoint
+from hf_meanmax.inference.alignment import encode_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -22,10 +23,9 @@ def interpolate(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, first: str, second: str, steps: int = 5
 ) -> list[str]:
     """Texts decoded along the straight line between the embeddings of two sentences, both ends included."""
-    with torch.no_grad():
-        ends = _raw_embeddings(model, tokenizer, [first, second])
-        weights = torch.linspace(0, 1, steps)[:, None]
-        generated = model.generate(sentence_embedding=torch.lerp(ends[:1], ends[1:], weights), **_BOUND)
+    ends = torch.from_numpy(encode_rows(model, tokenizer, [first, second]))
+    weights = torch.linspace(0, 1, steps)[:, None]
+    generated = model.generate(sentence_embedding=torch.lerp(ends[:1], ends[1:], weights), **_BOUND)
     texts: list[str] = tokenizer.batch_decode(generated, skip_special_tokens=True)
     return texts
 
@@ -47,10 +47,9 @@ def show(folder: str | os.PathLike[str], sentences: Sequence[str], number: int =
         print("".join(f"    ~ {_short(sentences[other])}\n" for other in others[:1]), end="")
 
     print("\nreconstructions of held-out sentences, from their vectors alone")
-    with torch.no_grad():
-        # The SentenceTransformer may normalise, and those cannot be decoded.
-        raw = _raw_embeddings(model, tokenizer, [sentences[query] for query in spaced])
-        generated = model.generate(sentence_embedding=raw, **_BOUND)
+    # The SentenceTransformer may normalise, and those cannot be decoded.
+    raw = encode_rows(model, tokenizer, [sentences[query] for query in spaced])
+    generated = model.generate(sentence_embedding=torch.from_numpy(raw), **_BOUND)
     for query, text in zip(spaced, tokenizer.batch_decode(generated, skip_special_tokens=True), strict=True):
         print(f"  {_short(sentences[query])}\n   -> {_short(text)}")
 
@@ -65,11 +64,6 @@ def show(folder: str | os.PathLike[str], sentences: Sequence[str], number: int =
         f'  model = SentenceTransformer("{folder}")\n'
         f'  embeddings = model.encode(["a sentence of yours"])'
     )
-
-
-def _raw_embeddings(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> torch.Tensor:
-    encoded: torch.Tensor = model.encoder(**tokenizer(list(texts), padding=True, return_tensors="pt")).pooler_output
-    return encoded
 
 
 def _short(text: str) -> str:
