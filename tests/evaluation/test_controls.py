@@ -26,7 +26,7 @@ from hf_meanmax.evaluation.controls import (
     make_controls,
 )
 from hf_meanmax.evaluation.reservoir import spectral_radius
-from hf_meanmax.evaluation.word_sources import explain_no_controls, share_of_unknown_words
+from hf_meanmax.evaluation.word_sources import explain_no_controls, unknown_word_rate_of
 from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.inference.fingerprints import weights_fingerprint
 from tiny_model import WORDS, make_model, make_tokenizer, random_lines
@@ -370,16 +370,16 @@ def test_bad_settings_are_refused(checkpoint):
             EchoStateNetwork(checkpoint, **setting)
 
 
-def test_share_of_unknown_words(checkpoint, bert):
+def test_unknown_word_rate_of(checkpoint, bert):
     texts = ["the cat", "unheard words", "", "old unheard mat"]
-    assert share_of_unknown_words(checkpoint, texts) == 3 / 7
-    assert share_of_unknown_words(checkpoint.tokenizer, texts) == 3 / 7
-    assert share_of_unknown_words(bert, ["the cats unheard"]) == 1 / 4
-    assert share_of_unknown_words(checkpoint, []) == 0.0
+    assert unknown_word_rate_of(checkpoint, texts) == 3 / 7
+    assert unknown_word_rate_of(checkpoint.tokenizer, texts) == 3 / 7
+    assert unknown_word_rate_of(bert, ["the cats unheard"]) == 1 / 4
+    assert unknown_word_rate_of(checkpoint, []) == 0.0
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel()
-    assert share_of_unknown_words(PreTrainedTokenizerFast(tokenizer_object=backend), texts) is None
-    assert share_of_unknown_words(len, texts) is None
+    assert unknown_word_rate_of(PreTrainedTokenizerFast(tokenizer_object=backend), texts) is None
+    assert unknown_word_rate_of(len, texts) is None
 
 
 def test_controls_work_on_half_precision(checkpoint):

@@ -72,8 +72,8 @@ class Family:
         end_bias: what is added to the end token's score where texts should end at different lengths.
         gets_no_gradient: why a trainable parameter rightly gets a zero gradient, or None.
         exemptions: names of tests that do not apply, each with the reason.
-        has_own_decoders: whether tests of how a decoder is searched are for each of its decoders; otherwise they are
-            those of other families, and one is enough.
+        searched: the variants of tests of how a decoder is searched; by default the first one of each decoder. A family
+            whose decoders are those of others names some.
     """
 
     config_class: type
@@ -90,15 +90,15 @@ class Family:
     end_bias: float = 4.0
     gets_no_gradient: Callable[[Any, str], str | None] = lambda config, name: None
     exemptions: dict[str, str] = field(default_factory=dict)
-    has_own_decoders: bool = True
+    searched: tuple[str, ...] = ()
 
     def config(self, variant: str) -> Any:
         return self.config_class(**{**self.tiny, **self.variants[variant]})
 
     def decoders(self) -> list[str]:
-        """The first variant of each decoder."""
-        if not self.has_own_decoders:
-            return [next(iter(self.variants))]
+        """The variants whose decoders are searched."""
+        if self.searched:
+            return list(self.searched)
         first: dict[tuple[object, ...], str] = {}
         for name in self.variants:
             config = self.config(name)
@@ -106,6 +106,7 @@ class Family:
                 key = (
                     config.decoder_type, config.decoder_context, config.num_decoder_layers, config.has_latents,
                     config.position_embedding_type, bool(config.state_rows), config.decoder_prefix_sum,
+                    config.decoder_initial_state,
                 )  # fmt: skip
                 first.setdefault(key, name)
         return list(first.values())

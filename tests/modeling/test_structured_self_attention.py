@@ -20,7 +20,7 @@ STRUCTURED_SELF_ATTENTION = Family(
     model_class=StructuredSelfAttentionModel,
     full_class=StructuredSelfAttentionForReconstruction,
     auto_full_class=AutoModelForSeq2SeqLM,
-    has_own_decoders=False,
+    searched=("paper",),
     tiny={**TINY, "latent_heads": 3, "pooling_hidden_size": 14},
     variants={
         "paper": {},

@@ -47,8 +47,8 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 # Runs that are also resumed: what an optimizer holds, of dense and of sparse gradients, of two vocabularies.
 RESUMED = {"full", "sampled", "context_rnn_cnn"}
-# Runs whose steps must not make the host wait: one of each softmax and of each kind of layer. With padding,
-# transformers looks whether a mask is all ones, and recurrent networks read the lengths on the CPU.
+# Runs whose steps must not make the host wait: one of each softmax and of each kind of layer. None has padding, of
+# which transformers asks whether a mask is all ones, and recurrent networks the lengths.
 WITHOUT_WAITS = ("full", "sampled", "chunked", "structured", "gated", "context_gru_random")
 
 

@@ -127,7 +127,14 @@ def test_another_embedders_size_is_refused(make_arguments, initial, tmp_path, se
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("hidden_size", 4), ("vocab_size", 99), ("tokenizer", "bpe"), ("word_vectors", "train"), ("family", "rnn_cnn")],
+    [
+        ("hidden_size", 4),
+        ("vocab_size", 99),
+        ("tokenizer", "bpe"),
+        ("word_vectors", "train"),
+        ("family", "rnn_cnn"),
+        ("lowercase", "false"),
+    ],
 )
 def test_an_option_that_asks_for_another_model_is_refused(initial, option, value):
     with pytest.raises(ValueError, match=f"`{option}` is .*, which is for a new model; the run starts from"):
@@ -146,6 +153,7 @@ def test_the_export_is_that_of_the_checkpoint(make_arguments, initial, tmp_path)
     model.prompts, model.default_prompt_name = {"query": "the "}, "query"
     model.save_pretrained(str(tmp_path / "prompted"))
     shutil.copy(tmp_path / "prompted" / "config_sentence_transformers.json", folder)
+    assert make_arguments(initial_model=str(folder), normalize="none").normalize == "none"
     args = make_arguments(initial_model=str(folder), **STILL)
     pretrain(args)
     found = SentenceTransformer(f"{args.output_dir}/model", device="cpu")

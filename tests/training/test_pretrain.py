@@ -945,6 +945,16 @@ def test_changed_settings_are_refused(make_arguments):
     with pytest.raises(FileExistsError, match=r"model: .*'hidden_size': 16.* there"):
         pretrain(make_arguments(hidden_size=32))
     assert metrics.read_bytes() == before
+    # Settings that came with a later version had their defaults before it.
+    record = metrics.parent / "settings.json"
+    written = record.read_text()
+    known = json.loads(written)
+    assert {known.pop("lazy_adam"), known["model"].pop("decoder_prefix_sum", False)} == {False}
+    record.write_text(json.dumps(known))
+    pretrain(make_arguments(max_steps=2, decoder_prefix_sum=False))
+    with pytest.raises(FileExistsError, match="decoder_prefix_sum': True"):
+        pretrain(make_arguments(max_steps=2, decoder_prefix_sum=True))
+    record.write_text(written)
     # How long it goes on and what it shows may change.
     assert pretrain(make_arguments(max_steps=4, log_steps=2, keep_checkpoints=1, checkpoint_steps=3))["steps"] == 4
     (metrics.parent / "notes.txt").write_text("mine")

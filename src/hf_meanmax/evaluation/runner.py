@@ -23,7 +23,7 @@ from hf_meanmax._version import __version__
 from hf_meanmax.evaluation.controls import make_controls
 from hf_meanmax.evaluation.embedding import Embedder, is_sentence_transformer
 from hf_meanmax.evaluation.tasks import Task, TaskResult
-from hf_meanmax.evaluation.word_sources import share_of_unknown_words
+from hf_meanmax.evaluation.word_sources import unknown_word_rate_of
 from hf_meanmax.files import Json, read_json, replacing_file, write_json
 from hf_meanmax.metrics import format_score
 from hf_meanmax.progress import progress_bar
@@ -325,7 +325,7 @@ def _score(
         seconds_embedding=embedding,
         seconds_scoring=time.perf_counter() - start - embedding,
         texts_embedded=embedder.encoded - encoded,
-        unknown_word_rate=share_of_unknown_words(embedder.encoder, task.sentences()),
+        unknown_word_rate=unknown_word_rate_of(embedder.encoder, task.sentences()),
         versions=package_versions(),
     )
     if cache is not None:

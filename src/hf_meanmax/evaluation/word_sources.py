@@ -52,7 +52,7 @@ def transformers_model(model: SentenceTransformer) -> PreTrainedModel | None:
     return inner if isinstance(inner, PreTrainedModel) else None
 
 
-def share_of_unknown_words(model: object, texts: Iterable[str]) -> float | None:
+def unknown_word_rate_of(model: object, texts: Iterable[str]) -> float | None:
     """Share, between 0 and 1, of the tokens that are unknown; special tokens do not count.
 
     Args:

@@ -160,8 +160,7 @@ def decode_sources(
     row, cut, longest = start, 0, 0
     expects_unit_length = getattr(model.config, "normalize_embeddings", False)
     for keys, batch in _batches_from(sources, batch_size, start):
-        if row == start:
-            _refuse_scaled(batch, model.config)
+        _refuse_scaled(batch, model.config)
         if expects_unit_length and np.isfinite(batch).all() and not has_unit_length(batch):
             print("Vectors that are not of unit length, as the embedder's are, are scaled to it.", file=sys.stderr)
             expects_unit_length = False
@@ -278,9 +277,9 @@ def generate_ids(
     return without_special(tokenizer, [row for block in tokens for row in block.tolist()])
 
 
-def has_unit_length(vectors: np.ndarray) -> bool:
-    """Whether all vectors `(N, D)` have length 1, within what float16 and bfloat16 round."""
-    return bool((np.abs(np.linalg.norm(vectors.astype(np.float32), axis=1) - 1) <= 0.02).all())
+def has_unit_length(vectors: np.ndarray, tolerance: float = 0.02) -> bool:
+    """Whether all vectors `(N, D)` have length 1, by default within what float16 and bfloat16 may round."""
+    return bool((np.abs(np.linalg.norm(vectors.astype(np.float32), axis=1) - 1) <= tolerance).all())
 
 
 def _refuse_scaled(vectors: np.ndarray, config: PreTrainedConfig) -> None:
@@ -289,7 +288,8 @@ def _refuse_scaled(vectors: np.ndarray, config: PreTrainedConfig) -> None:
         return
     rows = vectors.reshape(-1, config.latent_width)
     for scaled, what in ((vectors, "vectors are"), (rows, "rows of the vectors are")):
-        if has_unit_length(scaled):
+        # A raw vector may be about as long by chance.
+        if has_unit_length(scaled, 2e-3):
             raise ValueError(
                 f"The {what} of unit length, so they were normalised; this model decodes raw vectors only. Encode "
                 "again without `normalize`; of a checkpoint that was saved with it, take the model's `pooler_output`."

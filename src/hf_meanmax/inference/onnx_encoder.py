@@ -87,7 +87,9 @@ class OnnxEncoder:
                 path, options, providers=list(providers), disabled_optimizers=left_out
             )
         except Exception as error:  # onnxruntime's own have no common class
-            raise ValueError(f"{path} is damaged, or no ONNX model ({' '.join(str(error).split())[:200]}).") from error
+            raise ValueError(
+                f"{path} cannot be loaded: damaged, or not for this onnxruntime ({' '.join(str(error).split())[:200]})."
+            ) from error
 
     def limit_length(self, max_tokens: int | None) -> None:
         """Has texts cut at so many tokens, the end token included; None cuts none."""

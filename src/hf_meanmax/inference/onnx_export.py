@@ -45,8 +45,7 @@ _COPIED = (TOKENIZER, "tokenizer_config.json", "config_sentence_transformers.jso
 _MODULES = "modules.json"
 _OWNED = (MODEL, f"{MODEL}.data", INT8_MODEL, f"{INT8_MODEL}.data", SETTINGS, REPORT, CODE, _MODULES, *_COPIED)
 _OPSET = 20
-# Of float32 against torch, relative to the largest number; what is seen is a thousandth of it.
-# As a share of the largest number; rounding, of int8 too, changes no vector by more than that.
+# Shares of the largest number: of float32 a thousandth of this is seen, and rounding to int8 changes less than all.
 _LARGEST_DIFFERENCES = {MODEL: 1e-3, INT8_MODEL: 1.0}
 _LEAST_COSINE = 0.9
 _EXAMPLE = ("the old man sat by the fire .", "a dog", "")

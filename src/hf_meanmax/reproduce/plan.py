@@ -18,6 +18,7 @@ from hf_meanmax.training.recipes import read_recipe
 
 Filled = TypeVar("Filled")
 ROWS, TABLE, FIGURE, RUNS, EXPANDED = "rows.json", "table.md", "systems.png", "runs", "expanded"
+RECIPE_SETTINGS = "recipe_settings"  # in what is written of a system, what the file of its recipe says
 _PLANS = Path(__file__).parent / "plans"
 _PARTS = {"prepare": list, "common": dict, "systems": dict, "evaluate": dict, "reconstruct": dict, "cards": dict}
 _CARDS = {"folder", "owner", "prefix", "data", "limits", "language", "license"}
@@ -123,6 +124,7 @@ def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
     as_written = {name: part for name, part in content.items() if part is not None}
     content = fill_in(as_written, folders)
     _check_parts(content, path)
+    made = {step["makes"] for step in content.get("prepare", [])}
     systems: dict[str, Json] = {}
     groups, written = {}, {}
     parts = {"prepare": as_written.get("prepare", []), "reconstruct": as_written.get("reconstruct", {})}
@@ -140,9 +142,10 @@ def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
         common = as_written.get("common", {}) if "recipe" in system else {}
         for one, settings in _with_seeds(str(name), as_written["systems"][name], path).items():
             written[one] = {"system": {**common, **settings}, **parts}
-            if Path(recipe := str(systems[one].get("recipe", ""))).is_file():
+            recipe = str(systems[one].get("recipe", ""))
+            if Path(recipe).is_file() and recipe not in made:
                 # What a file says may change under its name.
-                written[one]["system"]["recipe_settings"] = read_recipe(recipe)
+                written[one]["system"][RECIPE_SETTINGS] = read_recipe(recipe)
     places = [folder_name(name) for name in systems]
     for name in systems:
         if places.count(folder_name(name)) > 1:
@@ -170,7 +173,11 @@ def folder_name(name: str) -> str:
 
 
 def is_finished(plan: Plan, name: str, row: Json) -> bool:
-    return bool(row.get("plan") == plan.written[name])
+    there, now = row.get("plan"), plan.written[name]
+    if there and RECIPE_SETTINGS not in there["system"]:
+        # A row of an older version.
+        now = {**now, "system": {key: value for key, value in now["system"].items() if key != RECIPE_SETTINGS}}
+    return bool(there == now)
 
 
 def split_command(command: str) -> list[str]:

@@ -59,7 +59,7 @@ from hf_meanmax.training.checkpoints import CHECKPOINTS, METRICS_FILE, SYSTEM_FI
 from hf_meanmax.training.recipes import SettingsParser, family_of_objective, read_recipe
 from hf_meanmax.training.settings import PretrainArguments
 
-from .plan import EXPANDED, ROWS, RUNS, Plan, as_text, fill_in, folder_name, is_finished, split_command
+from .plan import EXPANDED, RECIPE_SETTINGS, ROWS, RUNS, Plan, as_text, fill_in, folder_name, is_finished, split_command
 from .tables import format_mean, read_rows, write_tables
 
 # The command line in a process of its own, in this environment.
@@ -142,17 +142,19 @@ def _check_evaluation(plan: Plan, names: Sequence[str], data: str | Path) -> Non
 
 
 def _check_training(plan: Plan, names: Sequence[str]) -> None:
-    """Checks the settings of all systems before the first is trained."""
+    """Checks names and types of the settings of all systems before the first is trained."""
+    made = [step["makes"] for step in plan.prepare]
     for name in names:
         settings = {**plan.common, **_of_training(plan.systems[name])}
-        if "recipe" not in settings:
+        if settings.get("recipe") in (None, *made):
             continue
         try:
             settings = {**read_recipe(str(settings.pop("recipe"))), **settings}
             family = settings.get("family") or family_of_objective(settings.get("objective"))
             SettingsParser(PretrainArguments, family).read_dict(settings)
         except (FileNotFoundError, ValueError) as error:
-            raise type(error)(f"The system {name!r}: {error}") from error
+            kind = FileNotFoundError if isinstance(error, FileNotFoundError) else ValueError
+            raise kind(f"The system {name!r}: {error}") from error
         if family and FAMILIES[family].encoder is None:
             raise ValueError(
                 f"The system {name!r} is of the family {family!r}, which has no text encoder to evaluate. Leave it out."
@@ -191,7 +193,8 @@ def _prepare(plan: Plan, output: Path) -> None:
                 _run(split_command(step["command"]))
             except BaseException:
                 # A part of the file would be taken for the whole.
-                path.unlink(missing_ok=True)
+                if path.is_file():
+                    path.unlink()
                 raise
             if not path.exists():
                 raise ValueError(f"{step['command']!r} did not make {path}.")
@@ -320,6 +323,9 @@ def _train(command: Sequence[str], run: Path, settings: Json, model: Path) -> No
     is_made = (model / "modules.json").is_file()
     if is_made or Checkpoints(run / CHECKPOINTS).latest():
         theirs = read_json(record) if record.is_file() else settings
+        if RECIPE_SETTINGS in settings:
+            # A record of an older version has none.
+            theirs = {RECIPE_SETTINGS: settings[RECIPE_SETTINGS], **theirs}
         changed = sorted(key for key in {*theirs, *settings} if theirs.get(key) != settings.get(key))
         if changed:
             raise ValueError(
@@ -349,12 +355,15 @@ def _evaluation_command(plan: Plan, name: str, model: str, data: Path, output: P
 
 
 def _can_expand(model: str, words: str) -> bool:
-    """Whether more words of a file fit a model: it has frozen words of its own, which are that file's."""
+    """Whether more words of a file fit a model: its words are frozen, and were those of a file of this name."""
     config = _whole_config(model)
     if config is None or not config.freeze_word_embeddings:
         return False
     learnt_from = saved_training_args(model).get("word_vectors") or ""
-    return is_word_level(AutoTokenizer.from_pretrained(model)) and Path(learnt_from).name == Path(words).name
+    fits = is_word_level(AutoTokenizer.from_pretrained(model)) and Path(learnt_from).name == Path(words).name
+    if not fits:
+        print(f"{model} is evaluated with the words that it has: they are not those of {words}.", flush=True)
+    return fits
 
 
 def _whole_config(model: str) -> LatentConfig | None:

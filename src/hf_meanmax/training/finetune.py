@@ -247,9 +247,11 @@ def claim(args: FinetuneArguments, sets: tuple[LabelledTexts, ...], processes: i
     """
     settings = {name: value for name, value in args.to_dict().items() if name not in _FREE_ON_RESUME}
     settings["examples"] = digest([(part.texts, part.pairs, part.labels) for part in sets])
-    # Each has batches of its own, and by their number Trainer counts the epochs that were trained.
-    settings["processes"] = processes
-    claim_folder(Path(args.output_dir), settings, args.overwrite, {**args.defaults(), "processes": 1})
+    folder = Path(args.output_dir)
+    if not (folder / RESULTS_FILE).is_file():
+        # Each has batches of its own, and by their number Trainer counts the epochs that were trained.
+        settings["processes"] = processes
+    claim_folder(folder, settings, args.overwrite, {**args.defaults(), "processes": processes})
 
 
 def _claimed(

@@ -56,7 +56,7 @@ def check_start(args: PretrainArguments, config: LatentConfig) -> None:
     """Checks that the initial model, where there is one, fits the model of a run.
 
     Raises:
-        ValueError: as `make_model`.
+        ValueError: a weight is missing, or of another size.
     """
     if args.initial_model:
         with torch.device("meta"):

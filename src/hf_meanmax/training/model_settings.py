@@ -20,6 +20,8 @@ _OF_NEW_MODELS = {
     "tokenizer", "target_tokenizer", "lowercase", "min_frequency", "source_vocab_size", "word_vectors",
     "word_vector_epochs", "word_vector_scale", "output_from_words", "frequency_bias",
 }  # fmt: skip
+# What may be given all the same, since it asks for nothing.
+_ASKS_FOR_NOTHING = (("word_vectors", "none"), ("output_from_words", False), ("frequency_bias", False))
 
 
 def model_fields(config: type[LatentConfig]) -> Json:
@@ -40,7 +42,7 @@ def settings_of(initial_model: str, model: Json) -> Json:
         model: the run's own fields of the configuration, of which the dropouts and the like hold.
 
     Returns:
-        `family`, `model`, `tokenizer`, `target_tokenizer`, `word_vectors`, and `normalize`, where it has one.
+        `family`, `model`, `tokenizer`, `target_tokenizer`, `word_vectors`, `normalize`.
 
     Raises:
         FileNotFoundError, ValueError: as [`~hf_meanmax.checkpoint.folder.check_checkpoint`].
@@ -60,7 +62,7 @@ def settings_of(initial_model: str, model: Json) -> Json:
         "tokenizer": str(folder),
         "target_tokenizer": str(folder / TARGET_TOKENIZER) if config.separate_vocabularies else "",
         "word_vectors": "",
-        **({"normalize": normalize} if (normalize := saved_normalization(folder)) else {}),
+        "normalize": saved_normalization(folder) or "none",
     }
 
 
@@ -77,7 +79,7 @@ def refuse_new_model(initial_model: str, given: Json) -> None:
     config = _read(initial_model)[1]
     fixed = {*model_fields(type(config)), *_OF_NEW_MODELS, "family"} - _RUN_SETTINGS
     for name, value in given.items():
-        if name in _OF_NEW_MODELS and value in ("none", "", False):
+        if (name, value) in _ASKS_FOR_NOTHING:
             continue
         if name in fixed and value != getattr(config, "model_type" if name == "family" else name, None):
             raise ValueError(

@@ -213,7 +213,8 @@ class Run:
             **derived, vocab_size=len(prepared.output_tokenizer), **token_ids(prepared.tokenizer)
         )
         # What does not fit shows before hours of a teacher's work.
-        check_start(args, config)
+        if teacher is not None:
+            check_start(args, config)
         teacher_vectors = {} if teacher is None else self._teacher_vectors(teacher, teacher_size, config)
         # After the teacher, whose loading may draw numbers of its own.
         torch.manual_seed(args.seed)

@@ -68,8 +68,8 @@ class RunArguments:
     )
     freeze_encoder: bool = option("train only the decoder (the random control)", False)
     seed: int = option("seed of weights, order, noise and dropout", 0)
-    normalize: Literal["none", "rows", "embedding"] = option(
-        "L2 normalisation in the SentenceTransformer export", "none"
+    normalize: Literal["auto", "none", "rows", "embedding"] = option(
+        "L2 normalisation in the SentenceTransformer export (auto: that of --initial_model, or none)", "auto"
     )
     report_to: str = option("trackers of Accelerate: tensorboard, wandb", "")
 
@@ -77,6 +77,8 @@ class RunArguments:
     recipe: str = ""
 
     def __post_init__(self) -> None:
+        if self.normalize == "auto":
+            self.normalize = "none"
         for name in ("word_vectors", "teacher"):
             if getattr(self, name, "") == "none":
                 setattr(self, name, "")
@@ -145,7 +147,10 @@ class RunArguments:
     def defaults(self) -> Json:
         """What each setting is that is not given, fields of the family's configuration too."""
         own, of_model = (
-            {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
+            {
+                field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+                for field in fields
+            }
             for fields in (dataclasses.fields(self), dataclasses.fields(FAMILIES[self.family].config))
         )
         return {**own, "model": of_model}

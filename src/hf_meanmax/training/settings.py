@@ -152,7 +152,8 @@ class PretrainArguments(RunArguments):
     def __post_init__(self) -> None:
         if self.initial_model:
             for name, value in settings_of(self.initial_model, self.model).items():
-                setattr(self, name, value)
+                if name != "normalize" or self.normalize == "auto":
+                    setattr(self, name, value)
         super().__post_init__()
         check_least(
             self, batch_tokens=1, min_tokens=1, max_tokens=1, log_steps=1, eval_steps=0, checkpoint_steps=1,
