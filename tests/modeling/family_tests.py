@@ -105,8 +105,7 @@ class Family:
             if config.has_decoder:
                 key = (
                     config.decoder_type, config.decoder_context, config.num_decoder_layers, config.has_latents,
-                    config.position_embedding_type, bool(config.state_rows), config.decoder_prefix_sum,
-                    config.decoder_initial_state,
+                    config.position_embedding_type, bool(config.state_rows), config.decoder_initial_state,
                 )  # fmt: skip
                 first.setdefault(key, name)
         return list(first.values())
@@ -960,8 +959,9 @@ class FamilyTests:
             given = {"encoder_outputs": outputs, "decoder_input_ids": words[:, columns]}
             return model(**given, past_key_values=cache, use_cache=True).logits
 
-        cached = len(model.decoder.sequence_decoder.layers) + model.config.decoder_prefix_sum
-        assert model.config.get_text_config(decoder=True).num_hidden_layers == cached
+        assert model.config.get_text_config(decoder=True).num_hidden_layers == len(
+            model.decoder.sequence_decoder.layers
+        )
         cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
         whole = step(cache, [0, 1, 2, 3])
         for kept in (2, 3, 1):

@@ -52,7 +52,6 @@ OTHER_VALUES = {
     "latent_size": {"latent_size": 20, "decoder_type": "attention"},
     "pooling_hidden_size": {"pooling_hidden_size": 20, "pooling": "inner_attention"},
     "decoder_context": {"decoder_context": "constant"},
-    "decoder_prefix_sum": {"decoder_prefix_sum": True, "decoder_type": "attention"},
     "decoder_initial_state": {"decoder_initial_state": True},
     "separate_vocabularies": {"separate_vocabularies": True, "input_vocab_size": 100},
     "mean_first": {"mean_first": True},
@@ -218,10 +217,6 @@ BAD_SETTINGS = [
     (
         {"encoder_residual": True, "encoder_type": "bilstm"},
         ("`encoder_residual` is True", "'bilstm'", "'self_attention'", "Set False"),
-    ),
-    (
-        {"decoder_prefix_sum": True, "encoder_type": "bilstm", "decoder_type": "lstm"},
-        ("`decoder_prefix_sum` is True", "'lstm'", "'attention' and 'gates'", "Set False"),
     ),
     ({"position_embedding_type": "rotary"}, ("position_embedding_type", "rotary", "sinusoidal")),
     ({"projection_activation": "gelu"}, ("projection_activation", "gelu", "relu")),

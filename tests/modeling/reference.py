@@ -49,7 +49,6 @@ class Reference:
             "words_cnn" or "words_rnn".
         relu: ReLU on queries, keys and values (released code).
         residual: the encoder's first layer adds each token's own value.
-        prefix_sum: the decoder's first layer reads each word itself and a gated sum of the words so far.
         positions: "sinusoidal" (eq. 1-2), "learned" (released code) or "none".
         frozen: special tokens have a table of their own.
         tied: the output scores words by the word table.
@@ -74,7 +73,6 @@ class Reference:
     places: int = 0
     context: str = ""
     residual: bool = False
-    prefix_sum: bool = False
     gates: list[list[Tensor]] = field(default_factory=list)
     source_weights: list[Tensor] = field(default_factory=list)
     row_weights: list[list[Tensor]] = field(default_factory=list)
@@ -134,15 +132,7 @@ class Reference:
         a = self.attend(f"{name}.attention", x, rows)  # (8), (15)
         if self.residual and name == "encoder.sequence_encoder.layers.0":
             a = a + self.project(f"{name}.attention.value", x)
-        if self.prefix_sum and name == "decoder.sequence_decoder.layers.0":
-            a = a + self.read_prefix("decoder.sequence_decoder.prefix_sum", x, rows)
         return self.norm(f"{name}.attention_norm", a if layer == 0 else a + x)  # (9), (16)
-
-    def read_prefix(self, name: str, y: Tensor, ys: list[Tensor]) -> Tensor:
-        """W y + U LN(sum of gated V y over the words up to y)."""
-        summands = [self.linear(f"{name}.summand", word) * sigmoid(self.linear(f"{name}.gate", word)) for word in ys]
-        total = sum(summands, torch.zeros_like(summands[0]))
-        return self.linear(f"{name}.word", y) + self.linear(f"{name}.output", self.norm(f"{name}.norm", total))
 
     def lstm_cell(self, name: str, direction: str, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         """The next h and c; the rows of the weights belong to the gates i, f, the candidate g and the gate o."""

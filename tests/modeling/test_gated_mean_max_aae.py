@@ -20,7 +20,6 @@ GATED_MEAN_MAX_AAE = Family(
         "paper": {},
         "mean": {"pooling": "mean"},
         "max": {"pooling": "max"},
-        "prefix_sum": {"decoder_prefix_sum": True},
         "deep": {"num_hidden_layers": 2, "hidden_dropout": 0.1},
         "gated_rae": {
             "encoder_type": "bilstm",

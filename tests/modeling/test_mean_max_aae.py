@@ -35,7 +35,6 @@ MEAN_MAX_AAE = Family(
         "max": {"pooling": "max", "attention_bias": True},
         "deep": {"num_hidden_layers": 2, "hidden_dropout": 0.1},
         "residual": {"encoder_residual": True},
-        "prefix_sum": {"decoder_prefix_sum": True, "num_hidden_layers": 2, "attention_bias": True},
         "tied": {"tie_word_embeddings": True, "position_embedding_type": "none"},
         "weighted": {"weighted_mean_row": True},
         "normalised": {"weighted_mean_row": True, "latent_normalization": "rows", "latent_scales": True},

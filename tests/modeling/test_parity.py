@@ -92,12 +92,6 @@ PARTS = {
     "released_with_residual": Parts(
         MEAN_MAX, {**RELEASED, "encoder_residual": True}, "self_attention", ("mean", "max"), "attention"
     ),
-    "prefix_sum": Parts(
-        MEAN_MAX, {"decoder_prefix_sum": True, "num_hidden_layers": 2}, "self_attention", ("max", "mean"), "attention"
-    ),
-    "gated_with_prefix_sum": Parts(
-        GATED, {"decoder_prefix_sum": True}, "self_attention", ("max", "mean"), "gates"
-    ),
     "all_rows_of_cnn": Parts(
         GATED, {"encoder_type": "cnn", "pooling": "mean_max_last"}, "cnn", ("max", "mean", "last"), "gates"
     ),
@@ -219,7 +213,6 @@ def refer(model: Any, settings: dict[str, Any], encoder: str, rows: tuple[str, .
         places=model.config.num_context_words,
         context=model.config.decoder_context,
         residual=model.config.encoder_residual,
-        prefix_sum=model.config.decoder_prefix_sum,
     )
 
 

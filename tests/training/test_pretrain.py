@@ -949,11 +949,11 @@ def test_changed_settings_are_refused(make_arguments):
     record = metrics.parent / "settings.json"
     written = record.read_text()
     known = json.loads(written)
-    assert {known.pop("lazy_adam"), known["model"].pop("decoder_prefix_sum", False)} == {False}
+    assert {known.pop("lazy_adam"), known["model"].pop("encoder_residual", False)} == {False}
     record.write_text(json.dumps(known))
-    pretrain(make_arguments(max_steps=2, decoder_prefix_sum=False))
-    with pytest.raises(FileExistsError, match="decoder_prefix_sum': True"):
-        pretrain(make_arguments(max_steps=2, decoder_prefix_sum=True))
+    pretrain(make_arguments(max_steps=2, encoder_residual=False))
+    with pytest.raises(FileExistsError, match="encoder_residual': True"):
+        pretrain(make_arguments(max_steps=2, encoder_residual=True))
     record.write_text(written)
     # How long it goes on and what it shows may change.
     assert pretrain(make_arguments(max_steps=4, log_steps=2, keep_checkpoints=1, checkpoint_steps=3))["steps"] == 4

@@ -148,9 +148,6 @@ class LatentConfig(PreTrainedConfig):
         decoder_context ("attention", "constant" or "none", defaults to "attention"):
             What a `conditional_gru` reads at each step: the rows that it attends to, all of Z, or nothing (it then has
             one block).
-        decoder_prefix_sum (bool, defaults to False):
-            Have the first layer of an `attention` or `gates` decoder also read the last word itself and a gated sum of
-            all words so far, which tells it what has been written.
         decoder_initial_state (bool, defaults to False):
             Start a `conditional_gru` from Z; otherwise it starts from a trained vector.
         decoder_channels (list[int], optional):
@@ -255,7 +252,6 @@ class LatentConfig(PreTrainedConfig):
     mean_first: bool = False
     decoder_type: DecoderType = "attention"
     decoder_context: Literal["attention", "constant", "none"] = "attention"
-    decoder_prefix_sum: bool = False
     decoder_initial_state: bool = False
     decoder_channels: list[int] | None = None
     num_context_words: int = 30
@@ -411,12 +407,11 @@ class LatentConfig(PreTrainedConfig):
         return 1 if self.decoder_type == "causal_cnn" else self.num_hidden_layers
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PreTrainedConfig:
-        """As the base class; the decoder's has as many layers as its cache, which is made by it."""
+        """As the base class; the decoder's tells of its own number of layers, by which caches are made."""
         config = super().get_text_config(decoder, encoder)
-        cached = self.num_decoder_layers + self.decoder_prefix_sum
-        if decoder and not encoder and cached != self.num_hidden_layers:
+        if decoder and not encoder and self.num_decoder_layers != self.num_hidden_layers:
             config = copy.copy(config)
-            config.num_hidden_layers = cached
+            config.num_hidden_layers = self.num_decoder_layers
         return config
 
     @property

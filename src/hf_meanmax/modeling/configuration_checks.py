@@ -23,11 +23,6 @@ def check_parts(config: PreTrainedConfig) -> None:
             f"`encoder_residual` is True and `encoder_type` {config.encoder_type!r}; only 'self_attention' has it. "
             "Set False."
         )
-    if config.decoder_prefix_sum and config.decoder_type not in ("attention", "gates"):
-        raise ValueError(
-            f"`decoder_prefix_sum` is True and `decoder_type` {config.decoder_type!r}; only 'attention' and 'gates' "
-            "have it. Set False."
-        )
     if config.encoder_type.startswith("bi") and config.hidden_size % 2:
         raise ValueError(
             f"`hidden_size` is {config.hidden_size}; the two directions of a `{config.encoder_type}` encoder need an "

@@ -17,38 +17,6 @@ from .layers import FeedForward, LatentGates, SequenceLayer
 from .recurrent import cached_state, is_plain, run_recurrent_on
 
 
-class PrefixSum(nn.Module):
-    """W y_t + U LN(sum_{i <= t} sigmoid(g'y_i + b) V y_i) of the words y up to each: what has been written so far.
-
-    Not in the papers, whose one layer finds its last word by attention alone, and an attention gives means.
-    """
-
-    def __init__(self, config: PreTrainedConfig) -> None:
-        super().__init__()
-        # Behind the layers of the decoder in its cache.
-        self.layer_idx = config.num_decoder_layers
-        size = config.hidden_size
-        self.word = nn.Linear(config.embedding_size, size, bias=False)
-        self.summand = nn.Linear(config.embedding_size, size, bias=False)
-        self.gate = nn.Linear(config.embedding_size, 1)
-        self.norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
-        self.output = nn.Linear(size, size, bias=False)
-
-    def forward(
-        self, words: torch.Tensor, attention_mask: torch.Tensor | None, past_key_values: Cache | None
-    ) -> torch.Tensor:
-        """`(B, T, embedding_size)` and mask `(B, past + T)` -> `(B, T, hidden_size)`; the cache grows in place."""
-        summands = self.summand(words) * self.gate(words).sigmoid()
-        if attention_mask is not None:
-            summands = summands.masked_fill(attention_mask[:, -words.shape[1] :].unsqueeze(-1) == 0, 0.0)
-        dtype = torch.promote_types(summands.dtype, torch.float32)
-        (past,) = cached_state(past_key_values, self.layer_idx, (summands.new_zeros(len(words), 1, dtype=dtype),))
-        sums = past.unsqueeze(1) + summands.to(dtype).cumsum(1)
-        if past_key_values is not None:
-            past_key_values.update(sums.unsqueeze(1), sums.unsqueeze(1), self.layer_idx)
-        return self.word(words) + self.output(self.norm(sums.to(summands.dtype)))
-
-
 class CausalLayer(SequenceLayer):
     """a = LN(MHA_causal(y, y, y)) (mean-max autoencoder, eq. 15-16), which subclasses go on from.
 
@@ -74,18 +42,14 @@ class CausalLayer(SequenceLayer):
         attention_mask: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
         latent_mask: torch.Tensor | None = None,
-        prefix: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        """`(B, T, input_size)` and Z `(B, L, latent_width)` -> `(B, T, hidden_size)`; `prefix`, of the same shape, is
-        added to what the words attend to."""
+        """`(B, T, input_size)` and Z `(B, L, latent_width)` -> `(B, T, hidden_size)`."""
         attended, _ = self.attention(
             hidden_states, attention_mask=attention_mask, past_key_values=past_key_values, **kwargs
         )
         if self.has_residual:
             attended = attended + hidden_states
-        if prefix is not None:
-            attended = attended + prefix
         return self.read(self.attention_norm(attended), latents, latent_mask, **kwargs)
 
     def read(
@@ -429,7 +393,6 @@ class AutoregressiveDecoder(nn.Module):
         self.config = config
         layer_class = self.layer_classes[config.decoder_type]
         self.layers = nn.ModuleList(layer_class(config, i) for i in range(config.num_decoder_layers))
-        self.prefix_sum = PrefixSum(config) if config.decoder_prefix_sum else None
 
     def forward(
         self,
@@ -447,9 +410,6 @@ class AutoregressiveDecoder(nn.Module):
         """
         if isinstance(past_key_values, EncoderDecoderCache):
             past_key_values = past_key_values.self_attention_cache
-        first: dict[str, torch.Tensor] = {}
-        if self.prefix_sum is not None:
-            first["prefix"] = self.prefix_sum(inputs, attention_mask, past_key_values)
         if self.config.decoder_type in self.attention_layers:
             if latent_mask is not None:
                 latent_mask = create_bidirectional_mask(self.config, inputs, latent_mask, encoder_hidden_states=latents)
@@ -458,10 +418,8 @@ class AutoregressiveDecoder(nn.Module):
             )
         if latent_mask is not None:
             kwargs["latent_mask"] = latent_mask
-        kwargs |= {"attention_mask": attention_mask, "past_key_values": past_key_values}
         for layer in self.layers:
-            inputs = layer(inputs, latents, **first, **kwargs)
-            first = {}
+            inputs = layer(inputs, latents, attention_mask=attention_mask, past_key_values=past_key_values, **kwargs)
         return inputs
 
 
