@@ -146,24 +146,25 @@ def export_onnx(
         write_json(partial / _MODULES, [{"idx": 0, "name": "0", "path": "", "type": ONNX_TRANSFORMER}])
         write_json(partial / SETTINGS, settings)
         shutil.copyfile(onnx_encoder.__file__, partial / CODE)
-        # A text without a word has no direction in a static model.
-        is_given = expected.any(axis=1)
         for name in (MODEL, INT8_MODEL) if int8 else (MODEL,):
             vectors = OnnxEncoder(partial, int8=name == INT8_MODEL).encode(list(texts))
-            difference = float(np.abs(vectors - expected).max())
-            cosine = float(paired_cosines(vectors, expected).min(where=is_given, initial=1.0))
-            # NaN is no less than anything.
-            if not difference <= _LARGEST_DIFFERENCES[name] * max(1.0, float(np.abs(expected).max())):
-                raise ValueError(f"{name} is not what torch computes: the largest difference is {difference:.2g}.")
-            if not cosine >= _LEAST_COSINE:
-                raise ValueError(f"{name} is not what torch computes: the least cosine is {cosine:.2g}.")
-            report[name] = {
-                "bytes": sum(file.stat().st_size for file in partial.glob(f"{name}*")),
-                "largest_difference": difference,
-                "least_cosine": cosine,
-            }
+            size = sum(file.stat().st_size for file in partial.glob(f"{name}*"))
+            report[name] = {"bytes": size, **_compared(vectors, expected, name)}
         write_json(partial / REPORT, report)
     return report
+
+
+def _compared(vectors: np.ndarray, expected: np.ndarray, name: str) -> dict[str, float]:
+    """How far the vectors of an exported model are from torch's; raises ValueError where they are others."""
+    difference = float(np.abs(vectors - expected).max())
+    # A text without a word has no direction in a static model.
+    cosine = float(paired_cosines(vectors, expected).min(where=expected.any(axis=1), initial=1.0))
+    # NaN is no less than anything.
+    if not difference <= _LARGEST_DIFFERENCES[name] * max(1.0, float(np.abs(expected).max())):
+        raise ValueError(f"{name} is not what torch computes: the largest difference is {difference:.2g}.")
+    if not cosine >= _LEAST_COSINE:
+        raise ValueError(f"{name} is not what torch computes: the least cosine is {cosine:.2g}.")
+    return {"largest_difference": difference, "least_cosine": cosine}
 
 
 def onnx_folder(checkpoint: str | os.PathLike[str], output: str | os.PathLike[str] | None) -> Path:

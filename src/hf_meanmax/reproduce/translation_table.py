@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -118,11 +118,8 @@ def compare_translators(
     output = Path(output)
     path = output / NUMBERS
     known = read_json(path) if path.is_file() else {}
-    if results is not None and not any((Path(results) / name / RESULTS).is_file() for name in folders):
-        raise FileNotFoundError(
-            f"{os.fspath(results)!r} has no folder with {RESULTS} of {', '.join(folders)}; give the output folder of "
-            "`hf-meanmax evaluate`, and NAME=FOLDER by its names."
-        )
+    if results is not None:
+        _check_results(Path(results), folders)
     systems: dict[str, Json] = {}
     for name, folder in folders.items():
         found = score_translator(folder, pairs, batch_size, known.get(name))
@@ -156,6 +153,14 @@ def compare_translators(
         with skip_figures_without_matplotlib(f"{FIGURE} was not drawn."):
             save_figure(plot_correlations([name.replace("_", " ") for name in names], matrix), output / FIGURE)
     return systems
+
+
+def _check_results(results: Path, names: Iterable[str]) -> None:
+    if not any((results / name / RESULTS).is_file() for name in names):
+        raise FileNotFoundError(
+            f"{os.fspath(results)!r} has no folder with {RESULTS} of {', '.join(names)}; give the output folder of "
+            "`hf-meanmax evaluate`, and NAME=FOLDER by its names."
+        )
 
 
 def _is_score(value: float | None) -> bool:
