@@ -187,5 +187,5 @@ def test_what_cannot_be_aligned(checkpoint, tmp_path):
         with pytest.raises(ValueError, match=reason):
             check_alignable(model)
     with pytest.raises(ValueError, match="more than the 4,096 tokens that a model reads at once, and a map is fitted"):
-        encode_rows(make_model(), make_tokenizer(), ["the cat", "the cat " * 3000])
+        align(load_encoder(checkpoint, device="cpu"), "x", make_model(), make_tokenizer(), 20 * ["the cat " * 3000])
     assert not (tmp_path / "out").exists()

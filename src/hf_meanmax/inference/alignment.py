@@ -101,8 +101,8 @@ def align(
         show_progress: show progress bars.
 
     Raises:
-        ValueError: too few texts, a model without latent rows or without an autoregressive decoder, or vectors that
-            are not finite.
+        ValueError: too few texts, one that is too long, a model without latent rows or without an autoregressive
+            decoder, or vectors that are not finite.
     """
     check_alignable(model)
     texts = list(texts)
@@ -111,6 +111,7 @@ def align(
     check_texts(texts)
     if not held_out:
         raise ValueError("`validation` holds no text. Give some, or leave it out.")
+    check_lengths(tokenizer, [*kept, *held_out])
     described = describe_embedder(embedder, name)
     pairs = []
     for part, what in ((kept, "texts"), (held_out, "held-out texts")):
@@ -161,6 +162,18 @@ def embed(
     return vectors
 
 
+def check_lengths(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> None:
+    """Checks that an autoencoder can read each text at once.
+
+    Raises:
+        ValueError: one is too long.
+    """
+    for text in texts:
+        # No token is less than a byte, a character at most four, so most texts need not be cut into tokens.
+        if 4 * len(text) >= MOST_TOKENS and len(tokenizer(text)["input_ids"]) > MOST_TOKENS:
+            raise ValueError(too_long(text, "a map is fitted to whole texts"))
+
+
 @torch.inference_mode()
 def encode_rows(
     model: LatentForConditionalDecoding,
@@ -168,15 +181,8 @@ def encode_rows(
     texts: Sequence[str],
     show_progress: bool = False,
 ) -> np.ndarray:
-    """Z of texts as a model's decoder reads it, flat: `(N, L * latent_width)` float32.
-
-    Raises:
-        ValueError: a text is too long to be read at once.
-    """
+    """Z of texts as a model's decoder reads it, flat: `(N, L * latent_width)` float32."""
     encoded = tokenizer(list(texts))["input_ids"]
-    for text, ids in zip(texts, encoded, strict=True):
-        if len(ids) > MOST_TOKENS:
-            raise ValueError(too_long(text, "a map is fitted to whole texts"))
     rows = np.zeros((len(texts), model.config.sentence_embedding_size), np.float32)
     batches = rows_by_length(encoded, _BATCH_TOKENS)
     for batch_rows in progress_bar(batches, desc="encode", disable=not show_progress, leave=False):
