@@ -220,7 +220,8 @@ class TestEmbeddingDecoder(FamilyTests):
     def test_a_compiled_step_goes_on_from_a_static_cache(self):
         """A GPU's: there transformers compiles the step of a cache of fixed size without being asked."""
         model, vectors = self.full("conditional_gru"), torch.randn(32, DIM)
-        options = CompileConfig(mode="default")
+        # As it is traced; what inductor makes of it takes a C++ compiler twenty seconds.
+        options = CompileConfig(mode="default", backend="eager")
         options._compile_all_devices = True
         found = model.generate(
             sentence_embedding=vectors, max_new_tokens=6, cache_implementation="static", compile_config=options
