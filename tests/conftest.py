@@ -34,6 +34,17 @@ from huggingface_hub.utils import _http  # noqa: E402
 pytest.register_assert_rewrite("modeling.family_tests")
 
 
+# Where processes share the files out, these begin, so that none is waited for at the end.
+LONGEST = (
+    "training/test_distributed.py", "test_examples.py", "training/test_pretrain.py", "training/test_finetune.py",
+    "training/test_elastic.py", "test_encode_ray.py", "test_other_device.py",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.path.as_posix().endswith(LONGEST))
+
+
 def pytest_unconfigure() -> None:
     shutil.rmtree(HF_HOME, ignore_errors=True)
 
