@@ -156,6 +156,20 @@ def test_an_autoencoder_is_audited_by_itself(files):
     assert (files / "audit" / "audit.html").is_file()
 
 
+def test_normalised_vectors_of_an_autoencoder_are_refused(files):
+    """Decoded as raw ones they would seem to say nothing."""
+    folder = save_checkpoint(make_model(), make_tokenizer(), files / "model", normalize="embedding")
+    words = ["--decoder", str(folder), "--texts", str(files / "texts.txt"), "--output", str(files / "audit"), *BOUND]
+    unit = load_encoder(str(folder), device="cpu").encode(LINES[:12])
+    np.save(files / "unit.npy", unit)
+    for given in ([], ["--embeddings", str(files / "unit.npy")]):
+        with pytest.raises(
+            SystemExit, match="hf-meanmax audit: The vectors are of unit length, so they were normalised"
+        ):
+            main([*words, *given])
+    assert not (files / "audit").exists()
+
+
 def test_batches_do_not_matter(embedder, decoder):  # noqa: F811
     vectors = load_encoder(str(embedder), device="cpu").encode(LINES[:12])
     model, tokenizer = load_checkpoint(decoder)
@@ -190,7 +204,10 @@ def bad_files(folder):
         (["--embeddings", "{}/few.npy"], "few.npy: 5 vectors for 23 lines, of which 12 are not blank"),
         (["--embeddings", "{}/wide.npy"], "holds vectors of 40 numbers; the model decodes 32"),
         (["--embeddings", "{}/whole.npy"], "int64, expected a matrix of floating-point numbers"),
-        (["--embeddings", "{}/nan.npy"], "Vector 4 is not finite"),
+        (
+            ["--embeddings", "{}/nan.npy"],
+            "Row 4 of the vectors is not finite (NaN or infinite); 1 of the 12 audited are not",
+        ),
         (["--corpus", "{}/none.txt"], "none.txt"),
         (["--sts", "--data", "{}/none"], "No such folder"),
         (["--sts", "--defence_texts", "0"], "`sts` scores the defences"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
+import numpy as np
 import pytest
 import sacrebleu
 import torch
@@ -22,8 +23,8 @@ from hf_meanmax.evaluation.reconstruction import (
 from hf_meanmax.evaluation.reconstruction import _padded_batches as padded_batches
 from hf_meanmax.evaluation.reconstruction_table import read_texts, reconstruction_table, sample_texts
 from hf_meanmax.evaluation.text_scores import score_texts
-from hf_meanmax.tokenization import train_tokenizer
-from tiny_model import make_model, make_tokenizer, random_lines
+from hf_meanmax.tokenization import WordVectors, expand_vocabulary, train_tokenizer
+from tiny_model import WORDS, make_model, make_tokenizer, random_lines
 
 LONG = "the old cat sat on the red mat"
 
@@ -147,7 +148,7 @@ def test_long_texts_share_a_batch_with_fewer(model, tokenizer, monkeypatch):
     # One text a batch at the least, also where it alone exceeds the tokens.
     assert len(reconstruct(model, tokenizer, texts, batch_size=1)) == 100
 
-    shapes = [batch["labels"].shape for batch in padded_batches(tokenizer, texts, 200)]
+    shapes = [batch["labels"].shape for batch in padded_batches(model.config, tokenizer, texts, 200)]
     assert sum(rows for rows, _ in shapes) == 100
     assert all(rows * width <= 200 or rows == 1 for rows, width in shapes)
     assert max(rows for rows, _ in shapes) > 5
@@ -274,6 +275,17 @@ def test_scores_are_those_of_the_texts_said(checkpoint, model, tokenizer, tmp_pa
         (5, 8, counts[1]),
         (9, None, counts[2]),
     ]
+
+
+def test_words_of_an_expanded_vocabulary_are_errors(model, tokenizer, tmp_path):
+    expanded = make_model()
+    vectors = WordVectors([*WORDS, "unheard"], np.random.default_rng(0).standard_normal((len(WORDS) + 1, 8)))
+    words = expand_vocabulary(expanded, tokenizer, vectors).tokenizer
+    folder = save_checkpoint(expanded, words, tmp_path / "expanded")
+    (tmp_path / "text.txt").write_text("the cat sat on the unheard mat\n")
+    scores = score_checkpoint(str(folder), str(tmp_path / "text.txt"), show_progress=False)
+    assert (scores["sentences"], scores["exact_match"]) == (1, 0)
+    assert 0 < scores["loss"] < float("inf")
 
 
 def source_lines(folder):

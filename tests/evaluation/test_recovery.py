@@ -76,6 +76,7 @@ def test_case_is_that_of_the_decoder(lowercase, case):
 
 def test_text_without_spaces_is_cut_by_character_under_pieces():
     assert word_cutter(tokenizer(pieces=True), ["中国经济"])(["中国经济"]) == [["中", "国", "经", "济"]]
+    assert word_cutter(tokenizer(pieces=True), ["แมวนอน"])(["แมวนอน"]) == [list("แมวนอน")]
     assert word_cutter(tokenizer(pieces=True), ["The cat"])(["The cats."]) == [["the", "cats", "."]]
 
 

@@ -23,7 +23,7 @@ from hf_meanmax.files import EncodingErrors, Json, shared_name
 from hf_meanmax.hardware import COMPUTE_DTYPES, compute_dtype
 from hf_meanmax.inference.alignment import embed
 from hf_meanmax.inference.correction import embedder_of
-from hf_meanmax.inference.decode import DecodingSettings, check_sources, decode_vectors
+from hf_meanmax.inference.decode import DecodingSettings, check_sources, decode_vectors, refuse_scaled
 from hf_meanmax.inference.sources import SourceOptions, VectorSource, open_sources, sources_named, take_rows
 from hf_meanmax.plots.figures import new_figure
 from hf_meanmax.pretrained import DECODER_SOURCES
@@ -104,6 +104,7 @@ def audit_checkpoint(
         return embed(embedder, texts, attack.batch_size, show_progress, what)
 
     vectors = _read_vectors(sources, rows, model) if sources else make_vectors(texts, "texts")
+    refuse_scaled(vectors, model.config)
     cosine = None
     if source.embeddings and embedder is not None:
         # From all over the files: where a row is missing, those after it are another text's.
@@ -168,7 +169,14 @@ def _draw_texts(source: AuditSource, sources: Sequence[VectorSource], seed: int)
 
 def _read_vectors(sources: Sequence[VectorSource], rows: np.ndarray, model: PreTrainedModel) -> np.ndarray:
     check_sources(sources, model)
-    return take_rows(sources, rows)
+    vectors = take_rows(sources, rows)
+    bad = rows[~np.isfinite(vectors).all(axis=1)]
+    if len(bad):
+        raise ValueError(
+            f"Row {bad[0] + 1:,} of the vectors is not finite (NaN or infinite); {len(bad):,} of the {len(rows):,} "
+            "audited are not. Leave them and their texts out."
+        )
+    return vectors
 
 
 def _compare(vectors: np.ndarray, embedded: np.ndarray) -> float:

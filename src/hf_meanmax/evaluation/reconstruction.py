@@ -34,6 +34,7 @@ from .text_scores import TOKENIZATIONS, TextScores, length_table, score_texts, s
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers.configuration_utils import PreTrainedConfig
 
 RESULTS_FILE, EXAMPLES_FILE = "reconstruction.json", "reconstructions.md"
 TABLE_FILE, FIGURE_FILE = "bleu-by-length.md", "bleu-by-length.png"
@@ -230,7 +231,7 @@ def score_checkpoint(
     if show_progress:
         for text, decoded in list(zip(references, hypotheses, strict=True))[:_SHOWN]:
             print(f"{text}\n    {decoded}", file=sys.stderr)
-    batches = _padded_batches(tokenizer, texts, settings.batch_tokens)
+    batches = _padded_batches(model.config, tokenizer, texts, settings.batch_tokens)
     on_device = ({name: tensor.to(model.device) for name, tensor in batch.items()} for batch in batches)
     loss, accuracy = teacher_forced_scores(model, on_device)
     by_length = scores_by_length(hypotheses, references, edges=edges, tokenize=tokenize)
@@ -353,10 +354,12 @@ def _read_by_length(folder: Path) -> list[Json]:
 
 
 def _padded_batches(
-    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], batch_tokens: int
+    config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], batch_tokens: int
 ) -> Iterable[dict[str, torch.Tensor]]:
     encoded = tokenizer(list(texts))["input_ids"]
     for rows in rows_by_length(encoded, batch_tokens):
         batch = dict(tokenizer.pad({"input_ids": [encoded[row] for row in rows]}, return_tensors="pt"))
-        batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, IGNORE_INDEX)
+        labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, IGNORE_INDEX)
+        # The decoder cannot generate words of an expanded vocabulary: they count as errors.
+        batch["labels"] = labels.masked_fill(labels >= config.vocab_size, config.unk_token_id)
         yield batch

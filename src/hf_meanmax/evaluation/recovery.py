@@ -13,7 +13,7 @@ from hf_meanmax.data.sentences import is_unsegmented, split_sentences
 from hf_meanmax.files import Json
 from hf_meanmax.tokenization.tokenizers import is_word_level, normalizer_of, split_words
 
-from .text_scores import length_edges, score_bins, score_texts
+from .text_scores import length_edges, score_bins, score_texts, tokenization_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -34,14 +34,14 @@ def word_cutter(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> Cut
 
     Args:
         tokenizer: of the decoder; of one of pieces, the words before they are cut into pieces.
-        texts: what is to be compared. Chinese and Japanese under a tokenizer of pieces are cut by character, as
-            sacrebleu does.
+        texts: what is to be compared. Scripts without spaces between words are cut by character under a tokenizer of
+            pieces, as sacrebleu does.
     """
     if not is_unsegmented(texts) or is_word_level(tokenizer):
         return lambda texts: list(split_words(tokenizer, texts))
     from sacrebleu.metrics import BLEU
 
-    cut, normalize = BLEU(tokenize="zh").tokenizer, normalizer_of(tokenizer)
+    cut, normalize = BLEU(tokenize=tokenization_of(texts, "none")).tokenizer, normalizer_of(tokenizer)
     return lambda texts: [cut(normalize(text)).split() for text in texts]
 
 

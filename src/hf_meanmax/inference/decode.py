@@ -160,7 +160,7 @@ def decode_sources(
     row, cut, longest = start, 0, 0
     expects_unit_length = getattr(model.config, "normalize_embeddings", False)
     for keys, batch in _batches_from(sources, batch_size, start):
-        _refuse_scaled(batch, model.config)
+        refuse_scaled(batch, model.config)
         if expects_unit_length and np.isfinite(batch).all() and not has_unit_length(batch):
             print("Vectors that are not of unit length, as the embedder's are, are scaled to it.", file=sys.stderr)
             expects_unit_length = False
@@ -282,8 +282,13 @@ def has_unit_length(vectors: np.ndarray, tolerance: float = 0.02) -> bool:
     return bool((np.abs(np.linalg.norm(vectors.astype(np.float32), axis=1) - 1) <= tolerance).all())
 
 
-def _refuse_scaled(vectors: np.ndarray, config: PreTrainedConfig) -> None:
-    """An autoencoder's own vectors have no given length, unless they were normalised after it."""
+def refuse_scaled(vectors: np.ndarray, config: PreTrainedConfig) -> None:
+    """Checks that vectors `(N, D)` were not normalised where the decoder reads raw ones: an autoencoder's have no given
+    length.
+
+    Raises:
+        ValueError: they were.
+    """
     if not config.reads_text or config.ignores_length or vectors.shape[1] != config.sentence_embedding_size:
         return
     rows = vectors.reshape(-1, config.latent_width)
