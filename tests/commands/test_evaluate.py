@@ -17,6 +17,7 @@ from evaluation.senteval_folder import write_senteval_folder
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands import evaluate as module
 from hf_meanmax.commands.evaluate import main
+from hf_meanmax.evaluation import senteval
 from hf_meanmax.evaluation.report import Results
 from hf_meanmax.evaluation.senteval import PAPER_TASKS
 from hf_meanmax.evaluation.suite import load_tasks, model_name
@@ -44,15 +45,17 @@ def run(data, tmp_path, monkeypatch):
     """Runs the command line in a folder of its own and gives the folder of its output."""
     monkeypatch.chdir(tmp_path)
 
-    def call(*arguments: str | Path, tasks: str = TASKS) -> Path:
-        main([*map(str, arguments), "--data", str(data), "--tasks", tasks, "--any-size", "--device", "cpu"])
+    def call(*arguments: str | Path, tasks: str = TASKS, sizes: tuple[str, ...] = ("--any-size",)) -> Path:
+        main([*map(str, arguments), "--data", str(data), "--tasks", tasks, *sizes, "--device", "cpu"])
         return tmp_path / "results"
 
     return call
 
 
-def test_a_model_and_its_controls(run, checkpoint, capsys):
-    folder = run(checkpoint, "--seeds", "2", "--write-model-card") / "tiny"
+def test_a_model_and_its_controls(run, checkpoint, capsys, monkeypatch):
+    # As if the tiny sets were those that are published.
+    monkeypatch.setattr(senteval, "_check_counts", lambda *arguments: None)
+    folder = run(checkpoint, "--seeds", "2", "--write-model-card", sizes=()) / "tiny"
     results = Results.load(folder)
     assert results.name == "tiny"
     assert list(results.scores) == ["MRPC", "SICK-R", "STS14"]
@@ -110,6 +113,9 @@ def test_saved_embeddings_score_as_their_model(run, checkpoint, tmp_path, capsys
             # Every word is unknown, so texts of equal length tie, up to rounding, which decides their ranks.
             tolerance = 0.03 if "spearman" in metric else 0.01
             assert saved.scores[task]["metrics"][metric] == pytest.approx(value, abs=tolerance), (task, metric)
+    # Scaled ones stand beside these.
+    output = run("--embeddings", "vectors.npy", "--sentences", "all.txt", "--unit-length", "--controls", "none")
+    assert (output / "vectors-unit" / "results.json").is_file()
     with pytest.raises(SystemExit, match=r"SST5: all.txt lacks .* texts of the tasks, the first 'label"):
         run("--embeddings", "vectors.npy", "--sentences", "all.txt", tasks="SST5")
 
@@ -181,11 +187,12 @@ def test_an_interrupted_run_says_how_to_go_on(run, checkpoint, monkeypatch, caps
         (["--controls", "bags"], r"There is no control 'bags'. Did you mean 'bag'\?"),
         (["--controls", ","], r"No control was named; choose all, none"),
         (["--write-model-card", "--unit-length"], r"takes no scores of scaled vectors; leave out --unit_length"),
+        (["--write-model-card", "--any-size"], r"takes scores of the published sets alone; leave out --any_size"),
         (["--embeddings", "x.npy"], r"--embeddings and --sentences belong together"),
         (["--embeddings", "x.npy", "--sentences", "x.txt"], r"not both, and not neither"),
         (["--write-model-card"], r"writes into the folder of a model, and 'nobody/model' is none"),
     ],
-    ids=["task", "group", "no task", "control", "no control", "scaled", "no sentences", "both", "no folder"],
+    ids=["task", "group", "no task", "control", "no control", "scaled", "sizes", "no sentences", "both", "no folder"],
 )
 def test_wrong_arguments(data, arguments, message):
     with pytest.raises(SystemExit, match=message):

@@ -246,6 +246,11 @@ def test_random_encoder_refuses_weights_that_it_cannot_draw(checkpoint):
     model = SentenceTransformer(modules=[*checkpoint, Scale()], device="cpu")
     with pytest.raises(ValueError, match=r"weights of Scale.*leave out the kind 'random_encoder'"):
         RandomEncoder(model)
+    with pytest.raises(ValueError, match="weights of Scale"):
+        make_controls(model, kinds=["random_encoder", "bag"])
+    with pytest.warns(UserWarning, match=r"weights of Scale.*has no random encoder\.$"):
+        found = make_controls(model, seeds=[0])
+    assert [control.kind for control in found] == [kind for kind in CONTROL_KINDS if kind != "random_encoder"]
 
 
 def test_bag_is_the_mean_of_the_known_words(model):

@@ -241,6 +241,18 @@ def test_key_of_a_sentence_transformer_is_what_it_computes(model, checkpoint, tm
     assert len(keys) == 5
 
 
+def test_weights_that_do_not_show_have_no_key(checkpoint):
+    """Those of ONNX Runtime, for instance."""
+    encoder = load_encoder(str(checkpoint), device="cpu")
+
+    class Other(torch.nn.Module):
+        def forward(self, features):
+            return features
+
+    assert encoder_key(SentenceTransformer(modules=[Other()], device="cpu")) is None
+    assert encoder_key(encoder) is not None
+
+
 def test_sentences_file_is_sorted_distinct_and_comes_back(tmp_path):
     path = tmp_path / "new" / "sentences.txt"
     texts = ["zebra", "", " leading", "Ärger", "cat", "zebra", "a\u2028b", "naïve\x85x"]

@@ -94,13 +94,15 @@ def _evaluate(args: EvaluateOptions, command: str) -> None:
         count = write_sentences(args.write_sentences, every)
         print(f"{count:,} texts: {args.write_sentences}", file=sys.stderr)
         return
+    # Changed vectors are another encoder, whose results stand beside those of its own.
+    suffix = (f"-{args.truncate_dim}" if args.truncate_dim else "") + ("-unit" if args.unit_length else "")
     models: list[tuple[str, Callable[[], EmbeddingFile | SentenceTransformer]]]
     if args.embeddings:
-        models = [(Path(args.embeddings).stem, partial(EmbeddingFile, args.embeddings, args.sentences or ""))]
+        path = Path(args.embeddings)
+        name = (path.name if path.is_dir() else path.stem) + suffix
+        models = [(name, partial(EmbeddingFile, args.embeddings, args.sentences or ""))]
         controls = ["majority"] if controls is None else controls
     else:
-        # Changed vectors are another encoder, whose results stand beside those of the model's own.
-        suffix = (f"-{args.truncate_dim}" if args.truncate_dim else "") + ("-unit" if args.unit_length else "")
         models = [(name + suffix, partial(_load_model, model, args)) for name, model in _named(args.model)]
     output = Path(args.output or (Path("results") / (models[0][0] if len(models) == 1 else "comparison")))
     settings = SuiteSettings(
@@ -143,6 +145,8 @@ def _check_arguments(args: EvaluateOptions) -> None:
         for name, vectors in (("truncate_dim", "truncated"), ("unit_length", "scaled")):
             if getattr(args, name):
                 raise ValueError(f"--write_model_card takes no scores of {vectors} vectors; leave out --{name}.")
+        if args.any_size:
+            raise ValueError("--write_model_card takes scores of the published sets alone; leave out --any_size.")
         for model in args.model:
             if not Path(model).is_dir():
                 raise ValueError(f"--write_model_card writes into the folder of a model, and {model!r} is none.")

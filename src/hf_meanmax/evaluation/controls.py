@@ -297,8 +297,7 @@ def make_controls(
         model: a SentenceTransformer whose first module wraps a transformers model. Of any other encoder (a function, a
             file of embeddings) the word vectors are not known.
         seeds: of the controls that draw at random.
-        kinds: which ones; by default all that there are for this encoder, with a warning if that is only the majority
-            class.
+        kinds: which ones; by default all that there are for this encoder, with a warning if it lacks some.
 
     Raises:
         ValueError: an unknown kind, or one that this encoder cannot have; the same seed twice.
@@ -309,13 +308,10 @@ def make_controls(
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"seeds are {list(seeds)}; expected distinct numbers.")
     reason = explain_no_controls(model)
-    if reason is not None:
-        if any(kind != "majority" for kind in kinds or ()):
-            raise ValueError(f"Only the majority class is a control of this encoder: {reason}.")
-        if kinds is None:
-            warnings.warn(f"Only the majority class is a control of this encoder: {reason}.", stacklevel=2)
-            kinds = ("majority",)
-    kinds = CONTROL_KINDS if kinds is None else kinds
+    if reason is not None and any(kind != "majority" for kind in kinds or ()):
+        raise ValueError(f"Only the majority class is a control of this encoder: {reason}.")
+    if kinds is None:
+        kinds = _possible_kinds(model, reason)
     controls: list[Control] = []
     if reason is None:
         words = WordSource(model)
@@ -327,6 +323,19 @@ def make_controls(
     if "majority" in kinds:
         controls.append(MajorityClass())
     return controls
+
+
+def _possible_kinds(model: object, reason: str | None) -> Sequence[str]:
+    """The kinds of control of an encoder, with a warning where it lacks some; `reason` is why it has but one."""
+    if reason is not None:
+        warnings.warn(f"Only the majority class is a control of this encoder: {reason}.", stacklevel=3)
+        return ["majority"]
+    try:
+        _check_redrawable(WordSource(model).model)
+    except ValueError as error:
+        warnings.warn(str(error).partition(";")[0] + ".", stacklevel=3)
+        return [kind for kind in CONTROL_KINDS if kind != RandomEncoder.kind]
+    return CONTROL_KINDS
 
 
 def _stream(kind: str, seed: int | None) -> int:

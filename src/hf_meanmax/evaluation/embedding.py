@@ -309,12 +309,15 @@ def read_sentences(path: str | os.PathLike[str]) -> list[str]:
 def encoder_key(encoder: object) -> str | None:
     """Identifies what an encoder computes: its own `key`, or a hash of a SentenceTransformer's weights and settings.
 
-    None for any other encoder.
+    None for any other encoder, and for one whose weights are not torch's.
     """
     key = getattr(encoder, "key", None)
     if isinstance(key, str) and key:
         return key
     if not is_sentence_transformer(encoder):
+        return None
+    if not encoder.state_dict() and not hasattr(encoder[0], "exported_weights"):
+        # A backend other than torch does not show its weights.
         return None
     # Two models of equal weights may still differ by their configuration (heads, activations).
     found = [getattr(module, "config", None) for module in encoder.modules()]
