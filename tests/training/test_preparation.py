@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,8 @@ import numpy as np
 import pytest
 from datasets import Dataset, DatasetDict
 
-from hf_meanmax.data import Documents
+from hf_meanmax.data import Documents, stored_texts
+from hf_meanmax.data.stored_texts import StoredWords
 from hf_meanmax.training import preparation
 from hf_meanmax.training.preparation import HeldOut, cache_folder, open_sides, prepare, prepare_word_vectors
 from tiny_model import make_tokenizer
@@ -179,7 +181,8 @@ def test_other_kinds_of_tokenizer(make_arguments, kind):
 def test_sentences_are_filtered(make_arguments, tmp_path):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("a b\na b c d\na b c d e f\n" * 30)
-    options = {"corpus": [str(corpus)], "min_tokens": 3, "max_tokens": 5, "validation": [str(corpus)]}
+    held_out = Path(shutil.copy(corpus, tmp_path / "held-out.txt"))
+    options = {"corpus": [str(corpus)], "min_tokens": 3, "max_tokens": 5, "validation": [str(held_out)]}
     dropped = prepare(make_arguments(**options), show_progress=False)
     assert set(dropped.train.lengths.tolist()) == {5}
     assert dropped.train.report.too_long == dropped.train.report.too_short == 30
@@ -328,3 +331,28 @@ def test_files_beside_a_data_set_have_no_split(make_arguments, tmp_path, monkeyp
         data["review"][:],
         ["a dog found the red house"],
     ]
+
+
+@pytest.mark.parametrize("corpus", [["train.txt"], ["held-out.txt", "train.txt"], ["*.txt"]])
+def test_texts_that_are_trained_on_are_not_held_out(make_arguments, texts, corpus):
+    args = make_arguments(corpus=[str(texts / name) for name in corpus], validation=[str(texts / "train.txt")])
+    with pytest.raises(ValueError, match=r"`validation` \(.*train\.txt\) is among the texts of `corpus`"):
+        open_sides(args, False)
+
+
+def test_words_of_a_store_are_read_in_blocks_of_its_tokens(make_arguments, monkeypatch):
+    prepared = prepare(make_arguments(), show_progress=False)
+    whole = list(StoredWords(prepared.train, prepared.tokenizer))
+    for tokens in (1, 17):
+        monkeypatch.setattr(stored_texts, "_TOKENS_AT_ONCE", tokens)
+        assert list(StoredWords(prepared.train, prepared.tokenizer)) == whole
+    assert len(whole) == 300
+
+
+def test_texts_that_are_too_long_to_be_generated_are_not_held_out(make_arguments, texts, monkeypatch):
+    held_out = (texts / "held-out.txt").read_text().splitlines()
+    longest = max(len(text.split()) for text in held_out)  # The end token counts, too.
+    monkeypatch.setattr(preparation, "MOST_TOKENS", longest)
+    prepared = prepare(make_arguments(), show_progress=False)
+    wanted = [text for text in held_out if len(prepared.tokenizer(text)["input_ids"]) <= longest]
+    assert prepared.validation_texts == wanted != held_out

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -775,7 +776,8 @@ def test_a_sample_that_a_stream_cannot_hold_does_not_end_the_run(settings, tmp_p
     lines = Path(settings["corpus"][0]).read_text(encoding="utf-8").split("\n")
     path = tmp_path / "other.txt"
     path.write_text("\n".join(f"\u0142\u00f3d\u017a {line}" for line in lines if line), encoding="utf-8")
-    changes = {"corpus": path, "validation": path, "max_steps": 2, "eval_steps": 1, "output_dir": tmp_path / "run"}
+    held_out = shutil.copy(path, tmp_path / "held-out.txt")
+    changes = {"corpus": path, "validation": held_out, "max_steps": 2, "eval_steps": 1, "output_dir": tmp_path / "run"}
     plain = {key: value[0] if isinstance(value, list) else value for key, value in {**settings, **changes}.items()}
     options = [f"--{key}={value}" for key, value in plain.items()]
     result = run_python("-m", "hf_meanmax.commands", "pretrain", *options, PYTHONIOENCODING="ascii")

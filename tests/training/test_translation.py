@@ -12,6 +12,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer, save_checkpoint
 from hf_meanmax.commands.pretrain import main
+from hf_meanmax.training import preparation
 from hf_meanmax.training.preparation import open_pairs, prepare
 from hf_meanmax.training.pretrain import pretrain
 from hf_meanmax.training.teacher import load_teacher, prepare_teacher
@@ -108,6 +109,16 @@ def test_pairs_are_held_out_together(make_arguments, options):
     prepared = prepare(args, show_progress=False)
     assert prepared.references == [target for _, target in held_out]
     assert len(prepared.train) == len(prepared.train_target) == len(train)
+
+
+def test_pairs_that_are_too_long_or_trained_on_are_not_held_out(make_arguments, options, pairs, monkeypatch):
+    monkeypatch.setattr(preparation, "MOST_TOKENS", 4)
+    prepared = prepare(make_arguments(**options), show_progress=False)
+    assert max(len(text.split()) for text in prepared.validation_texts) == 3
+    assert len(prepared.validation_texts) == len(prepared.references)
+    same = {"validation": options["corpus"], "validation_target": options["target"]}
+    with pytest.raises(ValueError, match="is among the texts of `corpus`"):
+        open_pairs(make_arguments(**{**options, **same}))
 
 
 def test_long_sides_are_cut_or_left_out_with_their_pair(make_arguments, options):

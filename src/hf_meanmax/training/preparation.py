@@ -37,6 +37,7 @@ from hf_meanmax.data.token_store import TokenEncoder
 from hf_meanmax.files import json_digest, replacing_folder
 from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.inference.fingerprints import model_fingerprints
+from hf_meanmax.inference.long_texts import MOST_TOKENS
 from hf_meanmax.inference.teacher_words import static_words
 from hf_meanmax.tokenization import (
     SkipGramSettings,
@@ -193,10 +194,12 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
         validation = cached_store(lines, tokenizer, cache, rule, show_progress=False)
         sources["validation"] = StoredTexts(lines, tokenizer, rule)
         return Prepared(tokenizer, store, validation, [], sources=sources, word_vectors=word_vectors)
-    texts = pick_sentences(held_out, tokenizer, args.validation_sentences, args.min_tokens, args.max_tokens)
+    # Longer ones cannot be generated at once; the end token counts, too.
+    longest = min(args.max_tokens, MOST_TOKENS - 1)
+    texts = pick_sentences(held_out, tokenizer, args.validation_sentences, args.min_tokens, longest)
     if not texts:
         raise ValueError(
-            f"No sentence of {args.min_tokens}-{args.max_tokens} tokens could be held out for validation; name a file "
+            f"No sentence of {args.min_tokens}-{longest} tokens could be held out for validation; name a file "
             "with `--validation`, or widen `--min_tokens` and `--max_tokens`."
         )
     documents = Documents([texts])
@@ -226,7 +229,9 @@ def _prepare_translation(args: PretrainArguments, cache: Path, word_vectors: str
     output_tokenizer = target_tokenizer or tokenizer
     source_rule = SentenceFilter(args.min_tokens, args.max_tokens, args.long_lines, args.max_unknown_rate)
     target_rule = SentenceFilter(1, args.max_target_tokens, args.long_lines, args.max_unknown_rate)
-    pairs = list(islice(held_out, args.validation_sentences))
+    # Longer ones cannot be translated at once.
+    translatable = (pair for pair in held_out if len(tokenizer(pair[0])["input_ids"]) <= MOST_TOKENS)
+    pairs = list(islice(translatable, args.validation_sentences))
     if not pairs:
         raise ValueError(
             "No pair of sentences could be held out for validation; name files with `--validation` and "
@@ -270,7 +275,9 @@ def open_pairs(args: PretrainArguments) -> tuple[ParallelCorpus, ParallelCorpus]
 
     pairs = read(args.corpus, args.target)
     if args.validation:
-        return pairs, read(args.validation, args.validation_target)
+        validation = read(args.validation, args.validation_target)
+        refuse_trained_on(pairs.source_side, validation.source_side, args.validation)
+        return pairs, validation
     every = _share_to_hold_out(pairs.source_side)
     train, held_out = (
         ParallelCorpus(HeldOut(pairs.source_side, every, held), HeldOut(pairs.target_side, every, held))
@@ -372,9 +379,28 @@ def open_sides(args: PretrainArguments, show_progress: bool = True) -> tuple[Cor
         return Documents(documents), held_out
     corpus = read(args.corpus)
     if args.validation:
-        return corpus, read(args.validation)
+        validation = read(args.validation)
+        refuse_trained_on(corpus, validation, args.validation)
+        return corpus, validation
     every = _share_to_hold_out(corpus)
     return HeldOut(corpus, every, held_out=False), HeldOut(corpus, every, held_out=True)
+
+
+def refuse_trained_on(corpus: Corpus, validation: Corpus, names: list[str]) -> None:
+    """Checks that no part of the validation texts is a part of the corpus.
+
+    Raises:
+        ValueError: one is.
+    """
+    of_corpus, of_validation = (
+        [part.identity() for part in (side.parts if isinstance(side, Chain) else [side])]
+        for side in (corpus, validation)
+    )
+    if any(part in of_corpus for part in of_validation):
+        raise ValueError(
+            f"`validation` ({', '.join(names)}) is among the texts of `corpus`, and would be trained on. Leave it out, "
+            "and a part is held out; or name other texts, of a data set another split that was saved to a file."
+        )
 
 
 def _place_in(source: list[str], column: str, args: PretrainArguments) -> tuple[str, str, str | None]:
