@@ -76,6 +76,17 @@ def test_a_store_is_found_again_until_the_file_changes(memory, tokenizer, tmp_pa
     assert build_token_store(changed, tokenizer, tmp_path / "store", show_progress=False).fingerprint != fingerprint
 
 
+def test_a_file_that_its_key_does_not_tell_from_a_later_one(memory, monkeypatch):
+    """As of HTTP, whose key is the address alone."""
+    monkeypatch.setattr(type(memory), "ukey", lambda self, path: path)
+    memory.pipe("/corpus/a.txt", TEXT)
+    first = open_corpus("memory://corpus/a.txt").identity()
+    assert open_corpus("memory://corpus/a.txt").identity() == first
+    info = type(memory).info
+    monkeypatch.setattr(type(memory), "info", lambda *arguments, **options: {**info(*arguments), "ETag": "later"})
+    assert open_corpus("memory://corpus/a.txt").identity() != first
+
+
 @pytest.mark.parametrize(
     ("address", "kind", "message"),
     [

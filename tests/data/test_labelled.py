@@ -47,6 +47,12 @@ def test_tables_and_data_sets(tmp_path):
         read_labelled(tmp_path / "a.csv")
 
 
+def test_a_word_that_no_tokenizer_can_read_is_torn(tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "x" * 250_000, "label": "a"}) + "\n")
+    (text,) = read_labelled(tmp_path / "a.jsonl").texts
+    assert list(map(len, text.split())) == [100_000, 100_000, 50_000]
+
+
 def test_names_of_classes_and_rows_without_one(tmp_path):
     features = Features({"a": Value("string"), "b": Value("string"), "label": ClassLabel(names=["no", "yes"])})
     rows = [{"a": "x", "b": "y", "label": 1}, {"a": "z", "b": "w", "label": -1}, {"a": "u", "b": "v", "label": 0}]

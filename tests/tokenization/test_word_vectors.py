@@ -15,6 +15,7 @@ from hf_meanmax.tokenization import (
     load_word_vectors,
     train_tokenizer,
     train_word_vectors,
+    word_vectors,
 )
 
 WORDS = ["the", "of", "caf\u00e9", "fox"]
@@ -169,6 +170,15 @@ def test_training_is_repeatable_and_puts_neighbours_together():
     assert unit[index["cat"]] @ unit[index["dog"]] > unit[index["cat"]] @ unit[index["sun"]]
     other = trained(**settings, seed=2)
     assert not np.array_equal(first.vectors, other.vectors)
+
+
+@needs_gensim
+def test_sentences_longer_than_gensim_reads_are_read_in_parts():
+    from gensim.models.word2vec import MAX_WORDS_IN_BATCH
+
+    passes = word_vectors._CountedPasses([["a"] * 25_000, ["b"], []], 1, show_progress=False)
+    assert list(map(len, passes)) == [MAX_WORDS_IN_BATCH, MAX_WORDS_IN_BATCH, 5_000, 1]
+    assert passes.total == 3
 
 
 @needs_gensim

@@ -167,7 +167,7 @@ class TextFile(Corpus):
 
     def identity(self) -> object:
         if self.filesystem is not None:
-            return ["file", self.name, self.filesystem.ukey(self.path), self.encoding_errors]
+            return ["file", self.name, *version_at(self.filesystem, self.path), self.encoding_errors]
         status = os.stat(self.path)
         return ["file", str(Path(self.path).resolve()), status.st_size, status.st_mtime_ns, self.encoding_errors]
 
@@ -398,6 +398,14 @@ def pick_sentences(
         if len(picked) >= number:
             break
     return picked[:number]
+
+
+def version_at(filesystem: AbstractFileSystem, path: str) -> list[str]:
+    """What tells a file at an address from a later one there: fsspec's key, which for HTTP is the address, and what the
+    server says of the content."""
+    info = filesystem.info(path)
+    said = (info.get(name) for name in ("size", "ETag", "Content-MD5", "Digest", "Last-Modified"))
+    return [filesystem.ukey(path), *map(str, said)]
 
 
 def by_size(lines: Iterable[str], number: int) -> Iterator[list[str]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from .corpus import TextFile
+from .corpus import TextFile, readable
 from .tables import TABLES, load_from_disk, load_from_hub, load_table, looks_local, table_kind
 
 if TYPE_CHECKING:
@@ -134,6 +134,7 @@ def _from_dataset(
         is_text = all(isinstance(side, str) and side.strip() for side in ((text, pair) if pair_column else (text,)))
         if not is_text or label is None or isinstance(label, (list, dict)) or not str(label).strip():
             raise ValueError(f"{name}, row {number}: expected text and one label, found {text!r}, {pair!r}, {label!r}.")
+        text, pair = readable(text), None if pair is None else readable(pair)
         if not names:
             yield text, pair, str(label)
         else:

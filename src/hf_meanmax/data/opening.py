@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .corpus import Chain, Corpus, Documents, TextFile
+from .corpus import Chain, Corpus, Documents, TextFile, version_at
 from .tables import (
     TABLES,
     DatasetRows,
@@ -142,7 +142,7 @@ def _open_file(
     if table_kind(path):
         if filesystem is not None:
             address = filesystem.unstrip_protocol(path)
-            table, name = stream_table(address, encoding_errors), [address, filesystem.ukey(path)]
+            table, name = stream_table(address, encoding_errors), [address, *version_at(filesystem, str(path))]
             return DatasetRows(table, text_column, name)
         if is_empty_table(Path(path)):
             return Documents([])

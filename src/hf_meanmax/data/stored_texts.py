@@ -13,6 +13,8 @@ from .token_store import SentenceFilter, TokenEncoder, TokenStore, apply_filter,
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_TOKENS_AT_ONCE = 2**20
+
 
 class StoredTexts(Corpus):
     """The lines of a corpus that a token store of it holds, in the store's order and as they were written.
@@ -59,8 +61,13 @@ class StoredWords:
         self.words = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
 
     def __iter__(self) -> Iterator[list[str]]:
-        for start in range(0, len(self.store), 4096):
-            rows = self.store.rows(np.arange(start, min(start + 4096, len(self.store))))
+        start = 0
+        while start < len(self.store):
+            # Sentences may be books.
+            lengths = self.store.lengths[start : start + 4096]
+            count = max(1, int(np.searchsorted(lengths.cumsum(), _TOKENS_AT_ONCE, side="right")))
+            rows = self.store.rows(np.arange(start, start + min(count, len(lengths))))
+            start += len(rows.lengths)
             ids = rows.ids.tolist()
             end = 0
             for length in rows.lengths.tolist():

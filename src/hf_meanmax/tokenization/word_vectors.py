@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 _GROWTH = 1 << 16  # rows
 _BLOCK = 1 << 22  # bytes
+# That gensim reads of a sentence.
+_MOST_WORDS = 10_000
 
 
 @dataclass(frozen=True)
@@ -225,7 +227,9 @@ class _CountedPasses:
             self.sentences, desc=title, total=self.total, unit=" sentences", disable=not self.show_progress
         ):
             count += 1
-            yield sentence
+            # gensim passes over what follows in a longer one.
+            for start in range(0, len(sentence), _MOST_WORDS):
+                yield sentence[start : start + _MOST_WORDS]
         self.total = count
 
 
