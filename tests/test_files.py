@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 
 import pytest
 
-from hf_meanmax.files import replacing_file
+from hf_meanmax.files import naming_failed_writes, replacing_file
 
 
 def test_the_target_of_a_link_is_replaced_and_not_the_link(tmp_path):
@@ -37,3 +38,11 @@ def test_a_pipe_is_written_to(tmp_path):
     reader.join(timeout=10)
     assert read == ["through the pipe"]
     assert pipe.is_fifo()
+
+
+def test_a_table_that_a_full_disk_elsewhere_cuts_short_is_not_what_is_written(tmp_path):
+    reason = "data.csv cannot be read as a table: [Errno 28] No space left on device"
+    with pytest.raises(ValueError, match=re.escape(reason)), naming_failed_writes(tmp_path / "run"):
+        raise ValueError(reason)
+    with pytest.raises(OSError, match="run could not be written"), naming_failed_writes(tmp_path / "run"):
+        raise RuntimeError("I/O error: No space left on device (os error 28)")

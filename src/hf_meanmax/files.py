@@ -266,6 +266,8 @@ def _cause_of_failed_write(error: BaseException, path: Path, partial: Path | Non
         if error.errno in _FULL or is_of_partial or any(path.is_relative_to(name) for name in names):
             return error.strerror
         return None
+    if partial is None and isinstance(error, ValueError):
+        return None  # It names what could not be read, which may be on another disk.
     for number in _FULL:
         if os.strerror(number) in text or f"(os error {number})" in text:
             return os.strerror(number)

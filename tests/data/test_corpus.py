@@ -225,22 +225,34 @@ def test_streams_of_other_rows_are_other_corpora():
 
 
 def test_hub_data_set_is_streamed(monkeypatch):
+    """A later commit of it is another corpus, though its card says the same."""
     asked = {}
 
-    def load_dataset(name, config, **options):
-        asked.update(options, name=name, config=config)
-        return datasets.Dataset.from_dict({"text": ["a"]}).to_iterable_dataset()
+    class Builder:
+        hash = "first"
 
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    assert list(open_corpus("owner/corpus", split="test", config_name="en")) == ["a"]
-    assert asked == {"name": "owner/corpus", "config": "en", "split": "test", "streaming": True}
+        def as_streaming_dataset(self, split):
+            asked.update(split=split)
+            return datasets.Dataset.from_dict({"text": ["a"]}).to_iterable_dataset()
+
+    def load_dataset_builder(name, config):
+        asked.update(name=name, config=config)
+        return Builder()
+
+    monkeypatch.setattr(datasets, "load_dataset_builder", load_dataset_builder)
+    corpora = [open_corpus("owner/corpus", split="test", config_name="en") for _ in range(2)]
+    assert list(corpora[0]) == ["a"]
+    assert asked == {"name": "owner/corpus", "config": "en", "split": "test"}
+    Builder.hash = "second"
+    later = open_corpus("owner/corpus", split="test", config_name="en")
+    assert corpora[0].fingerprint() == corpora[1].fingerprint() != later.fingerprint()
 
 
 def test_hub_out_of_reach(monkeypatch):
-    def load_dataset(*args, **options):
+    def load_dataset_builder(*args):
         raise ConnectionError("no route")
 
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(datasets, "load_dataset_builder", load_dataset_builder)
     with pytest.raises(FileNotFoundError, match=r"'owner/corpus'.*no route"):
         open_corpus("owner/corpus")
 

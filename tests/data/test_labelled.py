@@ -64,7 +64,7 @@ def test_names_of_classes_and_rows_without_one(tmp_path):
 def test_a_stream_of_unknown_columns_lacks_one(monkeypatch):
     stream = datasets.IterableDataset.from_generator(lambda: iter([{"words": "a", "label": "x"}]))
     assert stream.column_names is None
-    monkeypatch.setattr("hf_meanmax.data.labelled.load_from_hub", lambda *_: stream)
+    monkeypatch.setattr("hf_meanmax.data.labelled.load_from_hub", lambda *_: (stream, None))
     with pytest.raises(ValueError, match="has no column 'text'; choose one of words, label"):
         read_labelled("user/name")
 

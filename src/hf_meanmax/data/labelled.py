@@ -92,7 +92,7 @@ def read_labelled(
     elif looks_local(os.fspath(source)):
         raise FileNotFoundError(f"No such file or data set: {str(source)!r}.")
     else:
-        loaded = load_from_hub(os.fspath(source), split, config_name)
+        loaded, _ = load_from_hub(os.fspath(source), split, config_name)
         rows = _from_dataset(loaded, text_column, pair_column, label_column, str(source))
     read = list(rows)
     found = [row for row in read if row[2] is not None]

@@ -91,8 +91,8 @@ def open_corpus(
         return Chain([open_file(Path(file)) for file in files])
     if looks_local(source):
         raise FileNotFoundError(f"No such file, folder or data set: {source!r}.")
-    dataset = load_from_hub(source, split, config_name)
-    return DatasetRows(dataset, text_column, name=[source, config_name, split, repr(dataset.info)])
+    dataset, commit = load_from_hub(source, split, config_name)
+    return DatasetRows(dataset, text_column, name=[source, config_name, split, repr(dataset.info), commit])
 
 
 def is_address(name: str) -> bool:

@@ -186,16 +186,17 @@ def load_from_disk(path: Path, split: str) -> Dataset:
     return choose_split(loaded, split, str(path)) if isinstance(loaded, dict) else loaded
 
 
-def load_from_hub(name: str, split: str, config_name: str | None) -> Dataset:
-    """A data set of the Hub, read as a stream.
+def load_from_hub(name: str, split: str, config_name: str | None) -> tuple[Dataset, str | None]:
+    """A data set of the Hub, read as a stream, and the commit that it is of.
 
     Raises:
         FileNotFoundError: it cannot be opened.
     """
-    from datasets import load_dataset
+    from datasets import load_dataset_builder
 
     try:
-        return load_dataset(name, config_name, split=split, streaming=True)
+        builder = load_dataset_builder(name, config_name)
+        return builder.as_streaming_dataset(split=split), builder.hash
     except (OSError, RuntimeError) as error:  # the latter of a repository that is a script
         raise FileNotFoundError(
             f"{name!r} is no file here, and no data set of this name could be opened on the Hub "

@@ -203,11 +203,6 @@ def _factor(known: np.ndarray, given: np.ndarray) -> float:
 
 def _least_squares(given: np.ndarray, known: np.ndarray) -> np.ndarray:
     """The matrix `(e, width)` that maps the given vectors to the known rows with the least squared error."""
-    if len(given) <= given.shape[1]:
-        raise ValueError(
-            f"{len(given)} words are in both the vocabulary and the vectors; a map from {given.shape[1]} dimensions "
-            "needs more words than dimensions"
-        )
     return np.linalg.lstsq(given, known, rcond=None)[0]
 
 
@@ -217,8 +212,14 @@ def _apply(matrix: np.ndarray, given: np.ndarray) -> np.ndarray:
 
 def _measure(known: np.ndarray, given: np.ndarray) -> MapQuality:
     """The quality of a map that has not seen a tenth of the words."""
+    number = max(1, len(known) // _HELD_OUT)
+    if len(known) - number <= given.shape[1]:
+        raise ValueError(
+            f"{len(known)} words are in both the vocabulary and the vectors; a map from {given.shape[1]} dimensions "
+            f"needs more words than dimensions beside the {number} that measure it"
+        )
     is_held_out = np.zeros(len(known), dtype=bool)
-    is_held_out[np.random.default_rng(0).permutation(len(known))[: max(1, len(known) // _HELD_OUT)]] = True
+    is_held_out[np.random.default_rng(0).permutation(len(known))[:number]] = True
     mapped = given[is_held_out] @ _least_squares(given[~is_held_out], known[~is_held_out])
     learnt = known[is_held_out]
     error = np.square(mapped - learnt).sum()
