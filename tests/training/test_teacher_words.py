@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -199,9 +200,10 @@ def test_a_run_starts_from_the_words_of_a_static_model(corpus, tmp_path):
     static = save_checkpoint(
         make_model(**STATIC, decoder_type="none", latent_size=8), make_tokenizer(), tmp_path / "static"
     )
+    held_out = shutil.copy(corpus, tmp_path / "held-out.txt")
     options = [
         f"--corpus={corpus}",
-        f"--validation={corpus}",
+        f"--validation={held_out}",
         f"--word_vectors={static}",
         "--vocab_size=20",
         "--embedding_size=6",
