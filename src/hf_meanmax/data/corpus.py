@@ -77,6 +77,11 @@ class Corpus:
     def __iter__(self) -> Iterator[str]:
         raise NotImplementedError
 
+    @property
+    def parts(self) -> list[Corpus]:
+        """The files or data sets that it is a chain of."""
+        return [self]
+
     def identity(self) -> object:
         """JSON-able description that changes when the text may have changed."""
         raise NotImplementedError
@@ -341,12 +346,14 @@ class Chain(Corpus):
     boundary = True
 
     def __init__(self, parts: Sequence[Corpus]):
-        self.parts: list[Corpus] = []
-        for part in parts:
-            self.parts += part.parts if isinstance(part, Chain) else [part]
+        self._parts = [inner for part in parts for inner in part.parts]
         self.unit = self.parts[0].unit
         sizes = [part.size for part in self.parts]
         self.size = None if None in sizes else sum(size for size in sizes if size is not None)
+
+    @property
+    def parts(self) -> list[Corpus]:
+        return self._parts
 
     def __iter__(self) -> Iterator[str]:
         done = 0

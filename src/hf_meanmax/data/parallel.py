@@ -8,7 +8,7 @@ from itertools import zip_longest
 import numpy as np
 
 from .batches import Sentences
-from .corpus import Chain, Corpus
+from .corpus import Corpus
 from .token_store import Ragged, TokenStore
 
 
@@ -33,7 +33,7 @@ class ParallelCorpus:
         Raises:
             ValueError: the corpora, or two of their files, are not of one length, or there is no pair.
         """
-        sides = [corpus.parts if isinstance(corpus, Chain) else [corpus] for corpus in (self.source, self.target)]
+        sides = [self.source.parts, self.target.parts]
         if len(sides[0]) != len(sides[1]):
             raise ValueError(
                 f"The source has {len(sides[0])} files, the target {len(sides[1])}: file by file each must be the "

@@ -97,7 +97,9 @@ class RandomEncoder(Control):
         self._source = WordSource.of(model)
         self.seed = seed
         self.dimension = self._source.dimension
-        _check_redrawable(self._source.model)
+        reason = _why_not_redrawable(self._source.model)
+        if reason:
+            raise ValueError(f"{reason}; leave out the kind 'random_encoder'.")
         inner = self._source.inner
         architecture = [type(inner).__name__, str(inner.dtype), config_settings(inner.config)]
         self.key = self._source.key(self.kind, seed, architecture, words_alone=False)
@@ -330,10 +332,9 @@ def _possible_kinds(model: object, reason: str | None) -> Sequence[str]:
     if reason is not None:
         warnings.warn(f"Only the majority class is a control of this encoder: {reason}.", stacklevel=3)
         return ["majority"]
-    try:
-        _check_redrawable(WordSource(model).model)
-    except ValueError as error:
-        warnings.warn(str(error).partition(";")[0] + ".", stacklevel=3)
+    reason = _why_not_redrawable(WordSource(model).model)
+    if reason:
+        warnings.warn(f"{reason}.", stacklevel=3)
         return [kind for kind in CONTROL_KINDS if kind != RandomEncoder.kind]
     return CONTROL_KINDS
 
@@ -352,10 +353,12 @@ def _later_layers(model: SentenceTransformer) -> Iterator[nn.Module]:
                 yield part
 
 
-def _check_redrawable(model: SentenceTransformer) -> None:
+def _why_not_redrawable(model: SentenceTransformer) -> str | None:
+    """Why a model has no random encoder, where it has none."""
     for part in _later_layers(model):
         if not hasattr(part, "reset_parameters"):
-            raise ValueError(
+            return (
                 f"The weights of {type(part).__name__}, after the transformers model, cannot be drawn anew, so this "
-                "model has no random encoder; leave out the kind 'random_encoder'."
+                "model has no random encoder"
             )
+    return None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from hf_meanmax.data.sentences import is_unsegmented, split_sentences
+from hf_meanmax.data.sentences import split_sentences
 from hf_meanmax.files import Json
 from hf_meanmax.tokenization.tokenizers import is_word_level, normalizer_of, split_words
 
@@ -37,11 +37,12 @@ def word_cutter(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> Cut
         texts: what is to be compared. Scripts without spaces between words are cut by character under a tokenizer of
             pieces, as sacrebleu does.
     """
-    if not is_unsegmented(texts) or is_word_level(tokenizer):
+    tokenize = tokenization_of(texts, "none")
+    if tokenize == "none" or is_word_level(tokenizer):
         return lambda texts: list(split_words(tokenizer, texts))
     from sacrebleu.metrics import BLEU
 
-    cut, normalize = BLEU(tokenize=tokenization_of(texts, "none")).tokenizer, normalizer_of(tokenizer)
+    cut, normalize = BLEU(tokenize=tokenize).tokenizer, normalizer_of(tokenizer)
     return lambda texts: [cut(normalize(text)).split() for text in texts]
 
 

@@ -276,7 +276,7 @@ def open_pairs(args: PretrainArguments) -> tuple[ParallelCorpus, ParallelCorpus]
     pairs = read(args.corpus, args.target)
     if args.validation:
         validation = read(args.validation, args.validation_target)
-        refuse_trained_on(pairs.source_side, validation.source_side, args.validation)
+        _refuse_trained_on(pairs.source_side, validation.source_side, args.validation)
         return pairs, validation
     every = _share_to_hold_out(pairs.source_side)
     train, held_out = (
@@ -380,22 +380,19 @@ def open_sides(args: PretrainArguments, show_progress: bool = True) -> tuple[Cor
     corpus = read(args.corpus)
     if args.validation:
         validation = read(args.validation)
-        refuse_trained_on(corpus, validation, args.validation)
+        _refuse_trained_on(corpus, validation, args.validation)
         return corpus, validation
     every = _share_to_hold_out(corpus)
     return HeldOut(corpus, every, held_out=False), HeldOut(corpus, every, held_out=True)
 
 
-def refuse_trained_on(corpus: Corpus, validation: Corpus, names: list[str]) -> None:
+def _refuse_trained_on(corpus: Corpus, validation: Corpus, names: list[str]) -> None:
     """Checks that no part of the validation texts is a part of the corpus.
 
     Raises:
         ValueError: one is.
     """
-    of_corpus, of_validation = (
-        [part.identity() for part in (side.parts if isinstance(side, Chain) else [side])]
-        for side in (corpus, validation)
-    )
+    of_corpus, of_validation = ([part.identity() for part in side.parts] for side in (corpus, validation))
     if any(part in of_corpus for part in of_validation):
         raise ValueError(
             f"`validation` ({', '.join(names)}) is among the texts of `corpus`, and would be trained on. Leave it out, "
