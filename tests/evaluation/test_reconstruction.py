@@ -22,6 +22,7 @@ from hf_meanmax.evaluation.reconstruction import (
 )
 from hf_meanmax.evaluation.reconstruction import _padded_batches as padded_batches
 from hf_meanmax.evaluation.reconstruction_table import read_texts, reconstruction_table, sample_texts
+from hf_meanmax.evaluation.recovery import word_cutter
 from hf_meanmax.evaluation.text_scores import score_texts
 from hf_meanmax.tokenization import WordVectors, expand_vocabulary, train_tokenizer
 from tiny_model import WORDS, make_model, make_tokenizer, random_lines
@@ -388,6 +389,16 @@ def test_chinese_text_is_scored_by_character(kind):
     assert scores.bleu == pytest.approx(expected, abs=1.5 if kind == "char" else 1e-9)
     assert 0.9 < scores.token_accuracy < 1
     assert ("tok:none" if kind == "char" else "tok:zh") in scores.signatures["bleu"]
+
+
+def test_spaced_text_under_a_tokenizer_of_characters_is_scored_by_word():
+    texts = ["The cat sat on a mat.", "A dog ran after the red cat."] * 3
+    tokenizer = train_tokenizer(texts, kind="char", vocab_size=60, show_progress=False)
+    wrong = [text.replace("cat", "tac") for text in texts]
+    said = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in wrong]
+    scores = score_reconstructions(tokenizer, texts, said)
+    assert scores.bleu == pytest.approx(sacrebleu.corpus_bleu(wrong, [texts], tokenize="13a").score)
+    assert word_cutter(tokenizer, texts)(["The cat."]) == [["The", "cat", "."]]
 
 
 def test_plain_text_is_compared_as_the_tokenizer_normalises_it():

@@ -30,7 +30,7 @@ from hf_meanmax.plots.reconstruction import plot_by_length
 from hf_meanmax.tokenization.tokenizers import is_word_level, normalizer_of, split_words
 
 from .reconstruction_table import read_texts, system_name, write_table, write_texts
-from .text_scores import TOKENIZATIONS, TextScores, length_table, score_texts, scores_by_length, tokenization_of
+from .text_scores import TOKENIZATIONS, TextScores, length_table, score_texts, scores_by_length, tokenization_under
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -60,16 +60,15 @@ def reconstruction_pairs(
         tokenize: `"none"` compares words as the tokenizer cuts them. Any other compares plain text, which sacrebleu
             cuts in that way, with the texts as the tokenizer normalises them (lower-cased if it does so). By default
             `"none"`, but by character (`"zh"`, `"char"`) for text without spaces under a tokenizer of pieces, which
-            cuts such text at punctuation alone.
+            cuts such text at punctuation alone, and by word (`"13a"`) for other text under one of characters.
 
     Returns:
         Hypotheses, references and `tokenize`. The references are the texts before any vocabulary was applied to
         them, so an unknown word that is generated as `<unk>` is an error.
     """
-    has_words = is_word_level(tokenizer)
     if tokenize is None:
-        tokenize = "none" if has_words else tokenization_of(texts, "none")
-    if tokenize == "none" and has_words:
+        tokenize = tokenization_under(tokenizer, texts)
+    if tokenize == "none" and is_word_level(tokenizer):
         hypotheses = [" ".join(tokenizer.convert_ids_to_tokens(list(ids))) for ids in generated]
     else:
         hypotheses = tokenizer.batch_decode([list(ids) for ids in generated], skip_special_tokens=True)

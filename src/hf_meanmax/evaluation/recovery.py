@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from hf_meanmax.data.sentences import split_sentences
 from hf_meanmax.files import Json
-from hf_meanmax.tokenization.tokenizers import is_word_level, normalizer_of, split_words
+from hf_meanmax.tokenization.tokenizers import normalizer_of, split_words
 
-from .text_scores import length_edges, score_bins, score_texts, tokenization_of
+from .text_scores import length_edges, score_bins, score_texts, tokenization_under
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -35,10 +35,10 @@ def word_cutter(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> Cut
     Args:
         tokenizer: of the decoder; of one of pieces, the words before they are cut into pieces.
         texts: what is to be compared. Scripts without spaces between words are cut by character under a tokenizer of
-            pieces, as sacrebleu does.
+            pieces, and others into words under one of characters, as sacrebleu does.
     """
-    tokenize = tokenization_of(texts, "none")
-    if tokenize == "none" or is_word_level(tokenizer):
+    tokenize = tokenization_under(tokenizer, texts)
+    if tokenize == "none":
         return lambda texts: list(split_words(tokenizer, texts))
     from sacrebleu.metrics import BLEU
 

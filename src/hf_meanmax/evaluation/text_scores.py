@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import count, pairwise
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +22,10 @@ from hf_meanmax.evaluation.markdown import markdown_table
 from hf_meanmax.extras import require
 from hf_meanmax.files import Json
 from hf_meanmax.metrics import LENGTH_METRICS, count_label, length_bins
+from hf_meanmax.tokenization.tokenizers import is_character_level, is_word_level
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 # How sacrebleu cuts texts into the tokens of BLEU; its other ways need the network or further packages.
 TOKENIZATIONS = ("none", "13a", "intl", "zh", "char")
@@ -68,6 +73,14 @@ def tokenization_of(texts: Sequence[str], spaced: str) -> str:
     if not is_unsegmented(texts):
         return spaced
     return "zh" if has_ideographs(texts) else "char"
+
+
+def tokenization_under(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> str:
+    """How texts are cut that a model with this tokenizer gives back: `"none"`, as the tokenizer cuts them, where these
+    are words, or characters of a script without spaces between words; otherwise as sacrebleu does."""
+    if not is_word_level(tokenizer):
+        return tokenization_of(texts, "none")
+    return "13a" if is_character_level(tokenizer) and not is_unsegmented(texts) else "none"
 
 
 class RougeTokenizer:

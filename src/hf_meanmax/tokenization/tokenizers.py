@@ -328,6 +328,12 @@ def is_word_level(tokenizer: PreTrainedTokenizerFast) -> bool:
     return isinstance(tokenizer.backend_tokenizer.model, models.WordLevel)
 
 
+def is_character_level(tokenizer: PreTrainedTokenizerFast) -> bool:
+    """Whether all that the tokenizer knows are single characters, and special tokens."""
+    lengths = {len(token) for token in tokenizer.get_vocab().keys() - set(tokenizer.all_special_tokens)}
+    return is_word_level(tokenizer) and lengths == {1}
+
+
 def bare_backend(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
     """A copy of the backend, without the padding and truncation that an earlier call may have left on."""
     backend = tokenizer.backend_tokenizer
