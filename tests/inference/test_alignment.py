@@ -41,6 +41,14 @@ FORMS = {
     "lstm_gates": (GatedMeanMaxAAEForReconstruction, {**GATES, "position_embedding_type": "none"}),
     "gru": (RNNCNNForContextPrediction, {"decoder_type": "gru"}),
     "two_vocabularies": (CompoundAttentionForTranslation, {"separate_vocabularies": True, "input_vocab_size": 20}),
+    "frozen_source": (
+        CompoundAttentionForTranslation,
+        {"separate_vocabularies": True, "input_vocab_size": 20, "freeze_word_embeddings": True},
+    ),
+    "few_source_words": (
+        CompoundAttentionForTranslation,
+        {"separate_vocabularies": True, "vocab_size": 20, "input_vocab_size": 14},
+    ),
     "expanded": (MeanMaxAAEForReconstruction, {"input_vocab_size": 30, "tie_word_embeddings": False}),
 }
 

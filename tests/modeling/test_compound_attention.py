@@ -104,6 +104,12 @@ class TestCompoundAttention(FamilyTests):
         torch.testing.assert_close(alignment.sum(dim=-1), torch.ones_like(alignment[..., 0]))
         assert alignment.masked_select(batch["attention_mask"].unsqueeze(1) == 0).abs().max() == 0
 
+    def test_words_of_the_decoders_own_are_trained_beside_frozen_ones(self):
+        model = self.full("two_vocabularies", input_vocab_size=70, freeze_word_embeddings=True)
+        assert not model.encoder.embeddings.word_embeddings.weight.requires_grad
+        assert model.decoder_embeddings.word_embeddings.weight.requires_grad
+        assert model.decoder_embeddings.special_embeddings is None
+
     def test_two_vocabularies(self, tmp_path):
         """Source words and target words have tables of their own, of any sizes."""
         model = self.full("two_vocabularies", input_vocab_size=70)

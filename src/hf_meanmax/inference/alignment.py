@@ -209,6 +209,8 @@ def make_decoder(
     shared = {item.name for item in dataclasses.fields(EmbeddingDecoderConfig)} - left_out
     own = {"architectures", "dtype", "transformers_version", "id2label", "label2id"}
     settings = {item.name: getattr(old, item.name) for item in dataclasses.fields(old) if item.name in shared - own}
+    if model.decoder_embeddings is not None:
+        settings["freeze_word_embeddings"] = False
     config = EmbeddingDecoderConfig(
         **settings, embedding_dim=dimension, latent_length=old.num_latents, latent_names=list(old.pooling_rows),
         map_layer_norm=False, normalize_embeddings=bool(embedder["normalized"]), embedder=embedder,
@@ -219,7 +221,8 @@ def make_decoder(
     with torch.no_grad():
         for key, weight in model.state_dict().items():
             name = f"encoder.embeddings.{key.removeprefix(words)}" if key.startswith(words) else key
-            if name in weights:
+            is_read = model.decoder_embeddings is None or not key.startswith("encoder.embeddings.")
+            if is_read and name in weights:
                 # Words that were added later can be read and not generated.
                 weights[name].copy_(weight[: len(weights[name])])
     decoder.generation_config.max_new_tokens = model.generation_config.max_new_tokens

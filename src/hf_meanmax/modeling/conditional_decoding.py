@@ -43,7 +43,8 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         self.decoder_embeddings = None
         reads_words = config.is_autoregressive or (config.has_decoder and config.tie_word_embeddings)
         if config.separate_vocabularies and reads_words:
-            self.decoder_embeddings = TextEmbeddings(config, config.vocab_size)
+            # Given word vectors are the encoder's.
+            self.decoder_embeddings = TextEmbeddings(config, config.vocab_size, frozen=False)
             self._tied_weights_keys = {"lm_head.weight": "decoder_embeddings.word_embeddings.weight"}
         self.decoder = LatentDecoderModel(config) if config.has_decoder else None
         self.previous_decoder = LatentDecoderModel(config) if config.predict_previous else None

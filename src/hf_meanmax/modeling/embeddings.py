@@ -32,18 +32,19 @@ class TextEmbeddings(nn.Module):
     """Word vectors plus position codes: x_t = e_t + p_t. Encoder and decoder read the same tables, unless their words
     are of two vocabularies.
 
-    With `config.freeze_word_embeddings` the word table never gets a gradient and the special tokens read a small
-    trained table of their own.
+    A frozen word table, by default with `config.freeze_word_embeddings`, never gets a gradient, and the special tokens
+    read a small trained table of their own.
     """
 
-    def __init__(self, config: PreTrainedConfig, vocab_size: int | None = None) -> None:
+    def __init__(self, config: PreTrainedConfig, vocab_size: int | None = None, frozen: bool | None = None) -> None:
         super().__init__()
         self.config = config
+        self.is_frozen = config.freeze_word_embeddings if frozen is None else frozen
         self.word_embeddings = nn.Embedding(
             vocab_size or config.input_vocab_size, config.embedding_size, padding_idx=config.pad_token_id
         )
         self.special_embeddings = None
-        if config.freeze_word_embeddings:
+        if self.is_frozen:
             self.special_embeddings = nn.Embedding(
                 config.num_special_tokens, config.embedding_size, padding_idx=config.pad_token_id
             )
@@ -55,8 +56,8 @@ class TextEmbeddings(nn.Module):
         self.freeze_as_configured()
 
     def freeze_as_configured(self) -> None:
-        """Takes the word table out of training if `config.freeze_word_embeddings` says so."""
-        if self.config.freeze_word_embeddings:
+        """Takes a frozen word table out of training."""
+        if self.is_frozen:
             self.word_embeddings.weight.requires_grad_(False)
 
     @torch.no_grad()
@@ -239,7 +240,7 @@ class WordProjections:
 
     def fill(self, embeddings: TextEmbeddings, attention: MultiHeadAttention) -> None:
         """Computes the whole table now, unless it would take more than `most_bytes`."""
-        table = self._valid_table(embeddings, attention)
+        table = self._valid_table(embeddings, attention) if self._is_plain(embeddings, attention) else None
         if table is not None:
             table.compute(embeddings, torch.arange(len(table.rows)))
 

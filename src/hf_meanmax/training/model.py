@@ -98,7 +98,8 @@ def _start_new(
     config = model.config
     if word_vectors is None and config.freeze_word_embeddings:
         tell("warning: the frozen word table is random; give --word_vectors, or do not freeze it")
-    if config.freeze_word_embeddings and config.tie_word_embeddings and not config.output_bias:
+    scores_frozen = config.freeze_word_embeddings and config.tie_word_embeddings and not config.separate_vocabularies
+    if scores_frozen and not config.output_bias:
         tell(
             "warning: the output layer is the frozen word table, which cannot learn how frequent words are; give "
             "--tie_word_embeddings false --output_bias true"
