@@ -675,6 +675,19 @@ class FamilyTests:
             if batch.keys() == labelled(batch).keys():
                 close(model(**batch, **extra).loss, expected.loss)
 
+    def test_hidden_dropout_reaches_every_network(self, variant):
+        model = self.full(variant, torch.float64, **{**self.no_dropout(), "hidden_dropout": 0.5})
+        batch = self.batch(model.config)
+        parts = [model.decoder]
+        if model.config.reads_text and model.config.encoder_type != "none":
+            parts.append(model.encoder)
+        for part in parts:
+            part.train()
+            first, second = (training_loss(model, batch).loss for _ in range(2))
+            assert first != second
+            part.eval()
+        assert training_loss(model, batch).loss == training_loss(model, batch).loss
+
     @pytest.mark.parametrize("side", ["left", "right"])
     def test_inputs_that_a_collator_made(self, side):
         """Without their mask, as transformers' collator hands them on."""

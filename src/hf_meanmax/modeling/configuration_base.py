@@ -95,7 +95,8 @@ class LatentConfig(PreTrainedConfig):
         projection_activation ("relu" or None, optional):
             Activation on the query, key and value projections.
         attention_dropout (float, defaults to 0.0):
-            Dropout on the attention weights.
+            Dropout on the weights of multi-head attention (those of inner attention and of additive attention are
+            whole).
         encoder_type ("self_attention", "bilstm", "lstm", "bigru", "gru", "cnn", "hierarchical_cnn" or \
             "none", defaults to "self_attention"):
             How the tokens become hidden states; with `"none"` these are the word vectors themselves, which only
@@ -199,7 +200,8 @@ class LatentConfig(PreTrainedConfig):
         label_smoothing (float, defaults to 0.0):
             Probability spread over the vocabulary by the training loss.
         freeze_word_embeddings (bool, defaults to False):
-            Keep the word table as it is; the rows of the special tokens are trained all the same.
+            Keep the word table as it is; the rows of the special tokens are trained all the same, and so are the
+            words of a decoder that has its own.
         num_special_tokens (int, defaults to 4):
             Ids below it are special tokens.
         initializer_range (float, defaults to 0.02):
@@ -405,6 +407,11 @@ class LatentConfig(PreTrainedConfig):
     def num_decoder_layers(self) -> int:
         """The decoder has as many layers as the encoder, but for the autoregressive CNN's one."""
         return 1 if self.decoder_type == "causal_cnn" else self.num_hidden_layers
+
+    @property
+    def problem(self) -> str:
+        """What a classifier's numbers are: `problem_type`, or what the number of labels tells."""
+        return self.problem_type or ("regression" if self.num_labels == 1 else "single_label_classification")
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PreTrainedConfig:
         """As the base class; the decoder's tells of its own number of layers, by which caches are made."""

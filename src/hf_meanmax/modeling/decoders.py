@@ -304,6 +304,7 @@ class CausalConvolutionLayer(SequenceLayer):
         self.layer_idx = layer_idx
         self.expansion = nn.Linear(config.embedding_size + config.sentence_embedding_size, config.decoder_channels[0])
         self.convolutions = make_convolutions(config.decoder_channels, self.width)
+        self.dropout = nn.Dropout(config.hidden_dropout)
 
     def forward(
         self,
@@ -328,7 +329,7 @@ class CausalConvolutionLayer(SequenceLayer):
             states = kept[:, 0, : past + steps]
         *inner, last = self.convolutions
         for convolution in inner:
-            states = convolve(convolution, states, before=self.width - 1).relu()
+            states = self.dropout(convolve(convolution, states, before=self.width - 1).relu())
             if attention_mask is not None:
                 states = states.masked_fill(attention_mask[:, -states.shape[1] :].unsqueeze(-1) == 0, 0.0)
         return convolve(last, states[:, -steps:], before=0)
@@ -362,6 +363,7 @@ class NonAutoregressiveLayer(SequenceLayer):
             self.gru = nn.GRU(channels[0], units, batch_first=True, bidirectional=True)
             channels = [2 * units, channels[-1]]
         self.convolutions = make_convolutions(channels, self.width)
+        self.dropout = nn.Dropout(config.hidden_dropout)
 
     def forward(self, latents: torch.Tensor, **kwargs: Unpack[TransformersKwargs]) -> torch.Tensor:
         """Z `(B, L, d)` -> `(B, N, last of decoder_channels)`."""
@@ -370,7 +372,8 @@ class NonAutoregressiveLayer(SequenceLayer):
             states, _ = self.gru(states)
         *inner, last = self.convolutions
         for convolution in inner:
-            states = convolve(convolution, states, before=1).relu()
+            states = convolve(convolution, self.dropout(states), before=1).relu()
+        states = self.dropout(states)
         return convolve(last, states, before=0)
 
 

@@ -57,7 +57,7 @@ class RecurrentLayer(SequenceLayer):
         self.network = network(
             input_size, config.hidden_size // directions, batch_first=True, bidirectional=directions == 2
         )
-        self.dropout = nn.Dropout(config.hidden_dropout if layer_idx > 0 else 0.0)
+        self.dropout = nn.Dropout(config.hidden_dropout)
 
     def forward(
         self,
@@ -66,7 +66,7 @@ class RecurrentLayer(SequenceLayer):
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
         """`(B, N, input_size)` and mask `(B, N)` -> `(B, N, hidden_size)`."""
-        return run_recurrent(self.network, self.dropout(hidden_states), attention_mask)
+        return self.dropout(run_recurrent(self.network, hidden_states, attention_mask))
 
 
 class ConvolutionalLayer(SequenceLayer):
@@ -82,7 +82,7 @@ class ConvolutionalLayer(SequenceLayer):
         self.convolutions = nn.ModuleList(
             nn.Conv1d(input_size, share + (i < left), width) for i, width in enumerate(self.widths)
         )
-        self.dropout = nn.Dropout(config.hidden_dropout if layer_idx > 0 else 0.0)
+        self.dropout = nn.Dropout(config.hidden_dropout)
 
     def forward(
         self,
@@ -94,13 +94,12 @@ class ConvolutionalLayer(SequenceLayer):
         if attention_mask is not None:
             # Padding then equals the zeros that a convolution sees beyond the ends of a row.
             hidden_states = hidden_states.masked_fill(attention_mask.unsqueeze(-1) == 0, 0.0)
-        states = self.dropout(hidden_states)
         # Each word stands in the middle of its filter (of four words, at the second).
         outputs = [
-            convolve(convolution, states, (width - 1) // 2)
+            convolve(convolution, hidden_states, (width - 1) // 2)
             for convolution, width in zip(self.convolutions, self.widths, strict=True)
         ]
-        return torch.cat(outputs, dim=-1).tanh()
+        return self.dropout(torch.cat(outputs, dim=-1).tanh())
 
 
 class WideningLayer(SequenceLayer):
@@ -112,7 +111,7 @@ class WideningLayer(SequenceLayer):
         super().__init__()
         share = config.hidden_size // config.num_hidden_layers
         self.convolution = nn.Conv1d(config.embedding_size if layer_idx == 0 else share, share, self.width)
-        self.dropout = nn.Dropout(config.hidden_dropout if layer_idx > 0 else 0.0)
+        self.dropout = nn.Dropout(config.hidden_dropout)
 
     def forward(
         self,
@@ -123,7 +122,7 @@ class WideningLayer(SequenceLayer):
         """`(B, N, input_size)` and mask `(B, N)` -> `(B, N, hidden_size / num_hidden_layers)`."""
         if attention_mask is not None:
             hidden_states = hidden_states.masked_fill(attention_mask.unsqueeze(-1) == 0, 0.0)
-        return convolve(self.convolution, self.dropout(hidden_states), before=1).relu()
+        return self.dropout(convolve(self.convolution, hidden_states, before=1).relu())
 
 
 class LayeredEncoder(nn.Module):

@@ -369,10 +369,8 @@ class PretrainArguments(RunArguments):
         if self.context_weight:
             raise ValueError("`contrastive` and `context_weight` exclude each other. Leave one out.")
         has_noise = self.word_drop or self.word_swap or self.span_drop
-        # A network of another kind has dropout between its layers alone.
         attends = config.encoder_type == "self_attention"
-        inner = config.hidden_dropout if attends or config.num_hidden_layers > 1 else 0
-        has_dropout = config.embedding_dropout or inner or (attends and config.attention_dropout)
+        has_dropout = config.embedding_dropout or config.hidden_dropout or (attends and config.attention_dropout)
         if self.has_views and not (has_noise or has_dropout):
             raise ValueError(
                 f"`contrastive` is {self.contrastive!r}, but without noise or dropout two views of a sentence are the "
