@@ -11,7 +11,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 import hf_meanmax
 from checkpoint.loopback_hub import hub_and_token
-from hf_meanmax import EmbeddingDecoderForGeneration
+from hf_meanmax import CompoundAttentionForTranslation, EmbeddingDecoderForGeneration
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.checkpoint.hub import HubError
 from hf_meanmax.commands import demo as command
@@ -70,6 +70,23 @@ def test_a_decoder_alone_has_no_space(tmp_path):
     with pytest.raises(ValueError, match="decoder"):
         write_space(str(folder), tmp_path / "space")
     assert not (tmp_path / "space").exists()
+
+
+def test_a_model_without_vectors_of_texts_has_no_space(tmp_path):
+    model = make_model(full_class=CompoundAttentionForTranslation, architecture="attn")
+    folder = save_checkpoint(model, make_tokenizer(), tmp_path / "translator")
+    with pytest.raises(ValueError, match="no fixed representation"):
+        push_space(str(folder), "user/page")
+
+
+def test_what_was_changed_by_hand_is_kept(model, tmp_path, capsys):
+    folder = write_space(model, tmp_path / "space")
+    (folder / "requirements.txt").write_text("hf_meanmax[demo] @ git+https://example.org/mine\n")
+    write_space(model, folder)
+    assert (folder / "requirements.txt.1").read_text() == "hf_meanmax[demo] @ git+https://example.org/mine\n"
+    assert (folder / "requirements.txt").read_text() == f"hf_meanmax[demo]=={hf_meanmax.__version__}\n"
+    assert "the former requirements.txt is kept as" in capsys.readouterr().err
+    assert not (folder / "app.py.1").exists()
 
 
 def test_an_older_space_is_replaced_and_nothing_else(model, tmp_path):

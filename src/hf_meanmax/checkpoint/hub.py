@@ -160,21 +160,20 @@ def upload(
 def _put_card(folder: Path, repo_id: str, card: str | os.PathLike[str] | None) -> None:
     if card is not None and Path(card).resolve() != (folder / "README.md").resolve():
         content = Path(card).read_bytes()
-        keep_former_card(folder)
+        keep_former(folder / "README.md")
         with replacing_file(folder / "README.md", "wb") as file:
             file.write(content)
     elif not (folder / "README.md").is_file():
         write_model_card(folder, repo_id)
 
 
-def keep_former_card(folder: Path) -> None:
-    """Copies a folder's README.md, if there is one, to the first free README.md.1, README.md.2, ..."""
-    readme = folder / "README.md"
-    if not readme.is_file():
+def keep_former(file: Path) -> None:
+    """Copies a file, if it is there, to the first free name of FILE.1, FILE.2, ..."""
+    if not file.is_file():
         return
-    places = (readme.with_name(f"README.md.{number}") for number in itertools.count(1))
-    former = shutil.copyfile(readme, next(place for place in places if not place.exists()))
-    print(f"the former card is kept as {former}.", file=sys.stderr)
+    places = (file.with_name(f"{file.name}.{number}") for number in itertools.count(1))
+    former = shutil.copyfile(file, next(place for place in places if not place.exists()))
+    print(f"the former {file.name} is kept as {former}.", file=sys.stderr)
 
 
 def _files_on_hub(api: HfApi, repo_id: str, repo_type: str, revision: str | None) -> set[str]:

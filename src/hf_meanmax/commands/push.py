@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hf_meanmax.checkpoint.card import CardDescription, write_model_card
 from hf_meanmax.checkpoint.folder import check_checkpoint
-from hf_meanmax.checkpoint.hub import keep_former_card, push, sign_in
+from hf_meanmax.checkpoint.hub import keep_former, push, sign_in
 from hf_meanmax.demo.space import push_space
 from hf_meanmax.files import read_json
 from hf_meanmax.pretrained import ENCODER_SOURCES
@@ -93,7 +93,7 @@ def _prepare_card(args: PushOptions) -> None:
         but = f", though it does not name {args.repo_id}" if is_of_another else ""
         print(f"{readme} is pushed as it is{but}; remove it to have a card written.", file=sys.stderr)
     elif args.card is None:
-        keep_former_card(Path(args.folder))
+        keep_former(Path(args.folder) / "README.md")
         _write_card(args)
 
 

@@ -13,9 +13,10 @@ from huggingface_hub import RepoCard
 from hf_meanmax import __version__
 from hf_meanmax.checkpoint.compact import compact_checkpoint
 from hf_meanmax.checkpoint.folder import check_checkpoint, require_text_encoder
-from hf_meanmax.checkpoint.hub import sign_in, upload
+from hf_meanmax.checkpoint.hub import keep_former, sign_in, upload
 from hf_meanmax.checkpoint.location import is_missing_folder
 from hf_meanmax.files import replacing_folder
+from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
 from hf_meanmax.pretrained import packaged_folder
 
 APP, REQUIREMENTS, CARD, MODEL = "app.py", "requirements.txt", "README.md", "model"
@@ -37,7 +38,8 @@ The same page on your own machine: `hf-meanmax demo --model MODEL`.
 
 
 def write_space(model: str, folder: str | os.PathLike[str], title: str = "hf_meanmax") -> Path:
-    """Writes the page of a model as a folder for a Space, whole or not at all.
+    """Writes the page of a model as a folder for a Space, whole or not at all; of what was changed by hand in a Space
+    that is there, a copy is kept.
 
     Args:
         model: a checkpoint folder, which goes along with its matrices in float16; or a name on the Hub, which the Space
@@ -74,6 +76,9 @@ def write_space(model: str, folder: str | os.PathLike[str], title: str = "hf_mea
         lines = "\n".join(f"{name}: {json.dumps(value)}" for name, value in front.items())
         card = RepoCard(_CARD.format(front=lines, title=title))
         card.save(partial / CARD)
+        for name in (APP, REQUIREMENTS, CARD):
+            if (target / name).is_file() and (target / name).read_bytes() != (partial / name).read_bytes():
+                keep_former(target / name)
     return target
 
 
@@ -122,12 +127,15 @@ def _folder_of(model: str) -> Path | None:
     """The checkpoint folder that a Space takes along; None for a name on the Hub.
 
     Raises:
-        FileNotFoundError, ValueError: a folder that is missing, no whole checkpoint, or one that reads no text.
+        FileNotFoundError, ValueError: a folder that is missing, no whole checkpoint, or one without vectors of texts.
     """
     folder = packaged_folder(model) or Path(model)
     if not folder.exists() and not is_missing_folder(model):
         return None
-    require_text_encoder(check_checkpoint(folder, encoder_alone=True), model)
+    config = check_checkpoint(folder, encoder_alone=True)
+    require_text_encoder(config, model)
+    if not config.has_latents:
+        raise ValueError(f"{model}: {NO_REPRESENTATION}")
     return folder
 
 
