@@ -45,6 +45,28 @@ def test_weights_are_the_models_own(checkpoints):
             torch.testing.assert_close(torch.from_numpy(entry.weights[name]), wanted)
 
 
+@pytest.mark.parametrize(
+    ("labels", "problem", "said"),
+    [
+        ({0: "a", 1: "b", 2: "c"}, "multi_label_classification", "b (0.88), c (0.73)"),
+        ({0: "a", 1: "b", 2: "c"}, "single_label_classification", "b (0.71)"),
+        ({0: "a"}, None, "-1.00"),
+        ({0: "a", 1: "b"}, "regression", "-1.00, 2.00"),
+    ],
+)
+def test_what_a_classifier_predicts(labels, problem, said, tmp_path):
+    config = make_model(full_class=StructuredSelfAttentionForReconstruction, **HEADS).config
+    settings = {**config.to_diff_dict(), "id2label": labels, "problem_type": problem}
+    classifier = StructuredSelfAttentionForSequenceClassification(type(config)(**settings))
+    with torch.no_grad():
+        output = [module for module in classifier.modules() if isinstance(module, torch.nn.Linear)][-1]
+        output.weight.zero_()
+        output.bias.copy_(torch.tensor([-1.0, 2.0, 1.0])[: len(labels)])
+    save_checkpoint(classifier, make_tokenizer(), tmp_path / "classifier")
+    (read,) = read_texts([str(tmp_path / "classifier")], TEXTS[:1])
+    assert read.predictions == {"classifier": said}
+
+
 def test_files(checkpoints, tmp_path):
     folder = tmp_path / "out"
     write_attention(read_texts(checkpoints, TEXTS), folder, most_figures=1)

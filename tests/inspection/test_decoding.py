@@ -246,6 +246,15 @@ def test_the_alignment_of_a_translation(tokenizer, tmp_path):
     np.testing.assert_allclose(content["texts"][0]["word_weights"], words, atol=1e-5)
 
 
+def test_a_weighted_mean_beside_the_heads_is_not_aligned(tokenizer, tmp_path):
+    model = make_model(seed=2, **COMPOUND, weighted_mean_row=True)
+    (record, *_) = write_inspection(model, tokenizer, TEXTS, tmp_path / "out")
+    heads, rows = len(record.word_weights), record.attentions[-1].mean(axis=0)
+    assert rows.shape[1] == heads + 1
+    np.testing.assert_allclose(record.alignment.sum(axis=0), rows[:, :heads] @ record.word_weights, atol=1e-6)
+    assert (tmp_path / "out" / "text-1-alignment.png").is_file()
+
+
 @pytest.mark.parametrize("architecture", ["attn", "trf"])
 def test_attention_over_the_source_itself(tokenizer, tmp_path, architecture):
     """Where there are no rows, the decoder's attention is over the source's tokens."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import safe_open
 
-from hf_meanmax.files import Json, read_json, replacing_file
+from hf_meanmax.files import Json, read_json, replacing_file, shared_name
 from hf_meanmax.metrics import SENTEVAL, format_score, gain_text, kind_name
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.modeling.configuration_compound_attention import CompoundAttentionConfig
@@ -154,7 +154,7 @@ def _use_of(config: LatentConfig, args: Json) -> Json:
         "embedder": None if config.reads_text else getattr(config, "embedder_name", ""),
         "prompt": None if config.reads_text else (getattr(config, "embedder", None) or {}).get("prompt"),
         "reads_pairs": config.pair_combination is not None,
-        "problem": config.problem_type or ("regression" if config.num_labels == 1 else "single_label_classification"),
+        "problem": config.problem,
         "labels": ", ".join(f"`{label}`" for _, label in sorted(config.id2label.items())),
         "remote_code": remote_code,
         "trust": ", trust_remote_code=True" if remote_code else "",
@@ -337,7 +337,7 @@ def _describe_data(args: Json) -> str:
     sources = [corpus] if isinstance(corpus, str) else corpus
     return (
         ("Texts of " if args.get("train") else "Sentences of ")
-        + ", ".join(f"`{Path(str(source)).name}`" for source in sources)
+        + ", ".join(f"`{shared_name(str(source))}`" for source in sources)
         + "."
     )
 

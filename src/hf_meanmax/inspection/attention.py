@@ -42,7 +42,7 @@ def read_texts(checkpoints: Sequence[str | os.PathLike[str]], texts: Sequence[st
     if isinstance(texts, str) or not texts:
         raise ValueError(f"texts is {texts!r}; give a list of one text at least.")
     paths = [checkpoint_folder(name) for name in checkpoints]
-    names = short_names([str(path) for path in paths])
+    names = short_names(list(map(os.fspath, checkpoints)))
     cut: list[list[str]] = []
     weights: list[Json] = [{} for _ in texts]
     predictions: list[dict[str, str]] = [{} for _ in texts]
@@ -77,10 +77,14 @@ def _load(path: Path) -> tuple[PreTrainedModel, PreTrainedModel | None, PreTrain
 @torch.no_grad()
 def _label(classifier: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str) -> str:
     logits = classifier(**tokenizer([text], return_tensors="pt").to(classifier.device)).logits[0].float()
-    if classifier.config.problem_type == "regression":
-        return f"{logits[0].item():.2f}"
+    problem, names = classifier.config.problem, classifier.config.id2label
+    if problem == "regression":
+        return ", ".join(f"{value:.2f}" for value in logits.tolist())
+    if problem == "multi_label_classification":
+        shares = enumerate(logits.sigmoid().tolist())
+        return ", ".join(f"{names[label]} ({share:.2f})" for label, share in shares if share > 0.5) or "none"
     probability, label = logits.softmax(dim=-1).max(dim=-1)
-    return f"{classifier.config.id2label[label.item()]} ({probability.item():.2f})"
+    return f"{names[label.item()]} ({probability.item():.2f})"
 
 
 def short_names(paths: Sequence[str]) -> list[str]:

@@ -66,10 +66,11 @@ class DecodingRecord:
     @property
     def alignment(self) -> np.ndarray | None:
         """What each head of inner attention adds to the alignment of source and generated tokens, in the last layer:
-        `(L, T, N)`; None for other models."""
+        `(L, T, N)`; None for other models. A weighted mean, the row behind the heads', is none of them."""
         if self.word_weights is None or self.attentions is None:
             return None
-        return induced_alignment(self.attentions[-1].mean(axis=0), self.word_weights)
+        heads = len(self.word_weights)
+        return induced_alignment(self.attentions[-1].mean(axis=0)[:, :heads], self.word_weights)
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .figures import checked_shares, new_figure
-from .labels import TokenAxis
+from .labels import TokenAxis, token_labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,10 +52,12 @@ def plot_latent_attention(
     width = axis.width + 2.6
     figure.set_size_inches(width, (_ROW * len(row_names) + 0.1) * len(panels) + axis.height + 0.3)
     all_axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
+    # Without latent rows these are the tokens of the source.
+    labels, families = token_labels(row_names)
     for axes, (name, weights) in zip(all_axes, panels, strict=True):
         image = axes.imshow(weights.T, aspect="auto", cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
         axes.set_xticks([])
-        axes.set_yticks(range(len(row_names)), row_names, fontsize=8)
+        axes.set_yticks(range(len(labels)), labels, fontsize=8, fontfamily=families, parse_math=False)
         axes.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=8)
     axis.apply(all_axes[-1])
     _add_scale(figure, image, all_axes, "attention", width)
