@@ -618,6 +618,20 @@ def test_settings_of_another_index_type_are_refused(indexed, tmp_path):
         SentenceIndex(indexed, nprobe=3)
 
 
+def test_settings_that_an_index_does_not_have_are_refused(checkpoint, corpus, tmp_path):
+    for kind, name in (("exact", "nprobe"), ("hnsw", "nprobe"), ("int8", "ef_search")):
+        with pytest.raises(ValueError, match=f"{name} is 4, which is no setting of an index"):
+            make_index(100_000, 8, IndexSettings(index_type=kind, **{name: 4}))
+    assert make_index(100, 8, IndexSettings(index_type="ivf-int8", nprobe=4))[0] == "Flat"
+    command = ["index", str(checkpoint), str(corpus), "--output", str(tmp_path / "index")]
+    with pytest.raises(SystemExit, match="which is replaced; name another"):
+        main([*command, "--embeddings", str(tmp_path / "index" / "shards")])
+    with pytest.raises(SystemExit, match=r"lies in .*, a model"):
+        main([*command, "--embeddings", str(checkpoint / "shards")])
+    with pytest.raises(SystemExit, match="--model and --embeddings exclude each other"):
+        main(["query", str(tmp_path), "--model", "m", "--embeddings", "v.npy"])
+
+
 def test_a_length_limit_that_the_shards_do_not_have(model, checkpoint, corpus, tmp_path):
     encode_corpus(model, open_corpus(corpus), tmp_path / "shards", EncodeSettings(), show_progress=False)
     command = ["index", str(checkpoint), str(corpus), "--output", str(tmp_path / "index"), "--max-length", "3"]

@@ -57,11 +57,10 @@ class IndexOptions:
     output: str = written("folder for the index", folder=True)
     overwrite: bool = option("replace an index of another text", False)
     recall_queries: int = option("rows that measure the recall; 0: do not", 1000, at_least=0)
-    embeddings: str | None = option(
+    embeddings: str | None = written(
         "folder of the shards of `encode`: those of this text and model that are there are used, all are kept "
-        "(default: beside the index, removed when it is made)",
-        None,
-    )
+        "(default: beside the index, removed when it is made)", None, folder=True,
+    )  # fmt: skip
 
 
 @dataclass
@@ -77,8 +76,8 @@ class QueryOptions:
     k: int = count("sentences of a query", 5)
     skip_identical: bool = option("leave out the query itself, and a sentence that is listed already", False)
     rescore: int = option(
-        "where the index is compressed, encode this times k sentences anew for exact scores; 0: do not", RESCORE,
-        at_least=0,
+        "where the index is compressed, encode this times k sentences anew for exact scores, if the model is loaded; "
+        "0: do not", RESCORE, at_least=0,
     )  # fmt: skip
     nprobe: int | None = count("clusters to search, instead of the index's own number", None, MAX_C_INT)
     ef_search: int | None = count("breadth of the search, instead of the index's own", None, MAX_C_INT)
@@ -105,6 +104,8 @@ def search_index(
         raise ValueError(f"--output {args.output!r} has no name of its own, and is replaced as a whole; name a folder.")
     check_index_output(output, None if args.overwrite else corpus)
     embeddings = Path(args.embeddings) if args.embeddings else output.with_name(f".{output.name}.embeddings")
+    if output.absolute() in (embeddings.absolute(), *embeddings.absolute().parents):
+        raise ValueError(f"--embeddings {embeddings} lies in --output {output}, which is replaced; name another.")
     pca = None
     if args.embeddings and (embeddings / MANIFEST).is_file():
         encoding, pca = _found_encoding(embeddings, encoding)
@@ -164,6 +165,8 @@ def search_query(args: QueryOptions) -> None:
         *map(readable, args.queries),
         *(filter(None, open_corpus(Path(args.file), args.encoding_errors)) if args.file else ()),
     ]
+    if args.model and args.embeddings:
+        raise ValueError("--model and --embeddings exclude each other: vectors of queries need no model.")
     if not queries and not args.embeddings:
         raise ValueError("No query: give sentences, --file or --embeddings.")
     index = SentenceIndex(args.index, args.nprobe, args.ef_search)

@@ -154,7 +154,8 @@ def make_index(rows: int, dimension: int, settings: IndexSettings) -> tuple[str,
     if rows < 1:
         raise ValueError("There is nothing to index: no rows.")
     faiss, kind, effort = require("faiss"), settings.index_type, require("faiss").ParameterSpace()
-    if settings.factory is None and kind.startswith("ivf") and rows < _MIN_IVF_ROWS:
+    has_few_rows = settings.factory is None and kind.startswith("ivf") and rows < _MIN_IVF_ROWS
+    if has_few_rows:
         kind = "exact"
     factory = settings.factory or _factory(kind, rows, dimension)
     try:
@@ -164,10 +165,16 @@ def make_index(rows: int, dimension: int, settings: IndexSettings) -> tuple[str,
     clusters = _clusters(index)
     if clusters > rows:
         raise ValueError(f"{factory} is fitted on {clusters:,} rows or more; there are {rows:,}.")
+    is_graph = not clusters and "HNSW" in factory
+    for name, is_read in (("nprobe", bool(clusters) or has_few_rows), ("ef_search", is_graph)):
+        if getattr(settings, name) is not None and not is_read:
+            raise ValueError(
+                f"{name} is {getattr(settings, name)}, which is no setting of an index {factory}. Leave it out."
+            )
     if clusters:
         faiss.try_extract_index_ivf(index).cp.seed = settings.seed
         effort.set_index_parameter(index, "nprobe", min(clusters, settings.nprobe or max(8, clusters // 32)))
-    elif "HNSW" in factory:
+    elif is_graph:
         effort.set_index_parameter(index, "efConstruction", 100)
         effort.set_index_parameter(index, "efSearch", settings.ef_search or 128)
     return factory, index
@@ -276,7 +283,7 @@ def build_index(
     encoded = read_manifest(paths[0]) if paths[0].is_dir() else None
     vectors = _VectorFiles(paths, *count_rows(paths), settings, show_progress)
     factory, index = make_index(vectors.rows, vectors.dimension, settings)
-    if settings.index_type.startswith("ivf") and factory == "Flat":
+    if settings.factory is None and settings.index_type.startswith("ivf") and factory == "Flat":
         needed = f"{settings.index_type} needs {_MIN_IVF_ROWS:,} rows to be fitted on, there are {vectors.rows:,}"
         print(f"{needed}: the index is exact.", file=sys.stderr)
     with replacing_folder(output, INDEX_FILES) as partial:
