@@ -125,6 +125,16 @@ def test_a_frozen_table_keeps_its_scale(tokenizer, vectors):
     torch.testing.assert_close(new, torch.from_numpy(2.5 * vectors.vectors[[1, 6, 12]]))
 
 
+def test_the_scale_of_a_frozen_table_is_that_of_the_words_it_was_given(tokenizer, vectors):
+    """A word without a vector in training started at random, and may have one now."""
+    known = [word for word in WORDS if word not in ("cat", "dog")]
+    first = WordVectors(known, 2.5 * vectors.vectors[[WORDS.index(word) for word in known]])
+    model = make_model(tokenizer, first)
+    expand_vocabulary(model, tokenizer, vectors)
+    new = model.get_input_embeddings().weight[len(tokenizer) :]
+    torch.testing.assert_close(new, torch.from_numpy(2.5 * vectors.vectors[[1, 6, 12]]))
+
+
 def make_trained(known: int = 60, added: int = 15, noise: float = 0.0, size: int = 5):
     """A model whose 6-dimensional word table is a linear map of `size`-dimensional vectors, and those vectors."""
     names = [f"w{index}" for index in range(known + added)]

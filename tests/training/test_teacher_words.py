@@ -15,6 +15,7 @@ from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from hf_meanmax.checkpoint.folder import load_checkpoint, save_checkpoint
 from hf_meanmax.commands.vectors import main
+from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.inference.teacher_words import static_words, teacher_words, wordpieces
 from hf_meanmax.tokenization import (
     WordVectors,
@@ -23,8 +24,10 @@ from hf_meanmax.tokenization import (
     unknown_word_rate,
     wordpiece_tokenizer,
 )
+from hf_meanmax.training import word_vectors as word_vectors_module
 from hf_meanmax.training.pretrain import pretrain
 from hf_meanmax.training.recipes import parse_command_line
+from hf_meanmax.training.word_vectors import VectorSettings, train_corpus_vectors
 from tiny_model import make_model, make_tokenizer
 
 PIECES = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "the", "cat", "##s", "dog", "a", "##t", *"bcdefgh", "##e"]
@@ -149,6 +152,14 @@ def test_tables_side_by_side(corpus, tmp_path, teacher):
     np.testing.assert_allclose(sizes, 1, rtol=1e-5)
 
 
+def test_a_table_without_a_word_of_the_corpus_is_refused_before_training(corpus, tmp_path, monkeypatch):
+    WordVectors(["katze", "hund"], np.eye(2, dtype=np.float32)).save(tmp_path / "other.safetensors")
+    monkeypatch.setattr(word_vectors_module, "train_word_vectors", lambda *_, **__: pytest.fail("trained first"))
+    settings = VectorSettings(join=str(tmp_path / "other.safetensors"), min_count=1)
+    with pytest.raises(ValueError, match=r"None of .* words is among the 2 words of the other vectors"):
+        train_corpus_vectors(open_corpus(corpus), tmp_path / "out.safetensors", settings, show_progress=False)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -156,6 +167,7 @@ def test_tables_side_by_side(corpus, tmp_path, teacher):
         (["--components", "5"], "`components` is 5 without a `teacher`"),
         (["--join", "nowhere.safetensors"], "no such file"),
         (["--teacher", "no/such/model"], "no/such/model"),
+        (["--teacher", "no/such/model", "--size", "100"], "`size` is 100, but a teacher's vectors are not trained"),
     ],
 )
 def test_mistakes_are_one_line(corpus, tmp_path, options, message, capsys):

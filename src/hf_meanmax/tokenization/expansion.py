@@ -192,12 +192,15 @@ def _shared_rows(
 
 def _factor(known: np.ndarray, given: np.ndarray) -> float:
     """How much larger the frozen rows are than the vectors."""
-    cosine = float(np.median(paired_cosines(known, given)))
+    cosines = paired_cosines(known, given)
+    cosine = float(np.median(cosines))
     if cosine < 0.99:
         raise ValueError(
             f"the {len(known)} words that both know have a median cosine of {cosine:.2f} between the frozen word table "
             "and these vectors, expected 1: these are not the vectors that the model was trained with"
         )
+    # A word that had no vector when the model was trained lies elsewhere.
+    known, given = (vectors[cosines >= 0.99] for vectors in (known, given))
     return float((known * given).sum() / (given * given).sum())
 
 

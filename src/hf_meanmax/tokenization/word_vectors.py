@@ -64,15 +64,24 @@ class WordVectors:
         """The row of each word."""
         return {word: row for row, word in enumerate(self.words)}
 
+    def known(self, words: Collection[str]) -> list[str]:
+        """Those of some words that have a vector here.
+
+        Raises:
+            ValueError: none has.
+        """
+        known = [word for word in words if word in self.index]
+        if not known:
+            raise ValueError(f"None of {len(words):,} words is among the {len(self):,} words of the other vectors.")
+        return known
+
     def join(self, other: WordVectors) -> WordVectors:
         """The words that both have, the two vectors of each side by side, each table at a root mean square of 1.
 
         Raises:
             ValueError: no word is in both.
         """
-        common = [word for word in self.words if word in other.index]
-        if not common:
-            raise ValueError(f"None of {len(self):,} words is among the {len(other):,} words of the other vectors.")
+        common = other.known(self.words)
         sides = [vectors.vectors[[vectors.index[word] for word in common]] for vectors in (self, other)]
         joined = np.concatenate([side / np.sqrt(np.mean(np.square(side))) for side in sides], axis=1)
         counts = None if self.counts is None else self.counts[[self.index[word] for word in common]]

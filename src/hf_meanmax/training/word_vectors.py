@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,6 +50,12 @@ class VectorSettings(SkipGramSettings):
         for name in ("components", "pieces"):
             if getattr(self, name) and not self.teacher:
                 raise ValueError(f"`{name}` is {getattr(self, name)!r} without a `teacher`. Give one, or leave it out.")
+        for field in fields(SkipGramSettings) if self.teacher else ():
+            if field.name not in ("min_count", "seed") and getattr(self, field.name) != field.default:
+                raise ValueError(
+                    f"`{field.name}` is {getattr(self, field.name)}, but a teacher's vectors are not trained. Leave it "
+                    "out; `components` bounds how many numbers they have."
+                )
         if self.join and not Path(self.join).is_file():
             raise FileNotFoundError(f"`join` is {self.join!r}: no such file. Give a file of word vectors.")
         if self.join and self.pieces:
@@ -87,6 +93,9 @@ def train_corpus_vectors(
         teacher = load_encoder(settings.teacher)
     stored = _stored(corpus, output, settings, show_progress)
     with naming_failed_writes(output, output.with_name(_hidden(output))), stored as (store, tokenizer):
+        if other is not None:
+            # Vectors that nothing could be put beside are not trained.
+            other.known(tokenizer.get_vocab().keys())
         if teacher is None:
             vectors = train_word_vectors(
                 StoredWords(store, tokenizer), settings, cache_path=None if settings.join else output,
