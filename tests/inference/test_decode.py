@@ -17,7 +17,7 @@ from hf_meanmax import hardware
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands.decode import main
 from hf_meanmax.data.corpus import Documents
-from hf_meanmax.inference.decode import decode_embeddings, decode_vectors
+from hf_meanmax.inference.decode import decode_embeddings, decode_vectors, refuse_scaled
 from hf_meanmax.inference.embedding_files import read_embeddings
 from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
 from hf_meanmax.inference.encoder import load_encoder
@@ -134,6 +134,16 @@ def test_vectors_that_a_folder_normalises_are_refused(normalize, tmp_path):
     for source in ("vectors", "v.npy"):
         with pytest.raises(ValueError, match=r"of unit length, so they were normalised; this model decodes raw"):
             list(decode_embeddings(model, tokenizer, [tmp_path / source], **BOUND))
+
+
+def test_normalised_vectors_among_zeros_are_refused():
+    model, rows = make_model(), np.random.default_rng(0).standard_normal((30, 2 * make_model().config.hidden_size))
+    refuse_scaled(rows, model.config)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    rows[3] = 0
+    with pytest.raises(ValueError, match="of unit length, so they were normalised"):
+        refuse_scaled(rows, model.config)
+    refuse_scaled(np.zeros((2, rows.shape[1])), model.config)
 
 
 def test_texts_that_had_not_ended_are_counted(checkpoint, encoded, capsys):

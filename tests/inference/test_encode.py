@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
+from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
 
 from hf_meanmax import hardware
 from hf_meanmax.checkpoint.folder import save_checkpoint
@@ -22,6 +23,7 @@ from hf_meanmax.commands.encode import main
 from hf_meanmax.data.corpus import Documents, TextFile
 from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.inference import embedding_files, encode
+from hf_meanmax.inference import encoder as encoder_module
 from hf_meanmax.inference.compression import PCA, Compression
 from hf_meanmax.inference.embedding_files import (
     COMPRESSION,
@@ -32,7 +34,7 @@ from hf_meanmax.inference.embedding_files import (
     shard_name,
 )
 from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
-from hf_meanmax.inference.encoder import encode_texts, limited_length, load_encoder
+from hf_meanmax.inference.encoder import count_tokens, encode_texts, limited_length, load_encoder
 from hf_meanmax.inference.fingerprints import weights_fingerprint
 from hf_meanmax.progress import progress_bar
 from tiny_model import make_model, make_tokenizer, python_environment, random_lines
@@ -503,20 +505,32 @@ def test_normalised_vectors_have_length_one_in_any_precision(model, text, tmp_pa
     assert np.abs(np.linalg.norm(read(tmp_path / "out"), axis=1) - 1).max() < 1e-6
 
 
+SMALL = {
+    "vocab_size": 10, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8,
+    "max_position_embeddings": 32,
+}  # fmt: skip
+
+
 def test_a_length_limit_beyond_the_positions_of_a_model(model):
     own = model.max_seq_length
     with limited_length(model, 100_000):
         assert model.max_seq_length == 100_000
     assert model.max_seq_length == own
-    other = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=512))
-    foreign = FakeTransformer([SimpleNamespace(auto_model=other)])
-    with limited_length(foreign, 512):
-        assert foreign.max_seq_length == 512
-    with (
-        pytest.raises(ValueError, match="length limit is 513 tokens, but the model has 512 positions"),
-        limited_length(foreign, 513),
-    ):
-        pass
+    for other, most in ((BertModel(BertConfig(**SMALL)), 32), (RobertaModel(RobertaConfig(**SMALL)), 30)):
+        other(torch.full((1, most), 5))
+        foreign = FakeTransformer([SimpleNamespace(auto_model=other)])
+        with limited_length(foreign, most):
+            assert foreign.max_seq_length == most
+        said = f"length limit is {most + 1} tokens, but the model has positions for {most}"
+        with pytest.raises(ValueError, match=said), limited_length(foreign, most + 1):
+            pass
+
+
+def test_long_texts_are_counted_in_parts(model, monkeypatch):
+    texts = ["the cat sat " * number for number in range(1, 8)]
+    whole = count_tokens(model, texts)
+    monkeypatch.setattr(encoder_module, "_COUNTED_TEXTS", 2)
+    assert count_tokens(model, texts) == whole == [3 * number + 1 for number in range(1, 8)]
 
 
 def test_a_length_limit_ends_with_its_encoding(model, text, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from sentence_transformers import SentenceTransformer
 from sklearn.decomposition import PCA
 
@@ -53,6 +54,12 @@ def test_of_a_model_that_cuts_its_vectors_whole_ones_are_whitened(folder):
         )
     whole, cut = (load_encoder(f"{folder}/{name}-white", device="cpu").encode(LINES) for name in ("model", "cut"))
     np.testing.assert_array_equal(whole, cut)
+
+
+def test_a_model_of_half_precision_encodes_at_once(folder):
+    model = load_encoder(f"{folder}/model", device="cpu").to(torch.bfloat16)
+    whiten(model, LINES, 4)
+    assert np.isfinite(model.encode(LINES[:2], convert_to_tensor=True).float().numpy()).all()
 
 
 def test_are_encoded_but_not_decoded(folder):

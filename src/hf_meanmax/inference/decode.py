@@ -277,9 +277,9 @@ def generate_ids(
     return without_special(tokenizer, [row for block in tokens for row in block.tolist()])
 
 
-def has_unit_length(vectors: np.ndarray, tolerance: float = 0.02) -> bool:
-    """Whether all vectors `(N, D)` have length 1, by default within what float16 and bfloat16 may round."""
-    return bool((np.abs(np.linalg.norm(vectors.astype(np.float32), axis=1) - 1) <= tolerance).all())
+def has_unit_length(vectors: np.ndarray) -> bool:
+    """Whether all vectors `(N, D)` have length 1, within what float16 and bfloat16 may round."""
+    return bool((np.abs(np.linalg.norm(vectors.astype(np.float32), axis=1) - 1) <= 0.02).all())
 
 
 def refuse_scaled(vectors: np.ndarray, config: PreTrainedConfig) -> None:
@@ -293,8 +293,10 @@ def refuse_scaled(vectors: np.ndarray, config: PreTrainedConfig) -> None:
         return
     rows = vectors.reshape(-1, config.latent_width)
     for scaled, what in ((vectors, "vectors are"), (rows, "rows of the vectors are")):
-        # A raw vector may be about as long by chance.
-        if has_unit_length(scaled, 2e-3):
+        lengths = np.linalg.norm(scaled.astype(np.float32), axis=1)
+        # A raw vector may be about as long by chance, and zeros stand for what has no vector.
+        lengths = lengths[lengths > 0]
+        if len(lengths) and np.mean(np.abs(lengths - 1) <= 2e-3) > 0.9:
             raise ValueError(
                 f"The {what} of unit length, so they were normalised; this model decodes raw vectors only. Encode "
                 "again without `normalize`; of a checkpoint that was saved with it, take the model's `pooler_output`."

@@ -128,7 +128,7 @@ def encode_corpus(
     before the first shard.
 
     Args:
-        model: a SentenceTransformer; it is left with the precision of the settings.
+        model: a SentenceTransformer; another precision than its own is that of a copy.
         corpus: the text (see [`open_corpus`][hf_meanmax.data.open_corpus]).
         output: the folder for the shards and `manifest.json`.
         settings: see [`EncodeSettings`][].

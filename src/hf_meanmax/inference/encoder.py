@@ -14,7 +14,7 @@ import torch
 
 from hf_meanmax.checkpoint.folder import check_checkpoint, is_own_checkpoint, naming_damage, require_text_encoder
 from hf_meanmax.checkpoint.location import hint_at_model, is_missing_folder, naming_unread
-from hf_meanmax.data.corpus import readable
+from hf_meanmax.data.corpus import by_size, readable
 from hf_meanmax.files import Json, read_json
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 ONNX_TRANSFORMER = "hf_meanmax.inference.onnx_transformer.OnnxTransformer"
 # Up to so many tokens, texts fill a batch; of longer ones fewer share a forward pass.
 LONG_TEXT = 256
+# Texts that are cut into tokens at once to count these.
+_COUNTED_TEXTS = 1000
 
 
 def load_encoder(
@@ -138,11 +140,10 @@ def limited_length(model: SentenceTransformer, max_length: int | None) -> Iterat
     if max_length is None:
         yield
         return
-    config = getattr(getattr(model[0], "auto_model", None), "config", None)
-    positions = getattr(config, "max_position_embeddings", -1)
-    if not isinstance(config, LatentConfig) and 0 < positions < max_length:
+    positions = _positions(getattr(model[0], "auto_model", None))
+    if positions is not None and positions < max_length:
         raise ValueError(
-            f"The length limit is {max_length} tokens, but the model has {positions} positions; give less."
+            f"The length limit is {max_length} tokens, but the model has positions for {positions}; give less."
         )
     own = getattr(model, "max_seq_length", None)
     try:
@@ -157,13 +158,27 @@ def limited_length(model: SentenceTransformer, max_length: int | None) -> Iterat
         model.max_seq_length = own
 
 
+def _positions(model: torch.nn.Module | None) -> int | None:
+    """The tokens that a transformer has positions for; None where there is no such limit."""
+    config = getattr(model, "config", None)
+    positions = getattr(config, "max_position_embeddings", -1)
+    if model is None or isinstance(config, LatentConfig) or positions <= 0:
+        return None
+    for module in model.modules():
+        padding = getattr(module, "padding_idx", None)
+        if isinstance(padding, int) and isinstance(getattr(module, "position_embeddings", None), torch.nn.Embedding):
+            # Those of RoBERTa and its like begin behind the padding's.
+            return positions - padding - 1
+    return positions
+
+
 def append_linear(model: SentenceTransformer, weight: torch.Tensor, bias: torch.Tensor) -> None:
     """Appends a linear map `(out, in)`, `(out,)` of the vectors as a last module."""
     from sentence_transformers.sentence_transformer.modules import Dense
 
     size, read = weight.shape
     dense = Dense(read, size, activation_function=None, init_weight=weight, init_bias=bias)
-    model.append(dense.to(model.device))
+    model.append(dense.to(model.device, next(model.parameters(), weight).dtype))
 
 
 def count_tokens(model: SentenceTransformer, texts: list[str]) -> list[int]:
@@ -173,8 +188,12 @@ def count_tokens(model: SentenceTransformer, texts: list[str]) -> list[int]:
     if not texts or not callable(tokenizer):
         return [0] * len(texts)
     prompt = default_prompt(model)
-    prompted = [prompt + readable(text) for text in texts]
-    return [len(ids) for ids in tokenizer(prompted, truncation=False, verbose=False)["input_ids"]]
+    prompted = (prompt + readable(text) for text in texts)
+    return [
+        len(ids)
+        for some in by_size(prompted, _COUNTED_TEXTS)
+        for ids in tokenizer(some, truncation=False, verbose=False)["input_ids"]
+    ]
 
 
 def count_truncated(model: SentenceTransformer, texts: list[str]) -> int:
