@@ -14,7 +14,8 @@ _LARGE, _ROUNDS = 2**16, 20
 
 
 class Candidates(NamedTuple):
-    """Candidate ids in ascending order, int64 (C,), and their float32 log inclusion probabilities (C,)."""
+    """Candidate ids in ascending order, int64 (C,), and the float32 log probabilities (C,) with which the draws have them:
+    0 for a target, which is there without a draw."""
 
     ids: np.ndarray
     log_prob: np.ndarray
@@ -28,8 +29,10 @@ class CandidateSampler:
     vocabulary), so that few different sizes occur. A word never seen counts as seen once: it must be pushed down like
     every other.
 
-    The log inclusion probability of word j is log(1 - (1 - q_j)^K (1 - p_j)^T) with p the word frequencies and T the
-    number of targets.
+    A word that is no target is drawn with the probability 1 - (1 - q_j)^K, and stands for as many of its like as this is
+    less than 1; targets stand for themselves. So whatever the targets are, the sum over the candidates estimates the sum
+    over the vocabulary without bias. (With the probability that a word is drawn or is some target, a rare target would
+    outweigh all other words at its own place, and hardly be learnt.)
 
     Args:
         token_counts: int (V,), frequencies of the ids, as `TokenStore.token_counts`.
@@ -52,7 +55,6 @@ class CandidateSampler:
         self.seed = seed
         self.negative_probs = counts**0.75 / (counts**0.75).sum()
         self._cumulative = np.cumsum(self.negative_probs)
-        self._log_not_target = np.log1p(-np.minimum(counts / counts.sum(), 1 - 1e-12))
         self._log_not_negative = np.log1p(-np.minimum(self.negative_probs, 1 - 1e-12))
 
     @property
@@ -69,12 +71,13 @@ class CandidateSampler:
         ids = np.flatnonzero(chosen)
         if len(ids) == self.vocab_size:
             num_draws = np.inf
-        return Candidates(ids, self.log_inclusion_prob(ids, len(targets), num_draws))
+        log_prob = self.log_prob(ids, num_draws)
+        log_prob[np.searchsorted(ids, targets)] = 0.0
+        return Candidates(ids, log_prob)
 
-    def log_inclusion_prob(self, ids: np.ndarray, num_targets: int, num_draws: float) -> np.ndarray:
-        """float32 log probability that each id is a candidate of a micro batch after that many targets and draws."""
-        log_absent = num_draws * self._log_not_negative[ids] + num_targets * self._log_not_target[ids]
-        return np.log(-np.expm1(log_absent)).astype(np.float32)
+    def log_prob(self, ids: np.ndarray, num_draws: float) -> np.ndarray:
+        """float32 log probability that so many draws have each id."""
+        return np.log(-np.expm1(num_draws * self._log_not_negative[ids])).astype(np.float32)
 
     def _draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
         drawn = np.searchsorted(self._cumulative, rng.random(size) * self._cumulative[-1], side="right")

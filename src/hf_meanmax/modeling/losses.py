@@ -225,7 +225,7 @@ def sampled_cross_entropy(
 ) -> torch.Tensor:
     """Cross entropy over candidates that all targets of the batch share.
 
-    Each candidate's score is lowered by the log probability with which it became a candidate, so that the sum over
+    Each candidate's score is lowered by the log probability with which it was drawn, 0 for a target, so that the sum over
     candidates estimates the sum over the vocabulary (sampled softmax; Jean et al. 2015).
 
     Args:
@@ -233,7 +233,7 @@ def sampled_cross_entropy(
         weight, bias: the output layer's `(V, d)` and `(V,)`.
         labels: `(...)` token ids, -100 where there is no target.
         candidate_ids: `(C,)` distinct token ids, ascending; contains every target.
-        candidate_log_prob: `(C,)` log probability that each is among the candidates.
+        candidate_log_prob: `(C,)` log probability that each was drawn, 0 for the targets.
         label_smoothing: probability spread over the candidates.
         num_items: what the sum is divided by (default: the number of targets).
         sparse: whether the gradient of `weight` holds the candidates' rows alone.
