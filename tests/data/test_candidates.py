@@ -30,9 +30,7 @@ def test_candidates_are_targets_and_distinct_negatives(num_negatives):
     # The draws of the fill-up come on top, so the formula at `num_negatives` is a lower bound.
     assert (log_prob >= np.log(1 - (1 - q[ids]) ** num_negatives) - 1e-5).all()
     assert is_target.all() or (log_prob[~is_target] < 0).all()
-    np.testing.assert_allclose(
-        sampler.log_prob(ids, 1234.5), np.log(1 - (1 - q[ids]) ** 1234.5), rtol=1e-5, atol=1e-6
-    )
+    np.testing.assert_allclose(sampler.log_prob(ids, 1234.5), np.log(1 - (1 - q[ids]) ** 1234.5), rtol=1e-5, atol=1e-6)
 
 
 def test_samples_are_a_function_of_their_place():

@@ -225,8 +225,8 @@ def sampled_cross_entropy(
 ) -> torch.Tensor:
     """Cross entropy over candidates that all targets of the batch share.
 
-    Each candidate's score is lowered by the log probability with which it was drawn, 0 for a target, so that the sum over
-    candidates estimates the sum over the vocabulary (sampled softmax; Jean et al. 2015).
+    Each candidate's score is lowered by the log probability with which it was drawn, 0 for a target, so that the sum
+    over candidates estimates the sum over the vocabulary (sampled softmax; Jean et al. 2015).
 
     Args:
         hidden_states: `(..., d)`.
