@@ -54,7 +54,7 @@ from hf_meanmax.hardware import (
     peak_memory_bytes,
     synchronize,
 )
-from hf_meanmax.objectives import TrainingModel, Weights, build_objectives
+from hf_meanmax.objectives import TrainingModel, build_objectives
 from hf_meanmax.tokenization import train_tokenizer
 from hf_meanmax.training.checkpoints import read_metrics
 from hf_meanmax.training.optimizer import clip_gradients
@@ -85,7 +85,7 @@ def measure(task: dict[str, Any]) -> dict[str, float]:
         "candidate_log_prob": torch.zeros(len(candidates), device=device),
     }  # fmt: skip
     optimizer = make_optimizer(model, task["lazy"])
-    training_model = TrainingModel(model, build_objectives(config, Weights(softmax="sampled")))
+    training_model = TrainingModel(model, build_objectives(config, softmax="sampled"))
 
     def loss(twin: MeanMaxAAEForReconstruction, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         return TrainingModel(twin, training_model.objectives)(**batch, num_items_in_batch=1).loss

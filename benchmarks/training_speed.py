@@ -38,7 +38,7 @@ from hf_meanmax.hardware import (
     prepare_training_on_cpu,
     synchronize,
 )
-from hf_meanmax.objectives import TrainingModel, Weights, build_objectives
+from hf_meanmax.objectives import TrainingModel, build_objectives
 from hf_meanmax.tokenization import train_tokenizer
 from hf_meanmax.training.optimizer import RowAdam, clip_gradients
 
@@ -132,7 +132,7 @@ class Ours:
             plan = BatchPlan(store.lengths, args.batch_tokens, args.accumulation)
             batches = MicroBatches(store, plan, candidates=CandidateSampler(store.token_counts, args.negatives))
         self.batches = batches.iterate(0)
-        self.training_model = TrainingModel(model, build_objectives(model.config, Weights(softmax=softmax)))
+        self.training_model = TrainingModel(model, build_objectives(model.config, softmax=softmax))
         self.feed = feed
         self.num_candidates = 0
         self.flops_per_token = 0.0

@@ -1,7 +1,7 @@
 """What a model learns: each objective is a term of the training loss, and a run is a weighted list of them."""
 
 from .base import Divisors, Encoded, Objective, TrainingModel, TrainingOutput
-from .builder import Weights, build_objectives
+from .builder import build_objectives
 from .context import ContextWords, NeighbourDecoding
 from .contrastive import Contrastive
 from .decoding import Decoding
@@ -21,6 +21,5 @@ __all__ = [
     "TeacherSimilarities",
     "TrainingModel",
     "TrainingOutput",
-    "Weights",
     "build_objectives",
 ]

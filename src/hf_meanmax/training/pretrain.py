@@ -28,7 +28,7 @@ from hf_meanmax.inference.fingerprints import model_fingerprints
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.modeling.generation import MIN_TOKENS_FROM_TEXT, decoding_bound
 from hf_meanmax.modeling.modeling_embedding_decoder import EmbeddingDecoderForGeneration
-from hf_meanmax.objectives import TrainingModel, Weights, build_objectives
+from hf_meanmax.objectives import TrainingModel, build_objectives
 from hf_meanmax.objectives.decoder_inputs import feed_decoder
 from hf_meanmax.processes import check_agreement, errors_shared, main_process_first, naming_lost_processes
 from hf_meanmax.progress import progress_bar
@@ -229,12 +229,7 @@ class Run:
             f"{trained:,} trained; {self.world_size} process(es) on {self.device.type}, "
             f"{'bf16' if self.use_bf16 else 'fp32'}"
         )
-        self.objectives = build_objectives(config, self._weights())
-        # The loss is the weighted sum. What is added to decoding is reported apart, without its weight; of a mixture
-        # all terms are.
-        compares = args.learns_from_teacher or args.contrastive != "none"
-        terms = self.objectives if compares and len(self.objectives) > 1 else self.objectives[1:]
-        self.side_losses = tuple(objective.name for objective in terms)
+        self._make_objectives(config)
         if self.is_sharded:
             # Each process keeps a part of what it has made itself.
             sums = exact_sums(self.model.state_dict())
@@ -277,9 +272,10 @@ class Run:
             for name, texts in sources.items()
         }
 
-    def _weights(self) -> Weights:
+    def _make_objectives(self, config: LatentConfig) -> None:
         args = self.args
-        return Weights(
+        self.objectives = build_objectives(
+            config,
             decoding=args.decoding_weight,
             softmax=args.softmax,
             context=args.context_weight,
@@ -290,6 +286,11 @@ class Run:
             view=args.contrastive_weight if args.has_views else 0.0,
             temperature=args.temperature,
         )
+        # The loss is the weighted sum. What is added to decoding is reported apart, without its weight; of a mixture
+        # all terms are.
+        compares = args.learns_from_teacher or args.contrastive != "none"
+        terms = self.objectives if compares and len(self.objectives) > 1 else self.objectives[1:]
+        self.side_losses = tuple(objective.name for objective in terms)
 
     def _make_optimizers(self) -> None:
         args = self.args
