@@ -154,13 +154,14 @@ def test_in_bf16(make, vectors, monkeypatch):
     assert modes == [True, True, False, False]
 
 
-def test_many_vectors_are_decoded_in_batches(make, vectors):
+def test_many_vectors_are_decoded_in_batches(make, vectors, monkeypatch):
     corrector = make(num_candidates=2, num_corrections=1)
     together = corrector.decode(vectors, **BOUND)
-    batches = corrector.decode_all(vectors, batch_size=4, show_progress=True, **BOUND)
+    monkeypatch.setattr(correction, "_CANDIDATES_TOGETHER", 8)
+    batches = corrector.decode(vectors, show_progress=True, **BOUND)
     assert [one.text for one in batches] == [one.text for one in together]
-    assert corrector.decode_all(vectors[:0]) == []
-    assert [one.text for one in corrector.decode_all(vectors[0], **BOUND)] == [together[0].text]
+    assert corrector.decode(vectors[:0]) == []
+    assert [one.text for one in corrector.decode(vectors[0], **BOUND)] == [together[0].text]
 
 
 def test_few_vectors_are_searched_together(make, vectors, monkeypatch):
@@ -207,8 +208,6 @@ def test_settings_that_are_too_small(make):
     for name, value in (("num_candidates", 0), ("num_corrections", -1), ("batch_size", 0), ("num_edits", 0)):
         with pytest.raises(ValueError, match=f"{name} is {value}"):
             make(**{name: value})
-    with pytest.raises(ValueError, match="batch_size is 0"):
-        make().decode_all(np.ones((2, 32), dtype=np.float32), batch_size=0)
 
 
 def test_an_embedder_of_another_size_is_refused(make):

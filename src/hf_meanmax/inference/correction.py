@@ -100,11 +100,12 @@ class Corrector:
         if (size := self.embedder.get_embedding_dimension()) not in (None, wanted):
             raise ValueError(f"The embedder gives vectors of {size} numbers; the model decodes vectors of {wanted}.")
 
-    def decode(self, vectors: np.ndarray, **generation: object) -> list[ChosenText]:
-        """The text of each vector `(N, D)`; see [`decode_all`][] for many.
+    def decode(self, vectors: np.ndarray, show_progress: bool = False, **generation: object) -> list[ChosenText]:
+        """The text of each vector `(N, D)`.
 
         Args:
-            vectors: raw vectors of the embedder.
+            vectors: raw vectors of the embedder; one alone is a row.
+            show_progress: show a progress bar.
             generation: arguments of `generate`, for instance `max_new_tokens` or, with `do_sample`, `top_p`.
 
         Raises:
@@ -114,9 +115,11 @@ class Corrector:
         if not vectors.size:
             return []
         together = max(1, _CANDIDATES_TOGETHER // self.num_candidates)
-        if len(vectors) > together:
-            parts = (vectors[start : start + together] for start in range(0, len(vectors), together))
-            return [decoded for part in parts for decoded in self.decode(part, **generation)]
+        blocks = in_blocks(vectors, together, desc="decode", unit="row", disable=not show_progress)
+        return [decoded for block in blocks for decoded in self._decode(block, generation)]
+
+    def _decode(self, vectors: np.ndarray, generation: dict[str, object]) -> list[ChosenText]:
+        """[`decode`][] of vectors whose candidates are searched together."""
         targets = unit_rows(np.asarray(vectors, dtype=np.float32))
         # A copy: mapped and Arrow arrays cannot be written to.
         inputs = torch.from_numpy(np.array(vectors, dtype=np.float32))
@@ -149,13 +152,6 @@ class Corrector:
         own = getattr(generation.get("generation_config"), "max_new_tokens", None)
         given = generation.get("max_new_tokens") or (length and length - 1) or own
         return int(given or self.model.generation_config.max_new_tokens or MIN_TOKENS_FROM_EMBEDDING)
-
-    def decode_all(
-        self, vectors: np.ndarray, batch_size: int = 64, show_progress: bool = False, **generation: object
-    ) -> list[ChosenText]:
-        """As [`decode`][], `batch_size` vectors at a time, with a progress bar over the vectors."""
-        blocks = in_blocks(np.atleast_2d(vectors), batch_size, desc="decode", unit="row", disable=not show_progress)
-        return [decoded for block in blocks for decoded in self.decode(block, **generation)]
 
     def _nearest(
         self, inputs: torch.Tensor, targets: np.ndarray, generation: dict[str, object]
