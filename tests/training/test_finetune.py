@@ -24,8 +24,9 @@ from hf_meanmax.checkpoint.card import write_model_card
 from hf_meanmax.checkpoint.folder import check_checkpoint, load_checkpoint, save_checkpoint
 from hf_meanmax.commands.finetune import main
 from hf_meanmax.inference.encoder import load_encoder
-from hf_meanmax.training.finetune import _early_stopping, build_classifier, finetune, read_sets
+from hf_meanmax.training.finetune import build_classifier, finetune, read_sets
 from hf_meanmax.training.finetune_settings import FinetuneArguments
+from hf_meanmax.training.finetune_trainer import early_stopping
 from hf_meanmax.training.recipes import arguments_from_settings
 from tiny_model import WORDS, make_model, make_tokenizer, run_python
 
@@ -504,7 +505,7 @@ def test_sentence_transformers_trainer(checkpoint, tmp_path):
         load_checkpoint(tmp_path / "saved")
 
 
-def test_final_scores_are_no_reason_to_warn_of_early_stopping(sets, tmp_path, caplog):
+def test_final_scores_are_no_reason_to_warn_ofearly_stopping(sets, tmp_path, caplog):
     """Trainer's callback looks for its metric in every evaluation."""
     logger = logging.getLogger("transformers")
     logger.addHandler(caplog.handler)
@@ -520,8 +521,8 @@ def test_early_stopping_counts_on_after_a_kill(tmp_path):
     told = {"EarlyStoppingCallback": {"args": {}, "attributes": {"early_stopping_patience_counter": 2}}}
     for saved, counted in ((told, 2), ({}, 0)):
         (tmp_path / "trainer_state.json").write_text(json.dumps({"stateful_callbacks": saved}))
-        assert _early_stopping(3, tmp_path).early_stopping_patience_counter == counted
-    assert _early_stopping(3, None).early_stopping_patience_counter == 0
+        assert early_stopping(3, tmp_path).early_stopping_patience_counter == counted
+    assert early_stopping(3, None).early_stopping_patience_counter == 0
 
 
 def test_two_processes_train_one_classifier(tmp_path):

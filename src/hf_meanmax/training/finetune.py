@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import time
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from hf_meanmax.checkpoint.folder import check_checkpoint, require_text_encoder, save_checkpoint
 from hf_meanmax.checkpoint.location import checkpoint_folder
@@ -28,10 +26,8 @@ from hf_meanmax.hardware import (
     prepare_training_on_cpu,
     usable_device,
     use_all_cores,
-    uses_bf16,
 )
 from hf_meanmax.processes import errors_shared, main_process_first, naming_lost_processes, process_state
-from hf_meanmax.progress import progress_bar
 
 from .checkpoints import CHECKPOINTS, RESULTS_FILE, check_run_folder, claim_folder
 from .finetune_settings import FinetuneArguments
@@ -48,22 +44,8 @@ from .preparation import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sized
-
     from accelerate import PartialState
-    from tqdm.auto import tqdm
-    from transformers import (
-        EarlyStoppingCallback,
-        EvalPrediction,
-        PreTrainedModel,
-        PreTrainedTokenizerBase,
-        ProgressCallback,
-        Trainer,
-        TrainerControl,
-        TrainerState,
-        TrainingArguments,
-    )
-    from transformers.utils import ModelOutput
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _HELD_OUT_SHARE = 10
 # That of transformers' Trainer.
@@ -98,6 +80,8 @@ def finetune(args: FinetuneArguments) -> Json:
 def _finetune(args: FinetuneArguments, folder: Path) -> Json:
     from transformers import EarlyStoppingCallback, set_seed
 
+    from .finetune_trainer import build_trainer
+
     use_all_cores(1)
     if usable_device(None).type == "cpu":
         prepare_training_on_cpu()
@@ -126,7 +110,7 @@ def _finetune(args: FinetuneArguments, folder: Path) -> Json:
     if args.overwrite:
         _claimed(args, folder, (train, validation, test), state)
     metric = "accuracy" if args.problem == "classification" else "pearson"
-    trainer = _build_trainer(args, model, tokenizer, sets, metric, latest)
+    trainer = build_trainer(args, model, tokenizer, sets, metric, latest)
     trainer.train(resume_from_checkpoint=None if latest is None else str(latest))
     # It would warn that its metric is missing from the final scores.
     trainer.pop_callback(EarlyStoppingCallback)
@@ -161,81 +145,6 @@ def _sizes(train: LabelledTexts, validation: LabelledTexts, test: LabelledTexts,
         "encoder_parameters": sum(weights.numel() for weights in model.encoder.parameters()),
         "classifier_parameters": sum(weights.numel() for weights in model.classifier.parameters()),
     }
-
-
-def _build_trainer(
-    args: FinetuneArguments,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    sets: list[list[Json]],
-    metric: str,
-    latest: Path | None,
-) -> Trainer:
-    from transformers import DataCollatorWithPadding, ProgressCallback
-
-    trainer = _penalty_trainer_class()(
-        model=model,
-        args=_training_arguments(args, Path(args.output_dir), metric),
-        train_dataset=sets[0],
-        eval_dataset=sets[1],
-        processing_class=tokenizer,
-        data_collator=DataCollatorWithPadding(tokenizer),
-        compute_metrics=_score_classes if args.problem == "classification" else _score_numbers,
-        callbacks=[_early_stopping(args.early_stopping_patience, latest)] if args.early_stopping_patience else [],
-    )
-    # A notebook has bars of its own.
-    if trainer.pop_callback(ProgressCallback) is not None:
-        trainer.add_callback(_progress_class())
-    return trainer
-
-
-def _training_arguments(args: FinetuneArguments, folder: Path, metric: str) -> TrainingArguments:
-    """The arguments of transformers' Trainer."""
-    from transformers import TrainingArguments
-
-    schedule: str = args.lr_schedule
-    if args.warmup_steps and schedule == "constant":
-        schedule = "constant_with_warmup"
-    device = usable_device(None)
-    return TrainingArguments(
-        output_dir=str(folder / CHECKPOINTS),
-        # Else Trainer refuses the bf16 of a CPU.
-        use_cpu=device.type == "cpu",
-        num_train_epochs=args.epochs,
-        per_device_train_batch_size=args.batch_size,
-        per_device_eval_batch_size=args.batch_size,
-        gradient_accumulation_steps=args.gradient_accumulation_steps,
-        learning_rate=args.learning_rate,
-        lr_scheduler_type=schedule,
-        warmup_steps=args.warmup_steps,
-        weight_decay=args.weight_decay,
-        max_grad_norm=args.max_grad_norm,
-        bf16=uses_bf16(args.precision, device),
-        seed=args.seed,
-        train_sampling_strategy="group_by_length",
-        eval_strategy="epoch",
-        save_strategy="epoch",
-        save_total_limit=1,
-        load_best_model_at_end=True,
-        metric_for_best_model=metric,
-        greater_is_better=True,
-        logging_strategy="epoch",
-        report_to=args.report_to.split(",") if args.report_to else [],
-    )
-
-
-def _early_stopping(patience: int, latest: Path | None) -> EarlyStoppingCallback:
-    """Stops after `patience` epochs without a better score, those before the checkpoint `latest` included."""
-    from transformers import EarlyStoppingCallback
-
-    callback = EarlyStoppingCallback(patience)
-    if latest is not None:
-        # Trainer would count from 0 again, unless it restores much else.
-        state = read_json(latest / "trainer_state.json")
-        saved = state["stateful_callbacks"].get(type(callback).__name__, {})
-        counted = saved.get("attributes", {}).get("early_stopping_patience_counter", 0)
-        callback.early_stopping_patience_counter = counted
-    return callback
 
 
 def claim(args: FinetuneArguments, sets: tuple[LabelledTexts, ...], processes: int = 1) -> None:
@@ -435,89 +344,6 @@ def encode_examples(
             example["token_type_ids"] = [0] * len(parts[0]) + [1] * len(parts[1])
         examples.append(example)
     return examples
-
-
-def _score_classes(prediction: EvalPrediction) -> dict[str, float]:
-    return {"accuracy": float((prediction.predictions.argmax(axis=-1) == prediction.label_ids).mean())}
-
-
-def _score_numbers(prediction: EvalPrediction) -> dict[str, float]:
-    predicted = prediction.predictions.reshape(-1)
-    # Where either side is the same for all texts there is no correlation.
-    varies = len(predicted) > 1 and predicted.std() > 0 and prediction.label_ids.std() > 0
-    pearson = float(np.corrcoef(predicted, prediction.label_ids)[0, 1]) if varies else 0.0
-    return {"pearson": pearson}
-
-
-def _progress_class() -> type[ProgressCallback]:
-    """transformers' progress of training and evaluation, in bars that are named."""
-    from transformers import ProgressCallback
-
-    class NamedProgress(ProgressCallback):  # type: ignore[misc]
-        prediction_bar: tqdm | None
-
-        def on_train_begin(
-            self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-        ) -> None:
-            if state.is_world_process_zero:
-                self.training_bar = progress_bar(total=state.max_steps, desc="train", unit="step")
-            self.current_step = 0
-
-        def on_prediction_step(
-            self,
-            args: TrainingArguments,
-            state: TrainerState,
-            control: TrainerControl,
-            *,
-            eval_dataloader: Sized,
-            **kwargs: object,
-        ) -> None:
-            if state.is_world_process_zero and self.prediction_bar is None:
-                self.prediction_bar = progress_bar(
-                    total=len(eval_dataloader), desc="evaluate", unit="batch", leave=self.training_bar is None
-                )
-            super().on_prediction_step(args, state, control, eval_dataloader, **kwargs)
-
-    return NamedProgress
-
-
-def _penalty_trainer_class() -> type[Trainer]:
-    """transformers' Trainer, which logs the minutes of all starts of a run, and the penalty on the attention beside the
-    loss that holds it."""
-    from transformers import Trainer
-
-    class PenaltyTrainer(Trainer):  # type: ignore[misc]
-        def __init__(self, *args: object, **kwargs: object) -> None:
-            super().__init__(*args, **kwargs)
-            self.penalties: list[torch.Tensor] = []
-            self.started = time.perf_counter()
-            self.minutes_before: float | None = None
-
-        def compute_loss(
-            self,
-            model: PreTrainedModel,
-            inputs: dict[str, torch.Tensor],
-            return_outputs: bool = False,
-            **kwargs: object,
-        ) -> torch.Tensor | tuple[torch.Tensor, ModelOutput]:
-            loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
-            if outputs.get("attention_penalty") is not None:
-                self.penalties.append(outputs["attention_penalty"].detach())
-            return (loss, outputs) if return_outputs else loss
-
-        def log(self, logs: dict[str, float], *args: object, **kwargs: object) -> None:
-            if self.minutes_before is None:
-                # What a resumed run had logged before.
-                self.minutes_before = max((entry.get("minutes", 0.0) for entry in self.state.log_history), default=0.0)
-            logs["minutes"] = self.minutes_before + (time.perf_counter() - self.started) / 60
-            prefix = next((name.removesuffix("loss") for name in logs if name.endswith("loss")), None)
-            # The last record of a training has `train_loss`, of all its steps.
-            if self.penalties and prefix not in (None, "train_"):
-                logs[f"{prefix}attention_penalty"] = torch.stack(self.penalties).mean().item()
-                self.penalties.clear()
-            super().log(logs, *args, **kwargs)
-
-    return PenaltyTrainer
 
 
 def _save(
