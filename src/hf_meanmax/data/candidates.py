@@ -14,8 +14,8 @@ _LARGE, _ROUNDS = 2**16, 20
 
 
 class Candidates(NamedTuple):
-    """Candidate ids in ascending order, int64 (C,), and the float32 log probabilities (C,) with which they were drawn: 0
-    for a target, which is there without a draw."""
+    """Candidate ids in ascending order, int64 (C,), and the float32 log probabilities (C,) with which they were drawn,
+    0 for targets, which are there without a draw."""
 
     ids: np.ndarray
     log_prob: np.ndarray
@@ -29,10 +29,10 @@ class CandidateSampler:
     vocabulary), so that few different sizes occur. A word never seen counts as seen once: it must be pushed down like
     every other.
 
-    Word j is drawn with the probability 1 - (1 - q_j)^K, and counts by the inverse of it; targets count once. So whatever
-    the targets are, the sum over the candidates estimates the sum over the vocabulary without bias. (By the inverse of
-    the probability that a word is drawn *or is some target*, a rare target would outweigh all other words at its own
-    place, and hardly be learnt.)
+    Word j is drawn with the probability 1 - (1 - q_j)^K, and counts by the inverse of it; targets count once. So
+    whatever the targets are, the sum over the candidates estimates the sum over the vocabulary without bias. (By the
+    inverse of the probability that a word is drawn *or is some target*, a rare target would outweigh all other words at
+    its own place, and hardly be learnt.)
 
     Args:
         token_counts: int (V,), frequencies of the ids, as `TokenStore.token_counts`.
