@@ -21,6 +21,7 @@ from hf_meanmax.hardware import check_sizes, usable_device
 from hf_meanmax.modeling.classifier_model import LatentForSequenceClassification
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.modeling.configuration_embedding_decoder import EmbeddingDecoderConfig
+from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
 from hf_meanmax.modeling.storage import stored_names
 from hf_meanmax.tokenization.tokenizers import check_end_token
 
@@ -237,6 +238,20 @@ def require_text_encoder(config: LatentConfig, what: str) -> None:
             f"{what} decodes the vectors of {config.embedder_name} and has no text encoder of its own. Give "
             f"{config.embedder_name} texts, and this model the vectors (`hf-meanmax decode`)."
         )
+
+
+def require_embedding(config: LatentConfig, what: str) -> None:
+    """Checks that a model gives texts a vector.
+
+    Args:
+        config, what: as [`require_text_encoder`][] takes them.
+
+    Raises:
+        ValueError: it decodes the vectors of another embedder, or has no latent rows.
+    """
+    require_text_encoder(config, what)
+    if not config.has_latents:
+        raise ValueError(f"{what}: {NO_REPRESENTATION}")
 
 
 def load_target_tokenizer(

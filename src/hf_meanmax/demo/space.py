@@ -12,11 +12,10 @@ from huggingface_hub import RepoCard
 
 from hf_meanmax import __version__
 from hf_meanmax.checkpoint.compact import compact_checkpoint
-from hf_meanmax.checkpoint.folder import check_checkpoint, require_text_encoder
+from hf_meanmax.checkpoint.folder import check_checkpoint, require_embedding
 from hf_meanmax.checkpoint.hub import keep_former, sign_in, upload
 from hf_meanmax.checkpoint.location import is_missing_folder
 from hf_meanmax.files import replacing_folder
-from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
 from hf_meanmax.pretrained import packaged_folder
 
 APP, REQUIREMENTS, CARD, MODEL = "app.py", "requirements.txt", "README.md", "model"
@@ -132,10 +131,7 @@ def _folder_of(model: str) -> Path | None:
     folder = packaged_folder(model) or Path(model)
     if not folder.exists() and not is_missing_folder(model):
         return None
-    config = check_checkpoint(folder, encoder_alone=True)
-    require_text_encoder(config, model)
-    if not config.has_latents:
-        raise ValueError(f"{model}: {NO_REPRESENTATION}")
+    require_embedding(check_checkpoint(folder, encoder_alone=True), model)
     return folder
 
 

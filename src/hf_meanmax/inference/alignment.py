@@ -16,12 +16,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from hf_meanmax.checkpoint.folder import require_text_encoder
+from hf_meanmax.checkpoint.folder import require_embedding
 from hf_meanmax.cosines import paired_cosines, unit_rows
 from hf_meanmax.files import Json
 from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
 from hf_meanmax.modeling.configuration_embedding_decoder import EmbeddingDecoderConfig
-from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
 from hf_meanmax.modeling.generation import NO_DECODER
 from hf_meanmax.modeling.layers import scale_rows
 from hf_meanmax.modeling.modeling_embedding_decoder import EmbeddingDecoderForGeneration
@@ -130,9 +129,7 @@ def check_alignable(model: LatentForConditionalDecoding) -> None:
     Raises:
         ValueError: it has not.
     """
-    require_text_encoder(model.config, "The model to align to")
-    if not model.config.has_latents:
-        raise ValueError(NO_REPRESENTATION)
+    require_embedding(model.config, "The model to align to")
     if not model.config.has_decoder:
         raise ValueError(NO_DECODER)
     if not model.config.is_autoregressive:

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from hf_meanmax.checkpoint.folder import check_checkpoint, is_own_checkpoint, naming_damage, require_text_encoder
+from hf_meanmax.checkpoint.folder import check_checkpoint, is_own_checkpoint, naming_damage, require_embedding
 from hf_meanmax.checkpoint.location import hint_at_model, is_missing_folder, naming_unread
 from hf_meanmax.data.corpus import by_size, readable
 from hf_meanmax.files import Json, read_json
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
-from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
 from hf_meanmax.pretrained import packaged_folder
 
 from .long_texts import default_prompt, encode_in_parts, has_long, latent_config
@@ -52,10 +51,7 @@ def load_encoder(
         name, settings["model_kwargs"] = str(Path(name).parent), {"file_name": Path(name).name}
     trust_remote_code = trust_remote_code or _is_export(name)
     if is_own_checkpoint(name) or is_missing_folder(name):
-        config = check_checkpoint(name, encoder_alone=True)
-        require_text_encoder(config, name)
-        if not config.has_latents:
-            raise ValueError(f"{name}: {NO_REPRESENTATION}")
+        require_embedding(check_checkpoint(name, encoder_alone=True), name)
     elif Path(name).is_dir() and not (Path(name) / "modules.json").is_file():
         raise FileNotFoundError(
             f"{name} has no modules.json, so how its tokens become one vector is not known; expected a folder of "

@@ -20,13 +20,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from hf_meanmax.checkpoint.folder import ONNX_FOLDER, check_checkpoint, require_text_encoder
+from hf_meanmax.checkpoint.folder import ONNX_FOLDER, check_checkpoint, require_embedding
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.checkpoint.sentence_transformer import saved_length_limit, saved_normalization
 from hf_meanmax.cosines import paired_cosines
 from hf_meanmax.files import Json, read_json, replacing_folder, write_json
 from hf_meanmax.inference import onnx_encoder
-from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
 from hf_meanmax.modeling.encoders import RecurrentLayer
 
 from .encoder import ONNX_TRANSFORMER
@@ -124,10 +123,7 @@ def export_onnx(
     _require_packages()
     folder = _check_folder(onnx_folder(checkpoint, output))
     path = checkpoint_folder(checkpoint)
-    config = check_checkpoint(path, encoder_alone=True)
-    require_text_encoder(config, str(checkpoint))
-    if not config.has_latents:
-        raise ValueError(NO_REPRESENTATION)
+    require_embedding(check_checkpoint(path, encoder_alone=True), str(checkpoint))
     _check_modules(path)
     # torch's kernel is exported with steps of its own for rows that see nothing, and is slower so.
     encoder = AutoModel.from_pretrained(path, attn_implementation="eager").eval()
