@@ -17,7 +17,8 @@ from hf_meanmax import hardware
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands.decode import main
 from hf_meanmax.data.corpus import Documents
-from hf_meanmax.inference.decode import decode_embeddings, decode_vectors, refuse_scaled
+from hf_meanmax.inference.decodable import refuse_scaled
+from hf_meanmax.inference.decode import decode_embeddings, decode_vectors
 from hf_meanmax.inference.embedding_files import read_embeddings
 from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
 from hf_meanmax.inference.encoder import load_encoder

@@ -21,7 +21,8 @@ from hf_meanmax.commands import decode as decode_command
 from hf_meanmax.commands.audit import main as audit
 from hf_meanmax.commands.decode import main
 from hf_meanmax.inference.continued_file import continued_file
-from hf_meanmax.inference.decode import check_sources, decode_embeddings
+from hf_meanmax.inference.decodable import check_sources
+from hf_meanmax.inference.decode import decode_embeddings
 from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.inference.index import IndexManifest, IndexSettings
 from hf_meanmax.inference.sources import SourceOptions, open_sources, take_rows
