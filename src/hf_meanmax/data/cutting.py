@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal, get_args
 
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
+from hf_meanmax.fields import count, option
 from hf_meanmax.files import replacing_file
 from hf_meanmax.progress import progress_bar
 from hf_meanmax.tokenization.words import COMMAS, FULL_STOPS, word_normalizer, word_pre_tokenizer
@@ -27,7 +28,8 @@ from .sentences import CJK, CLOSING, chinese_segmenter, is_unsegmented, sentence
 from .workers import map_in_processes
 
 OUTPUT_SUFFIXES = (".txt", ".xz", ".gz")
-UNITS = ("auto", "word", "character")
+Unit = Literal["auto", "word", "character"]
+Segmenter = Literal["jieba"]
 SEGMENTERS: dict[str, Callable[[], Callable[[str], str]]] = {"jieba": chinese_segmenter}
 
 # A part of a text that stays whole unless it is longer than a piece, with the space after it; and its units.
@@ -72,11 +74,11 @@ class Cutting:
         ValueError: a value out of its range.
     """
 
-    max_length: int | None = None
-    min_length: int = 1
-    unit: str = "auto"
-    segment: str | None = None
-    seed: int = 0
+    max_length: int | None = count("cut texts at sentence ends, to at most so many units", None)
+    min_length: int = count("drop pieces of fewer units", 1)
+    unit: Unit = option("what lengths count; auto decides by the first lines", "auto")
+    segment: Segmenter | None = option("put spaces between the words of Chinese text", None)
+    seed: int = option("seed of the lengths that are drawn", 0)
 
     def __post_init__(self) -> None:
         if self.min_length < 1:
@@ -87,8 +89,8 @@ class Cutting:
             )
         if self.max_length is not None and self.max_length < self.min_length:
             raise ValueError(f"max_length is {self.max_length}; it must be at least min_length = {self.min_length}.")
-        if self.unit not in UNITS:
-            raise ValueError(f"unit is {self.unit!r}; choose one of {', '.join(UNITS)}.")
+        if self.unit not in get_args(Unit):
+            raise ValueError(f"unit is {self.unit!r}; choose one of {', '.join(get_args(Unit))}.")
         if self.segment is not None and self.segment not in SEGMENTERS:
             raise ValueError(f"segment is {self.segment!r}; choose one of {', '.join(SEGMENTERS)}.")
         if self.seed < 0:
