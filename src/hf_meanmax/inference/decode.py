@@ -216,7 +216,7 @@ def _decode_batch(
 ) -> tuple[list[str], list[int], list[bool]]:
     """Texts, lengths and whether they had ended."""
     if corrector is not None:
-        found = corrector.decode(batch, **generation)
+        found = corrector.decode(batch, show_progress=False, **generation)
         return [one.text for one in found], [one.length for one in found], [one.ended for one in found]
     tokens = model.generate(sentence_embedding=torch.from_numpy(batch), **generation)
     texts, ended = read_tokens(tokenizer, tokens)

@@ -42,7 +42,7 @@ def read_texts(checkpoints: Sequence[str | os.PathLike[str]], texts: Sequence[st
     if isinstance(texts, str) or not texts:
         raise ValueError(f"texts is {texts!r}; give a list of one text at least.")
     paths = [checkpoint_folder(name) for name in checkpoints]
-    names = short_names(list(map(os.fspath, checkpoints)))
+    names = short_names([os.fspath(name) for name in checkpoints])
     cut: list[list[str]] = []
     weights: list[Json] = [{} for _ in texts]
     predictions: list[dict[str, str]] = [{} for _ in texts]
