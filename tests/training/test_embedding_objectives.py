@@ -334,7 +334,6 @@ def test_another_teacher_in_the_same_place_gives_other_words(make_arguments, tmp
                 "pooling": "mean_max",
                 "contrastive": "views",
                 "objective": "none",
-                "hidden_dropout": 0.1,
                 "attention_dropout": 0.1,
             },
             "two views of a sentence are the same",

@@ -329,10 +329,10 @@ class CausalConvolutionLayer(SequenceLayer):
             states = kept[:, 0, : past + steps]
         *inner, last = self.convolutions
         for convolution in inner:
-            states = self.dropout(convolve(convolution, states, before=self.width - 1).relu())
+            states = convolve(convolution, self.dropout(states), before=self.width - 1).relu()
             if attention_mask is not None:
                 states = states.masked_fill(attention_mask[:, -states.shape[1] :].unsqueeze(-1) == 0, 0.0)
-        return convolve(last, states[:, -steps:], before=0)
+        return convolve(last, self.dropout(states[:, -steps:]), before=0)
 
 
 def make_convolutions(channels: list[int], width: int) -> nn.ModuleList:
