@@ -21,8 +21,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from tqdm.auto import tqdm
 
-from hf_meanmax.commands.evaluate import data_folder, load_tasks
 from hf_meanmax.evaluation.relatedness import score_distributions
+from hf_meanmax.evaluation.suite import data_folder, load_tasks
 
 SEED = 1111
 

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from hf_meanmax.commands.evaluate import data_folder, load_tasks
 from hf_meanmax.evaluation.senteval import NestedCrossValidationTask
+from hf_meanmax.evaluation.suite import data_folder, load_tasks
 
 
 class RandomWords:

@@ -77,7 +77,7 @@ def run(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The results of a fine-tuning run, made now or before with the same settings; its checkpoints are not kept."""
     path = folder / "results.json"
     args = arguments_from_settings({**settings, "output_dir": str(folder)}, "", FinetuneArguments)
-    claim(args)
+    claim(args, read_sets(args)[:3])
     if not path.is_file():
         finetune(args)
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
