@@ -213,13 +213,15 @@ def make_decoder(
         map_layer_norm=False, normalize_embeddings=bool(embedder["normalized"]), embedder=embedder,
     )  # fmt: skip
     decoder = EmbeddingDecoderForGeneration(config)
-    words = "encoder.embeddings." if model.decoder_embeddings is None else "decoder_embeddings."
+    learnt = model.state_dict()
+    if model.decoder_embeddings is not None:
+        # The words that the decoder reads take the place of the encoder's own.
+        learnt = {key: weight for key, weight in learnt.items() if not key.startswith("encoder.embeddings.")}
     weights = decoder.state_dict()
     with torch.no_grad():
-        for key, weight in model.state_dict().items():
-            name = f"encoder.embeddings.{key.removeprefix(words)}" if key.startswith(words) else key
-            is_read = model.decoder_embeddings is None or not key.startswith("encoder.embeddings.")
-            if is_read and name in weights:
+        for key, weight in learnt.items():
+            name = key.replace("decoder_embeddings.", "encoder.embeddings.")
+            if name in weights:
                 # Words that were added later can be read and not generated.
                 weights[name].copy_(weight[: len(weights[name])])
     decoder.generation_config.max_new_tokens = model.generation_config.max_new_tokens

@@ -70,8 +70,8 @@ def encode_in_parts(model: SentenceTransformer, text: str) -> np.ndarray:
         or not set(rows) <= {"max", "mean", "weighted_mean"}
         or any(not isinstance(m, Normalize) for m in list(model)[1:])
     ):
-        why = f"its pooling ({', '.join(rows)}) and modules make no vector of parts; `--max_length {MOST_TOKENS}` reads"
-        raise ValueError(too_long(text, f"{why} no more of it"))
+        why = f"its pooling ({', '.join(rows)}) and modules make no vector of parts"
+        raise ValueError(too_long(text, why, has_limit=True))
     encoder: Any = model.eval()[0].auto_model
     parts, counts = split_tokens(model.tokenizer, default_prompt(model) + text, (model.max_seq_length or NO_LIMIT) - 1)
     ids = [model.tokenizer(part, return_tensors="pt")["input_ids"].to(encoder.device) for part in parts]
@@ -115,9 +115,10 @@ def check_generation(text: str, length: int) -> None:
         raise ValueError(too_long(text, "what is generated of it is as long"))
 
 
-def too_long(text: str, why: str) -> str:
-    """What an error says of a text that cannot be read at once."""
+def too_long(text: str, why: str, has_limit: bool = False) -> str:
+    """What an error says of a text that cannot be read at once, `has_limit` where a length limit can be given."""
+    remedy = f"Give `--max_length {MOST_TOKENS}`, or cut" if has_limit else "Cut"
     return (
         f"A text of {len(text):,} characters ({text[:40]!r} ...) is more than the {MOST_TOKENS:,} tokens that a model "
-        f"reads at once, and {why}. Cut it before, as `hf-meanmax prepare --max_length` does."
+        f"reads at once, and {why}. {remedy} texts with `hf-meanmax prepare --max_length`."
     )
