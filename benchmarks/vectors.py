@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from encoding_speed import Encoding, measure_throughput
+from huggingface_hub import snapshot_download
 from rounds import MEMORY, add_options, report
 from worker import Worker
 
@@ -60,7 +61,9 @@ def quality(encode: Any, all_eight: bool) -> dict[str, float]:
 
 
 def megabytes(folder: str) -> float:
-    """Of the weights."""
+    """Of the weights, in a folder or on the Hub."""
+    if not Path(folder).is_dir():
+        folder = snapshot_download(folder, allow_patterns="*.safetensors")
     return sum(path.stat().st_size for path in Path(folder).rglob("*.safetensors") if path.is_file()) / 1e6
 
 

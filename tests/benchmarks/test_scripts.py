@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -48,6 +49,12 @@ def start(script, monkeypatch, tmp_path):
         return json.loads((tmp_path / "result.json").read_text())["rows"]
 
     return run
+
+
+def test_each_finds_what_it_imports(script):
+    names = [path.stem for path in Path(script("rounds").__file__).parent.glob("*.py")]
+    assert len(names) > 20
+    assert all(script(name).__doc__ for name in names)
 
 
 def test_training_is_compared_with_a_plain_loop(start):
