@@ -133,7 +133,7 @@ class PretrainArguments(RunArguments):
     muon_rate: float = option("learning rate of the matrices that Muon trains, as a multiple", 1.0)
     lazy_adam: bool = option(
         "Adam that updates only the rows seen in the batch, each by what Adam moves it until it is seen again (needs "
-        "`softmax` sampled); for vocabularies of 40,000 words and more, whose tables take much of a step otherwise",
+        "`softmax` sampled); for some hundred thousand words and more, whose tables take much of a step otherwise",
         False,
     )
     adam_beta1: float = option("Adam: decay of the mean of the gradients", 0.9)
