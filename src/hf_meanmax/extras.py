@@ -1,4 +1,4 @@
-"""The packages that evaluation and stores of vectors need and a plain install lacks."""
+"""The packages that a plain install lacks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from types import ModuleType
 _NAMES = {"faiss": "faiss-cpu", "rouge_score": "rouge-score"}
 
 
-def require(module: str, extra: str = "evaluation") -> ModuleType:
-    """Imports a module of an extra, a dotted path too.
+def require(module: str, extra: str = "evaluation", purpose: str = "This") -> ModuleType:
+    """Imports a module of an extra, a dotted path too, for a purpose that the error names.
 
     Raises:
         ImportError: its package is not installed, with the command that installs it.
@@ -18,4 +18,6 @@ def require(module: str, extra: str = "evaluation") -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         package = _NAMES.get(top := module.partition(".")[0], top)
-        raise ImportError(f'This needs {package}: pip install "hf_meanmax[{extra}]" ({error}).') from error
+        is_missing = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == top
+        told = "" if is_missing else f" ({error})"
+        raise ImportError(f'{purpose} needs {package}: pip install "hf_meanmax[{extra}]"{told}') from error

@@ -334,7 +334,9 @@ def test_without_matplotlib_and_rouge_the_rest_is_written(checkpoint, tmp_path, 
         monkeypatch.setitem(sys.modules, name, None)
     main([str(checkpoint), str(tmp_path / "text.txt"), "--output", str(tmp_path / "out")])
     captured = capsys.readouterr()
-    assert 'bleu-by-length.png was not drawn. Figures need matplotlib: pip install "hf_meanmax[plots]"' in captured.err
+    assert (
+        'bleu-by-length.png was not drawn. A figure needs matplotlib: pip install "hf_meanmax[plots]"' in captured.err
+    )
     scores = json.loads(captured.out)
     assert set(scores["signatures"]) == {"bleu", "chrf"}
     assert "rouge1" not in scores

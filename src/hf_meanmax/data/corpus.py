@@ -20,6 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, get_args
 
+from hf_meanmax.extras import require
 from hf_meanmax.files import EncodingErrors, json_digest
 
 if TYPE_CHECKING:
@@ -237,10 +238,7 @@ def _decompressor(name: str) -> tuple[Callable[[], Any], type[Exception]]:
         return lzma.LZMADecompressor, lzma.LZMAError
     if suffix == ".bz2":
         return bz2.BZ2Decompressor, OSError
-    try:
-        import zstandard
-    except ImportError:
-        raise ImportError(f'{name}: .zst files need zstandard: pip install "hf_meanmax[zstd]"') from None
+    zstandard = require("zstandard", "zstd", f"{name} is compressed and")
     return zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj, zstandard.ZstdError
 
 

@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 
+from hf_meanmax.extras import require
 from hf_meanmax.tokenization.words import FULL_STOPS
 
 # Scripts that are written without spaces between words: kana, ideographs, half-width kana, the later planes.
@@ -73,13 +74,10 @@ def chinese_segmenter() -> Callable[[str], str]:
     Raises:
         ImportError: jieba is not installed.
     """
-    try:
-        with warnings.catch_warnings():
-            # Newer Pythons warn of its code when they compile it.
-            warnings.simplefilter("ignore")
-            import jieba
-    except ImportError:
-        raise ImportError('Chinese words need jieba: pip install "hf_meanmax[chinese]"') from None
+    with warnings.catch_warnings():
+        # Newer Pythons warn of its code when they compile it.
+        warnings.simplefilter("ignore")
+        jieba = require("jieba", "chinese", "Finding Chinese words")
     # It would report on stderr where it keeps its dictionary.
     jieba.setLogLevel(logging.WARNING)
     jieba.initialize()

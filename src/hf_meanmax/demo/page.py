@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from hf_meanmax.extras import require
 from hf_meanmax.files import Json
 
 from . import panels
@@ -40,11 +41,7 @@ def load_gradio() -> ModuleType:
         ImportError: it is not installed.
     """
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-    try:
-        import gradio
-    except ImportError as error:
-        raise ImportError(f'The demo needs gradio: pip install "hf_meanmax[demo]" ({error}).') from error
-    return gradio
+    return require("gradio", "demo", "The demo")
 
 
 def build_page(model: DemoModel) -> Blocks:

@@ -24,6 +24,7 @@ from hf_meanmax.checkpoint.folder import ONNX_FOLDER, check_checkpoint, require_
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.checkpoint.sentence_transformer import saved_length_limit, saved_normalization
 from hf_meanmax.cosines import paired_cosines
+from hf_meanmax.extras import require
 from hf_meanmax.files import Json, read_json, replacing_folder, write_json
 from hf_meanmax.inference import onnx_encoder
 from hf_meanmax.modeling.encoders import RecurrentLayer
@@ -120,7 +121,8 @@ def export_onnx(
     """
     from transformers import AutoModel, AutoTokenizer
 
-    _require_packages()
+    for package in ("onnx", "onnxscript", "onnxruntime.quantization"):
+        require(package, "onnx", "Exporting to ONNX")
     folder = _check_folder(onnx_folder(checkpoint, output))
     path = checkpoint_folder(checkpoint)
     require_embedding(check_checkpoint(path, encoder_alone=True), str(checkpoint))
@@ -312,14 +314,3 @@ def _silence() -> Iterator[None]:
             yield
     finally:
         logging.disable(level)
-
-
-def _require_packages() -> None:
-    try:
-        import onnx  # noqa: F401
-        import onnxscript  # noqa: F401
-        from onnxruntime.quantization import quantize_dynamic  # noqa: F401
-    except ImportError as error:
-        raise ImportError(
-            f'Exporting to ONNX needs more packages ({error.name}): pip install "hf_meanmax[onnx]"'
-        ) from None

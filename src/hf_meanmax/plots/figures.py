@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from hf_meanmax.extras import require
 from hf_meanmax.files import replacing_file
 
 if TYPE_CHECKING:
@@ -26,11 +27,10 @@ def new_figure(width: float = 6.4, height: float = 4.8) -> Figure:
     Raises:
         ImportError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure as NewFigure
-    except ImportError:
-        raise ImportError('Figures need matplotlib: pip install "hf_meanmax[plots]"') from None
-    return NewFigure(figsize=(width, height), layout="constrained")
+    figure: Figure = require("matplotlib.figure", "plots", "A figure").Figure(
+        figsize=(width, height), layout="constrained"
+    )
+    return figure
 
 
 def checked_shares(name: str, values: npt.ArrayLike, axes: Mapping[str, int | None]) -> np.ndarray:

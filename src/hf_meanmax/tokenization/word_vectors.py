@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from transformers import PreTrainedTokenizerFast
 
+from hf_meanmax.extras import require
 from hf_meanmax.fields import check_least, option
 from hf_meanmax.files import EncodingErrors, Json, replacing_file
 from hf_meanmax.hardware import usable_cores
@@ -197,13 +198,9 @@ def train_word_vectors(
 def _fit_word2vec(
     sentences: Iterable[list[str]], settings: SkipGramSettings, workers: int | None, show_progress: bool
 ) -> Any:
-    try:
-        from gensim.models import Word2Vec
-    except ImportError as error:
-        raise ImportError('training word vectors needs gensim: pip install "hf_meanmax[vectors]"') from error
-
+    gensim = require("gensim.models", "vectors", "Training word vectors")
     threads = 1 if settings.deterministic else workers or usable_cores()
-    model = Word2Vec(
+    model = gensim.Word2Vec(
         vector_size=settings.size, window=settings.window, min_count=settings.min_count, negative=settings.negative,
         sample=settings.sample, alpha=settings.learning_rate, seed=settings.seed, workers=threads, sg=1,
         epochs=settings.epochs,
