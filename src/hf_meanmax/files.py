@@ -209,7 +209,12 @@ def write_json(path: str | os.PathLike[str], content: object, indent: int | None
 
 def json_digest(value: object, size: int = 16) -> str:
     """Hash of a value as JSON, `size` bytes long: the same in every process, whatever the order of its keys."""
-    return hashlib.blake2b(json.dumps(value, sort_keys=True, default=str).encode(), digest_size=size).hexdigest()
+    return bytes_digest(json.dumps(value, sort_keys=True, default=str).encode(), size)
+
+
+def bytes_digest(data: bytes, size: int = 16) -> str:
+    """A hash of bytes, of `size` bytes, in hexadecimal digits."""
+    return hashlib.blake2b(data, digest_size=size).hexdigest()
 
 
 def differences(there: Json, now: Json) -> str:

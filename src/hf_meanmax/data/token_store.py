@@ -7,7 +7,6 @@ has come, from where a killed build goes on.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import os
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hf_meanmax.files import Json, json_digest, naming_failed_writes, replacing_file, replacing_folder
+from hf_meanmax.files import Json, bytes_digest, json_digest, naming_failed_writes, replacing_file, replacing_folder
 from hf_meanmax.progress import progress_bar
 from hf_meanmax.tokenization.tokenizers import bare_backend, check_end_token
 
@@ -418,7 +417,7 @@ def build_token_store(
     rule = filters or SentenceFilter()
     encoder = TokenEncoder(tokenizer)
     key = json.dumps([FORMAT_VERSION, corpus.fingerprint(), encoder.fingerprint(), asdict(rule)])
-    fingerprint = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
+    fingerprint = bytes_digest(key.encode())
     if folder.is_dir() and any(folder.iterdir()):
         if not (folder / "store.json").is_file():
             raise FileExistsError(f"{folder} exists and is no token store; name another folder, or remove it.")

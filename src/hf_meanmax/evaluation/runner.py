@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import os
 import platform
@@ -24,7 +23,7 @@ from hf_meanmax.evaluation.controls import make_controls
 from hf_meanmax.evaluation.embedding import Embedder, is_sentence_transformer
 from hf_meanmax.evaluation.tasks import Task, TaskResult
 from hf_meanmax.evaluation.word_sources import unknown_word_rate_of
-from hf_meanmax.files import Json, read_json, replacing_file, write_json
+from hf_meanmax.files import Json, bytes_digest, read_json, replacing_file, write_json
 from hf_meanmax.metrics import format_score
 from hf_meanmax.progress import progress_bar
 
@@ -243,7 +242,7 @@ class ResultCache:
 
     def path(self, key: str, task: str, fingerprint: str) -> Path:
         """The .json file of an entry."""
-        encoder = hashlib.blake2b(key.encode(), digest_size=12).hexdigest()
+        encoder = bytes_digest(key.encode(), 12)
         return self.folder / encoder / f"{re.sub(r'[^A-Za-z0-9_-]+', '_', task)}-{fingerprint}.json"
 
     def read(self, key: str | None, task: str, fingerprint: str) -> TaskRun | None:
@@ -258,7 +257,7 @@ class ResultCache:
             if not _identity(key, task, fingerprint).items() <= entry.items():
                 raise ValueError("it belongs to another encoder, task or version")
             data = path.with_suffix(".npz").read_bytes()
-            if hashlib.blake2b(data, digest_size=16).hexdigest() != entry["items"]:
+            if bytes_digest(data) != entry["items"]:
                 raise ValueError("the items are not those of the scores")
             with np.load(io.BytesIO(data), allow_pickle=False) as file:
                 items = {name: file[name] for name in file.files}
@@ -281,7 +280,7 @@ class ResultCache:
         kept = [part.name for part in fields(run) if part.name not in ("result", "fingerprint", "was_cached")]
         entry = {
             **_identity(key, task, run.fingerprint),
-            "items": hashlib.blake2b(data, digest_size=16).hexdigest(),
+            "items": bytes_digest(data),
             "result": {name: getattr(run.result, name) for name in parts},
             "run": {name: getattr(run, name) for name in kept},
         }

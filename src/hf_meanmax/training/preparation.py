@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import hashlib
 import os
 import sys
 from collections.abc import Iterator
@@ -34,7 +33,7 @@ from hf_meanmax.data.corpus import Chain
 from hf_meanmax.data.opening import is_address
 from hf_meanmax.data.tables import table_kind
 from hf_meanmax.data.token_store import TokenEncoder
-from hf_meanmax.files import json_digest, replacing_folder
+from hf_meanmax.files import bytes_digest, json_digest, replacing_folder
 from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.inference.fingerprints import model_fingerprints
 from hf_meanmax.inference.long_texts import MOST_TOKENS
@@ -498,7 +497,7 @@ def word_vectors_file(args: RunArguments, cache: Path) -> str:
             "model, 'train', 'teacher' or 'none'."
         )
     words = static_words(named, args.model.get("embedding_size"))
-    vectors = hashlib.blake2b(words.vectors.tobytes(), digest_size=16).hexdigest()
+    vectors = bytes_digest(words.vectors.tobytes())
     path = cache / "vectors" / f"{digest(words.words, vectors)}.safetensors"
     with cache_lock(path):
         if not path.is_file():

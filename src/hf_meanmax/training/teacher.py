@@ -17,7 +17,7 @@ import torch
 
 from hf_meanmax.data import Corpus, StoredTexts
 from hf_meanmax.data.corpus import CHANGED
-from hf_meanmax.files import open_array, replacing_file
+from hf_meanmax.files import bytes_digest, open_array, replacing_file
 from hf_meanmax.hardware import most_open_files, uses_bf16
 from hf_meanmax.inference.embedder import load_embedder
 from hf_meanmax.inference.embedding_files import MANIFEST, embedding_files, is_finished, read_manifest
@@ -195,7 +195,7 @@ class _NewTexts(Corpus):
             raise ValueError(CHANGED)
 
     def identity(self) -> object:
-        return ["new texts", hashlib.blake2b(self.hashes[self.is_new].tobytes(), digest_size=16).hexdigest()]
+        return ["new texts", bytes_digest(self.hashes[self.is_new].tobytes())]
 
 
 def _text_hashes(cache: Path, texts: StoredTexts, show_progress: bool) -> npt.NDArray[np.uint64]:
