@@ -22,7 +22,7 @@ from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.inference.fingerprints import weights_fingerprint
 from hf_meanmax.training import teacher as teacher_module
 from hf_meanmax.training.preparation import prepare
-from hf_meanmax.training.pretrain import Run, pretrain
+from hf_meanmax.training.pretrain import pretrain
 from hf_meanmax.training.teacher import TeacherVectors, load_teacher, prepare_teacher, text_hash
 from tiny_model import make_model, make_tokenizer, random_lines
 from training.test_pretrain import (
@@ -125,7 +125,7 @@ def test_a_teacher_replaced_in_place_is_another_run(make_arguments, tmp_path, mo
     save_checkpoint(other, make_tokenizer(), where)
     with monkeypatch.context() as patch:
         # It shows before hours of the new teacher's work.
-        patch.setattr(Run, "_teacher_vectors", None)
+        patch.setattr("hf_meanmax.training.pretrain.prepare_vectors", None)
         with pytest.raises(FileExistsError, match=r"learnt from another teacher or embedder.*--overwrite"):
             pretrain(make_arguments(**settings, max_steps=5))
     assert pretrain(make_arguments(**settings, max_steps=2, overwrite=True))["steps"] == 2
@@ -399,7 +399,7 @@ def test_sizes_that_do_not_fit_show_before_the_teacher_reads_the_corpus(
     words = tmp_path / "words.txt"
     words.write_text("the 1 2 3\ncat 4 5 6\n")
     changes = {name: str(words) if value == "WORDS" else value for name, value in changes.items()}
-    monkeypatch.setattr("hf_meanmax.training.pretrain.prepare_teacher", lambda *args, **options: pytest.fail("reads"))
+    monkeypatch.setattr("hf_meanmax.training.teacher.prepare_teacher", lambda *args, **options: pytest.fail("reads"))
     with pytest.raises(ValueError, match=r"`--latent_size`|`embedding_size` is 8; leave it out"):
         pretrain(make_arguments(**STATIC, objective="none", teacher=teacher, **changes))
 

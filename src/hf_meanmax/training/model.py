@@ -1,24 +1,109 @@
-"""The model of a run, before its first step."""
+"""The model of a run and its objectives, before the first step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import transformers
 
-from hf_meanmax.checkpoint.folder import load_checkpoint
+from hf_meanmax.checkpoint.folder import check_checkpoint, load_checkpoint
+from hf_meanmax.checkpoint.location import checkpoint_folder
+from hf_meanmax.files import Json
 from hf_meanmax.hardware import attention_for
+from hf_meanmax.inference.embedder import describe_embedder
 from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.modeling.encoder_model import LatentEncoderModel
+from hf_meanmax.objectives import Objective, build_objectives
 
-from .preparation import Prepared
+from .preparation import Prepared, token_ids
 from .settings import PretrainArguments
+from .teacher import vector_size
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 _HEADS = ("teacher_head.", "contrastive_head.")
+
+
+def make_config(
+    args: PretrainArguments,
+    prepared: Prepared,
+    word_vectors: npt.NDArray[np.float32] | None,
+    teacher: SentenceTransformer | None,
+    tell: Callable[[str], None],
+) -> LatentConfig:
+    """The configuration of the model, by the settings and by what the texts, the word vectors and the teacher decide.
+
+    Args:
+        args: the run's settings.
+        prepared: the training texts.
+        word_vectors: the start of its word table `(V, embedding_size)`, if one is given.
+        teacher: or the embedder that it decodes.
+        tell: prints a warning.
+
+    Raises:
+        ValueError: settings that do not go together, or an embedding that cannot be compared with the teacher's.
+    """
+    derived: Json = {}
+    size = 0 if teacher is None else vector_size(teacher)
+    if size and args.teacher and args.teacher_weight and args.teacher_head:
+        derived["teacher_size"] = size
+    if teacher is not None and args.embedder:
+        embedder = describe_embedder(teacher, args.embedder)
+        _compare_embedders(args, embedder, tell)
+        derived |= {"embedder": embedder, "embedding_dim": size, "normalize_embeddings": embedder["normalized"]}
+    if prepared.target_tokenizer is not None:
+        derived |= {"separate_vocabularies": True, "input_vocab_size": len(prepared.tokenizer)}
+    if word_vectors is not None:
+        derived["embedding_size"] = word_vectors.shape[1]
+    if size and not args.teacher_head and args.model.get("pooling") == "weighted_mean":
+        # The one row is to be the teacher's vector.
+        derived["latent_size"] = args.model.get("latent_size") or size
+    config = args.build_config(**derived, vocab_size=len(prepared.output_tokenizer), **token_ids(prepared.tokenizer))
+    is_compared = bool(args.teacher and args.teacher_weight) and not args.teacher_head
+    if is_compared and config.sentence_embedding_size != size:
+        raise ValueError(
+            f"The embedding has {config.sentence_embedding_size} numbers and the teacher's vectors {size}: without "
+            "a map (`teacher_head`) they are compared as they are. Make the embedding as wide, for instance by "
+            "`--latent_size`, or give `--teacher_head true`."
+        )
+    return config
+
+
+def _compare_embedders(args: PretrainArguments, embedder: Json, tell: Callable[[str], None]) -> None:
+    """Warns if the initial model was trained to decode the vectors of another embedder."""
+    initial = args.initial_model
+    known: Json = (check_checkpoint(checkpoint_folder(initial)).embedder or {}) if initial else {}
+    if known.get("weights") not in (None, embedder["weights"]):
+        tell(
+            f"warning: {initial} decodes the vectors of {known.get('name')!r}, and this run learns from those of "
+            f"{args.embedder!r}, which its map does not fit; give the former as `--embedder` to go on from it"
+        )
+
+
+def make_objectives(args: PretrainArguments, config: LatentConfig) -> tuple[list[Objective], tuple[str, ...]]:
+    """The objectives of a run, whose weighted sum is the loss, and the names of those that are reported apart, without
+    their weights: what is added to decoding, and all terms of a mixture."""
+    objectives = build_objectives(
+        config,
+        decoding=args.decoding_weight,
+        softmax=args.softmax,
+        context=args.context_weight,
+        teacher=args.teacher_weight if args.teacher else 0.0,
+        teacher_loss=args.teacher_loss,
+        similarities=args.similarity_weight,
+        neighbour=args.contrastive_weight if args.has_neighbours else 0.0,
+        view=args.contrastive_weight if args.has_views else 0.0,
+        temperature=args.temperature,
+    )
+    compares = args.learns_from_teacher or args.contrastive != "none"
+    apart = objectives if compares and len(objectives) > 1 else objectives[1:]
+    return objectives, tuple(objective.name for objective in apart)
 
 
 def make_model(

@@ -11,45 +11,40 @@ from contextlib import ExitStack, nullcontext
 from datetime import timedelta
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from accelerate import PartialState
 from tqdm.auto import tqdm
 
-from hf_meanmax.checkpoint.folder import check_checkpoint, save_checkpoint
+from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.checkpoint.location import checkpoint_folder
-from hf_meanmax.data import CandidateSampler, ContextSentences, Noise
 from hf_meanmax.files import Json, json_digest, naming_failed_writes, sole_writer
 from hf_meanmax.hardware import measure_matrix_rate, prepare_training_on_cpu, synchronize, use_all_cores, uses_bf16
-from hf_meanmax.inference.embedder import describe_embedder, fit_standardization
+from hf_meanmax.inference.embedder import fit_standardization
 from hf_meanmax.inference.fingerprints import model_fingerprints
-from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.modeling.generation import MIN_TOKENS_FROM_TEXT, decoding_bound
 from hf_meanmax.modeling.modeling_embedding_decoder import EmbeddingDecoderForGeneration
-from hf_meanmax.objectives import TrainingModel, build_objectives
+from hf_meanmax.objectives import TrainingModel
 from hf_meanmax.objectives.decoder_inputs import feed_decoder
 from hf_meanmax.processes import check_agreement, errors_shared, main_process_first, naming_lost_processes
 from hf_meanmax.progress import progress_bar
 
 from .accelerator import exact_sums, is_sharded, make_accelerator
-from .batches import make_batches, sentences_to_learn
+from .batches import make_run_batches
 from .checkpoints import CHECKPOINTS, Checkpoints, check_run_folder, claim_folder
 from .metrics_log import MetricsLog, StepLosses
-from .model import check_start, make_model
+from .model import check_start, make_config, make_model, make_objectives
 from .optimizer import clip_gradients, make_optimizers
-from .preparation import MUCH_LEFT_OUT, Prepared, prepare, prepare_word_vectors, token_ids
+from .preparation import Prepared, prepare, prepare_word_vectors
 from .schedule import Schedule
 from .settings import PretrainArguments
 from .showcase import show
 from .stopping import NO_BETTER, TERMINATED, agree_to_stop, termination_flag
 from .summary import count_flops_per_token, format_summary, summarize_run
-from .teacher import TeacherVectors, load_teacher, prepare_teacher, vector_size
+from .teacher import TeacherVectors, load_teacher, prepare_vectors
 from .validation import Validation
-
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
 
 # Settings that say how long a run goes on and what it shows, not what each step does.
 _FREE_ON_RESUME = {
@@ -184,44 +179,26 @@ class Run:
     def _build(self) -> None:
         """Model, objectives, optimizer, batches."""
         args, prepared = self.args, self.prepared
-        derived: Json = {}
         teacher = load_teacher(args, self.device) if args.reads_vectors else None
-        teacher_size = 0 if teacher is None else vector_size(teacher)
         self.state["teacher"] = None if teacher is None else json_digest(model_fingerprints(teacher))
         if not args.overwrite:
             self.checkpoints.check_learnt_from(self.state)
-        if args.teacher and teacher_size and args.teacher_weight and args.teacher_head:
-            derived["teacher_size"] = teacher_size
-        if teacher is not None and args.embedder:
-            embedder = describe_embedder(teacher, args.embedder)
-            self._compare_embedders(embedder)
-            derived |= {
-                "embedder": embedder, "embedding_dim": teacher_size, "normalize_embeddings": embedder["normalized"],
-            }  # fmt: skip
-        if prepared.target_tokenizer is not None:
-            derived |= {"separate_vocabularies": True, "input_vocab_size": len(prepared.tokenizer)}
         with main_process_first(self.processes):
-            vectors = prepare_word_vectors(
-                args, prepared.tokenizer, prepared.train, self.is_main, prepared.word_vectors
-            )
-        if vectors is not None:
-            derived["embedding_size"] = vectors.shape[1]
-        if teacher_size and not args.teacher_head and args.model.get("pooling") == "weighted_mean":
-            # The one row is to be the teacher's vector.
-            derived["latent_size"] = args.model.get("latent_size") or teacher_size
-        config = args.build_config(
-            **derived, vocab_size=len(prepared.output_tokenizer), **token_ids(prepared.tokenizer)
-        )
-        # What does not fit shows before hours of a teacher's work.
+            words = prepare_word_vectors(args, prepared.tokenizer, prepared.train, self.is_main, prepared.word_vectors)
+        config = make_config(args, prepared, words, teacher, self.print)
+        vectors: dict[str, TeacherVectors] = {}
         if teacher is not None:
+            # What does not fit shows before hours of a teacher's work.
             check_start(args, config)
-        teacher_vectors = {} if teacher is None else self._teacher_vectors(teacher, teacher_size, config)
+            state = self.processes if self.world_size > 1 else None
+            vectors = prepare_vectors(args, prepared.sources, teacher, state, self.is_main)
         # After the teacher, whose loading may draw numbers of its own.
         torch.manual_seed(args.seed)
-        self.model = make_model(args, prepared, config, vectors, self.device, self.print)
-        if isinstance(self.model, EmbeddingDecoderForGeneration) and not args.initial_model:
+        self.model = make_model(args, prepared, config, words, self.device, self.print)
+        reads_vectors = isinstance(self.model, EmbeddingDecoderForGeneration)
+        if reads_vectors and not args.initial_model:
             fit_standardization(
-                self.model.encoder.standardization, teacher_vectors["train"], self.model.config.normalize_embeddings
+                self.model.encoder.standardization, vectors["train"], self.model.config.normalize_embeddings
             )
         trained = sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
         self.print(
@@ -229,68 +206,23 @@ class Run:
             f"{trained:,} trained; {self.world_size} process(es) on {self.device.type}, "
             f"{'bf16' if self.use_bf16 else 'fp32'}"
         )
-        self._make_objectives(config)
+        self.objectives, self.side_losses = make_objectives(args, config)
         if self.is_sharded:
             # Each process keeps a part of what it has made itself.
             sums = exact_sums(self.model.state_dict())
             check_agreement(self.processes, sums, "Give every machine the same word vectors and initial model.")
         self._make_optimizers()
-        self._make_batches(config, teacher_vectors)
-
-    def _compare_embedders(self, embedder: Json) -> None:
-        """Warns if the initial model was trained to decode the vectors of another embedder."""
-        initial = self.args.initial_model
-        known: Json = (check_checkpoint(checkpoint_folder(initial)).embedder or {}) if initial else {}
-        if known.get("weights") not in (None, embedder["weights"]):
-            self.print(
-                f"warning: {initial} decodes the vectors of {known.get('name')!r}, and this run learns from those of "
-                f"{self.args.embedder!r}, which its map does not fit; give the former as `--embedder` to go on from it"
-            )
-
-    def _teacher_vectors(
-        self, teacher: SentenceTransformer, size: int, config: LatentConfig
-    ) -> dict[str, TeacherVectors]:
-        """The teacher's vectors of the training texts, and of the held-out ones where no decoder scores these or the
-        vectors are what it reads."""
-        if (
-            self.args.teacher
-            and self.args.teacher_weight
-            and not self.args.teacher_head
-            and config.sentence_embedding_size != size
-        ):
-            raise ValueError(
-                f"The embedding has {config.sentence_embedding_size} numbers and the teacher's vectors {size}: without "
-                "a map (`teacher_head`) they are compared as they are. Make the embedding as wide, for instance by "
-                "`--latent_size`, or give `--teacher_head true`."
-            )
-        state = PartialState() if self.world_size > 1 else None
-        sources = dict(self.prepared.sources)
-        if self.args.teacher and self.args.objective != "none":
-            sources.pop("validation", None)
-        return {
-            name: prepare_teacher(self.args, texts, teacher, state, show_progress=self.is_main)
-            for name, texts in sources.items()
-        }
-
-    def _make_objectives(self, config: LatentConfig) -> None:
-        args = self.args
-        self.objectives = build_objectives(
-            config,
-            decoding=args.decoding_weight,
-            softmax=args.softmax,
-            context=args.context_weight,
-            teacher=args.teacher_weight if args.teacher else 0.0,
-            teacher_loss=args.teacher_loss,
-            similarities=args.similarity_weight,
-            neighbour=args.contrastive_weight if args.has_neighbours else 0.0,
-            view=args.contrastive_weight if args.has_views else 0.0,
-            temperature=args.temperature,
+        # Held-out texts without a context are found now, not at the end of the run.
+        self.batches, held_out = make_run_batches(
+            args, prepared, self.model, vectors, self.accelerator.process_index, self.world_size, self.print
         )
-        # The loss is the weighted sum. What is added to decoding is reported apart, without its weight; of a mixture
-        # all terms are.
-        compares = args.learns_from_teacher or args.contrastive != "none"
-        terms = self.objectives if compares and len(self.objectives) > 1 else self.objectives[1:]
-        self.side_losses = tuple(objective.name for objective in terms)
+        self.validation = Validation(
+            self.accelerator, self.model, self.wrapped, self.is_sharded, held_out, prepared, self.use_bf16,
+            vectors.get("validation") if reads_vectors else None, () if config.has_decoder else self.side_losses,
+        )  # fmt: skip
+        self.steps_per_epoch = self.batches.plan.num_steps
+        self.total_steps = args.max_steps or max(1, math.ceil(args.epochs * self.steps_per_epoch))
+        self.schedule = Schedule(args, self.total_steps)
 
     def _make_optimizers(self) -> None:
         args = self.args
@@ -313,52 +245,6 @@ class Run:
             self.optimizers = make_optimizers(self.wrapped, args, fused)
         self.trained = [parameter for parameter in self.wrapped.parameters() if parameter.requires_grad]
         self.stateful_model = self.wrapped if self.is_sharded else self.model
-
-    def _make_batches(self, config: LatentConfig, teacher_vectors: dict[str, TeacherVectors]) -> None:
-        args, prepared = self.args, self.prepared
-        noise = Noise(args.word_drop, args.word_swap, args.span_drop)
-        compared: Json = {"noise": noise, "makes_views": args.has_views}
-        vectors: dict[str, Json] = {name: {"teacher_vectors": found} for name, found in teacher_vectors.items()}
-        if isinstance(self.model, EmbeddingDecoderForGeneration):
-            scale = self.model.encoder.standardization.scale.cpu().numpy()
-            noise_scale = args.embedding_noise * scale if args.embedding_noise else None
-            vectors = {name: {"vectors": found} for name, found in teacher_vectors.items()}
-            vectors["train"]["noise_scale"] = noise_scale
-            compared = {}
-        candidates = None
-        if args.softmax == "sampled" and config.has_decoder:
-            candidates = CandidateSampler(prepared.output_store.token_counts, args.num_negatives, args.seed)
-        place = {"rank": self.accelerator.process_index, "world_size": self.world_size}
-        words, and_context = config.num_context_words, args.context_weight > 0 or args.has_neighbours
-        counts_sentences = bool(config.attention_penalty) or args.contrastive != "none"
-        sentences = sentences_to_learn(args, prepared.train, prepared.train_target, words, and_context)
-        if isinstance(sentences, ContextSentences):
-            is_much = sentences.other_lengths > MUCH_LEFT_OUT * len(prepared.train)
-            self.print(
-                f"{'warning: ' if is_much else ''}{len(sentences):,} of these sentences are encoded; "
-                f"{sentences.other_lengths:,} are context alone, by `min_tokens` {args.min_tokens} and `max_tokens` "
-                f"{args.max_tokens}"
-            )
-        self.batches = make_batches(
-            args, sentences,
-            args.gradient_accumulation_steps, args.seed, candidates=candidates, counts_sentences=counts_sentences,
-            **vectors.get("train", {}), **compared, **place,
-        )  # fmt: skip
-        # Held-out texts without a context are found now, not at the end of the run.
-        options: Json = {**place, **vectors.get("validation", {})}
-        if not config.has_decoder:
-            options |= {**compared, "counts_sentences": True}
-        held_out = sentences_to_learn(
-            args, prepared.validation, prepared.validation_target, words, and_context and not config.has_decoder
-        )
-        self.validation = Validation(
-            self.accelerator, self.model, self.wrapped, self.is_sharded,
-            make_batches(args, held_out, 1, 0, **options), prepared, self.use_bf16, options.get("vectors"),
-            () if config.has_decoder else self.side_losses,
-        )  # fmt: skip
-        self.steps_per_epoch = self.batches.plan.num_steps
-        self.total_steps = args.max_steps or max(1, math.ceil(args.epochs * self.steps_per_epoch))
-        self.schedule = Schedule(args, self.total_steps)
 
     def _train(self, terminated: threading.Event) -> None:
         args, state = self.args, self.state

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,6 +87,23 @@ def load_teacher(args: PretrainArguments, device: torch.device | str | None) -> 
 def vector_size(teacher: SentenceTransformer) -> int:
     """Numbers of a teacher's vector."""
     return int(encode_texts(teacher, ["a"], 1).shape[1])
+
+
+def prepare_vectors(
+    args: PretrainArguments,
+    sources: Mapping[str, StoredTexts],
+    teacher: SentenceTransformer,
+    state: PartialState | None,
+    show_progress: bool,
+) -> dict[str, TeacherVectors]:
+    """The vectors of the training texts, and of the held-out ones unless a decoder of texts scores these; see
+    [`prepare_teacher`]."""
+    are_scored_by_decoder = args.teacher and args.objective != "none"
+    return {
+        name: prepare_teacher(args, texts, teacher, state, show_progress)
+        for name, texts in sources.items()
+        if name != "validation" or not are_scored_by_decoder
+    }
 
 
 def prepare_teacher(
