@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from typing import Any, TypeVar, overload
+from numbers import Integral
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints, overload
 
 Value = TypeVar("Value")
 
@@ -14,7 +15,8 @@ def option(help: str, **metadata: Any) -> Any: ...
 @overload
 def option(help: str, default: Value, **metadata: Any) -> Value: ...
 def option(help: str, default: Any = dataclasses.MISSING, **metadata: Any) -> Any:
-    """A field that is the option `--name`, with its help; without a default it is required."""
+    """A field that is the option `--name`, with its help and perhaps the bounds `at_least` and `at_most`, which
+    [`check_settings`] checks; without a default it is required."""
     metadata = {"help": help, **metadata}
     if isinstance(default, (list, dict)):
         return dataclasses.field(default_factory=lambda: copy.copy(default), metadata=metadata)
@@ -24,6 +26,30 @@ def option(help: str, default: Any = dataclasses.MISSING, **metadata: Any) -> An
 def count(help: str, default: Any = dataclasses.MISSING, at_most: int | None = None) -> Any:
     """An option that takes a number of 1 or more."""
     return option(help, default, at_least=1, at_most=at_most)
+
+
+def check_settings(settings: Any) -> None:
+    """Checks the fields of a settings class that have bounds, or a list of values; None is none of these.
+
+    Raises:
+        ValueError: one is out of its bounds, no whole number where one is asked for, or not in the list.
+    """
+    kinds = get_type_hints(type(settings))
+    for field in dataclasses.fields(settings):
+        value, kind = getattr(settings, field.name), kinds[field.name]
+        if value is None:
+            continue
+        parts = (kind, *get_args(kind))
+        allowed = [one for part in parts if get_origin(part) is Literal for one in get_args(part)]
+        if allowed and value not in allowed:
+            raise ValueError(f"`{field.name}` is {value!r}; allowed: {', '.join(map(repr, allowed))}.")
+        least, most = field.metadata.get("at_least"), field.metadata.get("at_most")
+        if (least, most) != (None, None) and int in parts and not isinstance(value, Integral):
+            raise ValueError(f"`{field.name}` is {value!r}; it must be a whole number.")
+        if least is not None:
+            check_least(settings, **{field.name: least})
+        if most is not None and not value <= most:
+            raise ValueError(f"`{field.name}` is {value:,}; it may be {most:,} at most.")
 
 
 def check_least(settings: object, **least: float) -> None:

@@ -35,7 +35,7 @@ def test_misspelt_options_name_the_nearest(capsys):
     assert "Did you mean --batch-size" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         parse(["a", "--batch_size", "0"])
-    assert "not 1 or more" in capsys.readouterr().err
+    assert "`batch_size` is 0; it must be 1 or more" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         parse(["a", "--batch_size", "many"])
     assert "invalid int value: 'many'" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -206,7 +207,7 @@ def test_a_row_has_the_same_samples_wherever_decoding_begins(make, vectors, tmp_
 
 def test_settings_that_are_too_small(make):
     for name, value in (("num_candidates", 0), ("num_corrections", -1), ("batch_size", 0), ("num_edits", 0)):
-        with pytest.raises(ValueError, match=f"{name} is {value}"):
+        with pytest.raises(ValueError, match=f"`{name}` is {value}"):
             make(**{name: value})
 
 
@@ -233,8 +234,10 @@ def test_the_command(embedder, decoder, vectors, make, tmp_path, capsys):  # noq
         (["--rerank", "3"], "could not be loaded from 'embedder'"),
         (["--rerank", "3", "--embedder", "./none"], "No checkpoint folder 'none'"),
     ):
-        with pytest.raises(SystemExit, match=f"hf-meanmax decode: .*({reason})"):
+        with pytest.raises(SystemExit) as ended:
             main([*options, *words])
+        told = capsys.readouterr().err if ended.value.code == 2 else str(ended.value)
+        assert re.search(f"hf-meanmax decode: .*({reason})", told)
 
 
 def test_another_embedder_is_refused(decoder, tmp_path):  # noqa: F811

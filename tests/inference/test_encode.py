@@ -426,7 +426,7 @@ def test_any_sentence_transformer(tmp_path, text):
     [
         (["--bach-size", "3"], "unknown option --bach-size. Did you mean --batch-size?"),
         (["--batch", "3"], "unknown option --batch. Did you mean --batch"),
-        (["--batch-size", "0"], "0 is not 1 or more"),
+        (["--batch-size", "0"], "`batch_size` is 0; it must be 1 or more"),
         (["--format", "csv"], "invalid choice: 'csv'"),
         (["--dtype=int4"], "invalid choice: 'int4'"),
         (["--truncate", "3"], "unknown option --truncate. Did you mean --truncate_dim?"),

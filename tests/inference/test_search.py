@@ -195,8 +195,8 @@ def test_automatic_sizes():
     [
         ({"factory": "IVF20000,SQ8"}, "IVF20000,SQ8 is fitted on 20,000 rows or more; there are 12,000"),
         ({"factory": "IVFx,SQ8"}, "faiss makes no index 'IVFx,SQ8' of 16 numbers"),
-        ({"index_type": "flat"}, "index_type is 'flat'; choose one of exact, int8"),
-        ({"metric": "dot"}, "metric is 'dot'; choose one of cosine, l2"),
+        ({"index_type": "flat"}, "`index_type` is 'flat'; allowed: 'exact', 'int8'"),
+        ({"metric": "dot"}, "`metric` is 'dot'; allowed: 'cosine', 'l2'"),
     ],
     ids=str,
 )
@@ -517,8 +517,8 @@ def test_many_copies_are_looked_past(model, tmp_path):
         (["find"], "unknown 'find'; choose from index, query"),
         (["index", "model", "text", "--output", "out", "--index-typ", "exact"], "Did you mean --index-type?"),
         (["query", "index", "a", "--skip-identica"], "Did you mean --skip-identical?"),
-        (["index", "model", "text", "--output", "out", "--nprobe", "0"], "not 1 or more"),
-        (["query", "index", "a", "--rescore", "-1"], "expected one argument|not 0 or more"),
+        (["index", "model", "text", "--output", "out", "--nprobe", "0"], "`nprobe` is 0; it must be 1 or more"),
+        (["query", "index", "a", "--rescore", "-1"], "expected one argument|must be 0 or more"),
     ],
     ids=str,
 )

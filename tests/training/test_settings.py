@@ -157,7 +157,7 @@ def test_options_win_over_the_recipe(tmp_path):
         (["--learning_rate", "nan"], "`learning_rate` is nan; it must be a finite number"),
         (["--seed", "99999999999999999999"], "is not 9223372036854775807 or less"),
         (["--adam_beta1", "1.5"], r"`adam_beta1` is 1\.5; it must be at least 0 and less than 1"),
-        (["--max_unknown_rate", "7"], r"`max_unknown_rate` is 7\.0; it must be from 0 to 1"),
+        (["--max_unknown_rate", "7"], r"`max_unknown_rate` is 7\.0; it may be 1 at most"),
         (
             ["--early_stopping_patience", "1", "--eval_steps", "0"],
             "`early_stopping_patience` is 1, but with `eval_steps` 0 nothing is evaluated before the end",

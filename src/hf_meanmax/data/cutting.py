@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, islice
 from pathlib import Path
-from typing import IO, Any, Literal, get_args
+from typing import IO, Any, Literal
 
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
-from hf_meanmax.fields import count, option
+from hf_meanmax.fields import check_settings, count, option
 from hf_meanmax.files import replacing_file
 from hf_meanmax.progress import progress_bar
 from hf_meanmax.tokenization.words import COMMAS, FULL_STOPS, word_normalizer, word_pre_tokenizer
@@ -78,23 +78,16 @@ class Cutting:
     min_length: int = count("drop pieces of fewer units", 1)
     unit: Unit = option("what lengths count; auto decides by the first lines", "auto")
     segment: Segmenter | None = option("put spaces between the words of Chinese text", None)
-    seed: int = option("seed of the lengths that are drawn", 0)
+    seed: int = option("seed of the lengths that are drawn", 0, at_least=0)
 
     def __post_init__(self) -> None:
-        if self.min_length < 1:
-            raise ValueError(f"min_length is {self.min_length}; it must be at least 1.")
+        check_settings(self)
         if self.max_length is None and self.min_length > 1:
             raise ValueError(
                 f"min_length is {self.min_length} but max_length is not given; only up to a max_length are texts cut."
             )
         if self.max_length is not None and self.max_length < self.min_length:
             raise ValueError(f"max_length is {self.max_length}; it must be at least min_length = {self.min_length}.")
-        if self.unit not in get_args(Unit):
-            raise ValueError(f"unit is {self.unit!r}; choose one of {', '.join(get_args(Unit))}.")
-        if self.segment is not None and self.segment not in SEGMENTERS:
-            raise ValueError(f"segment is {self.segment!r}; choose one of {', '.join(SEGMENTERS)}.")
-        if self.seed < 0:
-            raise ValueError(f"seed is {self.seed}; it must be 0 or more.")
 
     def for_texts(self, texts: Sequence[str]) -> Cutting:
         """The same with a unit other than `"auto"`, decided by some texts of the corpus."""

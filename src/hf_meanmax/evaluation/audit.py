@@ -11,7 +11,7 @@ import numpy as np
 
 from hf_meanmax.cosines import paired_cosines
 from hf_meanmax.data.sentences import is_unsegmented
-from hf_meanmax.fields import check_least, option
+from hf_meanmax.fields import check_settings, count, option
 from hf_meanmax.files import Json
 
 from .defences import KEPT_SHARES, NOISE_LEVELS, Defence, check_levels, make_defences
@@ -52,18 +52,18 @@ class AuditSettings:
         ValueError: a number is too small.
     """
 
-    defence_texts: int = option("texts, drawn at random, on which defences are tried (0: none)", 500)
+    defence_texts: int = option("texts, drawn at random, on which defences are tried (0: none)", 500, at_least=0)
     noise_levels: list[float] = option(
         "lengths of Gaussian noise, as shares of the mean length of a vector", list(NOISE_LEVELS)
     )
     kept_shares: list[float] = option(
         "shares of the dimensions that are kept, by PCA and from the front", list(KEPT_SHARES)
     )
-    examples: int = option("most examples of each group", 5)
-    seed: int = option("seed of everything that is drawn", 0)
+    examples: int = count("most examples of each group", 5)
+    seed: int = option("seed of everything that is drawn", 0, at_least=0)
 
     def __post_init__(self) -> None:
-        check_least(self, defence_texts=0, examples=1, seed=0)
+        check_settings(self)
         check_levels(self.noise_levels, self.kept_shares)
 
 

@@ -18,7 +18,7 @@ from hf_meanmax.checkpoint.folder import load_decoder
 from hf_meanmax.cosines import paired_cosines
 from hf_meanmax.data.corpus import CorpusLines
 from hf_meanmax.data.opening import open_corpus
-from hf_meanmax.fields import option
+from hf_meanmax.fields import count, option
 from hf_meanmax.files import EncodingErrors, Json, shared_name
 from hf_meanmax.hardware import COMPUTE_DTYPES, compute_dtype
 from hf_meanmax.inference.alignment import embed
@@ -56,8 +56,8 @@ class AuditSource(SourceOptions):
         [],
     )
     corpus: list[str] = option("texts that an attacker may have (files or globs); the nearest one is a control", [])
-    limit: int = option("most texts, drawn at random", 1000, at_least=1)
-    corpus_limit: int = option("most texts of the corpus, its first", 100_000, at_least=1)
+    limit: int = count("most texts, drawn at random", 1000)
+    corpus_limit: int = count("most texts of the corpus, its first", 100_000)
     sts: bool = option("score on the STS benchmark what defences leave of similarity", False)
     data: str | None = option("folder with senteval/, for --sts; by default HF_MEANMAX_DATA", None)
     encoding_errors: EncodingErrors = option("what to do with bytes that are not UTF-8", "strict")

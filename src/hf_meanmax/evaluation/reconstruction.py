@@ -19,7 +19,7 @@ import torch
 from hf_meanmax.checkpoint.folder import load_decoder, saved_training_args
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.data import open_corpus, pick_sentences
-from hf_meanmax.fields import count, option
+from hf_meanmax.fields import check_settings, count, option
 from hf_meanmax.files import EncodingErrors, Json, replacing_file, write_json
 from hf_meanmax.inference.decode import MOST_BEAMS
 from hf_meanmax.inference.reconstruct import reconstruct, rows_by_length
@@ -170,12 +170,7 @@ class ReconstructionSettings:
     encoding_errors: EncodingErrors = option("what to do with bytes that are not UTF-8", "strict")
 
     def __post_init__(self) -> None:
-        whole = ("limit", "min_tokens", "max_tokens", "batch_size", "batch_tokens", "num_beams", "examples")
-        # A plan's YAML has values of any type.
-        for name, least in {**dict.fromkeys(whole, 1), "seed": 0}.items():
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
-                raise ValueError(f"`{name}` is {value!r}; it must be a whole number, {least} or more.")
+        check_settings(self)
         if self.tokenize not in (None, *TOKENIZATIONS):
             raise ValueError(f"`tokenize` is {self.tokenize!r}; choose one of {', '.join(TOKENIZATIONS)}.")
 

@@ -18,6 +18,7 @@ from hf_meanmax.checkpoint.folder import settings_of_run
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.checkpoint.sentence_transformer import saved_normalization
 from hf_meanmax.cosines import unit_rows
+from hf_meanmax.fields import check_least
 from hf_meanmax.modeling.generation import MIN_TOKENS_FROM_EMBEDDING
 
 from .blocks import in_blocks
@@ -91,10 +92,7 @@ class Corrector:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        least_values = {"num_candidates": 1, "num_corrections": 0, "batch_size": 1, "num_edits": 1}
-        for name, least in least_values.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be {least} or more.")
+        check_least(self, num_candidates=1, num_corrections=0, batch_size=1, num_edits=1)
         config = self.model.config
         wanted = config.sentence_embedding_size if config.reads_text else config.embedding_dim
         if (size := self.embedder.get_embedding_dimension()) not in (None, wanted):

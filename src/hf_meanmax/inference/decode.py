@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from hf_meanmax.fields import option
+from hf_meanmax.fields import check_settings, count, option
 from hf_meanmax.files import Json
-from hf_meanmax.hardware import COMPUTE_DTYPES, ComputeDtype, in_dtype
+from hf_meanmax.hardware import ComputeDtype, in_dtype
 
 from .blocks import in_blocks
 from .correction import Corrector, read_tokens
@@ -43,25 +43,19 @@ class DecodingSettings:
         ValueError: corrections without candidates, or beams and candidates at once; or no such `compute_dtype`.
     """
 
-    num_beams: int = option("beams of the search; 1 is greedy", 1, at_least=1, at_most=MOST_BEAMS)
-    rerank: int | None = option(
-        "candidates of each vector, of which the one is taken whose own embedding is nearest",
-        None,
-        at_least=1,
-        at_most=MOST_BEAMS,
+    num_beams: int = count("beams of the search; 1 is greedy", 1, at_most=MOST_BEAMS)
+    rerank: int | None = count(
+        "candidates of each vector, of which the one is taken whose own embedding is nearest", None, at_most=MOST_BEAMS
     )
     num_corrections: int = option("rounds that try edits of the text of --rerank, and keep nearer ones", 0, at_least=0)
-    max_length: int | None = option("most tokens of a text; by default the model's bound", None, at_least=1)
-    batch_size: int = option("texts or vectors of one forward pass", 64, at_least=1)
+    max_length: int | None = count("most tokens of a text; by default the model's bound", None)
+    batch_size: int = count("texts or vectors of one forward pass", 64)
     compute_dtype: ComputeDtype = option(
         "numbers in decoder and --rerank (auto: bfloat16 where the device multiplies it faster)", "float32"
     )
 
     def __post_init__(self) -> None:
-        if self.compute_dtype not in ("auto", *COMPUTE_DTYPES):
-            raise ValueError(
-                f"compute_dtype is {self.compute_dtype!r}; choose one of auto, {', '.join(COMPUTE_DTYPES)}."
-            )
+        check_settings(self)
         if self.rerank is None and self.num_corrections:
             raise ValueError("`num_corrections` needs `rerank`; give it, for instance 8.")
         if self.rerank is not None and self.num_beams > 1:

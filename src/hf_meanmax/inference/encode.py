@@ -19,7 +19,7 @@ import numpy as np
 
 from hf_meanmax.cosines import unit_rows
 from hf_meanmax.data.corpus import Corpus, CorpusLines
-from hf_meanmax.fields import option
+from hf_meanmax.fields import check_settings, count, option
 from hf_meanmax.files import LOCK, Json, differences, sole_writer
 from hf_meanmax.hardware import COMPUTE_DTYPES, ComputeDtype, compute_dtype, in_dtype
 from hf_meanmax.processes import check_agreement, errors_shared, main_process_first, shared_versions
@@ -62,25 +62,19 @@ class EncodeSettings:
     """
 
     format: Literal["npy", "safetensors", "parquet"] = option("file format of the shards", "npy")
-    shard_size: int = option("rows of a shard, held in memory", 16384, at_least=1)
+    shard_size: int = count("rows of a shard, held in memory", 16384)
     dtype: Literal["float32", "float16", "int8"] = option("numbers in the shards (int8 cannot be decoded)", "float32")
-    truncate_dim: int | None = option("keep the first so many numbers (they cannot be decoded then)", None, at_least=1)
-    pca: int | None = option("keep so many principal components (they cannot be decoded then)", None, at_least=1)
+    truncate_dim: int | None = count("keep the first so many numbers (they cannot be decoded then)", None)
+    pca: int | None = count("keep so many principal components (they cannot be decoded then)", None)
     normalize: bool = option("scale vectors to unit length (decodable only with `latent_normalization`)", False)
-    fit_rows: int = option("lines that the PCA and the ranges of int8 are fitted on", 16384, at_least=1)
-    max_length: int | None = option("cut texts at so many tokens", None, at_least=1)
+    fit_rows: int = count("lines that the PCA and the ranges of int8 are fitted on", 16384)
+    max_length: int | None = count("cut texts at so many tokens", None)
     compute_dtype: ComputeDtype = option(
         "numbers in the model (auto: bfloat16 where the device multiplies it faster)", "float32"
     )
 
     def __post_init__(self) -> None:
-        for name, allowed in (("format", FORMATS), ("dtype", DTYPES), ("compute_dtype", ("auto", *COMPUTE_DTYPES))):
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(allowed)}.")
-        for name in ("shard_size", "truncate_dim", "pca", "fit_rows", "max_length"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}; it must be 1 or more.")
+        check_settings(self)
         if self.pca is not None and self.pca > self.fit_rows:
             raise ValueError(
                 f"pca is {self.pca}, fitted on fit_rows = {self.fit_rows} rows; it needs at least as many."

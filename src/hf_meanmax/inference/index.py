@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from hf_meanmax.cosines import unit_rows
 from hf_meanmax.data.corpus import Corpus
 from hf_meanmax.extras import require
-from hf_meanmax.fields import count, option
+from hf_meanmax.fields import check_settings, count, option
 from hf_meanmax.files import Json, read_json, replacing_folder, write_json
 from hf_meanmax.progress import progress_bar
 
@@ -67,9 +67,7 @@ class IndexSettings:
     seed: int = option("seed of the rows and clusters that are drawn", 0, at_least=0, at_most=MAX_C_INT)
 
     def __post_init__(self) -> None:
-        for name, allowed in (("index_type", get_args(IndexType)), ("metric", get_args(Metric))):
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(allowed)}.")
+        check_settings(self)
 
     def prepared(self, vectors: Vectors) -> Vectors:
         """Vectors `(N, D)` as faiss takes them: where the metric is the cosine, of unit length, so that their squared

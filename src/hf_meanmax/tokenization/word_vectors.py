@@ -21,7 +21,7 @@ from safetensors.numpy import save_file
 from transformers import PreTrainedTokenizerFast
 
 from hf_meanmax.extras import require
-from hf_meanmax.fields import check_least, option
+from hf_meanmax.fields import check_settings, count, option
 from hf_meanmax.files import EncodingErrors, Json, replacing_file
 from hf_meanmax.hardware import usable_cores
 from hf_meanmax.progress import progress_bar
@@ -129,18 +129,18 @@ class SkipGramSettings:
         ValueError: a number that is less than 1.
     """
 
-    size: int = option("dimension of the vectors", 300)
-    epochs: int = option("passes over the corpus", 2)
-    window: int = option("words on either side", 5)
-    min_count: int = option("rarer words get no vector", 5)
-    negative: int = option("words drawn as negatives for each context word", 5)
+    size: int = count("dimension of the vectors", 300)
+    epochs: int = count("passes over the corpus", 2)
+    window: int = count("words on either side", 5)
+    min_count: int = count("rarer words get no vector", 5)
+    negative: int = count("words drawn as negatives for each context word", 5)
     sample: float = option("threshold above which frequent words are left out at random", 1e-3)
     learning_rate: float = option("initial learning rate", 0.025)
     seed: int = option("seed of the training", 1)
     deterministic: bool = option("one thread, so that the same command gives the same vectors", False)
 
     def __post_init__(self) -> None:
-        check_least(self, size=1, epochs=1, window=1, min_count=1, negative=1)
+        check_settings(self)
 
 
 def train_word_vectors(

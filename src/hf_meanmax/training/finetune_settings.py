@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hf_meanmax.fields import check_least, option
+from hf_meanmax.fields import count, option
 from hf_meanmax.pretrained import ENCODER_SOURCES
 
 from .run_settings import RunArguments
@@ -37,20 +37,21 @@ class FinetuneArguments(RunArguments):
     validation_split: str = option("the same for validation", "validation")
     test_split: str = option("the same for test", "test")
     problem: Literal["classification", "regression"] = option("whether labels are names or numbers", "classification")
-    max_examples: int = option("train on so many examples, drawn by the seed (0: all)", 0)
-    max_tokens: int = option("longer texts are cut, and counted", 256)
+    max_examples: int = option("train on so many examples, drawn by the seed (0: all)", 0, at_least=0)
+    max_tokens: int = count("longer texts are cut, and counted", 256)
     epochs: float = option("passes over the examples", 5.0)
-    batch_size: int = option("examples of one forward pass of a process", 32)
-    learning_rate: float = option("peak learning rate of AdamW", 1e-3)
-    weight_decay: float = option("decoupled weight decay of AdamW", 0.0)
+    batch_size: int = count("examples of one forward pass of a process", 32)
+    learning_rate: float = option("peak learning rate of AdamW", 1e-3, at_least=0)
+    weight_decay: float = option("decoupled weight decay of AdamW", 0.0, at_least=0)
     freeze_encoder: bool = option("train only the classifier", False)
+    seed: int = option("seed of weights, order and dropout", 0, at_least=0, at_most=2**32 - 1)
     lr_schedule: Literal["constant", "linear", "cosine"] = option("decay after the warm-up", "linear")
-    early_stopping_patience: int = option("stop after so many epochs without a better validation score (0: never)", 0)
+    early_stopping_patience: int = option(
+        "stop after so many epochs without a better validation score (0: never)", 0, at_least=0
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_least(self, max_examples=0, max_tokens=1, batch_size=1, early_stopping_patience=0)
-        self.check_most(seed=2**32 - 1)
         if not self.output_dir:
             self.output_dir = str(Path("runs") / "finetune")
         if self.epochs <= 0:

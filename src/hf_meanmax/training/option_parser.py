@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import copy
 import dataclasses
-import functools
 import glob
 import io
 import os
@@ -18,6 +17,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 from transformers import HfArgumentParser
 
 from hf_meanmax.checkpoint.folder import CHECKPOINT_FILES, SETTINGS_FILE, model_around
+from hf_meanmax.fields import check_settings
 from hf_meanmax.files import is_owned
 from hf_meanmax.inference.embedding_files import COMPRESSION, FORMATS, MANIFEST
 from hf_meanmax.inference.index import INDEX_FILES
@@ -71,7 +71,6 @@ class OptionParser(HfArgumentParser):  # type: ignore[misc]
     @staticmethod
     def _parse_dataclass_field(parser: argparse.ArgumentParser, field: dataclasses.Field[Any]) -> None:
         before = len(parser._actions)
-        least, most = field.metadata.get("at_least"), field.metadata.get("at_most")
         # HfArgumentParser hands all metadata to argparse, and changes the type of the field.
         field = copy.copy(field)
         field.metadata = MappingProxyType({k: v for k, v in field.metadata.items() if k not in _OWN_METADATA})
@@ -81,7 +80,7 @@ class OptionParser(HfArgumentParser):  # type: ignore[misc]
             HfArgumentParser._parse_dataclass_field(parser, field)
         for action in parser._actions[before:]:
             if value_type(field.type) is int:
-                action.type = functools.partial(whole_number, least=least, most=most or _MOST)
+                action.type = whole_number
             if action.option_strings and action.metavar is None and action.choices is None and action.nargs != 0:
                 action.metavar = _METAVARS.get(value_type(field.type), "VALUE")
             if action.required and action.option_strings:
@@ -96,13 +95,18 @@ class OptionParser(HfArgumentParser):  # type: ignore[misc]
         """The options classes, filled from `argv` (default: the command line), in the order of the constructor.
 
         Raises:
-            ValueError: what an options class says of its values, or a folder has the name of a file.
+            ValueError: a folder has the name of a file.
             FileExistsError: what is written would take the place of what is read.
         """
         escape_unprintable()
         words = sys.argv[1:] if argv is None else list(argv)
         self._refuse_unknown(words)
-        parsed: tuple[Any, ...] = self.parse_args_into_dataclasses(args=words, look_for_args_file=False)
+        try:
+            parsed: tuple[Any, ...] = self.parse_args_into_dataclasses(args=words, look_for_args_file=False)
+            for options in parsed:
+                check_settings(options)
+        except ValueError as error:
+            self.error(str(error))
         _check_outputs(parsed)
         return parsed
 
@@ -166,11 +170,11 @@ def _add_positional(parser: argparse.ArgumentParser, field: dataclasses.Field[An
     )
 
 
-def whole_number(text: str, least: int | None = None, most: int = _MOST) -> int:
+def whole_number(text: str) -> int:
     """`text` as a number, perhaps written `2e4`.
 
     Raises:
-        argparse.ArgumentTypeError: it is none, or out of bounds.
+        argparse.ArgumentTypeError: it is none, or larger than any library takes.
     """
     try:
         number = int(text) if text.lstrip("+-").isdigit() else float(text)
@@ -179,10 +183,8 @@ def whole_number(text: str, least: int | None = None, most: int = _MOST) -> int:
     if isinstance(number, float) and not number.is_integer():
         raise argparse.ArgumentTypeError(f"invalid int value: {text!r}")
     number = int(number)
-    if least is not None and number < least:
-        raise argparse.ArgumentTypeError(f"{number} is not {least} or more")
-    if number > most:
-        raise argparse.ArgumentTypeError(f"{number} is not {most} or less")
+    if number > _MOST:
+        raise argparse.ArgumentTypeError(f"{number} is not {_MOST} or less")
     return number
 
 

@@ -14,7 +14,7 @@ from huggingface_hub.errors import StrictDataclassError
 
 from hf_meanmax.checkpoint.card import LOCAL_SETTINGS
 from hf_meanmax.families import FAMILIES
-from hf_meanmax.fields import check_least, option
+from hf_meanmax.fields import check_settings, count, option
 from hf_meanmax.files import EncodingErrors, Json, shared_name
 from hf_meanmax.hardware import check_sizes
 from hf_meanmax.modeling.configuration_base import LatentConfig
@@ -44,30 +44,30 @@ class RunArguments:
         "word, bpe, unigram, char, wordpiece (the words and pieces of `word_vectors`), or a tokenizer's folder", "word"
     )
     lowercase: bool | None = option("by default words are lower-cased, pieces are not", None)
-    min_frequency: int = option("rarer words are unknown", 1)
+    min_frequency: int = count("rarer words are unknown", 1)
     word_vectors: str = option(
         "`train` skip-gram vectors on the corpus first, take the `teacher`'s vectors of its words, a file (of "
         "`hf-meanmax vectors`, word2vec or GloVe), or the folder of a static model (`embedding_size` is theirs); "
         "`none`: random ones",
         "",
     )
-    word_vector_epochs: int = option("epochs of the skip-gram training", 2)
+    word_vector_epochs: int = count("epochs of the skip-gram training", 2)
     word_vector_scale: float = option(
-        "root mean square that word vectors are scaled to, that of position codes (0: as they are)", 0.7
+        "root mean square that word vectors are scaled to, that of position codes (0: as they are)", 0.7, at_least=0
     )
-    gradient_accumulation_steps: int = option("forward passes per optimizer step", 1)
+    gradient_accumulation_steps: int = count("forward passes per optimizer step", 1)
     epochs: float = option("passes over the corpus, where max_steps is 0", 1.0)
-    learning_rate: float = option("peak learning rate of Adam", 2e-4)
+    learning_rate: float = option("peak learning rate of Adam", 2e-4, at_least=0)
     lr_schedule: Literal["constant", "linear", "cosine"] = option("decay after the warm-up", "constant")
-    warmup_steps: int = option("steps of linear warm-up", 0)
-    weight_decay: float = option("weight of Adam's L2 regularisation, or of Muon's decay", 0.0)
-    max_grad_norm: float = option("gradient clipping by the global norm (0: none)", 5.0)
+    warmup_steps: int = option("steps of linear warm-up", 0, at_least=0)
+    weight_decay: float = option("weight of Adam's L2 regularisation, or of Muon's decay", 0.0, at_least=0)
+    max_grad_norm: float = option("gradient clipping by the global norm (0: none)", 5.0, at_least=0)
     precision: Literal["auto", "bf16", "fp32"] = option("auto: bf16 where the device computes it fast", "auto")
     attention: Literal["auto", "eager", "sdpa", "flash_attention_2", "flex_attention"] = option(
         "auto: eager on a CPU, where it is faster for sentences, sdpa on a GPU", "auto"
     )
     freeze_encoder: bool = option("train only the decoder (the random control)", False)
-    seed: int = option("seed of weights, order, noise and dropout", 0)
+    seed: int = option("seed of weights, order, noise and dropout", 0, at_least=0, at_most=2**63 - 1)
     normalize: Literal["auto", "none", "rows", "embedding"] = option(
         "L2 normalisation in the SentenceTransformer export (auto: that of --initial_model, or none)", "auto"
     )
@@ -86,20 +86,12 @@ class RunArguments:
             if takes_list(kind):
                 value = getattr(self, name)
                 setattr(self, name, [value] if isinstance(value, str) else value)
-            allowed = get_args(kind)
-            if getattr(kind, "__origin__", None) is Literal and getattr(self, name) not in allowed:
-                raise ValueError(f"`{name}` is {getattr(self, name)!r}; allowed: {', '.join(map(repr, allowed))}.")
             if isinstance(getattr(self, name), float) and not math.isfinite(getattr(self, name)):
                 raise ValueError(f"`{name}` is {getattr(self, name)}; it must be a finite number.")
         if self.family not in FAMILIES:
             raise ValueError(f"`family` is {self.family!r}; allowed: {', '.join(sorted(FAMILIES))}.")
         check_trackers(self.report_to)
-        if self.seed >= 2**63:
-            raise ValueError(f"`seed` is {self.seed}; it must be less than 2**63.")
-        check_least(
-            self, min_frequency=1, word_vector_epochs=1, gradient_accumulation_steps=1, warmup_steps=0, seed=0,
-            word_vector_scale=0, weight_decay=0, max_grad_norm=0, learning_rate=0,
-        )  # fmt: skip
+        check_settings(self)
 
     def check_sources(self) -> None:
         """Checks that nothing that the run reads lies in its output folder, where its own would take the place.
@@ -116,12 +108,6 @@ class RunArguments:
                         f"`{name}` {source!r} lies in `output_dir` {self.output_dir!r}, where what the run writes "
                         "would take its place. Give another `output_dir`."
                     )
-
-    def check_most(self, **most: float) -> None:
-        """Raises ValueError for a setting that is larger than any machine takes."""
-        for name, largest in most.items():
-            if getattr(self, name) > largest:
-                raise ValueError(f"`{name}` is {getattr(self, name):,}; it may be {largest:,} at most.")
 
     def model_size(self, name: str) -> int:
         """A size in the family's configuration: the run's, or the family's default."""

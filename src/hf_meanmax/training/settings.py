@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hf_meanmax.fields import check_least, option
+from hf_meanmax.fields import count, option
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.pretrained import ENCODER_SOURCES
 
@@ -24,7 +24,7 @@ class PretrainArguments(RunArguments):
         ["docstrings"],
     )
     validation: list[str] | None = option("like corpus; by default a part of the corpus's documents is held out", None)
-    validation_sentences: int = option("sentences that evaluations use", 2000)
+    validation_sentences: int = count("sentences that evaluations use", 2000)
     target: list[str] | None = option(
         "translation: like corpus; each line is the translation of the same line of the corpus", None
     )
@@ -35,15 +35,15 @@ class PretrainArguments(RunArguments):
         "translation: a tokenizer of the target's own, like tokenizer; by default both languages share one", ""
     )
     source_vocab_size: int = option(
-        "words of the source where the target has a tokenizer of its own (0: vocab_size)", 0
+        "words of the source where the target has a tokenizer of its own (0: vocab_size)", 0, at_least=0
     )
-    min_tokens: int = option("shorter sentences are left out", 4)
-    max_tokens: int = option("longer sentences are left out, or cut (see long_lines)", 32)
-    max_target_tokens: int = option("translation: longer targets are left out with their pair, or cut", 35)
+    min_tokens: int = count("shorter sentences are left out", 4)
+    max_tokens: int = count("longer sentences are left out, or cut (see long_lines)", 32)
+    max_target_tokens: int = count("translation: longer targets are left out with their pair, or cut", 35)
     long_lines: Literal["drop", "truncate"] = option(
         "whether sentences of more than max_tokens are left out or cut", "drop"
     )
-    max_unknown_rate: float = option("sentences with more unknown words are left out", 1.0)
+    max_unknown_rate: float = option("sentences with more unknown words are left out", 1.0, at_least=0, at_most=1)
     drop_unknown_words: bool = option("train without unknown words (the released form)", False)
     initial_model: str = option(
         f"a checkpoint that the run starts from ({ENCODER_SOURCES}): its weights, its model settings "
@@ -67,15 +67,16 @@ class PretrainArguments(RunArguments):
         "embedding_inversion: Gaussian noise on the vectors in training, as a share of each number's standard "
         "deviation",
         0.0,
+        at_least=0,
     )
-    decoding_weight: float = option("weight of the decoder's loss", 1.0)
+    decoding_weight: float = option("weight of the decoder's loss", 1.0, at_least=0)
     contrastive: Literal["none", "neighbours", "views", "both"] = option(
         "contrastive training: the embedding must pick out, among those of the batch, the next sentence "
         "(`neighbours`) or a noisy copy of its own sentence (`views`: `word_drop`, `span_drop`, `word_swap`, which "
         "then act on the copies alone, and dropout)",
         "none",
     )
-    contrastive_weight: float = option("weight of the contrastive loss", 1.0)
+    contrastive_weight: float = option("weight of the contrastive loss", 1.0, at_least=0)
     temperature: float = option("what cosines are divided by in the contrastive loss, and in that of a teacher", 0.05)
     teacher: str = option(
         f"a SentenceTransformer ({ENCODER_SOURCES}) whose vectors a linear map of the embedding also "
@@ -88,20 +89,21 @@ class PretrainArguments(RunArguments):
         "entropy of finding that vector among those of the batch",
         "cosine",
     )
-    teacher_weight: float = option("weight of the teacher's loss", 1.0)
+    teacher_weight: float = option("weight of the teacher's loss", 1.0, at_least=0)
     teacher_head: bool = option(
         "compare the teacher's vectors with a linear map of the embedding; without it the embedding itself is "
         "trained to be them, and has their size",
         True,
     )
     similarity_weight: float = option(
-        "weight of the distance between the embeddings' cosines in a batch and the teacher's", 0.0
+        "weight of the distance between the embeddings' cosines in a batch and the teacher's", 0.0, at_least=0
     )
     teacher_shuffled: bool = option("give each sentence the teacher's vector of another one (the control)", False)
     context_weight: float = option(
         "beside a sentence itself, a second decoder (`context_channels`) predicts the next `num_context_words` words "
         "of its document, and its loss has this weight",
         0.0,
+        at_least=0,
     )
     decoder_inputs: Literal["words", "own", "random"] = option(
         "what an autoregressive decoder is fed in training: the target words, its own samples (always sampling), or "
@@ -111,15 +113,17 @@ class PretrainArguments(RunArguments):
     word_drop: float = option("denoising: share of input words dropped", 0.0)
     word_swap: float = option("denoising: share of neighbouring input words swapped", 0.0)
     span_drop: float = option("denoising: share of a text dropped in one stretch", 0.0)
-    word_weight_rate: float = option("learning rate of the weights of words (`weighted_mean_row`), as a multiple", 5.0)
-    batch_tokens: int = option("tokens of one forward pass, over all processes", 4096)
-    max_steps: int = option("stop after so many optimizer steps (0: see epochs)", 0)
-    max_minutes: float = option("stop after so many minutes of training (0: no limit)", 0.0)
-    max_training_tokens: int = option("stop after so many target tokens (0: no limit)", 0)
+    word_weight_rate: float = option(
+        "learning rate of the weights of words (`weighted_mean_row`), as a multiple", 5.0, at_least=0
+    )
+    batch_tokens: int = count("tokens of one forward pass, over all processes", 4096, at_most=10**9)
+    max_steps: int = option("stop after so many optimizer steps (0: see epochs)", 0, at_least=0)
+    max_minutes: float = option("stop after so many minutes of training (0: no limit)", 0.0, at_least=0)
+    max_training_tokens: int = option("stop after so many target tokens (0: no limit)", 0, at_least=0)
     softmax: Literal["full", "chunked", "sampled"] = option(
         "how the training loss is computed; evaluation always uses the full one", "full"
     )
-    num_negatives: int = option("sampled words per forward pass", 4000)
+    num_negatives: int = count("sampled words per forward pass", 4000, at_most=10**6)
     frequency_bias: bool = option(
         "start the output layer's bias, where it has one, from log word frequencies, which it would learn slowly",
         True,
@@ -130,7 +134,7 @@ class PretrainArguments(RunArguments):
     optimizer: Literal["adam", "muon"] = option(
         "muon: Muon for the matrices between the word tables and the output layer, Adam for the rest", "adam"
     )
-    muon_rate: float = option("learning rate of the matrices that Muon trains, as a multiple", 1.0)
+    muon_rate: float = option("learning rate of the matrices that Muon trains, as a multiple", 1.0, at_least=0)
     lazy_adam: bool = option(
         "Adam that updates only the rows seen in the batch, each by what Adam moves it until it is seen again (needs "
         "`softmax` sampled); for some hundred thousand words and more, whose tables take much of a step otherwise",
@@ -138,15 +142,17 @@ class PretrainArguments(RunArguments):
     )
     adam_beta1: float = option("Adam: decay of the mean of the gradients", 0.9)
     adam_beta2: float = option("Adam: decay of the mean of their squares", 0.999)
-    adam_epsilon: float = option("Adam: added to the root of the mean square", 1e-8)
+    adam_epsilon: float = option("Adam: added to the root of the mean square", 1e-8, at_least=0)
     compile: bool = option("torch.compile the model, on a GPU", False)
-    log_steps: int = option("steps between log lines", 50)
-    eval_steps: int = option("steps between evaluations (0: only at the end)", 1000)
-    sample_sentences: int = option("sentences that an evaluation reconstructs and prints", 3)
-    early_stopping_patience: int = option("stop after so many evaluations without better accuracy (0: never)", 0)
-    checkpoint_steps: int = option("steps between checkpoints", 1000)
-    keep_checkpoints: int = option("latest checkpoints kept beside the best", 2)
-    ddp_timeout: float = option("seconds that a process waits for others in a step", 1800)
+    log_steps: int = count("steps between log lines", 50)
+    eval_steps: int = option("steps between evaluations (0: only at the end)", 1000, at_least=0)
+    sample_sentences: int = option("sentences that an evaluation reconstructs and prints", 3, at_least=0)
+    early_stopping_patience: int = option(
+        "stop after so many evaluations without better accuracy (0: never)", 0, at_least=0
+    )
+    checkpoint_steps: int = count("steps between checkpoints", 1000)
+    keep_checkpoints: int = count("latest checkpoints kept beside the best", 2)
+    ddp_timeout: float = option("seconds that a process waits for others in a step", 1800, at_least=1)
     showcase: bool = option("end by printing neighbours and reconstructions", False)
 
     def __post_init__(self) -> None:
@@ -155,14 +161,6 @@ class PretrainArguments(RunArguments):
                 if name != "normalize" or self.normalize == "auto":
                     setattr(self, name, value)
         super().__post_init__()
-        check_least(
-            self, batch_tokens=1, min_tokens=1, max_tokens=1, log_steps=1, eval_steps=0, checkpoint_steps=1,
-            keep_checkpoints=1, max_steps=0, num_negatives=1, validation_sentences=1, early_stopping_patience=0,
-            sample_sentences=0, max_target_tokens=1, source_vocab_size=0, teacher_weight=0, max_training_tokens=0,
-            context_weight=0, max_minutes=0, ddp_timeout=1, adam_epsilon=0, decoding_weight=0, contrastive_weight=0,
-            similarity_weight=0, word_weight_rate=0, embedding_noise=0, muon_rate=0,
-        )  # fmt: skip
-        self.check_most(num_negatives=10**6, batch_tokens=10**9)
         if self.max_tokens < self.min_tokens:
             raise ValueError(
                 f"`max_tokens` is {self.max_tokens}, less than `min_tokens` {self.min_tokens}: nothing would be left."
@@ -172,8 +170,6 @@ class PretrainArguments(RunArguments):
         for name in ("word_drop", "word_swap", "span_drop", "adam_beta1", "adam_beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"`{name}` is {getattr(self, name)}; it must be at least 0 and less than 1.")
-        if not 0 <= self.max_unknown_rate <= 1:
-            raise ValueError(f"`max_unknown_rate` is {self.max_unknown_rate}; it must be from 0 to 1.")
         if self.early_stopping_patience and not self.eval_steps:
             raise ValueError(
                 f"`early_stopping_patience` is {self.early_stopping_patience}, but with `eval_steps` 0 nothing is "

@@ -14,7 +14,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from hf_meanmax.data import Corpus, SentenceFilter, StoredWords, TokenStore, build_token_store
-from hf_meanmax.fields import check_least, option
+from hf_meanmax.fields import count, option
 from hf_meanmax.files import naming_failed_writes
 from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.inference.teacher_words import teacher_words
@@ -34,19 +34,20 @@ class VectorSettings(SkipGramSettings):
     """
 
     seed: int = option("seed of the training", 0)
-    max_words: int = option("most words with a vector", 1_000_000)
+    max_words: int = count("most words with a vector", 1_000_000)
     keep_case: bool = option("do not lower-case", False)
     teacher: str = option(
         f"take a SentenceTransformer's ({ENCODER_SOURCES}) vector of each word, in place of skip-gram",
         "",
     )
-    components: int = option("keep so many principal components of the teacher's vectors (0: all numbers)", 0)
+    components: int = option(
+        "keep so many principal components of the teacher's vectors (0: all numbers)", 0, at_least=0
+    )
     pieces: bool = option("add the pieces of the teacher's own vocabulary, for `--tokenizer wordpiece`", False)
     join: str = option("put the vectors of this file beside them, for the words that both have", "")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_least(self, max_words=1, components=0)
         for name in ("components", "pieces"):
             if getattr(self, name) and not self.teacher:
                 raise ValueError(f"`{name}` is {getattr(self, name)!r} without a `teacher`. Give one, or leave it out.")
