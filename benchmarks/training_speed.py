@@ -33,7 +33,6 @@ from hf_meanmax import MeanMaxAAEConfig, MeanMaxAAEForReconstruction
 from hf_meanmax.data import BatchPlan, CandidateSampler, MicroBatches, SentenceFilter, build_token_store, open_corpus
 from hf_meanmax.hardware import (
     attention_for,
-    count_flops,
     is_bf16_fast,
     prepare_training_on_cpu,
     synchronize,
@@ -41,6 +40,7 @@ from hf_meanmax.hardware import (
 from hf_meanmax.objectives import TrainingModel, build_objectives
 from hf_meanmax.tokenization import train_tokenizer
 from hf_meanmax.training.optimizer import RowAdam, clip_gradients
+from hf_meanmax.training.summary import count_flops_per_token
 
 PLAIN = "plain loop"
 
@@ -137,12 +137,6 @@ class Ours:
         self.num_candidates = 0
         self.flops_per_token = 0.0
 
-    def count_flops(self, batch):
-        def loss(twin, batch):
-            return TrainingModel(twin, self.training_model.objectives)(**batch, num_items_in_batch=1).loss
-
-        return count_flops(self.model, batch, loss)
-
     def run(self, steps, unit="tokens"):
         """So many steps; the speed is in target tokens or in sentences."""
         found, seconds = {"tokens": 0, "sentences": 0}, 0.0
@@ -150,7 +144,7 @@ class Ours:
             _, micro_batches, num_targets = next(self.batches)
             if not self.flops_per_token:
                 # Slow to count, and much the same for every batch.
-                self.flops_per_token = sum(self.count_flops(batch) for batch in micro_batches) / num_targets
+                self.flops_per_token = count_flops_per_token(self.model, self.training_model.objectives, micro_batches)
             self.num_candidates = len(micro_batches[0].get("candidate_ids", ()))
             start = time.perf_counter()
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.use_bf16):
