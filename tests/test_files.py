@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from hf_meanmax.files import naming_failed_writes, replacing_file
+from hf_meanmax.files import naming_failed_writes, replacing_file, replacing_folder
 
 
 def test_the_target_of_a_link_is_replaced_and_not_the_link(tmp_path):
@@ -25,6 +25,28 @@ def test_the_target_of_a_link_is_replaced_and_not_the_link(tmp_path):
 def test_a_folder_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(IsADirectoryError, match="is a folder; name a file"), replacing_file(tmp_path):
         pytest.fail("the work began")
+
+
+def test_a_working_folder_is_not_replaced(tmp_path, monkeypatch):
+    """The shell would stand in a folder that is gone."""
+    (tmp_path / "around" / "here").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "around" / "here")
+    for folder in (".", "..", tmp_path / "around", "/proc"):
+        with pytest.raises(ValueError, match="would be replaced as a whole"), replacing_folder(folder, ["*"]):
+            pass
+    with replacing_folder("new", ["*"]) as partial:
+        (partial / "file").write_text("new")
+    assert os.listdir() == ["new"]
+
+
+def test_one_process_at_a_time_replaces_a_folder(tmp_path):
+    with replacing_folder(tmp_path / "a", ["*"]) as partial:
+        (partial / "file").write_text("first")
+        with pytest.raises(BlockingIOError, match="is being written by process"):
+            with replacing_folder(tmp_path / "a", ["*"]):
+                pass
+    assert (tmp_path / "a" / "file").read_text() == "first"
+    assert os.listdir(tmp_path) == ["a"]
 
 
 def test_a_pipe_is_written_to(tmp_path):

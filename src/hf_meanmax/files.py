@@ -90,13 +90,16 @@ def replacing_folder(folder: str | os.PathLike[str], owned: Sequence[str]) -> It
 
     Raises:
         FileExistsError: `folder` is a file.
+        ValueError: it cannot be replaced.
+        BlockingIOError: another process writes it.
         OSError: no permission, or no space left; it names `folder` and the cause.
     """
     folder = Path(os.path.realpath(folder))
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder} is a file; name a folder.")
+    check_replaceable(folder)
     partial, old = folder.with_name(f".{folder.name}.partial"), _old_name(folder)
-    with naming_failed_writes(folder, partial):
+    with _held(_lock_beside(partial), folder), naming_failed_writes(folder, partial):
         folder.parent.mkdir(parents=True, exist_ok=True)
         recover_folder(folder, owned)
         shutil.rmtree(partial, ignore_errors=True)
@@ -113,13 +116,29 @@ def replacing_folder(folder: str | os.PathLike[str], owned: Sequence[str]) -> It
             shutil.rmtree(partial, ignore_errors=True)
 
 
+def check_replaceable(folder: Path) -> None:
+    """Checks that another folder can take the place of this one.
+
+    Raises:
+        ValueError: the process works in it, or it is where a disk is mounted.
+    """
+    place = folder.resolve()
+    if place in (Path.cwd(), *Path.cwd().parents) or os.path.ismount(place):
+        raise ValueError(
+            f"{folder} would be replaced as a whole, which the working folder and a mounted one cannot be; name one "
+            "inside it."
+        )
+
+
 def check_new_folder(folder: str | os.PathLike[str]) -> Path:
     """The folder; checks that it is not there, or empty.
 
     Raises:
         FileExistsError: it is there.
+        ValueError: it cannot be replaced.
     """
     folder = Path(folder)
+    check_replaceable(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FileExistsError(f"{folder} is there already; name a new folder.")
     return folder

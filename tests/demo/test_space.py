@@ -58,6 +58,11 @@ def test_a_model_on_the_hub_is_named(tmp_path):
     assert not (folder / "model").exists()
 
 
+def test_a_mistyped_name_is_no_model_on_the_hub(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"No model 'minien'.*Did you mean 'mini-en'"):
+        write_space("minien", tmp_path / "space")
+
+
 def test_a_packaged_model_goes_along(tmp_path):
     folder = write_space("mini-en", tmp_path / "space")
     assert "models" not in front_matter(folder)

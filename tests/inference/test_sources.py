@@ -460,8 +460,11 @@ def test_what_is_not_gone_on_with(tmp_path, capsys):
     assert begun({"model": 1}) == (0, "")
     assert begun({"model": 1}) == (1, "k")
     assert capsys.readouterr().err == ""
+    with pytest.raises(FileExistsError, match=r"2 rows that were made with other settings \(model: 1 there, 2 now\)"):
+        begun({"model": 2})
+    assert (tmp_path / ".a.txt.partial").read_text() == "x\nx\n"
+    (tmp_path / ".a.txt.progress").unlink()
     assert begun({"model": 2}) == (0, "")
-    assert capsys.readouterr().err == "2 rows were made with other settings (model: 1 there, 2 now); it starts over.\n"
     (tmp_path / ".a.txt.partial").write_text("")
     assert begun({"model": 2}) == (0, "")
     for damage in ("{", '{"made_from": {"model": 2}, "rows": 1, "last_key": "k", "bytes": "2"}'):

@@ -353,6 +353,7 @@ def test_another_teacher_in_the_same_place_gives_other_words(make_arguments, tmp
         ({"similarity_weight": 1.0}, "`similarity_weight` is 1.0 without a `teacher`"),
         ({"teacher_prompt": "query: "}, "`teacher_prompt` is 'query: ' without a `teacher`"),
         ({"temperature": 0.0}, "`temperature` is 0.0"),
+        ({"adam_epsilon": 0.0}, "`adam_epsilon` is 0.0; it must be a positive number"),
         ({"span_drop": 1.0}, "`span_drop` is 1.0"),
         ({"teacher_loss": "manhattan"}, "teacher_loss.*'manhattan'.*'cosine', 'squared', 'contrast'"),
         ({**STATIC, "objective": "none", "contrastive": "views", "embedding_dropout": 0.5}, "A static model has no"),

@@ -517,6 +517,12 @@ def test_final_scores_are_no_reason_to_warn_ofearly_stopping(sets, tmp_path, cap
     assert "early stopping" not in caplog.text
 
 
+def test_a_loss_that_is_no_number_ends_the_run(sets, tmp_path):
+    with pytest.raises(FloatingPointError, match=r"`loss` is (nan|inf) after epoch 1.00. Lower --learning_rate"):
+        run({**TINY, **sets, "learning_rate": 1e38, "max_grad_norm": 0}, tmp_path / "run")
+    assert not (tmp_path / "run" / "model").exists()
+
+
 def test_early_stopping_counts_on_after_a_kill(tmp_path):
     told = {"EarlyStoppingCallback": {"args": {}, "attributes": {"early_stopping_patience_counter": 2}}}
     for saved, counted in ((told, 2), ({}, 0)):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -16,7 +17,7 @@ from hf_meanmax.training import preparation
 from hf_meanmax.training.preparation import open_pairs, prepare
 from hf_meanmax.training.pretrain import pretrain
 from hf_meanmax.training.teacher import load_teacher, prepare_teacher
-from tiny_model import make_model, make_tokenizer
+from tiny_model import WORDS, make_model, make_tokenizer
 from training.test_pretrain import Killed, comparable, interrupt, kill, records, same, weights
 
 ENGLISH = ["one", "two", "three", "four", "five", "six", "seven"]
@@ -96,6 +97,44 @@ def test_two_tokenizers(make_arguments, options, pairs):
 def test_a_target_tokenizer_that_is_none(make_arguments, options, name):
     with pytest.raises((ValueError, FileNotFoundError), match=f"`target_tokenizer` is '{name}'"):
         pretrain(make_arguments(**{**options, "target_tokenizer": name}))
+
+
+def test_a_tokenizer_from_elsewhere_has_the_special_tokens_of_the_model(make_arguments, options, tmp_path):
+    """Otherwise the export would fail after the last step, or the translations would not end."""
+    tokenizer = make_tokenizer()
+    tokenizer.save_pretrained(tmp_path / "ours")
+    tokenizer.eos_token = WORDS[0]
+    tokenizer.save_pretrained(tmp_path / "other")
+    tokenizer.bos_token = None
+    tokenizer.save_pretrained(tmp_path / "none")
+    settings = {**options, "tokenizer": str(tmp_path / "ours")}
+    for target, reason in (
+        ("other", "and the source's tokenizer"), ("none", "has no bos_token. Give a tokenizer with"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=reason):
+            pretrain(make_arguments(**{**settings, "target_tokenizer": str(tmp_path / target)}))
+    words = {
+        "tokenizer": str(tmp_path / "other"),
+        "corpus": options["corpus"],
+        "max_steps": 1,
+        "weighted_mean_row": True,
+    }
+    with pytest.raises(ValueError, match="`num_special_tokens`"):
+        pretrain(make_arguments(**words))
+
+
+def test_a_translation_may_have_many_more_tokens_than_its_source(make_arguments, options):
+    args = make_arguments(
+        **{**options, "target_tokenizer": "char", "source_vocab_size": 30, "max_steps": 2, "max_target_tokens": 60}
+    )
+    pretrain(args)
+    folder = Path(args.output_dir) / "model"
+    model, source = load_checkpoint(folder)
+    inputs = source(["one two"], return_tensors="pt")
+    with torch.no_grad():
+        model.lm_head.bias = torch.nn.Parameter(torch.zeros(model.config.vocab_size))
+        model.lm_head.bias[9] = 1e4  # a letter again and again
+    assert model.generate(**inputs).shape[1] > 20
 
 
 def test_pairs_are_held_out_together(make_arguments, options):

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoTokenizer
 
 from hf_meanmax.families import FAMILIES
-from hf_meanmax.files import Json, is_owned, read_json, replacing_folder
+from hf_meanmax.files import Json, check_replaceable, is_owned, read_json, replacing_folder, write_json
 from hf_meanmax.hardware import check_sizes, usable_device
 from hf_meanmax.modeling.classifier_model import LatentForSequenceClassification
 from hf_meanmax.modeling.configuration_base import LatentConfig
@@ -111,13 +111,21 @@ def save_checkpoint(
     with replacing_checkpoint(folder) as partial:
         with saving_code(model, remote_code):
             model.save_pretrained(partial)
-        tokenizer.save_pretrained(partial)
+        _save_tokenizer(tokenizer, partial)
         if target_tokenizer is not None:
-            target_tokenizer.save_pretrained(partial / TARGET_TOKENIZER)
+            _save_tokenizer(target_tokenizer, partial / TARGET_TOKENIZER)
         write_sentence_transformer(partial, model.config, tokenizer, normalize, like)
         if args_text is not None:
             (partial / "training_args.json").write_text(args_text, encoding="utf-8")
     return folder
+
+
+def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    tokenizer.save_pretrained(folder)
+    settings = read_json(folder / "tokenizer_config.json")
+    # Where it was loaded from here, which is nothing of the tokenizer.
+    kept = {name: value for name, value in settings.items() if name not in ("is_local", "local_files_only")}
+    write_json(folder / "tokenizer_config.json", kept, indent=2, ensure_ascii=False)
 
 
 @contextmanager
@@ -149,7 +157,8 @@ def _check_normalization(normalize: str | None, config: LatentConfig) -> None:
 
 
 def check_free(folder: Path) -> Path:
-    """The folder; checks that what a checkpoint would replace in it is an older one."""
+    """The folder; checks that it can be replaced, and that what a checkpoint would replace in it is an older one."""
+    check_replaceable(folder)
     if not folder.is_dir() or is_own_checkpoint(folder):
         return folder
     taken = sorted(entry.name for entry in folder.iterdir() if is_owned(entry.name, CHECKPOINT_FILES))

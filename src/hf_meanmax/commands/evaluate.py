@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hf_meanmax.checkpoint.card import write_model_index
+from hf_meanmax.checkpoint.folder import is_own_checkpoint
 from hf_meanmax.evaluation.controls import CONTROL_KINDS
 from hf_meanmax.evaluation.embedding import EmbeddingFile, write_sentences
 from hf_meanmax.evaluation.suite import (
@@ -150,6 +151,8 @@ def _check_arguments(args: EvaluateOptions) -> None:
         for model in args.model:
             if not Path(model).is_dir():
                 raise ValueError(f"--write_model_card writes into the folder of a model, and {model!r} is none.")
+            if not (Path(model) / "README.md").is_file() and not is_own_checkpoint(Path(model)):
+                raise ValueError(f"--write_model_card writes into README.md, and {model!r} has none.")
 
 
 def _named(models: Sequence[str]) -> list[tuple[str, str]]:
@@ -177,7 +180,10 @@ def _load_model(model: str, args: EvaluateOptions) -> SentenceTransformer:
 def _resumable(cache: str) -> Iterator[None]:
     """Ends an interrupted (Ctrl-C) or terminated program with a line that says how to resume."""
 
+    stopped_by = [signal.SIGINT]
+
     def interrupt(*unused: object) -> None:
+        stopped_by.append(signal.SIGTERM)
         raise KeyboardInterrupt
 
     handles = threading.current_thread() is threading.main_thread()
@@ -191,7 +197,7 @@ def _resumable(cache: str) -> Iterator[None]:
             f"\nhf-meanmax evaluate: interrupted. Finished tasks are kept in {cache}; rerun the command to resume.",
             file=sys.stderr,
         )
-        raise SystemExit(130) from None
+        raise SystemExit(128 + stopped_by[-1]) from None
     finally:
         warnings.showwarning = show_warning
         if handles:

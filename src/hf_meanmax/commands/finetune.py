@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; `argv` is the command line by default. Returns the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     escape_unprintable()
-    with command_line("finetune", TypeError):
+    with command_line("finetune", TypeError, FloatingPointError):
         if any(word in ("-h", "--help") for word in words):
             print(f"{__doc__}\n{SettingsParser(FinetuneArguments, family_of(words)).format_help()}")
             return 0

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+import torch
 from huggingface_hub.utils.tqdm import enable_progress_bars
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
@@ -79,6 +80,13 @@ def command_line(verb: str, *others: type[Exception]) -> Iterator[None]:
     except KeyboardInterrupt:
         print(f"\nhf-meanmax {verb}: interrupted; nothing that was finished is lost.", file=sys.stderr)
         raise SystemExit(128 + signal.SIGINT) from None
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        print(
+            f"hf-meanmax {verb}: out of memory; take a smaller batch. What was finished is kept, and the same command "
+            f"goes on. ({' '.join(str(error).split())[:200]})",
+            file=sys.stderr,
+        )
+        raise SystemExit(1) from error
     except kinds as error:
         text = f"hf-meanmax {verb}: {' '.join(str(error).split())}"
         raise SystemExit(text if tells(error) else 1) from error

@@ -14,7 +14,7 @@ from hf_meanmax import __version__
 from hf_meanmax.checkpoint.compact import compact_checkpoint
 from hf_meanmax.checkpoint.folder import check_checkpoint, require_embedding
 from hf_meanmax.checkpoint.hub import keep_former, sign_in, upload
-from hf_meanmax.checkpoint.location import is_missing_folder
+from hf_meanmax.checkpoint.location import is_missing_folder, packaged_hint
 from hf_meanmax.files import replacing_folder
 from hf_meanmax.pretrained import packaged_folder
 
@@ -130,6 +130,8 @@ def _folder_of(model: str) -> Path | None:
     """
     folder = packaged_folder(model) or Path(model)
     if not folder.exists() and not is_missing_folder(model):
+        if "/" not in model:
+            raise FileNotFoundError(f"No model {model!r}.{packaged_hint(model)}")
         return None
     require_embedding(check_checkpoint(folder, encoder_alone=True), model)
     return folder

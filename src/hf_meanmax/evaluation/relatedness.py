@@ -194,4 +194,5 @@ def _split(parameters: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 @torch.no_grad()
 def _expected(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> np.ndarray:
     probabilities = torch.addmm(bias, rows, weight.T).softmax(dim=1)
-    return probabilities.double().cpu().numpy() @ np.arange(1.0, CLASSES + 1)
+    # Apple's GPUs have no double precision.
+    return probabilities.cpu().double().numpy() @ np.arange(1.0, CLASSES + 1)

@@ -94,7 +94,7 @@ def align(
         name: what the decoder calls it.
         model: an autoencoder; what its decoder reads of a vector of the embedder is what it would read of the text.
         tokenizer: of the autoencoder.
-        texts: what both encode; some hundreds or more.
+        texts: what both encode; some hundreds or more. Each counts once, and none that is held out.
         validation: held-out texts; by default every tenth of `texts`.
         batch_size: texts of one forward pass.
         show_progress: show progress bars.
@@ -104,10 +104,11 @@ def align(
             decoder, or vectors that are not finite.
     """
     check_alignable(model)
-    texts = list(texts)
+    # A text that is there twice would be fitted and held out.
+    texts = list(dict.fromkeys(texts))
     held_out = list(texts[_HELD_OUT::10] if validation is None else validation)
-    kept = texts if validation is not None else [text for row, text in enumerate(texts) if row % 10 != _HELD_OUT]
-    check_texts(texts)
+    kept = [text for text in texts if text not in set(held_out)]
+    check_texts(kept)
     if not held_out:
         raise ValueError("`validation` holds no text. Give some, or leave it out.")
     check_lengths(tokenizer, [*kept, *held_out])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -33,7 +32,10 @@ class ContinuedFile:
         is_of_this = state.get("made_from") == made_from
         if state.get("rows") and not is_of_this:
             changed = differences(state["made_from"] if isinstance(state["made_from"], dict) else {}, made_from)
-            print(f"{state['rows']:,} rows were made with other settings ({changed}); it starts over.", file=sys.stderr)
+            raise FileExistsError(
+                f"{progress} tells of {state['rows']:,} rows that were made with other settings ({changed}). Give the "
+                "same ones to go on, or remove it to start over."
+            )
         if is_of_this and state["bytes"] <= os.fstat(file.fileno()).st_size:
             self._written = (state["rows"], state["last_key"], state["bytes"])
             file.truncate(state["bytes"])  # what was written after is no whole batch
@@ -82,7 +84,7 @@ def continued_file(path: str | os.PathLike[str], made_from: Json) -> Iterator[Co
     """Opens the file in progress beside `path`, which takes its name if the block ends without error.
 
     After an error, or where the process was killed, `.NAME.partial` and `.NAME.progress` stay, if they hold a row, and
-    the next call with the same `made_from` goes on with them; another one says so and starts over.
+    the next call with the same `made_from` goes on with them.
 
     Args:
         path: a file.
@@ -90,6 +92,7 @@ def continued_file(path: str | os.PathLike[str], made_from: Json) -> Iterator[Co
 
     Raises:
         IsADirectoryError: `path` is a folder.
+        FileExistsError: what is there was made from something else.
         BlockingIOError: another process writes it.
         OSError: no permission, or no space left.
     """

@@ -517,6 +517,8 @@ class LatentGenerationMixin(GenerationMixin):
             return None
         if not text or has_own_bound:
             return None
+        if self.config.separate_vocabularies and self.generation_config.max_new_tokens is not None:
+            return None  # tokens of the other vocabulary may be far shorter
         least = max(_setting("min_new_tokens", settings) or 0, (_setting("min_length", settings) or 0) - begun)
         bounds = text_bounds(next(iter(text.values())), kwargs.get("attention_mask")).clamp(min=least)
         criteria = TextLengthCriteria(bounds, begun)

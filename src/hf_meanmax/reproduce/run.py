@@ -182,6 +182,8 @@ def _prepare(plan: Plan, output: Path) -> None:
     for step, written in zip(plan.prepare, _written_steps(plan), strict=True):
         path = Path(step["makes"])
         before = made.get(written["makes"], written["command"])
+        if path.exists() and before is None:
+            raise ValueError(f"{path} may be a part: what made it was killed. Remove it, and it is made again.")
         if path.exists() and before != written["command"]:
             raise ValueError(
                 f"{path} was made by another command, {before!r}. Remove it, or let the plan name another."
@@ -189,6 +191,8 @@ def _prepare(plan: Plan, output: Path) -> None:
         if path.is_dir():
             raise ValueError(f"{path} is a folder; `makes` of a step of `prepare` names a file.")
         if not path.exists():
+            made[written["makes"]] = None
+            write_json(record, made)
             try:
                 _run(split_command(step["command"]))
             except BaseException:
@@ -202,8 +206,9 @@ def _prepare(plan: Plan, output: Path) -> None:
             write_json(record, made)
 
 
-def _made_by(output: Path) -> dict[str, str]:
-    """The command that made each prepared file, both as the plan has them; none for a file that was there before."""
+def _made_by(output: Path) -> dict[str, str | None]:
+    """The command that made each prepared file, both as the plan has them; none for a file that was there before, and
+    None for one that was not finished."""
     path = output / RUNS / PREPARED
     return read_json(path) if path.is_file() else {}
 
@@ -410,6 +415,7 @@ def _run(command: Sequence[str]) -> None:
         for number, handler in before.items():
             signal.signal(number, handler)
     if stopped:
-        raise SystemExit("reproduce: stopped; the same command goes on from here")
+        print("reproduce: stopped; the same command goes on from here", file=sys.stderr)
+        raise SystemExit(128 + stopped[0])
     if code:
         raise ChildProcessError(f"{shlex.join(command)} ended with exit code {code}.")

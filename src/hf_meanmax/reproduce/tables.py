@@ -70,7 +70,8 @@ def write_tables(plan: Plan, output: Path) -> None:
 def _numbers(row: Json, results: Results, sts: Sequence[str]) -> list[dict[str, tuple[float | None, int]]]:
     """What the table shows of a system, part by part: by column the number and its digits."""
     mains = {task: results.tasks[task]["main"] for task in row["scores"] if task in results.tasks}
-    similarities = [row["scores"][task]["pearson"] for task in sts if task in row["scores"]]
+    has_all = all(task in row["scores"] for task in sts)
+    similarity = statistics.fmean(row["scores"][task]["pearson"] for task in sts) if sts and has_all else None
     reconstruction, training = row.get("reconstruction", {}), row["training"]
     share = reconstruction.get("exact_match")
     return [
@@ -78,9 +79,7 @@ def _numbers(row: Json, results: Results, sts: Sequence[str]) -> list[dict[str, 
         {task: (row["scores"][task].get(main), 1 if is_percentage(main) else 3) for task, main in mains.items()},
         {key.replace("_", " "): (value, 1) for key, value in row["averages"].items()},
         {f"gain, {key.replace('_', ' ')}": (gain["difference"], 1) for key, gain in results.average_gains.items()},
-        {f"mean of {', '.join(sts)}": (statistics.fmean(similarities) if similarities else None, 3)}
-        if len(sts) > 1
-        else {},
+        {f"mean of {', '.join(sts)}": (similarity, 3)} if len(sts) > 1 else {},
         {"BLEU": (reconstruction.get("bleu"), 1), "word for word": (None if share is None else 100 * share, 1)},
         {"training tokens": (training.get("tokens"), 0), "minutes": (training.get("minutes"), 0)},
         {"CPU minutes": (training.get("cpu_minutes"), 0), "tokens/s": (training.get("tokens_per_second"), 0)},

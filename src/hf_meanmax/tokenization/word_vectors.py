@@ -202,7 +202,7 @@ def _fit_word2vec(
     threads = 1 if settings.deterministic else workers or usable_cores()
     model = gensim.Word2Vec(
         vector_size=settings.size, window=settings.window, min_count=settings.min_count, negative=settings.negative,
-        sample=settings.sample, alpha=settings.learning_rate, seed=settings.seed, workers=threads, sg=1,
+        sample=settings.sample, alpha=settings.learning_rate, seed=settings.seed % 2**32, workers=threads, sg=1,
         epochs=settings.epochs,
     )  # fmt: skip
     passes = _CountedPasses(sentences, settings.epochs, show_progress)

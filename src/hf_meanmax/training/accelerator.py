@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
-from accelerate.utils import DistributedType, parse_flag_from_env
+from accelerate.utils import DistributedType, DynamoBackend, parse_flag_from_env
 
 from hf_meanmax.files import Json
 from hf_meanmax.processes import check_agreement, errors_shared, process_state, shared_versions
@@ -67,6 +67,13 @@ def exact_sums(weights: Json) -> dict[str, int]:
 
 def _check_machine(args: PretrainArguments, accelerator: Accelerator) -> None:
     processes, device = accelerator.num_processes, accelerator.device.type
+    kind = accelerator.distributed_type
+    if kind not in (DistributedType.NO, DistributedType.FSDP) and not kind.name.startswith("MULTI_"):
+        raise ValueError(
+            f"Accelerate is configured for {kind.name}; this trains with DDP and FSDP. Configure one of these."
+        )
+    if accelerator.state.dynamo_plugin.backend != DynamoBackend.NO:
+        raise ValueError("Accelerate is configured to compile (`dynamo_backend`). Leave it out, and give `--compile`.")
     if args.lazy_adam and processes > 1:
         raise ValueError(f"`lazy_adam` is for one process, not {processes}. Leave it out, or run one.")
     if device == "cpu" and args.compile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -92,6 +93,7 @@ def _training_arguments(args: FinetuneArguments, folder: Path, metric: str) -> T
         metric_for_best_model=metric,
         greater_is_better=True,
         logging_strategy="epoch",
+        logging_nan_inf_filter=False,
         report_to=args.report_to.split(",") if args.report_to else [],
     )
 
@@ -171,6 +173,13 @@ class PenaltyTrainer(Trainer):  # type: ignore[misc]
         return (loss, outputs) if return_outputs else loss
 
     def log(self, logs: dict[str, float], *args: object, **kwargs: object) -> None:
+        for name, value in logs.items():
+            # Before the weights of the epoch are saved.
+            if name.endswith("loss") and not math.isfinite(value):
+                raise FloatingPointError(
+                    f"`{name}` is {value} after epoch {self.state.epoch:.2f}. Lower --learning_rate, lengthen "
+                    "--warmup_steps or use --precision fp32, and give another --output_dir or --overwrite."
+                )
         if self.minutes_before is None:
             # What a resumed run had logged before.
             self.minutes_before = max((entry.get("minutes", 0.0) for entry in self.state.log_history), default=0.0)

@@ -128,10 +128,16 @@ def make_model(
     auto_class = getattr(transformers, config.full_auto_class)
     model: LatentForConditionalDecoding = auto_class.from_config(config, attn_implementation=attention)
     if args.initial_model:
-        _start_from(model, args.initial_model)
+        for head in _start_from(model, args.initial_model):
+            tell(f"warning: {args.initial_model} has a {head}, which this run neither trains nor keeps")
     else:
         _start_new(model, args, prepared, word_vectors, tell)
     if args.freeze_encoder:
+        if config.tie_word_embeddings and config.has_decoder and not config.separate_vocabularies:
+            tell(
+                "warning: the output layer is the encoder's word table, which is frozen; give "
+                "--tie_word_embeddings false"
+            )
         model.encoder.requires_grad_(False)
     model.train()
     return model
@@ -149,9 +155,12 @@ def check_start(args: PretrainArguments, config: LatentConfig) -> None:
         _start_from(model, args.initial_model)
 
 
-def _start_from(model: LatentForConditionalDecoding, name: str) -> None:
+def _start_from(model: LatentForConditionalDecoding, name: str) -> list[str]:
     """Gives a model the weights of a checkpoint and its bound for what is decoded; heads for training that this lacks
     stay new.
+
+    Returns:
+        Heads of the checkpoint that the model lacks.
 
     Raises:
         ValueError: a weight is missing, or of another size.
@@ -171,6 +180,8 @@ def _start_from(model: LatentForConditionalDecoding, name: str) -> None:
                 "A teacher or embedder must give vectors of the size that the model was trained with."
             )
         weight.copy_(found)
+    known = model.state_dict().keys()
+    return sorted({key.partition(".")[0] for key in initial if key.startswith(_HEADS) and key not in known})
 
 
 def _start_new(

@@ -197,7 +197,9 @@ def value_type(kind: Any) -> Any:
 
 
 def escape_unprintable() -> None:
-    """Has letters that a terminal or file of another encoding cannot hold printed as escapes, not end the program."""
+    """Has letters that a terminal cannot hold printed as escapes, not end the program; files and pipes get UTF-8."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty() and "PYTHONIOENCODING" not in os.environ:
+        sys.stdout.reconfigure(encoding="utf-8")

@@ -222,6 +222,12 @@ def _prepare_translation(args: PretrainArguments, cache: Path, word_vectors: str
         target_tokenizer = load_or_train_tokenizer(
             args, args.target_tokenizer, train.target_side, cache, show_progress, setting="target_tokenizer"
         )
+        ids, of_target = token_ids(tokenizer), token_ids(target_tokenizer)
+        if ids != of_target:
+            raise ValueError(
+                f"`target_tokenizer` {args.target_tokenizer!r} has the special tokens {of_target}, and the source's "
+                f"tokenizer {ids}: a model has one number for each. Give tokenizers that agree."
+            )
     else:
         both = Chain([train.source_side, train.target_side])
         tokenizer = load_or_train_tokenizer(args, args.tokenizer, both, cache, show_progress, word_vectors=word_vectors)
@@ -452,7 +458,9 @@ def load_or_train_tokenizer(
                 f"`{setting}` is {name!r}: neither one of {', '.join((*TOKENIZER_KINDS, WORDPIECE))} nor a folder with "
                 "a tokenizer.json."
             )
-        return AutoTokenizer.from_pretrained(name)
+        tokenizer = AutoTokenizer.from_pretrained(name)
+        _check_special_tokens(args, tokenizer, f"`{setting}` {name!r}")
+        return tokenizer
     size = vocab_size or args.model_size("vocab_size")
     settings = (name, size, args.min_frequency, args.lowercase)
     folder = cache / "tokenizers" / digest(__version__, corpus.identity(), settings)
@@ -503,6 +511,25 @@ def word_vectors_file(args: RunArguments, cache: Path) -> str:
         if not path.is_file():
             words.save(path)
     return str(path)
+
+
+def _check_special_tokens(args: RunArguments, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+    """Checks that a tokenizer from elsewhere has the special tokens of a model, where the model looks for them.
+
+    Raises:
+        ValueError: it has not.
+    """
+    ids = token_ids(tokenizer)
+    missing = [field.removesuffix("_id") for field, number in ids.items() if number is None]
+    if missing:
+        raise ValueError(f"{name} has no {missing[0]}. Give a tokenizer with pad, unk, bos and eos tokens.")
+    special, config = sorted(set(ids.values())), args.build_config()
+    skips_special = config.has_weighted_mean or getattr(args, "decoder_inputs", "words") == "random"
+    if skips_special and special[-1] >= config.num_special_tokens:
+        raise ValueError(
+            f"{name} has special tokens {special}; a weighted mean and `decoder_inputs` 'random' leave these out by "
+            f"their numbers, the first {config.num_special_tokens} (`num_special_tokens`). Give another tokenizer."
+        )
 
 
 def token_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:

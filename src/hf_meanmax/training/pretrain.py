@@ -195,6 +195,8 @@ class Run:
         # After the teacher, whose loading may draw numbers of its own.
         torch.manual_seed(args.seed)
         self.model = make_model(args, prepared, config, words, self.device, self.print)
+        if self.model.can_generate():
+            self.model.generation_config.max_new_tokens = self._longest_decoding()
         reads_vectors = isinstance(self.model, EmbeddingDecoderForGeneration)
         if reads_vectors and not args.initial_model:
             fit_standardization(
@@ -279,7 +281,7 @@ class Run:
                 if args.eval_steps and state["step"] % args.eval_steps == 0 and state["step"] < self.total_steps:
                     must_save = self._evaluate_during_training()
                     take_time()
-                if checks:
+                if checks or self.world_size == 1:
                     self._agree_to_stop(terminated)
                 at_end = state["step"] >= self.total_steps or self.stop_reason not in ("", TERMINATED)
                 if must_save or self.stop_reason or at_end or state["step"] % args.checkpoint_steps == 0:
@@ -434,10 +436,9 @@ class Run:
         model = self.model
         if weights is not None:
             model = type(model)(model.config)
+            model.generation_config = self.model.generation_config
             model.load_state_dict({name.removeprefix("model."): weight for name, weight in weights.items()})
         model.eval()
-        if model.can_generate():
-            model.generation_config.max_new_tokens = self._longest_decoding()
         normalize = None if args.normalize == "none" else args.normalize
         save_checkpoint(
             model, prepared.tokenizer, folder, target_tokenizer=prepared.target_tokenizer, normalize=normalize,

@@ -142,7 +142,7 @@ class PretrainArguments(RunArguments):
     )
     adam_beta1: float = option("Adam: decay of the mean of the gradients", 0.9)
     adam_beta2: float = option("Adam: decay of the mean of their squares", 0.999)
-    adam_epsilon: float = option("Adam: added to the root of the mean square", 1e-8, at_least=0)
+    adam_epsilon: float = option("Adam: added to the root of the mean square", 1e-8)
     compile: bool = option("torch.compile the model, on a GPU", False)
     log_steps: int = count("steps between log lines", 50)
     eval_steps: int = option("steps between evaluations (0: only at the end)", 1000, at_least=0)
@@ -189,8 +189,9 @@ class PretrainArguments(RunArguments):
                 f"`teacher` is {self.teacher!r}, but `teacher_weight` and `similarity_weight` are 0, and "
                 "`word_vectors` is not 'teacher': nothing would be learnt from it. Leave it out, or give a weight."
             )
-        if not self.temperature > 0:
-            raise ValueError(f"`temperature` is {self.temperature}; it must be a positive number.")
+        for name in ("temperature", "adam_epsilon"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"`{name}` is {getattr(self, name)}; it must be a positive number.")
         if self.objective == "none":
             self.model = {"decoder_type": "none", **self.model}
         if self.drop_unknown_words and self.objective == "translation":
