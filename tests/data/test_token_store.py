@@ -306,7 +306,7 @@ def test_tokenizers_that_do_not_fit(tmp_path):
 
 def test_the_bar_ends_where_the_held_out_texts_do(capsys, tmp_path):
     """A part that another reads is at the end, where no line comes any more."""
-    from hf_meanmax.training.preparation import HeldOut
+    from hf_meanmax.data.held_out import HeldOut
 
     path = tmp_path / "x.txt"
     path.write_text("".join(f"a cat {i}\n\n" for i in range(3000)))

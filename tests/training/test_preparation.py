@@ -15,9 +15,10 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from hf_meanmax.data import Documents, stored_texts
+from hf_meanmax.data.held_out import HeldOut
 from hf_meanmax.data.stored_texts import StoredWords
 from hf_meanmax.training import preparation
-from hf_meanmax.training.preparation import HeldOut, cache_folder, open_sides, prepare, prepare_word_vectors
+from hf_meanmax.training.preparation import cache_folder, open_sides, prepare, prepare_word_vectors
 from tiny_model import make_tokenizer
 
 

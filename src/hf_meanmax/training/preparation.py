@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import os
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -30,6 +29,7 @@ from hf_meanmax.data import (
     pick_sentences,
 )
 from hf_meanmax.data.corpus import Chain
+from hf_meanmax.data.held_out import HeldOut, first_documents, share_to_hold_out
 from hf_meanmax.data.opening import is_address
 from hf_meanmax.data.tables import table_kind
 from hf_meanmax.data.token_store import TokenEncoder
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 
 TOKENIZER_KINDS = ("word", "bpe", "unigram", "char")
 WORDPIECE = "wordpiece"
-_BLOCK_LINES = 20
 # Beyond this share of the training texts, it is said which setting leaves them out.
 MUCH_LEFT_OUT = 0.2
 
@@ -118,44 +117,6 @@ class Prepared:
         return self.tokenizer if self.target_tokenizer is None else self.target_tokenizer
 
 
-class HeldOut(Corpus):
-    """One side of a corpus that is cut into blocks of neighbouring lines, every `every`-th of which is held out.
-
-    A block is a document, or 20 lines of a longer one.
-    """
-
-    def __init__(self, corpus: Corpus, every: int, held_out: bool):
-        self.corpus = corpus
-        self.every = every
-        self.held_out = held_out
-        self.unit = corpus.unit
-        self.size = corpus.size
-
-    def __iter__(self) -> Iterator[str]:
-        block, lines, is_after_gap = 0, 0, False
-        for line in self.corpus:
-            self.position = self.corpus.position
-            # Blank lines that follow each other end one block, not several.
-            if lines and (not line or lines == _BLOCK_LINES):
-                block, lines = block + 1, 0
-            if not line:
-                yield line
-                is_after_gap = False
-                continue
-            lines += 1
-            if (block % self.every == self.every // 2) != self.held_out:
-                is_after_gap = True
-                continue
-            if is_after_gap:
-                # Lines on the two sides of held-out lines are not consecutive text.
-                yield ""
-                is_after_gap = False
-            yield line
-
-    def identity(self) -> object:
-        return ["held out, apart", self.every, self.held_out, self.corpus.identity()]
-
-
 def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
     """Tokenizer, stores and held-out texts of a run, made once and found again in `cache_dir`.
 
@@ -185,7 +146,7 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
     _check_store(store, tokenizer, args, show_progress)
     sources = {"train": StoredTexts(train, tokenizer, rule, len(store))}
     if args.is_of_context or (args.has_neighbours and args.objective == "none"):
-        first = _first_documents(held_out, args.validation_sentences)
+        first = first_documents(held_out, args.validation_sentences)
         if not first:
             reason = f"`validation` {args.validation!r} holds no text" if args.validation else "the corpus is too short"
             raise ValueError(f"No text is held out for validation: {reason}. Name a file with `--validation`.")
@@ -283,7 +244,7 @@ def open_pairs(args: PretrainArguments) -> tuple[ParallelCorpus, ParallelCorpus]
         validation = read(args.validation, args.validation_target)
         _refuse_trained_on(pairs.source_side, validation.source_side, args.validation)
         return pairs, validation
-    every = _share_to_hold_out(pairs.source_side)
+    every = share_to_hold_out(pairs.source_side)
     train, held_out = (
         ParallelCorpus(HeldOut(pairs.source_side, every, held), HeldOut(pairs.target_side, every, held))
         for held in (False, True)
@@ -350,20 +311,6 @@ def cache_lock(path: Path) -> FileLock:
     return FileLock(f"{path}.lock")
 
 
-def _first_documents(corpus: Corpus, number: int) -> list[list[str]]:
-    """The first `number` lines of a corpus, document by document."""
-    documents: list[list[str]] = [[]]
-    for line in corpus:
-        if line:
-            documents[-1].append(line)
-            number -= 1
-        elif documents[-1]:
-            documents.append([])
-        if not number:
-            break
-    return [document for document in documents if document]
-
-
 def cache_folder(args: RunArguments) -> Path:
     """Where tokenised corpora are kept: `cache_dir`, else $HF_MEANMAX_CACHE, else ~/.cache/hf_meanmax."""
     named = args.cache_dir or os.environ.get("HF_MEANMAX_CACHE") or Path.home() / ".cache" / "hf_meanmax"
@@ -387,7 +334,7 @@ def open_sides(args: PretrainArguments, show_progress: bool = True) -> tuple[Cor
         validation = read(args.validation)
         _refuse_trained_on(corpus, validation, args.validation)
         return corpus, validation
-    every = _share_to_hold_out(corpus)
+    every = share_to_hold_out(corpus)
     return HeldOut(corpus, every, held_out=False), HeldOut(corpus, every, held_out=True)
 
 
@@ -415,14 +362,6 @@ def _place_in(source: list[str], column: str, args: PretrainArguments) -> tuple[
 
 def _is_of_files(name: str) -> bool:
     return is_address(name) or Path(name).expanduser().is_file() or glob.has_magic(name)
-
-
-def _share_to_hold_out(corpus: Corpus) -> int:
-    """The n of "every n-th block is held out": smaller for a small corpus, so that enough is left to measure on."""
-    for every, least in ((100, 100), (10, 20)):
-        if sum(1 for _ in islice(filter(None, HeldOut(corpus, every, held_out=True)), least)) == least:
-            return every
-    return 2
 
 
 def load_or_train_tokenizer(
