@@ -209,12 +209,11 @@ def test_characters_come_back_exactly_and_one_by_one():
 
 @pytest.mark.parametrize("kind", ["word", "bpe", "unigram", "char"])
 def test_saved_and_reloaded_to_the_same_ids(kind, tmp_path):
-    tokenizer = train_tokenizer(CORPUS, kind=kind, vocab_size=300, model_max_length=64, show_progress=False)
+    tokenizer = train_tokenizer(CORPUS, kind=kind, vocab_size=300, show_progress=False)
     tokenizer.save_pretrained(tmp_path)
     reloaded = AutoTokenizer.from_pretrained(tmp_path)
     texts = CORPUS + _random_texts(50, seed=3) + [""]
     assert reloaded(texts).input_ids == tokenizer(texts).input_ids
-    assert reloaded.model_max_length == 64
     for tok in (tokenizer, reloaded):
         assert tok.convert_tokens_to_ids(list(SPECIAL_TOKENS)) == [0, 1, 2, 3]
         assert (tok.pad_token_id, tok.unk_token_id, tok.bos_token_id, tok.eos_token_id) == (0, 1, 2, 3)

@@ -52,12 +52,10 @@ def test_every_format_reads_alike(tmp_path, name, zipped):
     read = load_word_vectors(path, show_progress=False)
     assert read.words == WORDS
     np.testing.assert_array_equal(read.vectors, VECTORS)
-    part = load_word_vectors(path, vocabulary=["fox", "the", "gnu"], size=3, show_progress=False)
+    part = load_word_vectors(path, vocabulary=["fox", "the", "gnu"], show_progress=False)
     assert part.words == ["the", "fox"]
     np.testing.assert_array_equal(part.vectors, VECTORS[[0, 3]])
     assert load_word_vectors(path, limit=2, show_progress=False).words == WORDS[:2]
-    with pytest.raises(ValueError, match="3 dimensions, expected 4"):
-        load_word_vectors(path, size=4, show_progress=False)
     with pytest.raises(ValueError, match="none of the 4 words"):
         load_word_vectors(path, vocabulary={"gnu"}, show_progress=False)
 

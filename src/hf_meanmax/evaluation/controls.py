@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 CONTROL_KINDS = ("random_encoder", "random_projection", "echo_state_network", "bag", "majority")
-_POOLINGS = ("mean", "max")
 
 
 class Control(ABC):
@@ -198,45 +197,29 @@ class EchoStateNetwork(Control):
     by power iteration). W_in is uniform in [-a, a] with a = input_scale sqrt(3) / r, where r is the root mean square
     length of the table's word vectors: over its words, each counted once, W_in x_t has a standard deviation of
     input_scale (over a text a larger one, if frequent words are longer than rare ones). Words are known tokens, as
-    in [`BagOfWords`]; a text without any gets zeros. Mean pooling is the default because it made the stronger control
-    on opinions, where the maximum of the states fell below the bag of words.
+    in [`BagOfWords`]; a text without any gets zeros. The states' mean made the stronger control on opinions, where
+    their maximum fell below the bag of words.
 
     Args:
         model: the trained SentenceTransformer, whose dimension is D.
         seed: of the weights.
-        spectral_radius: how slowly inputs are forgotten; below 1.
-        input_scale: see above.
-        pooling: `"mean"` or `"max"` over the states.
 
     Raises:
-        ValueError: the model wraps no transformers model, or a setting is out of range.
+        ValueError: the model wraps no transformers model.
     """
 
     kind = "echo_state_network"
     inputs_per_unit = 10
+    # How slowly inputs are forgotten.
+    spectral_radius = 0.8
+    input_scale = 1.0
 
-    def __init__(
-        self,
-        model: SentenceTransformer | WordSource,
-        seed: int = 0,
-        spectral_radius: float = 0.8,
-        input_scale: float = 1.0,
-        pooling: str = "mean",
-    ):
-        if pooling not in _POOLINGS:
-            raise ValueError(f"pooling is {pooling!r}; choose one of {', '.join(_POOLINGS)}.")
-        if not 0 <= spectral_radius < 1:
-            raise ValueError(f"spectral_radius is {spectral_radius}; it must be at least 0 and below 1.")
-        if not input_scale > 0:
-            raise ValueError(f"input_scale is {input_scale}; it must be positive.")
+    def __init__(self, model: SentenceTransformer | WordSource, seed: int = 0):
         self._source = WordSource.of(model)
         self.seed = seed
-        self.spectral_radius = spectral_radius
-        self.input_scale = input_scale
-        self.pooling = pooling
         self.dimension = self._source.dimension
         # Kept results are named by a share of the new state too, which is 1.
-        self.key = self._source.key(self.kind, seed, spectral_radius, input_scale, 1.0, pooling)
+        self.key = self._source.key(self.kind, seed, self.spectral_radius, self.input_scale, 1.0, "mean")
 
     @cached_property
     def directions(self) -> list[Reservoir]:
@@ -269,21 +252,17 @@ class EchoStateNetwork(Control):
     def _pooled_states(
         self, reservoir: Reservoir, projected: torch.Tensor, ids: torch.Tensor, active: torch.Tensor
     ) -> torch.Tensor:
-        """Pools `(B, units)` the states of texts whose words are rows `ids` `(T, B)` of `projected`."""
+        """The mean `(B, units)` of the states of texts whose words are rows `ids` `(T, B)` of `projected`."""
         states = projected.new_zeros(len(reservoir.inputs), ids.shape[1])
-        is_mean = self.pooling == "mean"
-        pooled = torch.zeros_like(states) if is_mean else torch.full_like(states, -math.inf)
+        pooled = torch.zeros_like(states)
         for word, is_word in zip(ids, active, strict=True):
             # A weighted sum of the 10 rows of the states that each unit hears: W h.
             heard = nn.functional.embedding_bag(
                 reservoir.inputs, states, mode="sum", per_sample_weights=reservoir.weights
             )
             states = heard.add_(projected[word].T).tanh_()
-            if is_mean:
-                pooled += states.masked_fill(~is_word, 0.0)
-            else:
-                pooled = torch.maximum(pooled, states.masked_fill(~is_word, -math.inf))
-        return (pooled / active.sum(dim=0) if is_mean else pooled).T
+            pooled += states.masked_fill(~is_word, 0.0)
+        return (pooled / active.sum(dim=0)).T
 
 
 def make_controls(

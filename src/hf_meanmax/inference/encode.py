@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from tqdm.auto import tqdm
 
-DTYPES = {"float32": np.float32, "float16": np.float16, "int8": np.int8}
 
 # Lines of a corpus that are looked at for unknown words, and their most characters.
 _LOOKED_AT, _LONG_LINE = 1000, 10_000

@@ -35,7 +35,6 @@ def train_tokenizer(
     vocab_size: int = 20000,
     min_frequency: int = 1,
     lowercase: bool | None = None,
-    model_max_length: int | None = None,
     show_progress: bool = True,
 ) -> PreTrainedTokenizerFast:
     """Trains a tokenizer that `AutoTokenizer` reloads to the same ids.
@@ -49,7 +48,6 @@ def train_tokenizer(
         vocab_size: Largest number of ids, the four special tokens included. A small corpus gives fewer.
         min_frequency: Rarer words (characters, merged pairs) are left out. Unigram has no such limit.
         lowercase: Whether text is lower-cased; by default only for words.
-        model_max_length: Recorded in the tokenizer, for truncation; no limit by default.
         show_progress: Whether progress bars are drawn.
 
     Returns:
@@ -80,7 +78,7 @@ def train_tokenizer(
             raise counted.error
     if counted.lines == 0:
         raise ValueError("the corpus is empty: no text with a character other than white space")
-    return _fast_tokenizer(backend, model_max_length)
+    return _fast_tokenizer(backend)
 
 
 def wordpiece_tokenizer(vocabulary: Iterable[str], lowercase: bool = True) -> PreTrainedTokenizerFast:
@@ -113,7 +111,7 @@ def wordpiece_tokenizer(vocabulary: Iterable[str], lowercase: bool = True) -> Pr
     return _fast_tokenizer(backend)
 
 
-def _fast_tokenizer(backend: Tokenizer, model_max_length: int | None = None) -> PreTrainedTokenizerFast:
+def _fast_tokenizer(backend: Tokenizer) -> PreTrainedTokenizerFast:
     """A tokenizer of transformers that ends every text with `</s>` and reads the names of special tokens as text."""
     backend.post_processor = processors.TemplateProcessing(
         single=f"$A {EOS_TOKEN}",
@@ -131,7 +129,6 @@ def _fast_tokenizer(backend: Tokenizer, model_max_length: int | None = None) -> 
         clean_up_tokenization_spaces=False,
         # Otherwise a corpus line that happens to contain `</s>` would end there.
         split_special_tokens=True,
-        **({} if model_max_length is None else {"model_max_length": model_max_length}),
     )
 
 

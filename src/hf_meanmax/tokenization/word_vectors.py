@@ -147,7 +147,6 @@ def train_word_vectors(
     sentences: Iterable[list[str]],
     settings: SkipGramSettings | None = None,
     *,
-    workers: int | None = None,
     cache_path: str | os.PathLike[str] | None = None,
     corpus_key: str = "",
     show_progress: bool = True,
@@ -157,7 +156,6 @@ def train_word_vectors(
     Args:
         sentences: lists of words, as `split_words` gives them; read `epochs + 1` times, so not a generator.
         settings: how; by default as the class says.
-        workers: threads; default as many as the process may use. Their timing makes runs differ.
         cache_path: a file that later calls with the same settings read instead of training. Other settings, or
             another `corpus_key`, train anew and replace it.
         corpus_key: whatever tells this corpus (and the way it is cut into words) from others, for the cache.
@@ -186,7 +184,7 @@ def train_word_vectors(
         logger.warning("%s holds vectors of other settings (%s): training anew", path, ", ".join(changed))
     if iter(sentences) is sentences:
         raise TypeError("sentences is an iterator that can be read once, training reads it several times: pass a list")
-    model = _fit_word2vec(sentences, settings, workers, show_progress)
+    model = _fit_word2vec(sentences, settings, show_progress)
     names = list(model.wv.index_to_key)
     counts = np.array([model.wv.get_vecattr(word, "count") for word in names], dtype=np.int64)
     vectors = WordVectors(names, np.asarray(model.wv.vectors, dtype=np.float32), counts)
@@ -195,11 +193,10 @@ def train_word_vectors(
     return vectors
 
 
-def _fit_word2vec(
-    sentences: Iterable[list[str]], settings: SkipGramSettings, workers: int | None, show_progress: bool
-) -> Any:
+def _fit_word2vec(sentences: Iterable[list[str]], settings: SkipGramSettings, show_progress: bool) -> Any:
     gensim = require("gensim.models", "vectors", "Training word vectors")
-    threads = 1 if settings.deterministic else workers or usable_cores()
+    # Their timing makes runs differ.
+    threads = 1 if settings.deterministic else usable_cores()
     model = gensim.Word2Vec(
         vector_size=settings.size, window=settings.window, min_count=settings.min_count, negative=settings.negative,
         sample=settings.sample, alpha=settings.learning_rate, seed=settings.seed % 2**32, workers=threads, sg=1,
@@ -243,7 +240,6 @@ def load_word_vectors(
     path: str | os.PathLike,
     vocabulary: Collection[str] | None = None,
     limit: int | None = None,
-    size: int | None = None,
     encoding_errors: EncodingErrors = "strict",
     show_progress: bool = True,
 ) -> WordVectors:
@@ -255,7 +251,6 @@ def load_word_vectors(
         path: The file; its name ends in `.bin`, `.bin.gz` or `.safetensors`, everything else is text.
         vocabulary: Words to keep (a set or a dict is fast); default all.
         limit: Read only the first so many rows of the file, which are usually the most frequent words.
-        size: The dimension that the vectors must have; default whatever the file says.
         encoding_errors: What is done with words that are not UTF-8, as in `bytes.decode`.
         show_progress: Whether a progress bar (bytes of the file) is drawn.
 
@@ -265,8 +260,8 @@ def load_word_vectors(
     Raises:
         FileNotFoundError: There is no such file.
         IsADirectoryError: It is a folder.
-        ValueError: A malformed line (with file, line and what was expected), a truncated file, vectors of another
-            dimension than `size`, a NaN or infinite value, or no word left.
+        ValueError: A malformed line (with file, line and what was expected), a truncated file, a NaN or
+            infinite value, or no word left.
     """
     path = Path(path)
     if path.is_dir():
@@ -276,9 +271,9 @@ def load_word_vectors(
     if vocabulary is not None and not isinstance(vocabulary, (set, frozenset, dict)):
         vocabulary = frozenset(vocabulary)
     if path.suffix == ".safetensors":
-        return _restrict(path, WordVectors.load(path), vocabulary, limit, size)
+        return _restrict(path, WordVectors.load(path), vocabulary, limit)
     is_binary = path.name.endswith((".bin", ".bin.gz"))
-    rows = _Rows(path, vocabulary, limit, size, encoding_errors)
+    rows = _Rows(path, vocabulary, limit, encoding_errors)
     with (
         open(path, "rb") as raw,
         progress_bar(
@@ -294,11 +289,7 @@ def load_word_vectors(
     return rows.finish()
 
 
-def _restrict(
-    path: Path, vectors: WordVectors, vocabulary: Collection[str] | None, limit: int | None, size: int | None
-) -> WordVectors:
-    if size is not None and vectors.size != size:
-        raise ValueError(f"{path}: vectors of {vectors.size} dimensions, expected {size}")
+def _restrict(path: Path, vectors: WordVectors, vocabulary: Collection[str] | None, limit: int | None) -> WordVectors:
     keep = [row for row, word in enumerate(vectors.words[:limit]) if vocabulary is None or word in vocabulary]
     if not keep:
         raise ValueError(f"{path}: none of its {len(vectors)} words is in the vocabulary")
@@ -314,11 +305,10 @@ class _Rows:
         path: Path,
         vocabulary: Collection[str] | None,
         limit: int | None,
-        size: int | None,
         encoding_errors: str,
     ):
         self.path, self.vocabulary, self.limit = path, vocabulary, limit
-        self.expected_size, self.encoding_errors = size, encoding_errors
+        self.encoding_errors = encoding_errors
         self.words: dict[str, int] = {}
         self.read = 0
         self.size = 0
@@ -327,8 +317,6 @@ class _Rows:
     def start(self, size: int) -> None:
         if size < 1:
             raise ValueError(f"{self.path}, line 1: vectors of {size} dimensions, expected 1 or more")
-        if self.expected_size is not None and size != self.expected_size:
-            raise ValueError(f"{self.path}: vectors of {size} dimensions, expected {self.expected_size}")
         self.size = size
         self.matrix = np.empty((0, size), dtype=np.float32)
 
