@@ -440,8 +440,8 @@ def test_bad_labels_are_refused(sets, tmp_path):
     one = write(tmp_path / "one.tsv", [("the cat", "red")] * 30)
     two = write(tmp_path / "two.tsv", [("the cat", "red"), ("the dog", "old")])
     for given, reason in (
-        ({"test": other}, r"other.tsv: the label 'blue' is none of the training examples': old, red\."),
-        ({"validation": other}, r"other.tsv: the label 'blue' is none of the training examples': old, red\."),
+        ({"test": other}, r"other.tsv: the label 'blue' does not occur in the training examples \(old, red\)\."),
+        ({"validation": other}, r"other.tsv: the label 'blue' does not occur in the training examples \(old, red\)\."),
         ({"train": one}, "All examples have the label 'red'; a classifier needs two"),
         ({"problem": "regression"}, "train.tsv: the label '(old|red)' is no number"),
         ({"train": other}, "All examples have the label 'blue'; a classifier needs two"),

@@ -61,7 +61,7 @@ def _torn(word: re.Match[str]) -> str:
     return " ".join(found[start : start + _LONGEST_WORD] for start in range(0, len(found), _LONGEST_WORD))
 
 
-CHANGED = "The text has changed while it was read, so that its lines and vectors do not fit. Begin anew."
+CHANGED = "The text changed while it was read, so its lines no longer match their vectors. Start again."
 
 
 class Corpus:

@@ -241,7 +241,9 @@ class EmbeddingFile:
         texts = read_sentences(sentences)
         rows, self._dimension = count_rows([source])
         if rows != len(texts):
-            raise ValueError(f"{source} has {rows:,} embeddings, {sentences} has {len(texts):,} texts; one a text.")
+            raise ValueError(
+                f"{source} has {rows:,} embeddings, {sentences} has {len(texts):,} texts; give one embedding a text."
+            )
         self._rows = {text: row for row, text in enumerate(texts)}
         digest = hashlib.blake2b(digest_size=16)
         for text in texts:

@@ -62,7 +62,9 @@ class IndexSettings:
     )
     metric: Metric = option("similarity by which neighbours are ranked", "cosine")
     factory: str | None = option("string of faiss's index factory in place of the type's own (IVF4096,SQ8)", None)
-    nprobe: int | None = count("clusters that a query searches (default: a 32nd)", None, at_most=MAX_C_INT)
+    nprobe: int | None = count(
+        "clusters that a query searches (default: 1/32 of them, at least 8)", None, at_most=MAX_C_INT
+    )
     ef_search: int | None = count("breadth of searching an hnsw (default: 128)", None, at_most=MAX_C_INT)
     seed: int = option("seed of the rows and clusters that are drawn", 0, at_least=0, at_most=MAX_C_INT)
 

@@ -192,8 +192,8 @@ class SentenceIndex:
             raise ValueError(f"{len(queries)} queries with {len(vectors)} vectors; they must be as many.")
         if (skip_identical or model is not None) and (queries is None or self.texts is None):
             raise ValueError(
-                "Identical sentences are known, and scores made exact, by the texts of queries and index; they are "
-                f"missing {'in the index' if self.texts is None else 'for the queries'}."
+                "`skip_identical` and rescoring compare texts, which are missing "
+                f"{'in the index' if self.texts is None else 'for the queries'}."
             )
         is_rescored = model is not None and rescore > 0 and self.is_lossy
         wanted = k * rescore if is_rescored else k

@@ -248,8 +248,8 @@ def _check_labels(texts: LabelledTexts, labels: list[str], name: str) -> None:
     for label in dict.fromkeys(texts.labels):
         if labels and label not in labels:
             raise ValueError(
-                f"{name}: the label {label!r} is none of the training examples': {', '.join(labels)}. Correct it, or "
-                "train on examples of it."
+                f"{name}: the label {label!r} does not occur in the training examples "
+                f"({', '.join(labels)}). Correct it, or train on examples of it."
             )
         if not labels and not _is_number(label):
             raise ValueError(f"{name}: the label {label!r} is no number, which `problem` 'regression' needs.")

@@ -25,7 +25,9 @@ class FinetuneArguments(RunArguments):
     )
     checkpoint: str = option(f"start from this checkpoint's encoder and tokenizer ({ENCODER_SOURCES})", "")
     start: Literal["encoder", "word_embeddings", "nothing"] = option(
-        "what of the checkpoint's weights is kept; its architecture and tokenizer are in every case", "encoder"
+        "which weights of the checkpoint are kept, beside its architecture and tokenizer; `word_embeddings` and "
+        "`nothing` are controls that show what pretraining adds",
+        "encoder",
     )
     train: str = option("lines `text TAB label` or `text TAB text TAB label`, a table, or a data set", "")
     validation: str = option("like train; by default a tenth of it is held out", "")

@@ -53,7 +53,9 @@ class RunArguments:
     )
     word_vector_epochs: int = count("epochs of the skip-gram training", 2)
     word_vector_scale: float = option(
-        "root mean square that word vectors are scaled to, that of position codes (0: as they are)", 0.7, at_least=0
+        "rescale word vectors to this root mean square; 0.7 is that of position codes (0: no rescaling)",
+        0.7,
+        at_least=0,
     )
     gradient_accumulation_steps: int = count("forward passes per optimizer step", 1)
     epochs: float = option("passes over the corpus, where max_steps is 0", 1.0)
@@ -66,7 +68,9 @@ class RunArguments:
     attention: Literal["auto", "eager", "sdpa", "flash_attention_2", "flex_attention"] = option(
         "auto: eager on a CPU, where it is faster for sentences, sdpa on a GPU", "auto"
     )
-    freeze_encoder: bool = option("train only the decoder (the random control)", False)
+    freeze_encoder: bool = option(
+        "keep the encoder's weights, and train only the decoder and heads (with a new model: the random control)", False
+    )
     seed: int = option("seed of weights, order, noise and dropout", 0, at_least=0, at_most=2**63 - 1)
     normalize: Literal["auto", "none", "rows", "embedding"] = option(
         "L2 normalisation in the SentenceTransformer export (auto: that of --initial_model, or none)", "auto"

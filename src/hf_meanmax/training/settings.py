@@ -53,9 +53,10 @@ class PretrainArguments(RunArguments):
     objective: Literal[
         "reconstruction", "next_words", "next_sentence", "neighbours", "translation", "embedding_inversion", "none"
     ] = option(
-        "what the decoder generates: the sentence itself, the next `num_context_words` words of its document, the "
-        "next sentence, the previous and the next one, its translation, or the sentence from the vector of an "
-        "`embedder`; with `none` there is no decoder, and the encoder learns from a teacher or by contrast alone",
+        "what the decoder generates. reconstruction: the sentence; next_words: the next `num_context_words` words of "
+        "its document; next_sentence; neighbours: the previous and the next sentence; translation; "
+        "embedding_inversion: the sentence, from the vector of an `embedder`; none: no decoder (needs a teacher or "
+        "`contrastive`)",
         "reconstruction",
     )
     embedder: str = option(
@@ -114,7 +115,7 @@ class PretrainArguments(RunArguments):
     word_swap: float = option("denoising: share of neighbouring input words swapped", 0.0)
     span_drop: float = option("denoising: share of a text dropped in one stretch", 0.0)
     word_weight_rate: float = option(
-        "learning rate of the weights of words (`weighted_mean_row`), as a multiple", 5.0, at_least=0
+        "factor on the learning rate for the word weights of `weighted_mean_row`", 5.0, at_least=0
     )
     batch_tokens: int = count("tokens of one forward pass, over all processes", 4096, at_most=10**9)
     max_steps: int = option("stop after so many optimizer steps (0: see epochs)", 0, at_least=0)
@@ -134,7 +135,7 @@ class PretrainArguments(RunArguments):
     optimizer: Literal["adam", "muon"] = option(
         "muon: Muon for the matrices between the word tables and the output layer, Adam for the rest", "adam"
     )
-    muon_rate: float = option("learning rate of the matrices that Muon trains, as a multiple", 1.0, at_least=0)
+    muon_rate: float = option("factor on the learning rate for the matrices that Muon trains", 1.0, at_least=0)
     lazy_adam: bool = option(
         "Adam that updates only the rows seen in the batch, each by what Adam moves it until it is seen again (needs "
         "`softmax` sampled); for some hundred thousand words and more, whose tables take much of a step otherwise",
