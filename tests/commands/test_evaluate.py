@@ -173,7 +173,7 @@ def test_an_interrupted_run_says_how_to_go_on(run, checkpoint, monkeypatch, caps
     monkeypatch.setattr(module, "evaluate_models", stopped)
     with pytest.raises(SystemExit) as ended:
         run(checkpoint, "--cache", "kept")
-    assert ended.value.code == 130
+    assert ended.value.code == 128 + (signal.SIGINT if how == "interrupt" else signal.SIGTERM)
     assert "Finished tasks are kept in kept; rerun the command to resume." in capsys.readouterr().err
     assert signal.getsignal(signal.SIGTERM) == before
 
