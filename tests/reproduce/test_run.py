@@ -21,7 +21,7 @@ from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands import __main__ as commands
 from hf_meanmax.commands.reproduce import main
 from hf_meanmax.reproduce import run as module
-from hf_meanmax.reproduce.plan import folder_name, is_finished, read_plan
+from hf_meanmax.reproduce.plan import folder_name, given_weights, is_finished, read_plan
 from hf_meanmax.tokenization import WordVectors
 from hf_meanmax.training.recipes import arguments_from_settings, read_recipe
 from tiny_model import WORDS, make_model, make_tokenizer, python_environment, random_lines
@@ -263,6 +263,25 @@ def test_what_would_end_an_evaluation_is_told_before_the_training(changes, reaso
     assert [command[0] for command in commands] in ([], ["cp"])
 
 
+def test_a_part_of_a_prepared_file_is_not_taken(data, tmp_path, monkeypatch):
+    output = tmp_path / "results"
+    prepare = [{"command": "cp {data}/text.txt {output}/corpus.txt", "makes": "{output}/corpus.txt"}]
+    plan = write_plan(tmp_path / "plan.yaml", prepare=prepare)
+    command = ["--data", str(data), "--output", str(output)]
+
+    def killed(words):
+        assert json.loads((output / "runs" / "prepared.json").read_text()) == {"{output}/corpus.txt": None}
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "_run", killed)
+    with pytest.raises(SystemExit):
+        main([plan, *command])
+    # As if there had been no time to remove it.
+    (output / "corpus.txt").write_text("a part")
+    with pytest.raises(SystemExit, match=r"corpus.txt may be a part: what made it was killed. Remove it"):
+        main([plan, *command])
+
+
 @pytest.mark.usefixtures("in_process")
 def test_what_was_prepared_otherwise_is_not_taken(data, tmp_path):
     """Neither a file that another command made, nor a model, or half of one, that was trained on another file."""
@@ -433,6 +452,17 @@ def test_who_stops_it_stops_what_it_runs_and_waits(data, tmp_path):
     assert process.returncode == 128 + signal.SIGTERM
     assert errors.strip().endswith("stopped; the same command goes on from here")
     assert (output / "runs" / "slow" / "told").read_text() == "saved"
+
+
+def test_a_model_that_was_trained_anew_is_another(data, tmp_path):
+    folder = save_checkpoint(make_model(), make_tokenizer(), tmp_path / "mine")
+    path = write_plan(tmp_path / "plan.yaml", systems={"mine": {"model": str(folder)}}, prepare=None, reconstruct=None)
+    plan = read_plan(path, data, tmp_path / "results")
+    row = {"plan": plan.written["mine"], "weights": given_weights(plan.systems["mine"])}
+    assert row["weights"][0][0] == "model.safetensors"
+    assert is_finished(plan, "mine", json.loads(json.dumps(row)))
+    save_checkpoint(make_model(seed=9), make_tokenizer(), folder)
+    assert not is_finished(plan, "mine", row)
 
 
 def test_a_stop_while_a_command_starts_stops_it(tmp_path):

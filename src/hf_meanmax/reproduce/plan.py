@@ -11,6 +11,7 @@ from typing import TypeVar, cast
 
 import yaml
 
+from hf_meanmax.checkpoint.folder import weight_files
 from hf_meanmax.evaluation.reconstruction import ReconstructionSettings
 from hf_meanmax.files import Json
 from hf_meanmax.modeling.suggestions import did_you_mean
@@ -177,7 +178,17 @@ def is_finished(plan: Plan, name: str, row: Json) -> bool:
     if there and RECIPE_SETTINGS not in there["system"]:
         # A row of an older version.
         now = {**now, "system": {key: value for key, value in now["system"].items() if key != RECIPE_SETTINGS}}
-    return bool(there == now)
+    is_as_before = row.get("weights") in (None, given_weights(plan.systems[name]))
+    return bool(there == now) and is_as_before
+
+
+def given_weights(system: Json) -> list[list[object]] | None:
+    """Names, sizes and times of the weights of a system that is a folder from elsewhere, which may be trained anew."""
+    folder = Path(system.get("model", ""))
+    if "command" in system or "recipe" in system or not (folder / "config.json").is_file():
+        return None
+    found = [(path, path.stat()) for path in weight_files(folder) if path.is_file()]
+    return [[path.name, stat.st_size, stat.st_mtime_ns] for path, stat in found]
 
 
 def split_command(command: str) -> list[str]:

@@ -59,7 +59,19 @@ from hf_meanmax.training.checkpoints import CHECKPOINTS, METRICS_FILE, SYSTEM_FI
 from hf_meanmax.training.recipes import SettingsParser, family_of_objective, read_recipe
 from hf_meanmax.training.settings import PretrainArguments
 
-from .plan import EXPANDED, RECIPE_SETTINGS, ROWS, RUNS, Plan, as_text, fill_in, folder_name, is_finished, split_command
+from .plan import (
+    EXPANDED,
+    RECIPE_SETTINGS,
+    ROWS,
+    RUNS,
+    Plan,
+    as_text,
+    fill_in,
+    folder_name,
+    given_weights,
+    is_finished,
+    split_command,
+)
 from .tables import format_mean, read_rows, write_tables
 
 # The command line in a process of its own, in this environment.
@@ -222,6 +234,8 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> Json:
     own = {part: fill_in(getattr(plan, part), {"{run}": str(run)}) for part in ("common", "evaluate", "reconstruct")}
     plan = replace(plan, **own)
     row: Json = {"versions": package_versions(), "commands": []}
+    if weights := given_weights(system):
+        row["weights"] = weights
     of_training = _of_training(plan.written[name]["system"])
     if "recipe" in system:
         made = _made_by(output)
