@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+import torch
 from huggingface_hub.utils import are_progress_bars_disabled
 
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands.options import OptionParser, command_line, count, named_folders, option, positional
 from hf_meanmax.inference.encoder import load_encoder
-from tiny_model import make_model, make_tokenizer
+from tiny_model import make_model, make_tokenizer, run_python
 
 
 @dataclass
@@ -77,3 +78,18 @@ def test_a_folder_with_an_equals_sign_in_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lr=0.1").mkdir()
     assert named_folders(["lr=0.1", "b=runs/c"]) == {"lr=0.1": "lr=0.1", "b": "runs/c"}
+
+
+def test_too_little_memory_is_told_in_a_line(capsys):
+    for error in (MemoryError(), torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")):
+        with pytest.raises(SystemExit) as ended, command_line("encode"):
+            raise error
+        assert ended.value.code == 1
+        assert capsys.readouterr().err.startswith("hf-meanmax encode: out of memory; take a smaller batch.")
+
+
+def test_texts_in_pipes_are_utf_8_whatever_the_locale():
+    code = "from hf_meanmax.training.option_parser import escape_unprintable as e; e(); print('\\u4f60')"
+    ascii_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    assert run_python("-c", code, **ascii_locale).stdout == "\u4f60\n"
+    assert run_python("-c", code, **ascii_locale, PYTHONIOENCODING="ascii").stdout == "\\u4f60\n"
