@@ -19,5 +19,5 @@ def require(module: str, extra: str = "evaluation", purpose: str = "This") -> Mo
     except ImportError as error:
         package = _NAMES.get(top := module.partition(".")[0], top)
         is_missing = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == top
-        told = "" if is_missing else f" ({error})"
-        raise ImportError(f'{purpose} needs {package}: pip install "hf_meanmax[{extra}]"{told}') from error
+        detail = "" if is_missing else f" ({error})"
+        raise ImportError(f'{purpose} needs {package}: pip install "hf_meanmax[{extra}]"{detail}') from error

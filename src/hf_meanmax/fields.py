@@ -5,7 +5,10 @@ from __future__ import annotations
 import copy
 import dataclasses
 from numbers import Integral
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints, overload
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 Value = TypeVar("Value")
 
@@ -28,7 +31,7 @@ def count(help: str, default: Any = dataclasses.MISSING, at_most: int | None = N
     return option(help, default, at_least=1, at_most=at_most)
 
 
-def check_settings(settings: Any) -> None:
+def check_settings(settings: DataclassInstance) -> None:
     """Checks the fields of a settings class that have bounds, or a list of values; None is none of these.
 
     Raises:
