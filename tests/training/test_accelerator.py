@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedType
+from accelerate.utils import DistributedType, TorchDynamoPlugin
 
 from hf_meanmax.commands.pretrain import main
 from hf_meanmax.training import accelerator as module
@@ -17,8 +17,9 @@ from hf_meanmax.training.accelerator import exact_sums
 def machine(processes: int, device: str = "cuda", fsdp_version: int | None = None) -> SimpleNamespace:
     kind = DistributedType.MULTI_GPU if fsdp_version is None else DistributedType.FSDP
     return SimpleNamespace(
-        num_processes=processes, device=torch.device(device), distributed_type=kind, is_fsdp2=fsdp_version == 2
-    )
+        num_processes=processes, device=torch.device(device), distributed_type=kind, is_fsdp2=fsdp_version == 2,
+        state=SimpleNamespace(dynamo_plugin=TorchDynamoPlugin()),
+    )  # fmt: skip
 
 
 def test_fsdp_without_a_gpu_is_refused(monkeypatch, tmp_path):
@@ -33,6 +34,18 @@ def test_fsdp_without_a_gpu_is_refused(monkeypatch, tmp_path):
         "hf-meanmax pretrain: FSDP was asked for, but on the device 'cpu' Accelerate shards no model. Leave "
         "`--use_fsdp` out, which trains with DDP, or use GPUs."
     )
+
+
+def test_what_would_train_each_process_alone_is_refused(make_arguments):
+    """Accelerate wraps no model for it that is not prepared together with its optimizer."""
+    found = machine(2)
+    found.distributed_type = DistributedType.DEEPSPEED
+    with pytest.raises(ValueError, match="configured for DEEPSPEED; this trains with DDP and FSDP"):
+        module._check_machine(make_arguments(), found)
+    found = machine(1)
+    found.state.dynamo_plugin = TorchDynamoPlugin(backend="inductor")
+    with pytest.raises(ValueError, match="`dynamo_backend`"):
+        module._check_machine(make_arguments(), found)
 
 
 def test_the_first_version_of_fsdp_is_refused(make_arguments, monkeypatch):

@@ -72,6 +72,17 @@ def test_heads_of_training_are_new_and_those_of_the_checkpoint_stay(make_argumen
     assert "contrastive_head.weight" in found
 
 
+def test_a_head_that_goes_and_an_output_that_is_frozen_are_said(make_arguments, initial, capsys):
+    first = make_arguments("first", initial_model=initial, teacher=initial, **STILL)
+    pretrain(first)
+    capsys.readouterr()
+    pretrain(make_arguments("second", initial_model=f"{first.output_dir}/model", freeze_encoder=True, **STILL))
+    told = capsys.readouterr().out
+    assert "has a teacher_head, which this run neither trains nor keeps" in told
+    is_tied = load_checkpoint(initial)[0].config.tie_word_embeddings
+    assert ("the output layer is the encoder's word table, which is frozen" in told) is is_tied
+
+
 def test_an_aligned_decoder_goes_on_from_its_map(make_arguments, initial, tmp_path):
     model, tokenizer = load_checkpoint(initial)
     embedder = load_encoder(initial, device="cpu")
