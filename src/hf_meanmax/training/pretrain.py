@@ -436,7 +436,8 @@ class Run:
         model = self.model
         if weights is not None:
             model = type(model)(model.config)
-            model.generation_config = self.model.generation_config
+            if model.can_generate():
+                model.generation_config = self.model.generation_config
             model.load_state_dict({name.removeprefix("model."): weight for name, weight in weights.items()})
         model.eval()
         normalize = None if args.normalize == "none" else args.normalize
