@@ -555,7 +555,7 @@ def test_a_text_that_changes_meanwhile_is_refused(model, tmp_path, monkeypatch):
         return embedding_files.write_shard(place, embeddings)
 
     monkeypatch.setattr(encode, "write_shard", writing)
-    with pytest.raises(ValueError, match="The text has changed while it was read"):
+    with pytest.raises(ValueError, match="The text changed while it was read"):
         run(model, path, tmp_path / "out", shard_size=2)
     assert not read_manifest(tmp_path / "out")["complete"]
 

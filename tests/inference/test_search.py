@@ -672,7 +672,7 @@ def test_a_text_that_changes_meanwhile_is_refused(checkpoint, tmp_path, monkeypa
         return build_index(*args, **options)
 
     monkeypatch.setattr(search_command, "build_index", building)
-    with pytest.raises(SystemExit, match="The text has changed while it was read"):
+    with pytest.raises(SystemExit, match="The text changed while it was read"):
         main(command)
     assert not (tmp_path / "index").exists()
 

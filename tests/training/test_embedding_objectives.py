@@ -230,7 +230,7 @@ def test_a_text_that_changes_while_its_vectors_are_computed_leaves_none(make_arg
         return true(text)
 
     monkeypatch.setattr(teacher_module, "text_hash", edited)
-    with pytest.raises(ValueError, match="The text has changed while it was read"):
+    with pytest.raises(ValueError, match="The text changed while it was read"):
         prepare_teacher(args, texts, encoder, show_progress=False)
     monkeypatch.undo()
     assert list((tmp_path / "cache" / "teachers").glob("*.npy")) == []
@@ -239,7 +239,7 @@ def test_a_text_that_changes_while_its_vectors_are_computed_leaves_none(make_arg
     monkeypatch.setattr(teacher_module, "_text_hashes", lambda *_: hashes)
     for changed in (lines[::-1], lines[:-1], [*lines, lines[0]]):
         path.write_text("\n".join(changed) + "\n")
-        with pytest.raises(ValueError, match="The text has changed while it was read"):
+        with pytest.raises(ValueError, match="The text changed while it was read"):
             prepare_teacher(args, texts, encoder, show_progress=False)
 
 
