@@ -180,11 +180,8 @@ def _load_model(model: str, args: EvaluateOptions) -> SentenceTransformer:
 def _resumable(cache: str) -> Iterator[None]:
     """Ends an interrupted (Ctrl-C) or terminated program with a line that says how to resume."""
 
-    stopped_by = [signal.SIGINT]
-
-    def interrupt(*unused: object) -> None:
-        stopped_by.append(signal.SIGTERM)
-        raise KeyboardInterrupt
+    def interrupt(number: int, *unused: object) -> None:
+        raise KeyboardInterrupt(number)
 
     handles = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, interrupt) if handles else None
@@ -192,12 +189,12 @@ def _resumable(cache: str) -> Iterator[None]:
     warnings.showwarning = lambda message, *unused, **also: print(f"hf-meanmax evaluate: {message}", file=sys.stderr)
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print(
             f"\nhf-meanmax evaluate: interrupted. Finished tasks are kept in {cache}; rerun the command to resume.",
             file=sys.stderr,
         )
-        raise SystemExit(128 + stopped_by[-1]) from None
+        raise SystemExit(128 + (stop.args[0] if stop.args else signal.SIGINT)) from None
     finally:
         warnings.showwarning = show_warning
         if handles:

@@ -81,11 +81,9 @@ def command_line(verb: str, *others: type[Exception]) -> Iterator[None]:
         print(f"\nhf-meanmax {verb}: interrupted; nothing that was finished is lost.", file=sys.stderr)
         raise SystemExit(128 + signal.SIGINT) from None
     except (MemoryError, torch.OutOfMemoryError) as error:
-        print(
-            f"hf-meanmax {verb}: out of memory; take a smaller batch. What was finished is kept, and the same command "
-            f"goes on. ({' '.join(str(error).split())[:200]})",
-            file=sys.stderr,
-        )
+        if tells(error):
+            text = f"out of memory; take a smaller batch. {' '.join(str(error).split())[:200]}"
+            print(f"hf-meanmax {verb}: {text.rstrip()}", file=sys.stderr)
         raise SystemExit(1) from error
     except kinds as error:
         text = f"hf-meanmax {verb}: {' '.join(str(error).split())}"

@@ -152,18 +152,18 @@ def _lines(source: AuditSource, files: list[str]) -> Iterator[str]:
 
 def _draw_texts(source: AuditSource, sources: Sequence[VectorSource], seed: int) -> tuple[list[str], np.ndarray]:
     """Texts that are not blank, and their rows of the vectors."""
-    numbers = np.fromiter((bool(line) for line in _lines(source, source.texts)), bool)
-    filled = np.flatnonzero(numbers)
+    is_filled = np.fromiter(map(bool, _lines(source, source.texts)), bool)
+    filled = np.flatnonzero(is_filled)
     if not len(filled):
         raise ValueError(f"{', '.join(source.texts)}: there is no text; every line is blank.")
     count = sum(one.rows for one in sources) if sources else len(filled)
     # Vectors were made of all lines, or of these alone.
-    if count not in (len(numbers), len(filled)):
+    if count not in (len(is_filled), len(filled)):
         raise ValueError(
-            f"{sources_named(sources)}: {count:,} vectors for {len(numbers):,} lines, of which {len(filled):,} are not "
-            "blank. Give a vector for each line."
+            f"{sources_named(sources)}: {count:,} vectors for {len(is_filled):,} lines, of which {len(filled):,} are "
+            "not blank. Give a vector for each line."
         )
-    rows = filled if count == len(numbers) else np.arange(count)
+    rows = filled if count == len(is_filled) else np.arange(count)
     drawn = np.sort(np.random.default_rng(seed).permutation(len(filled))[: source.limit])
     wanted = set(filled[drawn].tolist())
     texts = [line for number, line in enumerate(_lines(source, source.texts)) if number in wanted]

@@ -107,7 +107,8 @@ def align(
     # A text that is there twice would be fitted and held out.
     texts = list(dict.fromkeys(texts))
     held_out = list(texts[_HELD_OUT::10] if validation is None else validation)
-    kept = [text for text in texts if text not in set(held_out)]
+    scored = set(held_out)
+    kept = [text for text in texts if text not in scored]
     check_texts(kept)
     if not held_out:
         raise ValueError("`validation` holds no text. Give some, or leave it out.")
