@@ -505,6 +505,31 @@ class FamilyTests:
                     if states:
                         close(hidden[row, real[row]], states[row])
 
+    @pytest.mark.parametrize("side", ["right", "left"])
+    def test_texts_of_a_batch_are_embedded_by_length(self, variant, side):
+        """`sentence_embedding` without gradients, where texts of like length share a forward pass: each text's numbers
+        alone."""
+        model = self.full(variant, torch.float64).encoder
+        if not model.config.has_latents or not model.config.reads_text:
+            return
+        sentences = [SENTENCES[row % 4] * (1 + 3 * (row % 3)) for row in range(12)]
+        batch = text_of(make_batch(sentences, side, extra=1))
+        batch["attention_mask"][5] = 0
+        passes = []
+        hook = model.register_forward_hook(lambda *called: passes.append(len(called[2].pooler_output)))
+        with torch.inference_mode():
+            embeddings = model.sentence_embedding(**batch)
+            assert len(passes) > 1
+            assert sum(passes) == len(sentences)
+            assert embeddings[5].abs().max() == 0
+            for row, ids in enumerate(sentences):
+                if row != 5:
+                    close(embeddings[row], model.sentence_embedding(torch.tensor([ids]))[0])
+        hook.remove()
+        with_gradients = model.sentence_embedding(**batch)
+        close(with_gradients, embeddings)
+        assert with_gradients.requires_grad
+
     def test_gradients_do_not_depend_on_padding(self, variant):
         model = self.full(variant, torch.float64)
         sums = []
@@ -1257,6 +1282,7 @@ class FamilyTests:
         for ask in (
             lambda: model.generate(sentence_embedding=torch.randn(1, 64)),
             lambda: model.encoder.normalized_rows(**text_of(self.make_batch())),
+            lambda: model.encoder.sentence_embedding(**text_of(self.make_batch())),
         ):
             with pytest.raises(ValueError, match="no fixed representation"):
                 ask()

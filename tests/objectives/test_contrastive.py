@@ -10,7 +10,7 @@ import torch.distributed as distributed
 import torch.multiprocessing as multiprocessing
 
 from hf_meanmax.objectives import Contrastive, Decoding, TrainingModel
-from hf_meanmax.objectives.contrastive import encode_by_length, matching_loss
+from hf_meanmax.objectives.contrastive import encode_partners, matching_loss
 from tiny_model import make_model
 
 IDS = [[4, 5, 6, 3], [7, 8, 3, 0], [9, 3, 0, 0], [10, 11, 12, 3], [5, 6, 3, 0]]
@@ -64,7 +64,7 @@ def test_partners_in_groups_of_like_length_are_those_of_one_batch(rows):
     mask = (torch.arange(8) < lengths[:, None]).long()
     ids = (torch.arange(8 * rows).view(rows, 8) % 9 + 4) * mask
     results = []
-    for latents in (encode_by_length(model, ids, mask), model.encoder(input_ids=ids, attention_mask=mask).latents):
+    for latents in (encode_partners(model, ids, mask), model.encoder(input_ids=ids, attention_mask=mask).latents):
         model.zero_grad()
         (latents * torch.arange(rows)[:, None, None]).sum().backward()
         results.append([latents, *(p.grad for p in model.encoder.parameters() if p.grad is not None)])
@@ -72,7 +72,7 @@ def test_partners_in_groups_of_like_length_are_those_of_one_batch(rows):
         torch.testing.assert_close(grouped, wanted)
     # The same texts with their padding on the left.
     places = (torch.arange(8) - (8 - lengths[:, None])) % 8
-    torch.testing.assert_close(encode_by_length(model, ids.gather(1, places), mask.gather(1, places)), results[1][0])
+    torch.testing.assert_close(encode_partners(model, ids.gather(1, places), mask.gather(1, places)), results[1][0])
 
 
 def test_a_row_that_stands_for_none_counts_nowhere():

@@ -44,12 +44,12 @@ def write_sentence_transformer(
 
 def sentence_transformer_files(config: LatentConfig, tokenizer: PreTrainedTokenizerBase, normalize: str | None) -> Json:
     """The SentenceTransformer part of a checkpoint folder: the JSON content of each file, by its name."""
-    # A model without an embedding refuses the same call, and says why.
-    if normalize == "rows" or not config.has_latents:
-        output = {"method": "normalized_rows", "method_output_name": None}
-    else:
-        # sentence-transformers' own pooling would pool a second time, which is a seventh of the time of encoding.
-        output = {"method": "forward", "method_output_name": "pooler_output"}
+    # Not `forward`: sentence-transformers' own pooling would pool a second time, and it pads a batch to its longest text.
+    # A model without an embedding refuses the call, and says why.
+    output = {
+        "method": "normalized_rows" if normalize == "rows" else "sentence_embedding",
+        "method_output_name": None,
+    }
     modules = [("", _TRANSFORMER)]
     files: Json = {
         "sentence_bert_config.json": {

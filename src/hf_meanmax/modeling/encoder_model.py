@@ -12,6 +12,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention import MultiHeadAttention
 from .base import CLASSIFIER_WEIGHTS, DECODING_WEIGHTS, LatentPreTrainedModel
+from .by_length import encode_by_length, sizes_of_like_length
 from .embeddings import TextEmbeddings, WordProjections, token_positions
 from .encoders import ENCODERS
 from .layers import SequenceLayer, scale_rows, unit_rows
@@ -178,6 +179,29 @@ class LatentEncoderModel(LatentPreTrainedModel):
             )
         return scale_rows(latents, self.config, self.latent_scales)
 
+    def sentence_embedding(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
+        """The flat embedding `(B, L * d)`, which a SentenceTransformer folder returns.
+
+        On a CPU, without gradients, texts of like length are encoded together: a batch may hold texts of any lengths.
+
+        Args:
+            input_ids: `(B, N)` token ids.
+            attention_mask: `(B, N)`, 1 for tokens and 0 for padding on either side; None means no padding at all.
+
+        Raises:
+            ValueError: if the model has no fixed representation.
+        """
+        if not self.config.has_latents:
+            raise ValueError(NO_REPRESENTATION)
+        is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+        if attention_mask is None or is_traced or torch.is_grad_enabled() or not input_ids.is_cpu or not len(input_ids):
+            return self._embed(input_ids, attention_mask)
+        return encode_by_length(self._embed, input_ids, attention_mask, sizes_of_like_length)
+
+    def _embed(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        embedding: torch.Tensor = self(input_ids=input_ids, attention_mask=attention_mask).pooler_output
+        return embedding
+
     def normalized_rows(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
         """The flat embedding `(B, L * d)` with each latent row at unit length, as the released code encodes.
 
@@ -186,7 +210,5 @@ class LatentEncoderModel(LatentPreTrainedModel):
         Raises:
             ValueError: if the model has no fixed representation.
         """
-        if not self.config.has_latents:
-            raise ValueError(NO_REPRESENTATION)
-        latents = self(input_ids=input_ids, attention_mask=attention_mask).latents
-        return unit_rows(latents).flatten(1)
+        embedding = self.sentence_embedding(input_ids, attention_mask)
+        return unit_rows(embedding.unflatten(1, (self.config.num_latents, -1))).flatten(1)

@@ -8,8 +8,9 @@ import torch
 import torch.distributed
 from torch import nn
 
+from hf_meanmax.modeling.by_length import encode_by_length
 from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
-from hf_meanmax.modeling.layers import full_precision, tokens_first
+from hf_meanmax.modeling.layers import full_precision
 from hf_meanmax.modeling.losses import IGNORE_INDEX, mean_over_sentences
 
 from .base import Batch, Divisors, Encoded, Objective
@@ -56,7 +57,7 @@ class Contrastive(Objective):
     def loss(
         self, model: LatentForConditionalDecoding, encoded: Encoded, batch: Batch, divisors: Divisors
     ) -> torch.Tensor:
-        partners = encode_by_length(model, batch[f"{self.partner}_ids"], batch.get(f"{self.partner}_mask"))
+        partners = encode_partners(model, batch[f"{self.partner}_ids"], batch.get(f"{self.partner}_mask"))
         texts, partners = (self._project(model, latents) for latents in (encoded.latents, partners))
         labels = batch.get("labels")
         is_text = torch.ones(len(texts), dtype=torch.bool, device=texts.device)
@@ -78,7 +79,7 @@ def check_temperature(temperature: float) -> None:
         raise ValueError(f"`temperature` is {temperature}; it must be a positive number.")
 
 
-def encode_by_length(
+def encode_partners(
     model: LatentForConditionalDecoding, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, groups: int = 4
 ) -> torch.Tensor:
     """Z `(B, L, latent_width)` of texts of any lengths, encoded in so many groups of like length.
@@ -86,20 +87,17 @@ def encode_by_length(
     A batch holds texts of one length and their partners have any: together more than half of their words were padding.
     All processes have the same number of groups, as sharded models need.
     """
+
+    def encode(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        latents: torch.Tensor = model.encoder(input_ids=input_ids, attention_mask=attention_mask).latents
+        return latents
+
+    def sizes(lengths: list[int]) -> list[int]:
+        return [len(part) for part in torch.tensor(lengths).tensor_split(groups)]
+
     if attention_mask is None:
-        whole: torch.Tensor = model.encoder(input_ids=input_ids).latents
-        return whole
-    places = tokens_first(attention_mask.bool())
-    input_ids, attention_mask = input_ids.gather(1, places), attention_mask.gather(1, places)
-    order = attention_mask.sum(dim=1).argsort()
-    latents = []
-    for group in order.tensor_split(groups):
-        # The model takes no batch without a row.
-        rows = group if len(group) else order[:1]
-        width = max(int(attention_mask[rows].sum(dim=1).max()), 1)
-        encoded = model.encoder(input_ids=input_ids[rows, :width], attention_mask=attention_mask[rows, :width])
-        latents.append(encoded.latents[: len(group)])
-    return torch.cat(latents)[order.argsort()]
+        return encode(input_ids, None)
+    return encode_by_length(encode, input_ids, attention_mask, sizes)
 
 
 def matching_loss(left: torch.Tensor, right: torch.Tensor, is_row: torch.Tensor, temperature: float) -> torch.Tensor:

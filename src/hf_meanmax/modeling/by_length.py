@@ -1,0 +1,54 @@
+"""Batches of texts that are encoded in groups of like length, so that little of them is padding."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+
+import torch
+
+from .layers import tokens_first
+
+# Tokens of a group, padding included: its states stay in a core's cache.
+_MOST_TOKENS = 2048
+
+
+def encode_by_length(
+    encode: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor,
+    group_sizes: Callable[[list[int]], Iterable[int]],
+) -> torch.Tensor:
+    """What `encode` returns for texts of any lengths, in their order.
+
+    Args:
+        encode: from token ids and mask `(b, n)` to `(b, ...)`.
+        input_ids: `(B, N)`.
+        attention_mask: `(B, N)`, 1 for tokens and 0 for padding on either side.
+        group_sizes: from the lengths, the longest first, to the sizes of the groups. An empty group is encoded as the
+            longest text, and left away.
+    """
+    is_token = attention_mask.bool()
+    if (is_token[:, 1:] > is_token[:, :-1]).any():
+        places = tokens_first(is_token)
+        input_ids, attention_mask = input_ids.gather(1, places), attention_mask.gather(1, places)
+    lengths, order = is_token.sum(dim=1).sort(descending=True, stable=True)
+    counts = lengths.tolist()
+    encoded, start = [], 0
+    for size in group_sizes(counts):
+        rows = order[start : start + size] if size else order[:1]
+        width = max(counts[start if size else 0], 1)
+        encoded.append(encode(input_ids[rows, :width], attention_mask[rows, :width])[:size])
+        start += size
+    return torch.cat(encoded)[order.argsort()]
+
+
+def sizes_of_like_length(lengths: list[int]) -> list[int]:
+    """The sizes of groups of texts, the longest first, in which few tokens are padding."""
+    sizes: list[int] = []
+    start = 0
+    while start < len(lengths):
+        width = lengths[start]
+        # A group costs as much as about sixty tokens.
+        end = bisect_right(lengths, 2 - 0.85 * width, lo=start, key=lambda length: -length)
+        sizes.append(min(end - start, max(1, _MOST_TOKENS // max(width, 1))))
+        start += sizes[-1]
+    return sizes
