@@ -17,8 +17,10 @@ from datasets import Dataset, DatasetDict
 from hf_meanmax.data import Documents, stored_texts
 from hf_meanmax.data.held_out import HeldOut
 from hf_meanmax.data.stored_texts import StoredWords
-from hf_meanmax.training import preparation
-from hf_meanmax.training.preparation import cache_folder, open_sides, prepare, prepare_word_vectors
+from hf_meanmax.training import preparation, vocabulary
+from hf_meanmax.training.cache import cache_folder
+from hf_meanmax.training.preparation import open_sides, prepare
+from hf_meanmax.training.vocabulary import prepare_word_vectors
 from tiny_model import make_tokenizer
 
 
@@ -111,7 +113,7 @@ def test_everything_is_made_once(make_arguments, tmp_path, monkeypatch):
 
     files = written()
     assert {path.parts[len(tmp_path.parts) + 1] for path in files} == {"tokenizers", "stores"}
-    monkeypatch.setattr(preparation, "train_tokenizer", None)
+    monkeypatch.setattr(vocabulary, "train_tokenizer", None)
     second = prepare(args, show_progress=False)
     assert written() == files
     assert second.train.folder == first.train.folder

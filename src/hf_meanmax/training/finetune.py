@@ -29,19 +29,12 @@ from hf_meanmax.hardware import (
 )
 from hf_meanmax.processes import errors_shared, main_process_first, naming_lost_processes, process_state
 
+from .cache import cache_folder, digest
 from .checkpoints import CHECKPOINTS, RESULTS_FILE, check_run_folder, claim_folder
 from .finetune_settings import FinetuneArguments
 from .model import start_words
-from .preparation import (
-    cache_folder,
-    cached_store,
-    check_known,
-    digest,
-    load_or_train_tokenizer,
-    prepare_word_vectors,
-    token_ids,
-    word_vectors_file,
-)
+from .preparation import cached_store, check_known
+from .vocabulary import load_or_train_tokenizer, prepare_word_vectors, token_ids, word_vectors_file
 
 if TYPE_CHECKING:
     from accelerate import PartialState

@@ -20,9 +20,10 @@ from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.modeling.encoder_model import LatentEncoderModel
 from hf_meanmax.objectives import Objective, build_objectives
 
-from .preparation import Prepared, token_ids
+from .preparation import Prepared
 from .settings import PretrainArguments
 from .teacher import vector_size
+from .vocabulary import token_ids
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import glob
-import os
 import sys
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-from filelock import FileLock
 from tqdm.auto import tqdm
 
-from hf_meanmax._version import __version__
 from hf_meanmax.data import (
     Corpus,
     Documents,
     ParallelCorpus,
     SentenceFilter,
     StoredTexts,
-    StoredWords,
     TokenStore,
     build_token_store,
     open_corpus,
@@ -33,29 +27,15 @@ from hf_meanmax.data.held_out import HeldOut, first_documents, share_to_hold_out
 from hf_meanmax.data.opening import is_address
 from hf_meanmax.data.tables import table_kind
 from hf_meanmax.data.token_store import TokenEncoder
-from hf_meanmax.files import bytes_digest, json_digest, replacing_folder
-from hf_meanmax.inference.encoder import load_encoder
-from hf_meanmax.inference.fingerprints import model_fingerprints
 from hf_meanmax.inference.long_texts import MOST_TOKENS
-from hf_meanmax.inference.teacher_words import static_words
-from hf_meanmax.tokenization import (
-    SkipGramSettings,
-    embedding_matrix,
-    load_word_vectors,
-    train_tokenizer,
-    train_word_vectors,
-    wordpiece_tokenizer,
-)
 
-from .run_settings import RunArguments
+from .cache import cache_folder, cache_lock, digest
 from .settings import PretrainArguments
-from .word_vectors import VectorSettings, train_corpus_vectors
+from .vocabulary import load_or_train_tokenizer, teachers_words, token_ids, word_vectors_file
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-TOKENIZER_KINDS = ("word", "bpe", "unigram", "char")
-WORDPIECE = "wordpiece"
 # Beyond this share of the training texts, it is said which setting leaves them out.
 MUCH_LEFT_OUT = 0.2
 
@@ -130,7 +110,7 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
         return _prepare_translation(args, cache, word_vectors, show_progress)
     train, held_out = open_sides(args, show_progress)
     if word_vectors == "teacher":
-        word_vectors = str(_teachers_words(args, train, cache, show_progress))
+        word_vectors = str(teachers_words(args, train, cache, show_progress))
     tokenizer = load_or_train_tokenizer(args, args.tokenizer, train, cache, show_progress, word_vectors=word_vectors)
     rule = SentenceFilter(
         min_tokens=args.min_tokens,
@@ -300,23 +280,6 @@ def _check_store(
         check_known(unknown, words, tokenizer, args.initial_model)
 
 
-def cache_lock(path: Path) -> FileLock:
-    """Locks an entry of the cache: while one run makes it, others wait and then read it."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OSError(
-            f"The cache cannot be written ({error}). Give another folder: `cache_dir`, or HF_MEANMAX_CACHE."
-        ) from error
-    return FileLock(f"{path}.lock")
-
-
-def cache_folder(args: RunArguments) -> Path:
-    """Where tokenised corpora are kept: `cache_dir`, else $HF_MEANMAX_CACHE, else ~/.cache/hf_meanmax."""
-    named = args.cache_dir or os.environ.get("HF_MEANMAX_CACHE") or Path.home() / ".cache" / "hf_meanmax"
-    return Path(named).expanduser()
-
-
 def open_sides(args: PretrainArguments, show_progress: bool = True) -> tuple[Corpus, Corpus]:
     """The training corpus and the held-out one."""
 
@@ -362,179 +325,3 @@ def _place_in(source: list[str], column: str, args: PretrainArguments) -> tuple[
 
 def _is_of_files(name: str) -> bool:
     return is_address(name) or Path(name).expanduser().is_file() or glob.has_magic(name)
-
-
-def load_or_train_tokenizer(
-    args: RunArguments,
-    name: str,
-    corpus: Corpus,
-    cache: Path,
-    show_progress: bool = True,
-    vocab_size: int | None = None,
-    word_vectors: str = "",
-    setting: str = "tokenizer",
-) -> PreTrainedTokenizerBase:
-    """The tokenizer that the setting `setting` names: a kind to train on the corpus, the words and pieces of the
-    word vectors, or a folder.
-
-    Raises:
-        FileNotFoundError: if it is neither a kind nor a folder with a tokenizer.
-        ValueError: `"wordpiece"` without a file of word vectors.
-    """
-    from transformers import AutoTokenizer
-
-    if name == WORDPIECE:
-        if word_vectors in ("", "train"):
-            raise ValueError(
-                f"`{setting}` is 'wordpiece' and `word_vectors` {word_vectors!r}: the words and pieces are those of a "
-                "file of word vectors, or of the teacher. Make a file with `hf-meanmax vectors --teacher MODEL "
-                "--pieces`, or give `word_vectors` 'teacher'."
-            )
-        return wordpiece_tokenizer(load_word_vectors(word_vectors).words, args.lowercase is not False)
-    if name not in TOKENIZER_KINDS:
-        if not (Path(name) / "tokenizer.json").is_file():
-            raise FileNotFoundError(
-                f"`{setting}` is {name!r}: neither one of {', '.join((*TOKENIZER_KINDS, WORDPIECE))} nor a folder with "
-                "a tokenizer.json."
-            )
-        tokenizer = AutoTokenizer.from_pretrained(name)
-        _check_special_tokens(args, tokenizer, f"`{setting}` {name!r}")
-        return tokenizer
-    size = vocab_size or args.model_size("vocab_size")
-    settings = (name, size, args.min_frequency, args.lowercase)
-    folder = cache / "tokenizers" / digest(__version__, corpus.identity(), settings)
-    with cache_lock(folder):
-        if not (folder / "tokenizer.json").is_file():
-            tokenizer = train_tokenizer(corpus, *settings, show_progress=show_progress)
-            with replacing_folder(folder, owned=["*"]) as partial:
-                tokenizer.save_pretrained(partial)
-    return AutoTokenizer.from_pretrained(folder)
-
-
-def _teachers_words(args: PretrainArguments, corpus: Corpus, cache: Path, show_progress: bool) -> Path:
-    """The file of the teacher's vectors of the corpus's words, with the pieces of its vocabulary for the tokenizer
-    `wordpiece`; made once and found again."""
-    settings = VectorSettings(
-        teacher=args.frozen_encoder, pieces=args.tokenizer == WORDPIECE, min_count=args.min_frequency,
-        max_words=args.model_size("vocab_size"), keep_case=args.lowercase is False,
-    )  # fmt: skip
-    # Another teacher may stand where this one stood.
-    teacher = load_encoder(args.frozen_encoder)
-    key = digest(__version__, corpus.identity(), asdict(settings), model_fingerprints(teacher))
-    path = cache / "vectors" / f"{key}.safetensors"
-    with cache_lock(path):
-        if not path.is_file():
-            train_corpus_vectors(corpus, path, settings, show_progress, teacher)
-    return path
-
-
-def word_vectors_file(args: RunArguments, cache: Path) -> str:
-    """`word_vectors`, where it is a static model's folder the file of its words, as wide as the word table.
-
-    Raises:
-        FileNotFoundError: no such file or folder.
-        ValueError: the folder of something else.
-    """
-    named = args.word_vectors
-    if named in ("", "train", "teacher") or Path(named).is_file():
-        return named
-    if not Path(named).is_dir():
-        raise FileNotFoundError(
-            f"`word_vectors` is {named!r}: no such file or folder. Give a file of word vectors, the folder of a static "
-            "model, 'train', 'teacher' or 'none'."
-        )
-    words = static_words(named, args.model.get("embedding_size"))
-    vectors = bytes_digest(words.vectors.tobytes())
-    path = cache / "vectors" / f"{digest(words.words, vectors)}.safetensors"
-    with cache_lock(path):
-        if not path.is_file():
-            words.save(path)
-    return str(path)
-
-
-def _check_special_tokens(args: RunArguments, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Checks that a tokenizer from elsewhere has the special tokens of a model, where the model looks for them.
-
-    Raises:
-        ValueError: it has not.
-    """
-    ids = token_ids(tokenizer)
-    missing = [field.removesuffix("_id") for field, number in ids.items() if number is None]
-    if missing:
-        raise ValueError(f"{name} has no {missing[0]}. Give a tokenizer with pad, unk, bos and eos tokens.")
-    special, config = sorted(set(ids.values())), args.build_config()
-    skips_special = config.has_weighted_mean or getattr(args, "decoder_inputs", "words") == "random"
-    if skips_special and special[-1] >= config.num_special_tokens:
-        raise ValueError(
-            f"{name} has special tokens {special}; a weighted mean and `decoder_inputs` 'random' leave these out by "
-            f"their numbers, the first {config.num_special_tokens} (`num_special_tokens`). Give another tokenizer."
-        )
-
-
-def token_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-    """The special tokens' fields of a configuration."""
-    return {
-        "pad_token_id": tokenizer.pad_token_id,
-        "unk_token_id": tokenizer.unk_token_id,
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-        "decoder_start_token_id": tokenizer.bos_token_id,
-    }
-
-
-def prepare_word_vectors(
-    args: RunArguments,
-    tokenizer: PreTrainedTokenizerBase,
-    store: TokenStore,
-    show_progress: bool = True,
-    source: str | None = None,
-) -> npt.NDArray[np.float32] | None:
-    """The start of the word table `(V, embedding_size)` as a float32 array, or None where none is asked for. Where the
-    run sets no `embedding_size`, it is that of the vectors.
-
-    With `word_vectors` "train" the vectors are learnt from the sentences of `store`.
-
-    Args:
-        source: where they are, in place of `args.word_vectors`.
-
-    Raises:
-        ValueError: if a file's vectors are of another dimension than `embedding_size`.
-    """
-    source = args.word_vectors if source is None else source
-    if not source:
-        return None
-    if source == "train":
-        size = args.model_size("embedding_size")
-        epochs, seed = args.word_vector_epochs, args.seed
-        path = cache_folder(args) / "vectors" / digest(store.fingerprint, size, epochs, seed)
-        with cache_lock(path):
-            vectors = train_word_vectors(
-                StoredWords(store, tokenizer), SkipGramSettings(size=size, epochs=epochs, seed=seed), cache_path=path,
-                corpus_key=store.fingerprint, show_progress=show_progress,
-            )  # fmt: skip
-    else:
-        vectors = load_word_vectors(source, vocabulary=set(tokenizer.get_vocab()))
-        wanted = args.model.get("embedding_size")
-        if wanted not in (None, vectors.vectors.shape[1]):
-            raise ValueError(
-                f"`word_vectors` is {args.word_vectors!r}: these vectors have {vectors.vectors.shape[1]} dimensions, "
-                f"`embedding_size` is {wanted}; leave it out."
-            )
-    matrix, found = embedding_matrix(tokenizer, vectors, seed=args.seed)
-    if show_progress:
-        tqdm.write(f"word vectors: {int(found.sum())} of {len(found)} words have one")
-    if args.word_vector_scale:
-        # One factor for all: what a vector's length says of its word is kept.
-        mean_square = np.mean(np.square(matrix[found]))
-        if not 0 < mean_square < np.inf:
-            raise ValueError(
-                f"`word_vectors` is {args.word_vectors!r}: the mean square of the {int(found.sum())} vectors of the "
-                f"vocabulary's words is {mean_square}. Give other vectors, or `--word_vector_scale 0`."
-            )
-        matrix *= args.word_vector_scale / np.sqrt(mean_square)
-    return matrix
-
-
-def digest(*parts: object) -> str:
-    """A short hash of plain values, the same in every process."""
-    return json_digest(parts, size=12)

@@ -37,7 +37,7 @@ from .checkpoints import CHECKPOINTS, Checkpoints, check_run_folder, claim_folde
 from .metrics_log import MetricsLog, StepLosses
 from .model import check_start, make_config, make_model, make_objectives
 from .optimizer import clip_gradients, make_optimizers
-from .preparation import Prepared, prepare, prepare_word_vectors
+from .preparation import Prepared, prepare
 from .schedule import Schedule
 from .settings import PretrainArguments
 from .showcase import show
@@ -45,6 +45,7 @@ from .stopping import NO_BETTER, TERMINATED, agree_to_stop, termination_flag
 from .summary import count_flops_per_token, format_summary, summarize_run
 from .teacher import TeacherVectors, load_teacher, prepare_vectors
 from .validation import Validation
+from .vocabulary import prepare_word_vectors
 
 # Settings that say how long a run goes on and what it shows, not what each step does.
 _FREE_ON_RESUME = {

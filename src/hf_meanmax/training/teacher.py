@@ -27,7 +27,7 @@ from hf_meanmax.inference.fingerprints import model_fingerprints
 from hf_meanmax.processes import of_main_process
 from hf_meanmax.progress import track
 
-from .preparation import cache_folder, cache_lock, digest
+from .cache import cache_folder, cache_lock, digest
 from .settings import PretrainArguments
 
 if TYPE_CHECKING:
