@@ -44,8 +44,8 @@ def write_sentence_transformer(
 
 def sentence_transformer_files(config: LatentConfig, tokenizer: PreTrainedTokenizerBase, normalize: str | None) -> Json:
     """The SentenceTransformer part of a checkpoint folder: the JSON content of each file, by its name."""
-    # Not `forward`: sentence-transformers' own pooling would pool a second time, and it pads a batch to its longest text.
-    # A model without an embedding refuses the call, and says why.
+    # sentence-transformers' own pooling would pool a second time, and `forward` pads a batch to its longest text. A
+    # model without an embedding refuses the call, and says why.
     output = {
         "method": "normalized_rows" if normalize == "rows" else "sentence_embedding",
         "method_output_name": None,

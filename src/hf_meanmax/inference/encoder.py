@@ -19,7 +19,7 @@ from hf_meanmax.files import Json, read_json
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.pretrained import packaged_folder
 
-from .long_texts import default_prompt, encode_in_parts, has_long, latent_config
+from .long_texts import default_prompt, encode_in_parts, groups_by_length, has_long, latent_config
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 ONNX_TRANSFORMER = "hf_meanmax.inference.onnx_transformer.OnnxTransformer"
 # Up to so many tokens, texts fill a batch; of longer ones fewer share a forward pass.
 LONG_TEXT = 256
+# Our models group the texts of a call by length on a CPU, so that a call holds those of several forward passes.
+_TEXTS_OF_CALL = 4
 # Texts that are cut into tokens at once to count these.
 _COUNTED_TEXTS = 1000
 
@@ -97,6 +99,8 @@ def encode_texts(
     lengths[long] = np.minimum(count_tokens(model, [texts[row] for row in long]), model.max_seq_length or NO_LIMIT)
     if (in_parts := has_long(model, lengths)).any():
         return _with_long_texts(model, texts, in_parts, batch_size, truncate_dim)
+    if groups_by_length(model):
+        batch_size *= _TEXTS_OF_CALL
     halvings = np.ceil(np.log2(np.maximum(lengths / LONG_TEXT, 1))).astype(int)
     sizes = np.maximum(1, batch_size >> halvings)
     if len(set(sizes.tolist())) < 2:

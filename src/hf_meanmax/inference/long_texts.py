@@ -37,8 +37,18 @@ def default_prompt(model: SentenceTransformer) -> str:
 
 def scales_rows(model: SentenceTransformer) -> bool:
     """Whether a SentenceTransformer of this package was exported with `normalize` "rows"."""
+    return _method(model) == "normalized_rows"
+
+
+def groups_by_length(model: SentenceTransformer) -> bool:
+    """Whether the model itself encodes texts of like length together, so that a call may hold texts of any lengths."""
+    return latent_config(model) is not None and model.device.type == "cpu" and _method(model) != "forward"
+
+
+def _method(model: SentenceTransformer) -> str:
+    """What a SentenceTransformer calls of the model that it holds."""
     transformer: Any = model[0]
-    return bool(transformer.modality_config["text"]["method"] == "normalized_rows")
+    return str(transformer.modality_config["text"]["method"])
 
 
 def has_long(model: SentenceTransformer, lengths: np.ndarray) -> np.ndarray:

@@ -12,6 +12,8 @@ from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.checkpoint.sentence_transformer import saved_normalization
 from hf_meanmax.files import Json
 from hf_meanmax.modeling.configuration_base import LatentConfig
+from hf_meanmax.tokenization.tokenizers import TOKENIZER_KINDS
+from hf_meanmax.tokenization.wordpiece import WORDPIECE
 
 # Fields of a configuration that may differ from those of the model that a run starts from.
 _RUN_SETTINGS = {"embedding_dropout", "attention_dropout", "hidden_dropout", "label_smoothing", "contrastive_size"}
@@ -85,6 +87,26 @@ def refuse_new_model(initial_model: str, given: Json) -> None:
             raise ValueError(
                 f"`{name}` is {value!r}, which is for a new model; the run starts from {initial_model!r}, whose "
                 "settings and words hold. Leave it out."
+            )
+
+
+def refuse_new_tokenizer(tokenizer: str, given: Json) -> None:
+    """Checks that options do not ask for another tokenizer than one that is there.
+
+    Args:
+        tokenizer: its kind, where it is to be trained, or its folder.
+        given: the options, without those of a recipe, which give way.
+
+    Raises:
+        ValueError: one does.
+    """
+    if tokenizer in (*TOKENIZER_KINDS, WORDPIECE):
+        return
+    for name in ("lowercase", "vocab_size", "min_frequency"):
+        if name in given:
+            raise ValueError(
+                f"`{name}` is {given[name]!r}, which is for a new tokenizer; `tokenizer` is {tokenizer!r}, which has "
+                "its words already. Leave one of them out."
             )
 
 

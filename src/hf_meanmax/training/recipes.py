@@ -22,7 +22,7 @@ from hf_meanmax.modeling.configuration_embedding_decoder import EmbeddingDecoder
 from hf_meanmax.modeling.suggestions import did_you_mean
 
 from .finetune_settings import FinetuneArguments
-from .model_settings import model_fields, refuse_new_model
+from .model_settings import model_fields, refuse_new_model, refuse_new_tokenizer
 from .option_parser import OptionParser
 from .run_settings import Arguments, RunArguments, takes_list
 from .settings import PretrainArguments
@@ -177,6 +177,9 @@ def parse_command_line(
     settings = {**settings, **given}
     if settings.get("initial_model"):
         refuse_new_model(settings["initial_model"], given)
+    elif settings.get("word_vectors") != "teacher":
+        # The teacher's vectors are of words that these options choose.
+        refuse_new_tokenizer(settings.get("tokenizer", "word"), given)
     return arguments_from_settings(settings, Path(name).stem, arguments)
 
 
