@@ -32,6 +32,18 @@ def test_packaged_recipes_are_whole(name):
     assert json.loads(json.dumps(args.to_dict())) == args.to_dict()
 
 
+def test_a_tokenizer_that_is_there_has_its_words(tmp_path):
+    words = ["--corpus", "x", "--tokenizer", str(tmp_path)]
+    for name, value in (("lowercase", "false"), ("vocab_size", "99"), ("min_frequency", "3")):
+        with pytest.raises(ValueError, match=f"`{name}` is .*, which is for a new tokenizer; `tokenizer` '"):
+            parse_command_line([*words, f"--{name}={value}"])
+    # These choose the target's words, and those of the teacher's vectors.
+    parse_command_line(["translation-small", *words, "--target", "y", "--target_tokenizer", "bpe", "--vocab_size=999"])
+    parse_command_line(["student-small", *words, "--min_frequency", "3"])
+    # A recipe gives way.
+    assert parse_command_line(["mean-max-aae-small", *words]).tokenizer == str(tmp_path)
+
+
 def test_recipes_of_the_paper_have_its_sizes():
     config = parse_command_line(["mean-max-aae", "--corpus", "x"]).build_config()
     paper = MeanMaxAAEConfig(freeze_word_embeddings=True)

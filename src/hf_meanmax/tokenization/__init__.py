@@ -3,6 +3,8 @@
 from .expansion import Expansion, MapQuality, expand_vocabulary
 from .tokenizers import (
     SPECIAL_TOKENS,
+    TOKENIZER_KINDS,
+    WORDPIECE,
     UnknownWords,
     split_words,
     train_tokenizer,
@@ -16,7 +18,9 @@ __all__ = [
     "MapQuality",
     "SPECIAL_TOKENS",
     "SkipGramSettings",
+    "TOKENIZER_KINDS",
     "UnknownWords",
+    "WORDPIECE",
     "WordVectors",
     "embedding_matrix",
     "expand_vocabulary",

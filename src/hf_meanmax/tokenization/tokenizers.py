@@ -296,6 +296,9 @@ _TRAINERS: dict[str, tuple[Callable[..., Tokenizer], int]] = {
     "unigram": (_train_unigram, len(SPECIAL_TOKENS) + len(_BYTE_PIECES) + 1),
     "char": (_train_chars, len(SPECIAL_TOKENS) + 1),
 }
+# What can be trained on a corpus; beside them the words and pieces of word vectors, by [`wordpiece_tokenizer`].
+TOKENIZER_KINDS = tuple(_TRAINERS)
+WORDPIECE = "wordpiece"
 
 
 def split_words(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> Iterator[list[str]]:

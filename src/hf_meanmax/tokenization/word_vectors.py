@@ -208,8 +208,8 @@ def _fit_word2vec(sentences: Iterable[list[str]], settings: SkipGramSettings, sh
         raise ValueError("the corpus is empty: no sentence to learn word vectors from")
     if not model.wv.index_to_key:
         raise ValueError(
-            f"no word of the {model.corpus_count} sentences occurs {settings.min_count} times, so that none gets a vector. "
-            "Give more text, or a smaller `min_count` of `hf-meanmax vectors`."
+            f"no word of the {model.corpus_count} sentences occurs {settings.min_count} times, and only such words get "
+            "vectors. Give more text, or a smaller `min_count` of `hf-meanmax vectors`."
         )
     model.train(passes, total_examples=model.corpus_count, epochs=settings.epochs)
     return model

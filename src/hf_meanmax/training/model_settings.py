@@ -12,8 +12,7 @@ from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.checkpoint.sentence_transformer import saved_normalization
 from hf_meanmax.files import Json
 from hf_meanmax.modeling.configuration_base import LatentConfig
-from hf_meanmax.tokenization.tokenizers import TOKENIZER_KINDS
-from hf_meanmax.tokenization.wordpiece import WORDPIECE
+from hf_meanmax.tokenization import TOKENIZER_KINDS, WORDPIECE
 
 # Fields of a configuration that may differ from those of the model that a run starts from.
 _RUN_SETTINGS = {"embedding_dropout", "attention_dropout", "hidden_dropout", "label_smoothing", "contrastive_size"}
@@ -90,23 +89,25 @@ def refuse_new_model(initial_model: str, given: Json) -> None:
             )
 
 
-def refuse_new_tokenizer(tokenizer: str, given: Json) -> None:
+def refuse_new_tokenizer(settings: Json, given: Json) -> None:
     """Checks that options do not ask for another tokenizer than one that is there.
 
     Args:
-        tokenizer: its kind, where it is to be trained, or its folder.
+        settings: those of the run.
         given: the options, without those of a recipe, which give way.
 
     Raises:
         ValueError: one does.
     """
-    if tokenizer in (*TOKENIZER_KINDS, WORDPIECE):
+    tokenizers = [settings.get("tokenizer") or "word", settings.get("target_tokenizer") or ""]
+    # The teacher's vectors are of words that these options choose.
+    if settings.get("word_vectors") == "teacher" or {*tokenizers} & {*TOKENIZER_KINDS, WORDPIECE}:
         return
     for name in ("lowercase", "vocab_size", "min_frequency"):
         if name in given:
             raise ValueError(
-                f"`{name}` is {given[name]!r}, which is for a new tokenizer; `tokenizer` is {tokenizer!r}, which has "
-                "its words already. Leave one of them out."
+                f"`{name}` is {given[name]!r}, which is for a new tokenizer; `tokenizer` {tokenizers[0]!r} has its "
+                "words already. Leave one of them out."
             )
 
 

@@ -177,9 +177,8 @@ def parse_command_line(
     settings = {**settings, **given}
     if settings.get("initial_model"):
         refuse_new_model(settings["initial_model"], given)
-    elif settings.get("word_vectors") != "teacher":
-        # The teacher's vectors are of words that these options choose.
-        refuse_new_tokenizer(settings.get("tokenizer", "word"), given)
+    else:
+        refuse_new_tokenizer(settings, given)
     return arguments_from_settings(settings, Path(name).stem, arguments)
 
 

@@ -17,6 +17,8 @@ from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.inference.fingerprints import model_fingerprints
 from hf_meanmax.inference.teacher_words import static_words
 from hf_meanmax.tokenization import (
+    TOKENIZER_KINDS,
+    WORDPIECE,
     SkipGramSettings,
     embedding_matrix,
     load_word_vectors,
@@ -32,9 +34,6 @@ from .word_vectors import VectorSettings, train_corpus_vectors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-TOKENIZER_KINDS = ("word", "bpe", "unigram", "char")
-WORDPIECE = "wordpiece"
 
 
 def load_or_train_tokenizer(
