@@ -182,7 +182,7 @@ class LatentEncoderModel(LatentPreTrainedModel):
     def sentence_embedding(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
         """The flat embedding `(B, L * d)`, which a SentenceTransformer folder returns.
 
-        On a CPU, without gradients, texts of like length are encoded together: a batch may hold texts of any lengths.
+        On a CPU, without gradients, texts of like length share a forward pass: a batch may hold texts of any lengths.
 
         Args:
             input_ids: `(B, N)` token ids.
@@ -194,7 +194,7 @@ class LatentEncoderModel(LatentPreTrainedModel):
         if not self.config.has_latents:
             raise ValueError(NO_REPRESENTATION)
         is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
-        if attention_mask is None or is_traced or torch.is_grad_enabled() or not input_ids.is_cpu or not len(input_ids):
+        if attention_mask is None or is_traced or torch.is_grad_enabled() or not input_ids.is_cpu or len(input_ids) < 2:
             return self._embed(input_ids, attention_mask)
         return encode_by_length(self._embed, input_ids, attention_mask, sizes_of_like_length)
 
