@@ -15,7 +15,7 @@ from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands.__main__ import main
 from hf_meanmax.inference import encode as encode_module
 from hf_meanmax.inference.search import SentenceIndex
-from hf_meanmax.training import preparation
+from hf_meanmax.training import preparation, vocabulary
 from tiny_model import make_model, make_tokenizer
 
 SIZES = "--embedding_size 8 --hidden_size 16 --intermediate_size 16 --num_attention_heads 2 --max_steps 1"
@@ -154,9 +154,9 @@ def test_ctrl_c_in_the_preparation(made, tmp_path, capsys, monkeypatch):
         raise KeyboardInterrupt
 
     shutil.copyfile(made / "text.txt", tmp_path / "text.txt")
-    for name in ("train_tokenizer", "build_token_store"):
+    for module, name in ((vocabulary, "train_tokenizer"), (preparation, "build_token_store")):
         with monkeypatch.context() as patch:
-            patch.setattr(preparation, name, interrupt)
+            patch.setattr(module, name, interrupt)
             code, errors = run(TRAIN, tmp_path, capsys)
         assert code == 130
         assert errors.strip().splitlines()[-1] == "hf-meanmax pretrain: interrupted; nothing that was finished is lost."
