@@ -39,3 +39,26 @@ def test_its_other_backends_need_a_package_that_they_name(tmp_path, backend):
     folder = save_checkpoint(make_model(), make_tokenizer(), tmp_path / "model")
     with pytest.raises(Exception, match=r"requires installing Optimum .*pip install sentence-transformers\["):
         SentenceTransformer(str(folder), device="cpu", backend=backend)
+
+
+def test_texts_of_a_batch_are_grouped_by_length(tmp_path):
+    """The vectors are those of single texts, and hidden states are to be had as of any model."""
+    folder = save_checkpoint(make_model(), make_tokenizer(), tmp_path / "model")
+    model = SentenceTransformer(str(folder), device="cpu")
+    passes = []
+    model[0].auto_model.register_forward_hook(lambda *called: passes.append(len(called[2].latents)))
+    texts = [*TEXTS, " ".join(["the cat"] * 20), " ".join(["a dog"] * 19)]
+    vectors = model.encode(texts)
+    assert len(passes) > 1
+    assert np.allclose(vectors, [model.encode(text) for text in texts], atol=1e-6)
+    passes.clear()
+    recording = SentenceTransformer(str(folder), device="cpu", config_kwargs={"output_hidden_states": True})
+    assert np.allclose(recording.encode(texts), vectors, atol=1e-6)
+
+
+def test_a_second_text_is_refused(tmp_path):
+    tokenizer = make_tokenizer()
+    tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    folder = save_checkpoint(make_model(), tokenizer, tmp_path / "model")
+    with pytest.raises(ValueError, match=r"`token_type_ids` tell of a second text, and this \w+ reads one"):
+        SentenceTransformer(str(folder), device="cpu").encode([("a dog", "the cat")])

@@ -506,8 +506,8 @@ class FamilyTests:
                         close(hidden[row, real[row]], states[row])
 
     @pytest.mark.parametrize("side", ["right", "left"])
-    def test_texts_of_a_batch_are_embedded_by_length(self, variant, side):
-        """`sentence_embedding` without gradients, where texts of like length share a forward pass: each text's numbers
+    def test_texts_of_a_batch_are_encoded_by_length(self, variant, side):
+        """`forward_by_length` without gradients, where texts of like length share a forward pass: each text's numbers
         alone."""
         model = self.full(variant, torch.float64).encoder
         if not model.config.has_latents or not model.config.reads_text:
@@ -518,15 +518,20 @@ class FamilyTests:
         passes = []
         hook = model.register_forward_hook(lambda *called: passes.append(len(called[2].pooler_output)))
         with torch.inference_mode():
-            embeddings = model.sentence_embedding(**batch)
-            assert len(passes) > 1
+            embeddings = model.forward_by_length(**batch).pooler_output
+            assert (len(passes) > 1) != model.config.is_static
             assert sum(passes) == len(sentences)
             assert embeddings[5].abs().max() == 0
             for row, ids in enumerate(sentences):
                 if row != 5:
-                    close(embeddings[row], model.sentence_embedding(torch.tensor([ids]))[0])
+                    close(embeddings[row], model.forward_by_length(torch.tensor([ids])).pooler_output[0])
+            # A loss that embeds twice, the first time without gradients, draws the same dropout.
+            passes.clear()
+            model.train().forward_by_length(**batch)
+            assert passes == [len(sentences)]
+            model.eval()
         hook.remove()
-        with_gradients = model.sentence_embedding(**batch)
+        with_gradients = model.forward_by_length(**batch).pooler_output
         close(with_gradients, embeddings)
         assert with_gradients.requires_grad
 
@@ -1282,7 +1287,7 @@ class FamilyTests:
         for ask in (
             lambda: model.generate(sentence_embedding=torch.randn(1, 64)),
             lambda: model.encoder.normalized_rows(**text_of(self.make_batch())),
-            lambda: model.encoder.sentence_embedding(**text_of(self.make_batch())),
+            lambda: model.encoder.forward_by_length(**text_of(self.make_batch())),
         ):
             with pytest.raises(ValueError, match="no fixed representation"):
                 ask()

@@ -11,7 +11,7 @@ def test_groups_hold_like_lengths_and_few_tokens():
     draw = random.Random(3)
     for rows in (1, 2, 64, 1000):
         lengths = sorted((int(draw.lognormvariate(3, 0.7)) for _ in range(rows)), reverse=True)
-        sizes = sizes_of_like_length(lengths)
+        sizes = sizes_of_like_length(lengths, 2048)
         assert sum(sizes) == rows
         assert min(sizes) > 0
         padded, start = 0, 0
@@ -25,7 +25,8 @@ def test_groups_hold_like_lengths_and_few_tokens():
 
 def test_few_texts_of_like_length_are_one_group():
     assert sizes_of_like_length([9, 9, 8, 7]) == [4]
-    assert sizes_of_like_length([3000, 2999, 0, 0]) == [1, 1, 2]
+    assert sizes_of_like_length([3000, 2999, 0, 0], 2048) == [1, 1, 2]
+    assert sizes_of_like_length([3000, 2999, 0, 0]) == [2, 2]
     assert sizes_of_like_length([]) == []
 
 

@@ -34,6 +34,10 @@ def test_packaged_recipes_are_whole(name):
 
 def test_a_tokenizer_that_is_there_has_its_words(tmp_path):
     words = ["--corpus", "x", "--tokenizer", str(tmp_path)]
+    # One that is not there is refused as such, later.
+    parse_command_line([*words, "--vocab_size=99"])
+    (tmp_path / "tokenizer.json").write_text("{}")
+    parse_command_line([*words, "--lowercase=none", "--min_frequency=1"])
     for name, value in (("lowercase", "false"), ("vocab_size", "99"), ("min_frequency", "3")):
         with pytest.raises(ValueError, match=f"`{name}` is .*, which is for a new tokenizer; `tokenizer` '"):
             parse_command_line([*words, f"--{name}={value}"])

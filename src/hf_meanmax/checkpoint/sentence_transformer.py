@@ -46,9 +46,10 @@ def sentence_transformer_files(config: LatentConfig, tokenizer: PreTrainedTokeni
     """The SentenceTransformer part of a checkpoint folder: the JSON content of each file, by its name."""
     # sentence-transformers' own pooling would pool a second time, and `forward` pads a batch to its longest text. A
     # model without an embedding refuses the call, and says why.
+    scales_rows = normalize == "rows"
     output = {
-        "method": "normalized_rows" if normalize == "rows" else "sentence_embedding",
-        "method_output_name": None,
+        "method": "normalized_rows" if scales_rows else "forward_by_length",
+        "method_output_name": None if scales_rows else "pooler_output",
     }
     modules = [("", _TRANSFORMER)]
     files: Json = {

@@ -88,6 +88,7 @@ def encode_texts(
         model: a SentenceTransformer.
         texts: any number of texts.
         batch_size: texts of one forward pass; half as many of those beyond 256 tokens, a quarter beyond 512, and so on.
+            On a CPU a model of this package makes up passes itself, of texts of like length from four times as many.
         truncate_dim: keep the first so many numbers of each vector; by default as many as the model says.
     """
     texts = list(map(readable, texts))

@@ -7,10 +7,9 @@ import torch
 
 from .layers import tokens_first
 
-# Tokens of a group, padding included: its states stay in a core's cache.
-_MOST_TOKENS = 2048
 
-
+# Lengths differ from batch to batch: compiled, each of these would be another program.
+@torch.compiler.disable(recursive=False)
 def encode_by_length(
     encode: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     input_ids: torch.Tensor,
@@ -41,14 +40,16 @@ def encode_by_length(
     return torch.cat(encoded)[order.argsort()]
 
 
-def sizes_of_like_length(lengths: list[int]) -> list[int]:
-    """The sizes of groups of texts, the longest first, in which few tokens are padding."""
+def sizes_of_like_length(lengths: list[int], most_tokens: int | None = None) -> list[int]:
+    """The sizes of groups of texts, the longest first, in which few tokens are padding. Those of several texts have
+    `most_tokens` at most, padding included."""
     sizes: list[int] = []
     start = 0
     while start < len(lengths):
         width = lengths[start]
         # A group costs as much as about sixty tokens.
         end = bisect_right(lengths, 2 - 0.85 * width, lo=start, key=lambda length: -length)
-        sizes.append(min(end - start, max(1, _MOST_TOKENS // max(width, 1))))
+        most = end - start if most_tokens is None else max(1, most_tokens // max(width, 1))
+        sizes.append(min(end - start, most))
         start += sizes[-1]
     return sizes

@@ -1,5 +1,6 @@
 """The encoder model of every family: tokens -> hidden states -> latent rows -> embedding."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -179,28 +180,44 @@ class LatentEncoderModel(LatentPreTrainedModel):
             )
         return scale_rows(latents, self.config, self.latent_scales)
 
-    def sentence_embedding(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
-        """The flat embedding `(B, L * d)`, which a SentenceTransformer folder returns.
-
-        On a CPU, without gradients, texts of like length share a forward pass: a batch may hold texts of any lengths.
+    def forward_by_length(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+    ) -> LatentModelOutput:
+        """[`forward`] as a SentenceTransformer folder calls it. On a CPU, where nothing is trained, texts of like
+        length share a forward pass: a batch may hold texts of any lengths, and the output has only `latents` and
+        `pooler_output`.
 
         Args:
             input_ids: `(B, N)` token ids.
             attention_mask: `(B, N)`, 1 for tokens and 0 for padding on either side; None means no padding at all.
+            token_type_ids: `(B, N)`, all 0, from a tokenizer that gives them.
 
         Raises:
-            ValueError: if the model has no fixed representation.
+            ValueError: if the model has no fixed representation, or if there is a second text.
         """
         if not self.config.has_latents:
             raise ValueError(NO_REPRESENTATION)
+        self.refuse_second_text(token_type_ids)
+        records = self.config.output_hidden_states or self.config.output_attentions
+        learns = self.training or torch.is_grad_enabled()
         is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
-        if attention_mask is None or is_traced or torch.is_grad_enabled() or not input_ids.is_cpu or len(input_ids) < 2:
-            return self._embed(input_ids, attention_mask)
-        return encode_by_length(self._embed, input_ids, attention_mask, sizes_of_like_length)
+        # In a static model a group costs more than padding does.
+        is_whole = learns or records or is_traced or self.config.is_static or not input_ids.is_cpu
+        if is_whole or attention_mask is None or len(input_ids) < 2:
+            return self(input_ids=input_ids, attention_mask=attention_mask)
 
-    def _embed(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-        embedding: torch.Tensor = self(input_ids=input_ids, attention_mask=attention_mask).pooler_output
-        return embedding
+        def encode(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+            latents: torch.Tensor = self(input_ids=input_ids, attention_mask=attention_mask).latents
+            return latents
+
+        # The states of so many tokens stay in a core's cache; a recurrent network takes a step for all rows at once.
+        most_tokens = 2048 if self.config.encoder_type == "self_attention" else None
+        sizes = partial(sizes_of_like_length, most_tokens=most_tokens)
+        latents = encode_by_length(encode, input_ids, attention_mask, sizes)
+        return LatentModelOutput(pooler_output=latents.flatten(1), latents=latents)
 
     def normalized_rows(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
         """The flat embedding `(B, L * d)` with each latent row at unit length, as the released code encodes.
@@ -210,5 +227,5 @@ class LatentEncoderModel(LatentPreTrainedModel):
         Raises:
             ValueError: if the model has no fixed representation.
         """
-        embedding = self.sentence_embedding(input_ids, attention_mask)
-        return unit_rows(embedding.unflatten(1, (self.config.num_latents, -1))).flatten(1)
+        latents: Any = self.forward_by_length(input_ids, attention_mask).latents
+        return unit_rows(latents).flatten(1)

@@ -97,7 +97,8 @@ def encode_partners(
 
     if attention_mask is None:
         return encode(input_ids, None)
-    return encode_by_length(encode, input_ids, attention_mask, sizes)
+    encoded: torch.Tensor = encode_by_length(encode, input_ids, attention_mask, sizes)
+    return encoded
 
 
 def matching_loss(left: torch.Tensor, right: torch.Tensor, is_row: torch.Tensor, temperature: float) -> torch.Tensor:

@@ -12,7 +12,6 @@ from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.checkpoint.sentence_transformer import saved_normalization
 from hf_meanmax.files import Json
 from hf_meanmax.modeling.configuration_base import LatentConfig
-from hf_meanmax.tokenization import TOKENIZER_KINDS, WORDPIECE
 
 # Fields of a configuration that may differ from those of the model that a run starts from.
 _RUN_SETTINGS = {"embedding_dropout", "attention_dropout", "hidden_dropout", "label_smoothing", "contrastive_size"}
@@ -99,12 +98,14 @@ def refuse_new_tokenizer(settings: Json, given: Json) -> None:
     Raises:
         ValueError: one does.
     """
-    tokenizers = [settings.get("tokenizer") or "word", settings.get("target_tokenizer") or ""]
+    tokenizers = [settings.get(name) for name in ("tokenizer", "target_tokenizer") if settings.get(name)]
     # The teacher's vectors are of words that these options choose.
-    if settings.get("word_vectors") == "teacher" or {*tokenizers} & {*TOKENIZER_KINDS, WORDPIECE}:
+    if settings.get("word_vectors") == "teacher" or not tokenizers:
         return
-    for name in ("lowercase", "vocab_size", "min_frequency"):
-        if name in given:
+    if not all(isinstance(name, str) and (Path(name) / "tokenizer.json").is_file() for name in tokenizers):
+        return
+    for name, free in (("lowercase", None), ("vocab_size", None), ("min_frequency", 1)):
+        if given.get(name, free) != free:
             raise ValueError(
                 f"`{name}` is {given[name]!r}, which is for a new tokenizer; `tokenizer` {tokenizers[0]!r} has its "
                 "words already. Leave one of them out."

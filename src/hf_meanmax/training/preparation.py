@@ -248,8 +248,8 @@ def check_known(unknown: int, words: int, tokenizer: PreTrainedTokenizerBase, in
         ValueError: it knows none.
     """
     remedy = (
-        f"The tokenizer has {len(tokenizer):,} tokens: lower `min_frequency`, raise `vocab_size`, or give a tokenizer "
-        "of this language."
+        f"The tokenizer has {len(tokenizer):,} tokens: give one of this language, or train one with a lower "
+        "`min_frequency` and a larger `vocab_size`."
     )
     if initial_model:
         remedy = f"The words are those of {initial_model}: add others with `hf-meanmax expand`, or start without it."
