@@ -186,8 +186,8 @@ class LatentEncoderModel(LatentPreTrainedModel):
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
     ) -> LatentModelOutput:
-        """[`forward`] as a SentenceTransformer folder calls it. On a CPU, where nothing is trained, texts of like
-        length share a forward pass: a batch may hold texts of any lengths, and the output has only `latents` and
+        """The forward pass that a SentenceTransformer folder calls. On a CPU, where nothing is trained, texts of like
+        length share one: a batch may hold texts of any lengths, and the output has only `latents` and
         `pooler_output`.
 
         Args:
