@@ -1,6 +1,7 @@
 """Groups of texts of like length."""
 
 import random
+from types import SimpleNamespace
 
 import torch
 
@@ -37,12 +38,13 @@ def test_rows_come_back_in_their_order():
     ids = (torch.arange(5)[:, None] * 10 + places) * mask
     seen = []
 
-    def encode(ids, mask):
-        seen.append(tuple(ids.shape))
-        assert ids.shape == mask.shape
-        return torch.stack([(ids * mask).sum(dim=1), mask.sum(dim=1)], dim=1)
+    def encoder(input_ids, attention_mask):
+        seen.append(tuple(input_ids.shape))
+        assert input_ids.shape == attention_mask.shape
+        sums = torch.stack([(input_ids * attention_mask).sum(dim=1), attention_mask.sum(dim=1)], dim=1)
+        return SimpleNamespace(latents=sums)
 
-    found = encode_by_length(encode, ids, mask, lambda lengths: [2, 0, 3])
+    found = encode_by_length(encoder, ids, mask, lambda lengths: [2, 0, 3])
     assert torch.equal(found, torch.stack([ids.sum(dim=1), lengths], dim=1))
     # An empty group is the longest text, left away.
     assert seen == [(2, 7), (1, 7), (3, 3)]

@@ -4,40 +4,42 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 
 import torch
+from transformers.modeling_outputs import ModelOutput
 
-from .layers import tokens_first
+from .layers import has_padding_first, tokens_first
 
 
 # Lengths differ from batch to batch: compiled, each of these would be another program.
 @torch.compiler.disable(recursive=False)
 def encode_by_length(
-    encode: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    encoder: Callable[..., ModelOutput],
     input_ids: torch.Tensor,
     attention_mask: torch.Tensor,
     group_sizes: Callable[[list[int]], Iterable[int]],
 ) -> torch.Tensor:
-    """What `encode` returns for texts of any lengths, in their order.
+    """The `latents` `(B, L, latent_width)` of texts of any lengths, in their order.
 
     Args:
-        encode: from token ids and mask `(b, n)` to `(b, ...)`.
+        encoder: an encoder model.
         input_ids: `(B, N)`.
         attention_mask: `(B, N)`, 1 for tokens and 0 for padding on either side.
         group_sizes: from the lengths, the longest first, to the sizes of the groups. An empty group is encoded as the
             longest text, and left away.
     """
     is_token = attention_mask.bool()
-    if (is_token[:, 1:] > is_token[:, :-1]).any():
+    if has_padding_first(is_token):
         places = tokens_first(is_token)
         input_ids, attention_mask = input_ids.gather(1, places), attention_mask.gather(1, places)
     lengths, order = is_token.sum(dim=1).sort(descending=True, stable=True)
     counts = lengths.tolist()
-    encoded, start = [], 0
+    latents, start = [], 0
     for size in group_sizes(counts):
         rows = order[start : start + size] if size else order[:1]
         width = max(counts[start if size else 0], 1)
-        encoded.append(encode(input_ids[rows, :width], attention_mask[rows, :width])[:size])
+        output = encoder(input_ids=input_ids[rows, :width], attention_mask=attention_mask[rows, :width])
+        latents.append(output.latents[:size])
         start += size
-    return torch.cat(encoded)[order.argsort()]
+    return torch.cat(latents)[order.argsort()]
 
 
 def sizes_of_like_length(lengths: list[int], most_tokens: int | None = None) -> list[int]:

@@ -6,6 +6,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import logging
 
 from .attention import MultiHeadAttention
+from .layers import has_padding_first
 
 logger = logging.get_logger(__name__)
 
@@ -220,7 +221,7 @@ class WordProjections:
         if not input_ids.is_cpu or not input_ids.numel():
             return None
         # Places count from each row's first token.
-        if attention_mask is not None and (attention_mask[:, 1:] > attention_mask[:, :-1]).any():
+        if attention_mask is not None and has_padding_first(attention_mask):
             return None
         if (
             embeddings.position_embeddings is not None

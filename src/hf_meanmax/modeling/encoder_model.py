@@ -208,15 +208,10 @@ class LatentEncoderModel(LatentPreTrainedModel):
         is_whole = learns or records or is_traced or self.config.is_static or not input_ids.is_cpu
         if is_whole or attention_mask is None or len(input_ids) < 2:
             return self(input_ids=input_ids, attention_mask=attention_mask)
-
-        def encode(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-            latents: torch.Tensor = self(input_ids=input_ids, attention_mask=attention_mask).latents
-            return latents
-
         # The states of so many tokens stay in a core's cache; a recurrent network takes a step for all rows at once.
         most_tokens = 2048 if self.config.encoder_type == "self_attention" else None
         sizes = partial(sizes_of_like_length, most_tokens=most_tokens)
-        latents = encode_by_length(encode, input_ids, attention_mask, sizes)
+        latents = encode_by_length(self, input_ids, attention_mask, sizes)
         return LatentModelOutput(pooler_output=latents.flatten(1), latents=latents)
 
     def normalized_rows(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
@@ -227,5 +222,6 @@ class LatentEncoderModel(LatentPreTrainedModel):
         Raises:
             ValueError: if the model has no fixed representation.
         """
-        latents: Any = self.forward_by_length(input_ids, attention_mask).latents
+        latents = self.forward_by_length(input_ids, attention_mask).latents
+        assert latents is not None
         return unit_rows(latents).flatten(1)

@@ -99,6 +99,11 @@ def tokens_first(is_token: torch.Tensor) -> torch.Tensor:
     return (~is_token).long().argsort(dim=1, stable=True)
 
 
+def has_padding_first(is_token: torch.Tensor) -> bool:
+    """Whether a row of `is_token` `(B, N)` has padding before a token."""
+    return bool((is_token[:, 1:] > is_token[:, :-1]).any())
+
+
 def scale_rows(latents: torch.Tensor, config: PreTrainedConfig, scales: torch.Tensor | None) -> torch.Tensor:
     """Z `(B, L, d)` as `config.latent_normalization` has it: rows of unit length, times the trained scales `(L,)`. What
     the rows were multiplied by before makes no difference; rows of zeros stay zeros."""

@@ -88,17 +88,15 @@ def encode_partners(
     All processes have the same number of groups, as sharded models need.
     """
 
-    def encode(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-        latents: torch.Tensor = model.encoder(input_ids=input_ids, attention_mask=attention_mask).latents
-        return latents
-
     def sizes(lengths: list[int]) -> list[int]:
         return [len(part) for part in torch.tensor(lengths).tensor_split(groups)]
 
+    latents: torch.Tensor
     if attention_mask is None:
-        return encode(input_ids, None)
-    encoded: torch.Tensor = encode_by_length(encode, input_ids, attention_mask, sizes)
-    return encoded
+        latents = model.encoder(input_ids=input_ids).latents
+    else:
+        latents = encode_by_length(model.encoder, input_ids, attention_mask, sizes)
+    return latents
 
 
 def matching_loss(left: torch.Tensor, right: torch.Tensor, is_row: torch.Tensor, temperature: float) -> torch.Tensor:
