@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ONNX_TRANSFORMER = "hf_meanmax.inference.onnx_transformer.OnnxTransformer"
 # Up to so many tokens, texts fill a batch; of longer ones fewer share a forward pass.
 LONG_TEXT = 256
-# Our models group the texts of a call by length on a CPU, so that a call holds those of several forward passes.
+# Where the model makes up the forward passes, a call holds the texts of so many.
 _TEXTS_OF_CALL = 4
 # Texts that are cut into tokens at once to count these.
 _COUNTED_TEXTS = 1000
@@ -88,7 +88,7 @@ def encode_texts(
         model: a SentenceTransformer.
         texts: any number of texts.
         batch_size: texts of one forward pass; half as many of those beyond 256 tokens, a quarter beyond 512, and so on.
-            On a CPU a model of this package makes up passes itself, of texts of like length from four times as many.
+            On a CPU a self-attention encoder of this package makes up passes itself, from four times as many texts.
         truncate_dim: keep the first so many numbers of each vector; by default as many as the model says.
     """
     texts = list(map(readable, texts))

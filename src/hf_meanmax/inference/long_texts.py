@@ -41,8 +41,10 @@ def scales_rows(model: SentenceTransformer) -> bool:
 
 
 def groups_by_length(model: SentenceTransformer) -> bool:
-    """Whether the model itself encodes texts of like length together, so that a call may hold texts of any lengths."""
-    return latent_config(model) is not None and model.device.type == "cpu" and _method(model) != "forward"
+    """Whether the model makes up forward passes of few tokens itself, so that a call may hold many texts."""
+    config = latent_config(model)
+    has_limit = config is not None and config.encoder_type == "self_attention"
+    return has_limit and model.device.type == "cpu" and _method(model) != "forward"
 
 
 def _method(model: SentenceTransformer) -> str:

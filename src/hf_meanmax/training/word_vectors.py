@@ -136,6 +136,9 @@ def _counted_words(store: TokenStore, tokenizer: PreTrainedTokenizerFast, least:
     order = np.argsort(-store.token_counts, kind="stable")
     ids = [number for number in order.tolist() if number not in special and store.token_counts[number] >= least]
     if not ids:
-        raise ValueError(f"no word of the corpus occurs `min_count` ({least}) times. Give more text, or a smaller one.")
+        raise ValueError(
+            f"no word of the corpus occurs {least} times. Give more text, or a smaller `min_count` (in pretraining "
+            "`min_frequency`)."
+        )
     words = tokenizer.convert_ids_to_tokens(ids)
     return WordVectors(words, np.zeros((len(words), 0), dtype=np.float32), store.token_counts[ids])
