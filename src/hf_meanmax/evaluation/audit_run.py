@@ -21,10 +21,10 @@ from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.fields import count, option
 from hf_meanmax.files import EncodingErrors, Json, shared_name
 from hf_meanmax.hardware import COMPUTE_DTYPES, compute_dtype
-from hf_meanmax.inference.alignment import embed
 from hf_meanmax.inference.correction import embedder_of
 from hf_meanmax.inference.decodable import check_sources, refuse_scaled
 from hf_meanmax.inference.decode import DecodingSettings, decode_vectors
+from hf_meanmax.inference.embedder import embed
 from hf_meanmax.inference.sources import SourceOptions, VectorSource, open_sources, sources_named, take_rows
 from hf_meanmax.plots.figures import new_figure
 from hf_meanmax.pretrained import DECODER_SOURCES

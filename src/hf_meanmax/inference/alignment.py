@@ -26,10 +26,8 @@ from hf_meanmax.modeling.layers import scale_rows
 from hf_meanmax.modeling.modeling_embedding_decoder import EmbeddingDecoderForGeneration
 from hf_meanmax.progress import progress_bar
 
-from .blocks import in_blocks
 from .compression import check_finite
-from .embedder import describe_embedder, fit_standardization
-from .encoder import encode_texts
+from .embedder import describe_embedder, embed, fit_standardization
 from .long_texts import MOST_TOKENS, too_long
 from .reconstruct import rows_by_length
 
@@ -138,27 +136,6 @@ def check_alignable(model: LatentForConditionalDecoding) -> None:
         raise ValueError(
             f"decoder_type is {model.config.decoder_type!r}, which is not autoregressive; align to an autoencoder."
         )
-
-
-def embed(
-    embedder: SentenceTransformer,
-    texts: Sequence[str],
-    batch_size: int = 64,
-    show_progress: bool = False,
-    what: str = "",
-) -> np.ndarray:
-    """An embedder's vectors `(N, D)` of texts, of which there is one or more, float32.
-
-    Raises:
-        ValueError: a vector is not finite.
-    """
-    blocks = in_blocks(
-        list(texts), _BLOCK, desc=f"embed {what}".strip(), unit="text", disable=not show_progress, leave=False
-    )
-    parts = [encode_texts(embedder, block, batch_size) for block in blocks]
-    vectors = np.concatenate(parts).astype(np.float32, copy=False)
-    check_finite(vectors)
-    return vectors
 
 
 def check_lengths(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> None:

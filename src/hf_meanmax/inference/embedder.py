@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,7 +14,9 @@ from hf_meanmax.cosines import unit_rows
 from hf_meanmax.files import shared_name
 from hf_meanmax.modeling.layers import Standardization
 
-from .encoder import load_encoder
+from .blocks import in_blocks
+from .compression import check_finite
+from .encoder import encode_texts, load_encoder
 from .fingerprints import model_fingerprints
 from .long_texts import default_prompt
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
 _PROMPT = "text"
 _MOST_FITTED = 200_000
+_BLOCK = 1024
 
 
 class VectorRows(Protocol):
@@ -48,6 +52,27 @@ def load_embedder(
         embedder.prompts = {**embedder.prompts, _PROMPT: prompt}
         embedder.default_prompt_name = _PROMPT
     return embedder
+
+
+def embed(
+    embedder: SentenceTransformer,
+    texts: Sequence[str],
+    batch_size: int = 64,
+    show_progress: bool = False,
+    what: str = "",
+) -> np.ndarray:
+    """An embedder's vectors `(N, D)` of texts, of which there is one or more, float32.
+
+    Raises:
+        ValueError: a vector is not finite.
+    """
+    blocks = in_blocks(
+        list(texts), _BLOCK, desc=f"embed {what}".strip(), unit="text", disable=not show_progress, leave=False
+    )
+    parts = [encode_texts(embedder, block, batch_size) for block in blocks]
+    vectors = np.concatenate(parts).astype(np.float32, copy=False)
+    check_finite(vectors)
+    return vectors
 
 
 def describe_embedder(embedder: SentenceTransformer, name: str) -> dict[str, str | int | bool | None]:

@@ -14,9 +14,9 @@ import torch
 from hf_meanmax.checkpoint.folder import load_checkpoint
 from hf_meanmax.tokenization import WordVectors
 
-from .alignment import embed
 from .blocks import in_blocks
 from .compression import PCA, check_finite
+from .embedder import embed
 from .encoder import encode_texts
 
 if TYPE_CHECKING:
