@@ -29,7 +29,13 @@ from hf_meanmax.files import replacing_file
 from hf_meanmax.reproduce.plan import folder_name
 from hf_meanmax.training.finetune import claim, finetune, read_sets
 from hf_meanmax.training.finetune_settings import FinetuneArguments
-from hf_meanmax.training.recipes import SettingsParser, arguments_from_settings, family_of, split_recipe
+from hf_meanmax.training.recipes import (
+    SettingsParser,
+    arguments_from_settings,
+    choice_of_family,
+    family_of,
+    split_recipe,
+)
 
 HEADS: dict[str, dict[str, Any]] = {
     "30 heads, penalty": {"latent_heads": 30},
@@ -96,7 +102,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--output", type=Path, required=True)
     own, words = parser.parse_known_args(words)
     seeds, systems, output = own.seeds, own.systems, own.output
-    options = SettingsParser(FinetuneArguments, family_of(words)).read(words)
+    options = SettingsParser(FinetuneArguments, family_of(choice_of_family(words))).read(words)
     for name in ("train", "test"):
         if name not in options:
             raise SystemExit(f"{__doc__}\n--{name} is missing")

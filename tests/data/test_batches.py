@@ -204,12 +204,9 @@ def test_sequential_restores_the_order(store, world_size):
     plan = BatchPlan(store.lengths, 30)
     parts = [MicroBatches(store, plan, rank, world_size, noise=Noise(0.5)).sequential() for rank in range(world_size)]
     found = {}
-    counted = 0
     longest = 0
     for batches in zip(*parts, strict=True):
-        counted += batches[0][2]
-        assert {batch[2] for batch in batches} == {batches[0][2]}
-        for rows, batch, _ in batches:
+        for rows, batch in batches:
             assert batch["input_ids"].shape[1] >= longest
             if not len(rows):
                 assert (batch["labels"] == -100).all()
@@ -218,7 +215,6 @@ def test_sequential_restores_the_order(store, world_size):
                 assert labels[labels != -100].tolist() == found[row]
         longest = batches[0][1]["input_ids"].shape[1]
     assert [found[row] for row in range(len(store))] == [store[i].tolist() for i in range(len(store))]
-    assert counted == store.num_tokens
 
 
 def test_wrong_plan_or_rank(store):

@@ -151,13 +151,13 @@ def test_what_is_refused(make_store, store):
     with pytest.raises(ValueError, match="num_words is 0; it must be at least 1"):
         ContextSentences(store, num_words=0)
     with pytest.raises(
-        ValueError, match=r"No sentence of 40 to any number of tokens has a neighbour .*'next_sentence'"
+        ValueError, match=r"No sentence of 40 to any number of tokens has a neighbour \(of [0-9]+ sentences"
     ):
         ContextSentences(store, "next_sentence", min_tokens=40)
     single = make_store([["alpha beta"], ["gamma"]], name="single")
     with pytest.raises(ValueError, match=r"2 sentences in 2 documents\)\. A blank line ends a document"):
         ContextSentences(single)
-    with pytest.raises(ValueError, match=r"No sentence .*'neighbours'"):
+    with pytest.raises(ValueError, match="No sentence .* has a neighbour"):
         ContextSentences(make_store([["alpha beta", "gamma"]], name="pair"), "neighbours")
     sentences = ContextSentences(store)
     with pytest.raises(ValueError, match=rf"plan covers {len(store)} sentences, there are {len(sentences)}"):
@@ -235,10 +235,9 @@ def test_resumed_iteration_is_identical(store, objective):
 def test_sequential_has_every_context_once(store):
     batches = make(store, "neighbours", noisy=False)
     total, seen = 0, []
-    for rows, batch, num_targets in batches.sequential():
-        assert num_targets == sum(int((batch[name] != -100).sum()) for name in ("labels", "previous_targets"))
+    for rows, batch in batches.sequential():
         seen.extend(rows.tolist())
-        total += num_targets
+        total += sum(int((batch[name] != -100).sum()) for name in ("labels", "previous_targets"))
     assert sorted(seen) == list(range(len(batches.sentences)))
     rows = np.arange(len(batches.sentences))
     sentences = batches.sentences

@@ -89,7 +89,7 @@ def test_bytes_that_are_not_utf8(tmp_path, suffix):
     with pytest.raises(UnicodeDecodeError) as error:
         list(open_corpus(path))
     assert f"{path}, line 5001" in str(error.value)
-    assert "--encoding-errors replace" in str(error.value)
+    assert "--encoding_errors replace" in str(error.value)
     assert list(open_corpus(path, encoding_errors="replace"))[5000] == "caf\ufffd au lait"
     assert list(open_corpus(path, encoding_errors="ignore"))[5000] == "caf au lait"
 

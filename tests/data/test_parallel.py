@@ -111,7 +111,7 @@ def test_pairs_survive_filters_and_batches(tmp_path, rules):
     seen = 0
     for rank in range(2):
         batches = MicroBatches(pairs, plan, rank, 2)
-        for _, batch, _ in batches.sequential():
+        for _, batch in batches.sequential():
             for ids, labels in zip(batch["input_ids"].tolist(), batch["labels"].tolist(), strict=True):
                 if set(labels) == {IGNORE}:
                     continue

@@ -148,7 +148,7 @@ def test_batches_have_each_sentence_with_its_vector(tmp_path):
     store, vectors = make_store(tmp_path)
     plan = BatchPlan(store.lengths, 40, seed=1)
     seen = []
-    for rows, batch, _ in VectorBatches(store, plan, vectors).sequential():
+    for rows, batch in VectorBatches(store, plan, vectors).sequential():
         assert "input_ids" not in batch
         np.testing.assert_array_equal(batch["sentence_embedding"].numpy(), vectors[rows])
         for row, labels in zip(rows, batch["labels"], strict=True):

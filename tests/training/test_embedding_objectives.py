@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -273,6 +274,8 @@ def test_an_index_of_the_teacher_answers_its_student(make_arguments, teacher, tm
     with pytest.raises(SystemExit, match="is there already; name a new folder"):
         export([model, "--output", str(tmp_path / "space")])
     assert list((tmp_path / "space").glob("*.py"))
+    settings = Path(model) / "config_sentence_transformers.json"
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), "truncate_dim": 4}))
     export([model, "--space", "teacher", "--output", str(tmp_path / "bare"), "--no_remote_code"])
     assert not list((tmp_path / "bare").glob("*.py"))
     assert "auto_map" not in (tmp_path / "bare" / "config.json").read_text()

@@ -400,7 +400,8 @@ def test_classifiers_have_no_decoder(sets, checkpoint, tmp_path):
             {"checkpoint": "x", "hidden_size": 9, "family": "mean_max_aae"},
             "`hidden_size` is 9, .*the checkpoint fixes it",
         ),
-        ({"checkpoint": "x", "tokenizer": "bpe"}, "`tokenizer` is 'bpe', but a checkpoint has its tokenizer"),
+        ({"checkpoint": "x", "tokenizer": "bpe"}, "`tokenizer` is 'bpe', but `checkpoint` has words and"),
+        ({"checkpoint": "x", "word_vector_scale": 0.1}, "`word_vector_scale` is 0.1, but `checkpoint` has words and"),
         ({"checkpoint": "x", "word_vectors": "train"}, "`word_vectors` and `checkpoint` exclude each other"),
         ({"epochs": 0}, "`epochs` is 0.0; give a positive number"),
         ({"seed": 2**32}, "`seed` is 4,294,967,296; it may be 4,294,967,295 at most"),
@@ -421,6 +422,7 @@ def test_impossible_settings_of_a_checkpoint_are_refused_before_training(sets, c
     for given, reason in (
         ({"attention_penalty": 1.0}, r"`attention_penalty` is 1\.0 and `pooling` 'mean_max'"),
         ({"classifier_dropout": 1.0}, r"`classifier_dropout` is 1\.0"),
+        ({"family": "gated_mean_max_aae"}, "`family` is 'gated_mean_max_aae', and .* is of the family 'mean_max_aae'"),
     ):
         with pytest.raises(ValueError, match=reason):
             run({**sets, "checkpoint": checkpoint, **given}, tmp_path / "run")
@@ -439,6 +441,7 @@ def test_bad_labels_are_refused(sets, tmp_path):
     other = write(tmp_path / "other.tsv", [("the cat", "blue")])
     one = write(tmp_path / "one.tsv", [("the cat", "red")] * 30)
     two = write(tmp_path / "two.tsv", [("the cat", "red"), ("the dog", "old")])
+    scores = write(tmp_path / "scores.tsv", [("the cat", f"{number / 10}") for number in range(30)])
     for given, reason in (
         ({"test": other}, r"other.tsv: the label 'blue' does not occur in the training examples \(old, red\)\."),
         ({"validation": other}, r"other.tsv: the label 'blue' does not occur in the training examples \(old, red\)\."),
@@ -446,9 +449,12 @@ def test_bad_labels_are_refused(sets, tmp_path):
         ({"problem": "regression"}, "train.tsv: the label '(old|red)' is no number"),
         ({"train": other}, "All examples have the label 'blue'; a classifier needs two"),
         ({"train": two}, "1 example.s. to train on, expected 2"),
+        ({"train": scores}, "scores.tsv: the labels are 30 numbers such as 0.0, too many to be classes"),
+        ({"test": sets["train"]}, "`test` is '.*train.tsv', as `train` is"),
+        ({"validation": sets["train"]}, "`validation` is '.*train.tsv', as `train` is: .*a tenth is held out"),
     ):
         given = {**settings, **given}
-        if given["train"] in (other, two):
+        if given["train"] in (other, two, scores):
             del given["validation"]
         with pytest.raises(ValueError, match=reason):
             run(given, tmp_path / "run")

@@ -249,6 +249,8 @@ def test_docstrings_are_the_built_in_corpus(make_arguments, tmp_path, monkeypatc
     train, held_out = open_sides(make_arguments(corpus=["docstrings"], validation=[]), show_progress=False)
     assert (list(train), list(held_out)) == (["a b c d", ""], ["e f g h", ""])
     (tmp_path / "mine.txt").write_text("my own text\n")
+    with pytest.raises(ValueError, match="'docstrings', the built-in corpus, stands alone in `corpus`"):
+        make_arguments(corpus=["docstrings", str(tmp_path / "mine.txt")])
     mine = make_arguments(corpus=["docstrings"], validation=[str(tmp_path / "mine.txt")])
     train, held_out = open_sides(mine, show_progress=False)
     assert (list(train), list(held_out)) == (["a b c d", ""], ["my own text", ""])

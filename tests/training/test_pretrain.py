@@ -1001,7 +1001,7 @@ def test_disk_full_at_a_checkpoint(make_arguments, monkeypatch):
 
 def test_trackers(make_arguments):
     pytest.importorskip("tensorboard")
-    args = make_arguments(report_to="tensorboard", max_steps=2)
+    args = make_arguments(report_to=" tensorboard ", max_steps=2)
     pretrain(args)
     assert list(Path(args.output_dir).rglob("events.out.tfevents.*"))
 

@@ -13,8 +13,9 @@ from accelerate.utils.launch import prepare_multi_gpu_env
 from sentence_transformers import SentenceTransformer
 
 from hf_meanmax.checkpoint.folder import save_checkpoint
+from hf_meanmax.commands.pretrain import main
 from hf_meanmax.families import FAMILIES
-from hf_meanmax.training.recipes import arguments_from_settings, list_recipes, read_recipe
+from hf_meanmax.training.recipes import arguments_from_settings, list_recipes, parse_command_line, read_recipe
 from tiny_model import make_model, make_tokenizer
 
 TEXTS = ["the cat sat", "a dog ran on the mat", "the red dog ran"]
@@ -29,7 +30,7 @@ TINY = {
 def test_a_decoder_reads_what_is_published(name, tmp_path):
     """What `SentenceTransformer(folder).encode` returns decodes to what the text itself decodes to."""
     settings = read_recipe(name)
-    target = {"target": ["pairs.de"]} if settings.get("objective") == "translation" else {}
+    target = {"corpus": ["pairs.en"], "target": ["pairs.de"]} if settings.get("objective") == "translation" else {}
     args = arguments_from_settings({**settings, **target, "output_dir": str(tmp_path / "run")}, name)
     config = args.build_config()
     if not config.has_decoder:
@@ -54,6 +55,16 @@ def test_a_decoder_reads_what_is_published(name, tmp_path):
     if config.latent_normalization == "rows":
         unit = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, normalize_embeddings=True)
         assert torch.equal(model.generate(sentence_embedding=unit, max_new_tokens=8), words)
+
+
+def test_options_of_the_family_that_a_recipe_s_objective_has(tmp_path, capsys):
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(f"objective: embedding_inversion\nembedder: {tmp_path}\n")
+    args = parse_command_line([str(recipe), "--latent_length", "4"])
+    assert (args.family, args.model["latent_length"]) == ("embedding_decoder", 4)
+    for words in ([str(recipe)], ["--objective", "embedding_inversion"]):
+        assert main([*words, "--help"]) == 0
+        assert "--latent_length" in capsys.readouterr().out
 
 
 CONFIGURATIONS = {

@@ -262,6 +262,7 @@ def test_options_win_over_the_recipe(tmp_path):
             "`family` is 'bert'; allowed: compound_attention, embedding_decoder, gated",
         ),
         (["docstrings", "two"], "unrecognized arguments: two"),
+        (["--validation", "docstrings"], "'docstrings', the built-in corpus, stands alone in `corpus`"),
         (["--batch_tokens", "0"], "`batch_tokens` is 0; it must be 1 or more"),
         (["--seed", "-1"], "`seed` is -1; it must be 0 or more"),
         (["--max_minutes", "-1"], r"`max_minutes` is -1\.0; it must be 0 or more"),

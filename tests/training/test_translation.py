@@ -154,10 +154,15 @@ def test_pairs_that_are_too_long_or_trained_on_are_not_held_out(make_arguments, 
     monkeypatch.setattr(preparation, "MOST_TOKENS", 4)
     prepared = prepare(make_arguments(**options), show_progress=False)
     assert max(len(text.split()) for text in prepared.validation_texts) == 3
-    assert len(prepared.validation_texts) == len(prepared.references)
+    # Loss and BLEU are of the same pairs.
+    assert len(prepared.validation_texts) == len(prepared.references) == len(prepared.validation)
     same = {"validation": options["corpus"], "validation_target": options["target"]}
     with pytest.raises(ValueError, match="is among the texts of `corpus`"):
         open_pairs(make_arguments(**{**options, **same}))
+    more = {"corpus": pairs / "val.en", "target": pairs / "val.de"}
+    several = {name: [*options[name], str(path)] for name, path in more.items()}
+    with pytest.raises(ValueError, match="is among the texts of `corpus`"):
+        open_pairs(make_arguments(**{**options, **several}))
 
 
 def test_long_sides_are_cut_or_left_out_with_their_pair(make_arguments, options):

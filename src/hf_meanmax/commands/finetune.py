@@ -16,7 +16,7 @@ from pathlib import Path
 from hf_meanmax.processes import errors_once, is_launched_first
 from hf_meanmax.training.finetune import finetune
 from hf_meanmax.training.finetune_settings import FinetuneArguments
-from hf_meanmax.training.recipes import SettingsParser, family_of, parse_command_line
+from hf_meanmax.training.recipes import SettingsParser, choice_of_family, family_of, parse_command_line
 
 from .options import command_line, escape_unprintable
 
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     escape_unprintable()
     with command_line("finetune", TypeError, FloatingPointError):
         if any(word in ("-h", "--help") for word in words):
-            print(f"{__doc__}\n{SettingsParser(FinetuneArguments, family_of(words)).format_help()}")
+            print(f"{__doc__}\n{SettingsParser(FinetuneArguments, family_of(choice_of_family(words))).format_help()}")
             return 0
         with errors_once():
             arguments = parse_command_line(words, FinetuneArguments)

@@ -15,6 +15,7 @@ from hf_meanmax.processes import errors_once
 from hf_meanmax.training.pretrain import pretrain
 from hf_meanmax.training.recipes import (
     SettingsParser,
+    choice_of_family,
     family_of,
     list_recipes,
     parse_command_line,
@@ -34,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if any(word in ("-h", "--help") for word in words):
             name, options = split_recipe(words)
             recipe = read_recipe(name) if name else {}
-            parser = SettingsParser(PretrainArguments, family_of(options) or recipe.get("family"))
+            parser = SettingsParser(PretrainArguments, family_of({**recipe, **choice_of_family(options)}))
             parser.set_defaults(**recipe)
             print(f"{__doc__}\npackaged recipes: {', '.join(list_recipes())}\n\n{parser.format_help()}")
             return 0

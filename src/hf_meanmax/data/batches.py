@@ -261,19 +261,18 @@ class MicroBatches:
             raise ValueError(f"start_step is {start_step}; an epoch has {self.plan.num_steps} steps.")
         return prefetch(lambda: self._steps(epoch, start_step), _PREFETCHED_STEPS)
 
-    def sequential(self) -> Iterator[tuple[np.ndarray, MicroBatch, int]]:
+    def sequential(self) -> Iterator[tuple[np.ndarray, MicroBatch]]:
         """All sentences once in order of length, without noise and candidates, for evaluation.
 
         Yields:
-            (sentence indices of this process's rows, micro batch, number of its target tokens over all processes). A
-            process that is left without a row gets no index and one row whose labels are all -100.
+            (sentence indices of this process's rows, micro batch). A process that is left without a row gets no index
+            and one row whose labels are all -100.
         """
         for rows in self.plan.sequential():
-            labels = self._labels(rows)
-            batch = self._divide(self.sentences.inputs(rows), labels, None)
+            batch = self._divide(self.sentences.inputs(rows), self._labels(rows), None)
             self._add_positives(batch, rows, (0, 0, int(rows[0])))
             self._complete(batch, rows, len(rows))
-            yield rows[self.rank :: self.world_size], batch, _num_targets(labels)
+            yield rows[self.rank :: self.world_size], batch
 
     def _steps(self, epoch: int, start_step: int) -> Iterator[tuple[int, list[MicroBatch], int]]:
         plan = self.plan.epoch(epoch)

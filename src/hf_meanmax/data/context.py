@@ -61,9 +61,9 @@ class ContextSentences(Sentences):
         self.other_lengths = int((~fits).sum())
         if not len(self):
             raise ValueError(
-                f"No sentence of {min_tokens} to {max_tokens or 'any number of'} tokens has a neighbour for the "
-                f"objective {objective!r} (of {len(store):,} sentences in {len(store.document_starts):,} documents). A "
-                "blank line ends a document: give texts of several lines."
+                f"No sentence of {min_tokens} to {max_tokens or 'any number of'} tokens has a neighbour (of "
+                f"{len(store):,} sentences in {len(store.document_starts):,} documents). A blank line ends a document: "
+                "give texts of several lines."
             )
         self.lengths = super().costs()
 
@@ -74,7 +74,7 @@ class ContextSentences(Sentences):
             return self._neighbours(after)
         begins = self.store.offsets[after]
         ends = self.store.offsets[self._ends[np.searchsorted(self._ends, after, side="right")]]
-        # Every sentence has a word before its end token, so so many tokens hold enough words.
+        # Every sentence has a word before its end token, so twice as many tokens hold all the words.
         places = begins[:, None] + np.arange(2 * self.num_words)
         is_inside = places < ends[:, None]
         tokens = np.asarray(self.store.tokens[np.where(is_inside, places, begins[:, None])], dtype=np.int64)

@@ -198,7 +198,7 @@ class TextFile(Corpus):
         elif 3 * error.object.decode("utf-8", "replace").count("\ufffd") > len(error.object):
             remedy = "Convert it from its own encoding, for instance: iconv -f GB18030 -t UTF-8"
         else:
-            remedy = "Convert it, or go on with --encoding-errors replace"
+            remedy = "Convert it, or go on with --encoding_errors replace"
         reason = f"{error.reason} in {place}: the file is not UTF-8. {remedy}"
         return UnicodeDecodeError(error.encoding, error.object, error.start, error.end, reason)
 

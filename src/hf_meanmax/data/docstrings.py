@@ -82,8 +82,8 @@ def harvest_docstrings(
     files alone, not on `num_proc`.
 
     Args:
-        roots: folders to search; None for the standard library and the installed packages. Folders of tests are left
-        out.
+        roots: folders to search; None for the standard library and the installed packages. Folders of tests are
+            left out.
         num_proc: worker processes; None for one a core.
         show_progress: show a progress bar.
 
@@ -91,7 +91,6 @@ def harvest_docstrings(
         FileNotFoundError: a root that is no folder.
         ValueError: no sentence was found.
     """
-
     folders = default_roots() if roots is None else [Path(root) for root in roots]
     for folder in folders:
         if not folder.is_dir():

@@ -39,11 +39,11 @@ class VectorBatches(MicroBatches):
         self.vectors = vectors
         self.noise_scale = noise_scale
 
-    def sequential(self) -> Iterator[tuple[np.ndarray, MicroBatch, int]]:
+    def sequential(self) -> Iterator[tuple[np.ndarray, MicroBatch]]:
         """As [`MicroBatches.sequential`], without noise."""
-        for mine, batch, num_targets in super().sequential():
+        for mine, batch in super().sequential():
             self._put_vectors(batch, self.vectors[self.sentences.in_store(mine)])
-            yield mine, batch, num_targets
+            yield mine, batch
 
     def _make(self, rows: np.ndarray, epoch: int, step: int, micro: int) -> tuple[MicroBatch, int]:
         batch, num_targets = super()._make(rows, epoch, step, micro)

@@ -56,7 +56,7 @@ from hf_meanmax.files import Json, read_json, write_json
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.tokenization.tokenizers import is_word_level
 from hf_meanmax.training.checkpoints import CHECKPOINTS, METRICS_FILE, SYSTEM_FILE, Checkpoints
-from hf_meanmax.training.recipes import SettingsParser, family_of_objective, read_recipe
+from hf_meanmax.training.recipes import SettingsParser, family_of, read_recipe
 from hf_meanmax.training.settings import PretrainArguments
 
 from .plan import (
@@ -162,7 +162,7 @@ def _check_training(plan: Plan, names: Sequence[str]) -> None:
             continue
         try:
             settings = {**read_recipe(str(settings.pop("recipe"))), **settings}
-            family = settings.get("family") or family_of_objective(settings.get("objective"))
+            family = family_of(settings)
             SettingsParser(PretrainArguments, family).read_dict(settings)
         except (FileNotFoundError, ValueError) as error:
             kind = FileNotFoundError if isinstance(error, FileNotFoundError) else ValueError

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from hf_meanmax.data import (
     BatchPlan,
     CandidateSampler,
@@ -88,6 +90,8 @@ def make_run_batches(
     if isinstance(model, EmbeddingDecoderForGeneration):
         scale = model.encoder.standardization.scale.cpu().numpy()
         of_set = {name: {"vectors": found} for name, found in vectors.items()}
+        # The scale 1 is of a number that never varies.
+        scale = np.where(scale == 1, 0, scale)
         of_set["train"]["noise_scale"] = args.embedding_noise * scale if args.embedding_noise else None
         compared = {}
     candidates = None

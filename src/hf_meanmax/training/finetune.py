@@ -40,7 +40,10 @@ if TYPE_CHECKING:
     from accelerate import PartialState
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-_HELD_OUT_SHARE = 10
+# More numbers with fractions than these are no classes.
+_MOST_SCORES = 20
+# One in so many.
+_HELD_OUT = 10
 # That of transformers' Trainer.
 _PATIENCE = timedelta(minutes=30)
 _FREE_ON_RESUME = {"overwrite", "report_to", "cache_dir", "output_dir", "recipe"}
@@ -94,12 +97,10 @@ def _finetune(args: FinetuneArguments, folder: Path) -> Json:
     # Trainer sets it too, but only after the model's new weights were drawn.
     set_seed(args.seed)
     model, tokenizer = build_classifier(args, train, labels)
-    sets = [encode_examples(texts, tokenizer, labels, args.max_tokens) for texts in (train, validation, test)]
-    cut = sum(example["is_cut"] for examples in sets for example in examples)
-    for example in (example for examples in sets for example in examples):
-        del example["is_cut"]
-
-    _check_known(sets[0], tokenizer)
+    encoded = [encode_examples(texts, tokenizer, labels, args.max_tokens) for texts in (train, validation, test)]
+    sets, cut = [examples for examples, _ in encoded], sum(number for _, number in encoded)
+    if state.is_main_process:
+        _check_known(sets[0], tokenizer, args.checkpoint)
     if args.overwrite:
         _claimed(args, folder, (train, validation, test), state)
     metric = "accuracy" if args.problem == "classification" else "pearson"
@@ -125,10 +126,10 @@ def _finetune(args: FinetuneArguments, folder: Path) -> Json:
     return results
 
 
-def _check_known(examples: list[Json], tokenizer: PreTrainedTokenizerBase) -> None:
+def _check_known(examples: list[Json], tokenizer: PreTrainedTokenizerBase, checkpoint: str) -> None:
     special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
     tokens = [token for example in examples for token in example["input_ids"] if token not in special]
-    check_known(tokens.count(tokenizer.unk_token_id), len(tokens), tokenizer)
+    check_known(tokens.count(tokenizer.unk_token_id), len(tokens), tokenizer, checkpoint)
 
 
 def _sizes(train: LabelledTexts, validation: LabelledTexts, test: LabelledTexts, model: PreTrainedModel) -> Json:
@@ -186,9 +187,11 @@ def read_sets(args: FinetuneArguments) -> tuple[LabelledTexts, LabelledTexts, La
     numbers, as [`label_names`] has them of all examples of `args.train`.
 
     Raises:
-        FileNotFoundError, ValueError: as [`read_labelled`] and [`label_names`]; if there are too few examples, the sets
-            do not agree in having one text or two, or one has a label that the training examples do not have.
+        FileNotFoundError, ValueError: as [`read_labelled`] and [`label_names`]; if there are too few examples, one set
+            is another, the sets do not agree in having one text or two, or one has a label that the training examples
+            do not have.
     """
+    _refuse_trained_on(args)
 
     def read(source: str, split: str) -> LabelledTexts:
         columns = (args.text_column, args.pair_column, args.label_column)
@@ -201,7 +204,7 @@ def read_sets(args: FinetuneArguments) -> tuple[LabelledTexts, LabelledTexts, La
     if args.validation:
         validation = read(args.validation, args.validation_split)
     else:
-        held_out = max(1, len(train) // _HELD_OUT_SHARE)
+        held_out = max(1, len(train) // _HELD_OUT)
         validation, rows = train.select(rows[:held_out]), rows[held_out:]
     if args.max_examples:
         rows = rows[: args.max_examples]
@@ -217,12 +220,28 @@ def read_sets(args: FinetuneArguments) -> tuple[LabelledTexts, LabelledTexts, La
     return train, validation, test, labels
 
 
+def _refuse_trained_on(args: FinetuneArguments) -> None:
+    """Raises ValueError if the validation or test set is the training set."""
+
+    def place(source: str, split: str) -> object:
+        # A file has no splits.
+        return Path(source).expanduser().resolve() if Path(source).expanduser().is_file() else (source, split)
+
+    for name in ("validation", "test"):
+        source, split = getattr(args, name), getattr(args, f"{name}_split")
+        if source and place(source, split) == place(args.train, args.train_split):
+            raise ValueError(
+                f"`{name}` is {source!r}, as `train` is: it would be scored on what it was trained on. Name other "
+                f"texts{' or leave it out, and a tenth is held out' if name == 'validation' else ''}."
+            )
+
+
 def label_names(train: LabelledTexts, problem: str, name: str) -> list[str]:
     """The labels of the file `name` by their numbers: in the order of numbers if all are, else of the alphabet; none
     for a regression.
 
     Raises:
-        ValueError: if there is but one label, or a label of a regression is no number.
+        ValueError: if there is but one label, the labels look like scores, or a label of a regression is no number.
     """
     if problem == "regression":
         _check_labels(train, [], name)
@@ -231,9 +250,15 @@ def label_names(train: LabelledTexts, problem: str, name: str) -> list[str]:
     if len(names) < 2:
         raise ValueError(f"All examples have the label {names[0]!r}; a classifier needs two or more.")
     try:
-        return sorted(names, key=float)
+        numbers = sorted(names, key=float)
     except ValueError:
         return names
+    if len(names) > _MOST_SCORES and any(float(label) % 1 for label in names):
+        raise ValueError(
+            f"{name}: the labels are {len(names):,} numbers such as {max(names, key=len)}, too many to be classes. For "
+            "scores give `--problem regression`."
+        )
+    return numbers
 
 
 def _check_labels(texts: LabelledTexts, labels: list[str], name: str) -> None:
@@ -279,6 +304,11 @@ def build_classifier(
         path = checkpoint_folder(args.checkpoint)
         require_text_encoder(check_checkpoint(path), args.checkpoint)
         config = AutoConfig.from_pretrained(path, **head, **args.model)
+        if args.family not in (FinetuneArguments.family, config.model_type):
+            raise ValueError(
+                f"`family` is {args.family!r}, and {args.checkpoint!r} is of the family {config.model_type!r}. Leave "
+                "`family` out."
+            )
         tokenizer = AutoTokenizer.from_pretrained(path)
     else:
         word_vectors = word_vectors_file(args, cache)
@@ -317,12 +347,13 @@ def build_classifier(
 
 def encode_examples(
     texts: LabelledTexts, tokenizer: PreTrainedTokenizerBase, labels: list[str], max_tokens: int
-) -> list[Json]:
-    """Token ids, types for pairs, and the label's number of each example; `is_cut` tells whether a text was cut."""
+) -> tuple[list[Json], int]:
+    """Token ids, types for pairs, and the label's number of each example; and how many of them have a text that was
+    cut."""
     sides = [texts.texts] if texts.pairs is None else [texts.texts, texts.pairs]
     encoded = [tokenizer(side)["input_ids"] if side else [] for side in sides]
     numbers = {name: number for number, name in enumerate(labels)}
-    examples = []
+    examples, cut = [], 0
     for row, label in enumerate(texts.labels):
         # The end token, which closes every text, stays.
         parts = [
@@ -331,12 +362,12 @@ def encode_examples(
         example: Json = {
             "input_ids": [token for part in parts for token in part],
             "labels": numbers[label] if labels else float(label),
-            "is_cut": any(len(ids[row]) > max_tokens + 1 for ids in encoded),
         }
+        cut += any(len(ids[row]) > max_tokens + 1 for ids in encoded)
         if len(parts) == 2:
             example["token_type_ids"] = [0] * len(parts[0]) + [1] * len(parts[1])
         examples.append(example)
-    return examples
+    return examples, cut
 
 
 def _save(

@@ -11,6 +11,8 @@ from hf_meanmax.pretrained import ENCODER_SOURCES
 
 from .run_settings import RunArguments
 
+_OF_NEW_MODELS = ("tokenizer", "lowercase", "min_frequency", "word_vector_scale", "word_vector_epochs")
+
 
 @dataclass
 class FinetuneArguments(RunArguments):
@@ -73,11 +75,12 @@ class FinetuneArguments(RunArguments):
                     f"`{given[0]}` is {self.model[given[0]]!r}, but the checkpoint fixes it. With `checkpoint` "
                     "only dropouts, `attention_penalty`, and what begins with `classifier_` or `pair_` can be set."
                 )
-            for name in ("tokenizer", "lowercase", "min_frequency"):
+            for name in _OF_NEW_MODELS:
                 default = type(self).__dataclass_fields__[name].default
                 if getattr(self, name) != default:
                     raise ValueError(
-                        f"`{name}` is {getattr(self, name)!r}, but a checkpoint has its tokenizer. Leave it out."
+                        f"`{name}` is {getattr(self, name)!r}, but `checkpoint` has words and a tokenizer. "
+                        "Leave it out."
                     )
             if self.word_vectors:
                 raise ValueError("`word_vectors` and `checkpoint` exclude each other: the checkpoint has a word table.")

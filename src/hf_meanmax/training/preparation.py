@@ -176,21 +176,32 @@ def _prepare_translation(args: PretrainArguments, cache: Path, word_vectors: str
     source_rule = SentenceFilter(args.min_tokens, args.max_tokens, args.long_lines, args.max_unknown_rate)
     target_rule = SentenceFilter(1, args.max_target_tokens, args.long_lines, args.max_unknown_rate)
     # Longer ones cannot be translated at once.
-    translatable = (pair for pair in held_out if len(tokenizer(pair[0])["input_ids"]) <= MOST_TOKENS)
-    pairs = list(islice(translatable, args.validation_sentences))
+    longest = min(args.max_tokens, MOST_TOKENS - 1)
+
+    def fits(pair: tuple[str, str]) -> bool:
+        source, target = (
+            len(words(text, add_special_tokens=False)["input_ids"])
+            for words, text in zip((tokenizer, output_tokenizer), pair, strict=True)
+        )
+        is_short = args.long_lines == "truncate" or target <= args.max_target_tokens
+        return args.min_tokens <= source <= longest and target > 0 and is_short
+
+    pairs = list(islice(filter(fits, held_out), args.validation_sentences))
     if not pairs:
         raise ValueError(
-            "No pair of sentences could be held out for validation; name files with `--validation` and "
-            "`--validation_target`."
+            f"No pair of sentences could be held out for validation (`min_tokens` {args.min_tokens}, `max_tokens` "
+            f"{args.max_tokens}, `max_target_tokens` {args.max_target_tokens}); widen these settings, or name other "
+            "files with `--validation` and `--validation_target`."
         )
     texts, references = (list(side) for side in zip(*pairs, strict=True))
+    held_out_rule = SentenceFilter()
     stores = [
-        cached_store(corpus, words, cache, rule, show_progress=show_progress and corpus.size is not None)
-        for corpus, words, rule in (
-            (train.source_side, tokenizer, source_rule),
-            (train.target_side, output_tokenizer, target_rule),
-            (Documents([texts]), tokenizer, source_rule),
-            (Documents([references]), output_tokenizer, target_rule),
+        cached_store(corpus, words, cache, rule, show)
+        for corpus, words, rule, show in (
+            (train.source_side, tokenizer, source_rule, show_progress),
+            (train.target_side, output_tokenizer, target_rule, show_progress),
+            (Documents([texts]), tokenizer, held_out_rule, False),
+            (Documents([references]), output_tokenizer, held_out_rule, False),
         )
     ]
     _check_store(stores[0], tokenizer, args, show_progress)
@@ -222,7 +233,7 @@ def open_pairs(args: PretrainArguments) -> tuple[ParallelCorpus, ParallelCorpus]
     pairs = read(args.corpus, args.target)
     if args.validation:
         validation = read(args.validation, args.validation_target)
-        _refuse_trained_on(pairs.source_side, validation.source_side, args.validation)
+        _refuse_trained_on(pairs.source, validation.source, args.validation)
         return pairs, validation
     every = share_to_hold_out(pairs.source_side)
     train, held_out = (

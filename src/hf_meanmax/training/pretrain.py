@@ -175,7 +175,7 @@ class Run:
             return False
         if self.stop_reason == NO_BETTER:
             return True
-        return _quality(self.evaluate()) <= float(self.state["best_accuracy"])
+        return _quality(self.validation.evaluate()) <= float(self.state["best_accuracy"])
 
     def _build(self) -> None:
         """Model, objectives, optimizer, batches."""
@@ -395,14 +395,10 @@ class Run:
         bar.set_postfix(loss=f"{record['loss']:.3f}", tok_s=f"{rate:,.0f}", refresh=sys.stderr.isatty())
         self.log.record(record)
 
-    def evaluate(self) -> dict[str, float]:
-        """Teacher-forced loss and accuracy on the held-out sentences."""
-        return self.validation.evaluate()
-
     def _evaluate_during_training(self) -> bool:
         """Scores the model; whether it must be saved, because the best weights must be on disk to be found again."""
         args, state = self.args, self.state
-        scores = self.evaluate()
+        scores = self.validation.evaluate()
         quality = _quality(scores)
         is_best = state["best_step"] is None or quality > state["best_accuracy"]
         if is_best:
@@ -428,7 +424,7 @@ class Run:
         args, prepared = self.args, self.prepared
         synchronize(self.device)
         summary = summarize_run(self.state, self.stop_reason, self.device, self.world_size, self.matrix_rate)
-        summary |= self.evaluate() | self.validation.generated_scores(show_progress=self.is_main)
+        summary |= self.validation.evaluate() | self.validation.generated_scores(show_progress=self.is_main)
         self.log.record({"step": self.state["step"], **summary})
         folder = self.folder / "model"
         weights = self.accelerator.get_state_dict(self.wrapped) if self.is_sharded else None

@@ -147,7 +147,7 @@ def arguments_from_settings(
     Raises:
         ValueError: if a key is unknown (with the nearest known name) or a value is of the wrong kind.
     """
-    family = settings.get("family") or family_of_objective(settings.get("objective"))
+    family = family_of(settings)
     if family:
         settings = {**settings, "family": family}
     given = SettingsParser(arguments, family).read_dict(settings)
@@ -167,13 +167,13 @@ def parse_command_line(
     """
     name, words = split_recipe(argv)
     _check_place_of_recipe(name, words)
-    family = family_of(words)
+    of_words = choice_of_family(words)
     # The default recipe is of another family than an objective that has one of its own.
-    has_own = any(word.startswith("--corpus") for word in words) or _family_by_objective(words) is not None
+    has_own = any(word.startswith("--corpus") for word in words) or family_of({**of_words, "family": None}) is not None
     if not name and arguments is PretrainArguments and not has_own:
         name = DEFAULT_RECIPE
     settings = read_recipe(name) if name else {}
-    given = SettingsParser(arguments, family or settings.get("family") or _family_by_objective(words)).read(words)
+    given = SettingsParser(arguments, family_of({**settings, **of_words})).read(words)
     settings = {**settings, **given}
     if settings.get("initial_model"):
         refuse_new_model(settings["initial_model"], given)
@@ -197,25 +197,19 @@ def _check_place_of_recipe(name: str, words: Sequence[str]) -> None:
             )
 
 
-def family_of(words: Sequence[str]) -> str | None:
-    """The family that a command line names; which options there are depends on it."""
-    return _option_of("--family", words)
+def family_of(settings: Json) -> str | None:
+    """The family that settings name, or else the only one that has their objective; which options there are depends on
+    it. None stands for the default."""
+    by_objective = EmbeddingDecoderConfig.model_type if settings.get("objective") == "embedding_inversion" else None
+    return settings.get("family") or by_objective
 
 
-def _family_by_objective(words: Sequence[str]) -> str | None:
-    return family_of_objective(_option_of("--objective", words))
-
-
-def family_of_objective(objective: object) -> str | None:
-    """The only family that has an objective, if there is one such."""
-    return EmbeddingDecoderConfig.model_type if objective == "embedding_inversion" else None
-
-
-def _option_of(name: str, words: Sequence[str]) -> str | None:
+def choice_of_family(words: Sequence[str]) -> Json:
+    """What a command line gives of `family` and `objective`."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument(name, nargs="?", dest="value")
-    value: str | None = parser.parse_known_args(words)[0].value
-    return value
+    for name in ("--family", "--objective"):
+        parser.add_argument(name, nargs="?")
+    return {name: value for name, value in vars(parser.parse_known_args(words)[0]).items() if value is not None}
 
 
 def _configuration_options(config: type[LatentConfig]) -> type:

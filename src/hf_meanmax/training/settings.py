@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from hf_meanmax.data.context import CONTEXTS
 from hf_meanmax.fields import count, option
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.pretrained import ENCODER_SOURCES
@@ -197,12 +198,22 @@ class PretrainArguments(RunArguments):
             self.model = {"decoder_type": "none", **self.model}
         if self.drop_unknown_words and self.objective == "translation":
             raise ValueError("`drop_unknown_words` is not for the objective 'translation'. Leave it out.")
+        self._check_docstrings()
         self._check_lazy_adam()
         # Before hours of preparation, not after them.
         self._check_objective(self.build_config())
         if not self.output_dir:
             self.output_dir = str(Path("runs") / (self.recipe or "pretrain"))
         self.check_sources()
+
+    def _check_docstrings(self) -> None:
+        """The built-in corpus stands alone."""
+        is_alone = self.corpus == ["docstrings"] and self.objective != "translation"
+        if "docstrings" in (self.validation or []) or ("docstrings" in self.corpus and not is_alone):
+            raise ValueError(
+                "'docstrings', the built-in corpus, stands alone in `corpus`, is no `validation`, and has no "
+                "translations. Name other texts."
+            )
 
     def _check_lazy_adam(self) -> None:
         if not self.lazy_adam:
@@ -445,7 +456,7 @@ class PretrainArguments(RunArguments):
     @property
     def is_of_context(self) -> bool:
         """Whether the targets stand around the sentence."""
-        return self.objective in ("next_words", "next_sentence", "neighbours")
+        return self.objective in CONTEXTS
 
     @property
     def reads_context(self) -> bool:

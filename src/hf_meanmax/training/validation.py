@@ -65,7 +65,7 @@ class Validation:
         totals = torch.zeros(3, dtype=torch.float64)
         forward = self.wrapped if self.is_sharded else self.model
         with torch.no_grad(), self._evaluating():
-            for _, batch, _ in self.batches.sequential():
+            for _, batch in self.batches.sequential():
                 batch = {name: tensor.to(self.accelerator.device) for name, tensor in batch.items()}
                 # Processes that share the weights must make as many forward passes as each other.
                 totals += teacher_forced_counts(forward, batch, splits=not self.is_sharded)
@@ -78,7 +78,7 @@ class Validation:
         names = ("loss", *self.terms)
         totals = torch.zeros(1 + len(names), device=self.accelerator.device)
         with torch.no_grad(), self._evaluating():
-            for rows, batch, _ in self.batches.sequential():
+            for rows, batch in self.batches.sequential():
                 batch = {name: tensor.to(self.accelerator.device) for name, tensor in batch.items()}
                 # The loss of a batch is a sum over this process's rows, divided by those of all.
                 count, output = batch["num_sentences_in_batch"], self.wrapped(**batch)
