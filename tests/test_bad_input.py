@@ -193,7 +193,7 @@ def test_training_on_a_file_that_is_not_utf8(train, tmp_path):
     assert code == 1
     line = error_line(errors)
     assert f"{tmp_path / 'corpus.txt'}, line 201" in line
-    assert "--encoding-errors replace" in line
+    assert "--encoding_errors replace" in line
     assert "\n" not in line
     sizes = "--embedding_size 8 --hidden_size 8 --intermediate_size 8 --num_attention_heads 2".split()
     code, errors = train((tmp_path / "corpus.txt").read_bytes(), "--encoding-errors", "replace", *sizes)

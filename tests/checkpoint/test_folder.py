@@ -516,6 +516,11 @@ def test_own_checkpoints_are_recognised(folder, tmp_path):
     assert not export.is_own_checkpoint(tmp_path)
     (folder / "config.json").write_text('{"model_type": "bert"}')
     assert not export.is_own_checkpoint(folder)
+    (folder / "config.json").write_text("// a comment\n{}")
+    # Damaged or another's: it is told to whoever loads it, and replaced by nobody.
+    assert export.is_own_checkpoint(folder)
+    with pytest.raises(FileExistsError, match="is no checkpoint of this package, but has files"):
+        save_checkpoint(make_model(), make_tokenizer(), folder)
     assert is_missing_folder(tmp_path / "none")
     assert is_missing_folder("./none")
     assert not is_missing_folder("user/name")

@@ -224,7 +224,7 @@ def test_command_line(server, folder, tmp_path, capsys):
     assert b"Figures." in sent["README.md"]
     with pytest.raises(SystemExit) as ended:
         main([str(folder), "user/other"])
-    assert "--exist-ok" in str(ended.value)
+    assert "--exist_ok" in str(ended.value)
     with pytest.raises(SystemExit):
         main([str(folder), "user/other", "--privat"])
     assert "Did you mean --private?" in capsys.readouterr().err
@@ -369,6 +369,26 @@ def test_model_index_is_read_back_by_huggingface_hub(server, folder):
     assert "| STSB.pearson | 0.700 |" in card.text
     assert "| macro_8 | 80.5 |" in card.text
     assert "| macro_8, gain over the control bag | -0.3 [-0.6, +0.1] |" in card.text
+
+
+def test_scores_that_are_no_number_are_left_out_of_the_card(folder):
+    results = evaluation(MR={"accuracy": 78.66}, STSB={"pearson": None})
+    results["averages"]["macro_8"] = results["gains"]["MR"]["difference"] = None
+    write_model_card(folder, "user/tiny", results=results)
+    text = (folder / "README.md").read_text()
+    assert "| MR.accuracy | 78.7 |" in text
+    assert not any(word in text for word in ("STSB", "macro_8", "gain over"))
+
+
+def test_a_card_is_kept_only_where_another_takes_its_place(server, folder, tmp_path, capsys):
+    write_model_card(folder, "user/tiny")
+    (tmp_path / "bad.json").write_text("[1]")
+    with pytest.raises(SystemExit, match="expected an object, found a list"):
+        main([str(folder), "user/tiny", "--results", str(tmp_path / "bad.json")])
+    for _ in range(2):
+        main([str(folder), "user/tiny", "--data", "Sentences.", "--exist_ok"])
+    assert sorted(path.name for path in folder.glob("README.md*")) == ["README.md", "README.md.1"]
+    assert capsys.readouterr().err.count("is kept as") == 1
 
 
 def test_model_index_changes_no_text_and_no_entry_of_others(folder):

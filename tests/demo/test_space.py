@@ -122,7 +122,7 @@ def test_a_space_is_pushed(server, model, tmp_path, capsys):
     files = {path.relative_to(written).as_posix(): path.read_bytes() for path in written.rglob("*") if path.is_file()}
     assert {name: pushed[name] for name in pushed if name != ".gitattributes"} == files
 
-    with pytest.raises(SystemExit, match=r"exists and holds .* \(--exist-ok\)"):
+    with pytest.raises(SystemExit, match=r"exists and holds .* \(--exist_ok\)"):
         push_main([model, "user/page", "--space"])
     # A model that the Hub has takes the place of the copy; what others keep there stays.
     pushed["notes.md"] = b"mine"

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from hf_meanmax import hardware
+from hf_meanmax import RNNCNNForContextPrediction, hardware
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands.decode import main
 from hf_meanmax.data.corpus import Documents
@@ -274,4 +274,12 @@ def test_a_model_without_a_decoder_is_told_before_vectors_are_read(tmp_path):
     save_checkpoint(model, make_tokenizer(), tmp_path / "model")
     np.save(tmp_path / "vectors.npy", np.ones((2, 3), dtype=np.float32))
     with pytest.raises(SystemExit, match=r"has no decoder: it gives vectors alone.* pretrain embedding-decoder"):
+        main([str(tmp_path / "model"), str(tmp_path / "vectors.npy")])
+
+
+def test_a_model_that_predicts_words_says_so(tmp_path):
+    model = make_model(full_class=RNNCNNForContextPrediction)
+    save_checkpoint(model, make_tokenizer(), tmp_path / "model")
+    np.save(tmp_path / "vectors.npy", np.ones((2, 3), dtype=np.float32))
+    with pytest.raises(SystemExit, match=r"predicts words and generates no text\."):
         main([str(tmp_path / "model"), str(tmp_path / "vectors.npy")])

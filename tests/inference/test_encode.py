@@ -378,7 +378,7 @@ def test_bad_vectors_and_bad_text(checkpoint, text, tmp_path):
     bad = tmp_path / "bad.txt"
     bad.write_bytes(b"the cat\n" * 60 + b"caf\xe9\n")
     model = load_encoder(str(checkpoint), device="cpu")
-    with pytest.raises(UnicodeDecodeError, match=r"bad.txt, line 61.*--encoding-errors replace"):
+    with pytest.raises(UnicodeDecodeError, match=r"bad.txt, line 61.*--encoding_errors replace"):
         run(model, str(bad), tmp_path / "bad")
     corpus = TextFile(bad, encoding_errors="replace")
     settings = EncodeSettings(shard_size=50)

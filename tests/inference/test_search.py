@@ -369,6 +369,15 @@ def test_shards_that_are_there_are_not_made_anew(model, checkpoint, corpus, tmp_
     assert SentenceIndex(tmp_path / "index").encoding.normalize
 
 
+def test_a_model_that_has_moved_is_asked_for(corpus, tmp_path):
+    folder = save_checkpoint(make_model(), make_tokenizer(), tmp_path / "model")
+    main(["index", str(folder), str(corpus), "--output", str(tmp_path / "index"), "--index_type", "int8"])
+    folder.rename(tmp_path / "moved")
+    with pytest.raises(SystemExit, match=r"The model of .*index was at .* could not be loaded .*name it with --model"):
+        main(["query", str(tmp_path / "index"), "a cat"])
+    main(["query", str(tmp_path / "index"), "a cat", "--model", str(tmp_path / "moved")])
+
+
 def test_another_model_is_refused(indexed, checkpoint, tmp_path):
     other = save_checkpoint(make_model(seed=1), make_tokenizer(), tmp_path / "other")
     with pytest.raises(SystemExit, match="was made with another model"):
@@ -563,6 +572,18 @@ def test_rescoring_keeps_the_length_of_normalised_vectors(model, checkpoint, cor
     unit = model.encode(["the old mat", *LINES], normalize_embeddings=True)
     scores, _ = brute_force(unit[:1], unit[1:], "l2", 4)
     assert np.allclose([near["distance"] for near in entry["nearest"]], scores[0], atol=1e-5)
+
+
+def test_queries_are_rescored_together_as_each_alone(model, checkpoint, corpus, tmp_path, monkeypatch):
+    main(["index", str(checkpoint), str(corpus), "--output", str(tmp_path / "index"), "--index_type", "int8"])
+    index = SentenceIndex(tmp_path / "index")
+    queries = ["the old mat", "a cat", "the old mat", LINES[0]]
+    vectors = index.embed(model, queries)
+    alone = [index.nearest(v[None], queries=[q], model=model)[0] for q, v in zip(queries, vectors, strict=True)]
+    monkeypatch.setattr("hf_meanmax.inference.search._RESCORED_AT_ONCE", 3)
+    for found, expected in zip(index.nearest(vectors, queries=queries, model=model), alone, strict=True):
+        assert [near.row for near in found] == [near.row for near in expected]
+        assert np.allclose([near.score for near in found], [near.score for near in expected], atol=1e-6)
 
 
 def test_what_a_killed_run_left_serves_its_own_settings_alone(checkpoint, corpus, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import islice
 
 import pytest
@@ -51,6 +52,10 @@ def test_lines_stay_lines(folder, tmp_path, capsys):
     assert told.out.split("\n")[:-1] == said
     assert "chrF 100.00" in told.err
     assert "tok:13a" in told.err
+    table = tmp_path / "table.jsonl"
+    table.write_text("".join(json.dumps({"sentence": line}) + "\n" for line in LINES if line))
+    main([str(folder), str(table), "--reference", str(table), "--text_column", "sentence"])
+    assert "chrF" in capsys.readouterr().err
 
 
 def test_a_killed_translation_goes_on(folder, tmp_path, monkeypatch, capsys):

@@ -74,7 +74,7 @@ def test_refusals(folder):
         main([f"{folder}/model", f"{folder}/texts.txt", "--output", f"{folder}/model"])
     with pytest.raises(SystemExit, match="300 texts are too few for 300 components"):
         main([f"{folder}/model", f"{folder}/texts.txt", "--output", f"{folder}/white", "--dimension", "300"])
-    with pytest.raises(SystemExit, match="A PCA of 33 components: the vectors have 32 numbers"):
+    with pytest.raises(SystemExit, match="`dimension` is 33, and the model's vectors have 32 numbers"):
         main([f"{folder}/model", f"{folder}/texts.txt", "--output", f"{folder}/white", "--dimension", "33"])
     assert not (folder / "white").exists()
     model = SentenceTransformer(f"{folder}/model", device="cpu")

@@ -287,19 +287,23 @@ def is_evaluation(results: object) -> bool:
 
 
 def _figures(results: Json) -> Json:
-    """What the card's table shows of an evaluation, gains with their intervals."""
-
+    """What the card's table shows of an evaluation, gains with their intervals; scores that are no number (None) are
+    left out."""
     figures: Json = {}
     for task, scores in results["scores"].items():
         main = results["tasks"][task]["main"]
+        if scores["metrics"][main] is None:
+            continue
         figures[task] = {main: format_score(scores["metrics"][main], main)}
         gain = results.get("gains", {}).get(task)
-        if gain:
+        if gain and gain["difference"] is not None:
             figures[task][f"gain over the control {kind_name(gain['control'])}"] = gain_text(gain, main)
     for name, value in results.get("averages", {}).items():
+        if value is None:
+            continue
         figures[name] = format_score(value, "accuracy")
         gain = results.get("average_gains", {}).get(name)
-        if gain:
+        if gain and gain["difference"] is not None:
             figures[f"{name}, gain over the control {kind_name(gain['control'])}"] = gain_text(gain, "accuracy")
     return figures
 

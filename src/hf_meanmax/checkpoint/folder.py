@@ -159,7 +159,7 @@ def _check_normalization(normalize: str | None, config: LatentConfig) -> None:
 def check_free(folder: Path) -> Path:
     """The folder; checks that it can be replaced, and that what a checkpoint would replace in it is an older one."""
     check_replaceable(folder)
-    if not folder.is_dir() or is_own_checkpoint(folder):
+    if not folder.is_dir() or _claims_to_be_ours(folder):
         return folder
     taken = sorted(entry.name for entry in folder.iterdir() if is_owned(entry.name, CHECKPOINT_FILES))
     if taken:
@@ -359,13 +359,15 @@ def _check_tokenizer_files(folder: Path, most: int, name: str) -> None:
 
 def is_own_checkpoint(folder: str | os.PathLike[str]) -> bool:
     """Whether a folder claims, by its config.json, to be a checkpoint of this package (whole or not)."""
-    path = Path(folder) / "config.json"
-    if not path.is_file():
-        return False
+    return _claims_to_be_ours(Path(folder), if_damaged=True)  # check_checkpoint says so
+
+
+def _claims_to_be_ours(folder: Path, if_damaged: bool = False) -> bool:
+    path = folder / "config.json"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
     except ValueError:
-        return True  # damaged: check_checkpoint says so
+        return if_damaged
     return isinstance(content, dict) and content.get("model_type") in FAMILIES
 
 

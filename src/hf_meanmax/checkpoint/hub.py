@@ -133,7 +133,7 @@ def upload(
         present = _files_on_hub(api, repo_id, repo_type, revision) - made
         if present and not exist_ok:
             raise HubError(
-                f"{repo_id} exists and holds {len(present)} files; give exist_ok (--exist-ok) to replace them, or push "
+                f"{repo_id} exists and holds {len(present)} files; give exist_ok (--exist_ok) to replace them, or push "
                 "to another name."
             )
         api.create_repo(
@@ -159,9 +159,11 @@ def upload(
 
 def _put_card(folder: Path, repo_id: str, card: str | os.PathLike[str] | None) -> None:
     if card is not None and Path(card).resolve() != (folder / "README.md").resolve():
-        content = Path(card).read_bytes()
-        keep_former(folder / "README.md")
-        with replacing_file(folder / "README.md", "wb") as file:
+        content, readme = Path(card).read_bytes(), folder / "README.md"
+        if readme.is_file() and readme.read_bytes() == content:
+            return
+        keep_former(readme)
+        with replacing_file(readme, "wb") as file:
             file.write(content)
     elif not (folder / "README.md").is_file():
         write_model_card(folder, repo_id)

@@ -52,6 +52,8 @@ def main(args: DecodeOptions, decoding: DecodingSettings) -> None:
         raise ValueError("`do_sample` and `embedder` go with `rerank`. Give it, for instance 8.")
     sources = open_sources(args.input, args)
     model, _, tokenizer = load_decoder(args.model)
+    if not model.config.is_autoregressive:
+        raise ValueError(f"{args.model} predicts words and generates no text. `hf-meanmax demo` shows them.")
     decoding = replace(decoding, compute_dtype=compute_dtype(decoding.compute_dtype, model.device))
     embedder = None
     if decoding.rerank is not None:

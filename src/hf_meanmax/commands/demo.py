@@ -26,8 +26,10 @@ class DemoOptions:
         None,
     )
     host: str = option("address to listen at; 0.0.0.0 lets other machines in", _HOST)
-    port: int | None = option("by default the first free one from 7860", None)
-    space: str | None = written("write the page as a folder for a Space on the Hub, and serve nothing", None)
+    port: int | None = option("by default the first free one from 7860", None, at_least=1, at_most=65535)
+    space: str | None = written(
+        "write the page as a folder for a Space on the Hub, and serve nothing", None, folder=True
+    )
     trust_remote_code: bool = option("run code that comes with the model", False)
 
 

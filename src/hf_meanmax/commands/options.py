@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 import torch
@@ -18,7 +19,7 @@ from huggingface_hub.utils.tqdm import enable_progress_bars
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from hf_meanmax.data.corpus import Corpus
-from hf_meanmax.data.opening import open_corpus
+from hf_meanmax.data.opening import is_address, open_corpus
 from hf_meanmax.data.tables import table_kind
 from hf_meanmax.fields import count as count
 from hf_meanmax.fields import option as option
@@ -199,4 +200,5 @@ class CorpusOptions:
 
     def open_beside(self, name: str) -> Corpus:
         """Another file, whose column, where it is a table, is the corpus's."""
-        return open_corpus(name, self.encoding_errors, self.text_column if table_kind(name) else "text")
+        column = self.text_column if table_kind(name) else "text"
+        return open_corpus(name if is_address(name) else Path(name), self.encoding_errors, column)

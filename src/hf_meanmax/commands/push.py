@@ -7,14 +7,16 @@ hf-meanmax push runs/docstrings/model USER/NAME --space
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hf_meanmax.checkpoint.card import CardDescription, write_model_card
 from hf_meanmax.checkpoint.folder import check_checkpoint
-from hf_meanmax.checkpoint.hub import keep_former, push, sign_in
+from hf_meanmax.checkpoint.hub import push, sign_in
 from hf_meanmax.demo.space import push_space
 from hf_meanmax.files import read_json
 from hf_meanmax.pretrained import ENCODER_SOURCES
@@ -32,7 +34,7 @@ class PushOptions:
     repo_id: str = positional("USER/NAME on the Hub")
     card_only: str | None = written("write the model card to this file and push nothing", None)
     card: str | None = option("a card to push instead of a generated one", None)
-    results: str | None = option("scores for the card: a results.json, or any JSON", None)
+    results: str | None = option("scores for the card: a results.json, or any JSON object", None)
     data: str | None = option("what the model was trained on, in words, for the card", None)
     language: str | None = option("language code for the card, or several (zh,en); by default en", None)
     license: str | None = option("licence, for the card (by default apache-2.0)", None)
@@ -49,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         (args,) = parser.parse(argv)
         _refuse_contradictions(parser, args)
         if args.card_only is not None:
-            print(_write_card(args, path=args.card_only))
+            print(_write_card(args, args.card_only))
             return
         target = {"private": args.private or None, "revision": args.revision, "exist_ok": args.exist_ok}
         if args.space:
@@ -57,8 +59,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         else:
             check_checkpoint(args.folder)
             sign_in(args.repo_id)  # before a card is written
-            _prepare_card(args)
-            url = push(args.folder, args.repo_id, card=args.card, **target)
+            with tempfile.TemporaryDirectory() as folder:
+                card = args.card
+                if card is None and _wants_new_card(args):
+                    card = str(_write_card(args, os.path.join(folder, "README.md")))
+                url = push(args.folder, args.repo_id, card=card, **target)
         print(f"pushed: {url}", file=sys.stderr)
 
 
@@ -85,19 +90,18 @@ def _of_generated(args: PushOptions) -> dict[str, str | None]:
     }  # fmt: skip
 
 
-def _prepare_card(args: PushOptions) -> None:
-    """Writes a card into the folder, unless one is given or there already."""
+def _wants_new_card(args: PushOptions) -> bool:
+    """Whether the folder has no card, or one that options change."""
     readme = Path(args.folder) / "README.md"
-    if args.card is None and readme.is_file() and not any(_of_generated(args).values()):
-        is_of_another = args.repo_id not in readme.read_text(encoding="utf-8", errors="replace")
-        but = f", though it does not name {args.repo_id}" if is_of_another else ""
-        print(f"{readme} is pushed as it is{but}; remove it to have a card written.", file=sys.stderr)
-    elif args.card is None:
-        keep_former(Path(args.folder) / "README.md")
-        _write_card(args)
+    if not readme.is_file() or any(_of_generated(args).values()):
+        return True
+    is_of_another = args.repo_id not in readme.read_text(encoding="utf-8", errors="replace")
+    but = f", though it does not name {args.repo_id}" if is_of_another else ""
+    print(f"{readme} is pushed as it is{but}; remove it to have a card written.", file=sys.stderr)
+    return False
 
 
-def _write_card(args: PushOptions, path: str | None = None) -> Path:
+def _write_card(args: PushOptions, path: str) -> Path:
     results = None if args.results is None else read_json(args.results)
     given = {"data": args.data, "language": args.language, "license": args.license}
     description = CardDescription(**{name: value for name, value in given.items() if value is not None})

@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -48,6 +49,9 @@ from .options import (
     verb,
     written,
 )
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 
 @dataclass
@@ -184,6 +188,25 @@ def search_query(args: QueryOptions) -> None:
         print(text, file=file)
 
 
+def _load_model(args: QueryOptions, index: SentenceIndex) -> SentenceTransformer:
+    """The model of an index: the one that is named, or else the one that made it."""
+    if index.encoded is None:
+        raise ValueError(f"{args.index} was made of vectors alone; give --embeddings, the vectors of the queries.")
+    name = args.model or index.encoded["model"]["name"]
+    try:
+        model = load_encoder(name, args.trust_remote_code, process_state().device)
+    except (OSError, ValueError) as error:
+        if args.model:
+            raise
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"The model of {args.index} was at {name!r} and could not be loaded from there; name it with --model. "
+            f"({reason})"
+        ) from error
+    index.check_model(model)
+    return model
+
+
 def _search(args: QueryOptions, index: SentenceIndex, queries: list[str]) -> tuple[list[str], list[list[Neighbor]]]:
     """The queries, by their row where they have no text, and what is nearest to each."""
     model = None
@@ -195,11 +218,7 @@ def _search(args: QueryOptions, index: SentenceIndex, queries: list[str]) -> tup
                 "as many."
             )
     else:
-        name = args.model or (index.encoded or {"model": {"name": ""}})["model"]["name"]
-        if not name:
-            raise ValueError(f"{args.index} records no model; name it with --model, or search with --embeddings.")
-        model = load_encoder(name, args.trust_remote_code, process_state().device)
-        index.check_model(model)
+        model = _load_model(args, index)
         model.to(COMPUTE_DTYPES[index.encoding.compute_dtype])
         vectors = index.embed(model, queries, args.batch_size)
         with limited_length(model, index.encoding.max_length):

@@ -14,7 +14,6 @@ from typing import Literal
 
 from hf_meanmax.checkpoint.folder import load_decoder
 from hf_meanmax.data.corpus import CorpusLines
-from hf_meanmax.data.opening import open_corpus
 from hf_meanmax.evaluation.text_scores import score_texts, tokenization_of
 from hf_meanmax.files import replacing_file
 from hf_meanmax.inference.continued_file import continued_file, is_file_name
@@ -47,7 +46,7 @@ def main(args: TranslateOptions, corpus_options: CorpusOptions) -> None:
     check_translator(args.model)
     references = None
     if args.reference is not None:
-        references = list(CorpusLines(open_corpus(Path(args.reference), corpus_options.encoding_errors)))
+        references = list(CorpusLines(corpus_options.open_beside(args.reference)))
         texts = sum(1 for _ in CorpusLines(corpus))
         if texts != len(references):
             raise ValueError(f"{texts} texts and {len(references)} references; give one reference a text.")

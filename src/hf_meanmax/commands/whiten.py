@@ -31,7 +31,7 @@ def main(encoder: EncoderOptions, corpus: CorpusOptions, args: WhitenOptions) ->
     model, _ = encoder.load()
     if hasattr(model[0], "exported_weights"):
         raise ValueError(f"{encoder.model} is an ONNX export, which cannot be saved again. Give its checkpoint.")
-    pca = whiten(model, texts, args.dimension, encoder.batch_size)
+    pca = whiten(model, texts, args.dimension, encoder.batch_size, show_progress=True)
     with replacing_folder(output, ["*"]) as partial:
         model.save_pretrained(str(partial))
     print(

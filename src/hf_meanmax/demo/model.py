@@ -29,7 +29,7 @@ from hf_meanmax.inspection.decoding import DecodingRecord, record_decoding, toke
 from hf_meanmax.inspection.pooling import pooling_shares
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
 MOST_TEXTS, MOST_CHARACTERS, MOST_LINES, MOST_MEGABYTES = 12, 1000, 20_000, 5
 MOST_NEW_TOKENS = 64
@@ -111,13 +111,7 @@ class DemoModel:
             self.model, self.tokenizer, self.target_tokenizer = load_decoder(path, self.embedder.device)
             self.encoder = self.model.encoder
         else:
-            self.encoder, self.tokenizer = self._load_encoder(path)
-
-    def _load_encoder(self, path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-        from transformers import AutoModel, AutoTokenizer
-
-        encoder = AutoModel.from_pretrained(path).eval().to(self.embedder.device)
-        return encoder, AutoTokenizer.from_pretrained(path)
+            self.encoder, self.tokenizer = self.embedder[0].auto_model, self.embedder.tokenizer
 
     @property
     def dimension(self) -> int:

@@ -267,7 +267,7 @@ class EmbeddingFile:
         if missing:
             raise ValueError(
                 f"{self.sentences} lacks {len(missing):,} texts of the tasks, the first {_shown(missing[0])}; write "
-                "it anew (--write-sentences) with these tasks, and embed it again."
+                "it anew (--write_sentences) with these tasks, and embed it again."
             )
         return read_rows(self._source, np.array([self._rows[text] for text in texts], dtype=np.int64))
 
@@ -303,7 +303,7 @@ def read_sentences(path: str | os.PathLike[str]) -> list[str]:
             problem = "repeats the line before" if text == before else f"comes before line {number - 1} in the order"
             raise ValueError(
                 f"{path}, line {number}: {_shown(text)} {problem}. The embeddings would belong to other texts; use "
-                "the file as --write-sentences wrote it (sorted by code point, each text once)."
+                "the file as --write_sentences wrote it (sorted by code point, each text once)."
             )
     return texts
 

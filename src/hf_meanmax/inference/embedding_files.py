@@ -120,13 +120,13 @@ def pick_rows(batches: Iterable[np.ndarray], rows: np.ndarray) -> np.ndarray:
     return np.concatenate(found) if found else np.zeros((0, 0), np.float32)
 
 
-def count_rows(sources: Sequence[str | os.PathLike[str]], name: str | None = None) -> tuple[int, int]:
+def count_rows(sources: Sequence[str | os.PathLike[str]]) -> tuple[int, int]:
     """Rows and numbers a row of what [`read_embeddings`] streams, by the headers of the files.
 
     Raises:
         FileNotFoundError, ValueError: as [`read_embeddings`]; the files hold vectors of different sizes, or none.
     """
-    shapes = [shape for source in sources for shape in file_shapes(source, name)]
+    shapes = [shape for source in sources for shape in file_shapes(source)]
     rows, dimensions = sum(count for count, _ in shapes), {dimension for count, dimension in shapes if count}
     if len(dimensions) != 1:
         found = f"vectors of {', '.join(map(str, sorted(dimensions)))} numbers" if dimensions else "no vector"

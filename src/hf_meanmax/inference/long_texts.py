@@ -77,13 +77,10 @@ def encode_in_parts(model: SentenceTransformer, text: str) -> np.ndarray:
 
     config = latent_config(model)
     rows = () if config is None else config.pooling_rows
-    if (
-        config is None
-        or not set(rows) <= {"max", "mean", "weighted_mean"}
-        or any(not isinstance(m, Normalize) for m in list(model)[1:])
-    ):
-        why = f"its pooling ({', '.join(rows)}) and modules make no vector of parts"
-        raise ValueError(too_long(text, why, has_limit=True))
+    others = [type(module).__name__ for module in list(model)[1:] if not isinstance(module, Normalize)]
+    if config is None or others or not set(rows) <= {"max", "mean", "weighted_mean"}:
+        what = f"its module {others[0]} makes" if others else f"its pooling ({', '.join(rows)}) makes"
+        raise ValueError(too_long(text, f"{what} no vector of parts", has_limit=True))
     encoder: Any = model.eval()[0].auto_model
     parts, counts = split_tokens(model.tokenizer, default_prompt(model) + text, (model.max_seq_length or NO_LIMIT) - 1)
     ids = [model.tokenizer(part, return_tensors="pt")["input_ids"].to(encoder.device) for part in parts]
@@ -129,7 +126,8 @@ def check_generation(text: str, length: int) -> None:
 
 def too_long(text: str, why: str, has_limit: bool = False) -> str:
     """What an error says of a text that cannot be read at once, `has_limit` where a length limit can be given."""
-    remedy = f"Give `--max_length {MOST_TOKENS}`, or cut" if has_limit else "Cut"
+    limit = f"Set the model's `max_seq_length` to {MOST_TOKENS} (`--max_length` of `encode` and `search index`), or cut"
+    remedy = limit if has_limit else "Cut"
     return (
         f"A text of {len(text):,} characters ({text[:40]!r} ...) is more than the {MOST_TOKENS:,} tokens that a model "
         f"reads at once, and {why}. {remedy} texts with `hf-meanmax prepare --max_length`."

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 _WHOLE_VECTORS = re.compile(r"(IVF\d+(_HNSW\d+)?,|HNSW\d+,|IDMap2?,)*(Flat|HNSW\d+)")
 # At most so many exact copies of a query are skipped.
 _MOST_COPIES = 1000
+# Queries, so that their neighbours' vectors stay small.
+_RESCORED_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,8 @@ class SentenceIndex:
         ]
         if model is None or queries is None or not is_rescored:
             return found
-        return [self._rescored(model, query, row, batch_size)[:k] for query, row in zip(queries, found, strict=True)]
+        blocks = (slice(start, start + _RESCORED_AT_ONCE) for start in range(0, len(queries), _RESCORED_AT_ONCE))
+        return [row[:k] for block in blocks for row in self._rescored(model, queries[block], found[block], batch_size)]
 
     def _neighbors(self, scores: Vectors, rows: Rows, skip: str | None) -> Iterator[Neighbor]:
         seen = {skip}
@@ -214,12 +217,21 @@ class SentenceIndex:
                 yield Neighbor(row, score, text)
                 seen.add(text)
 
-    def _rescored(self, model: SentenceTransformer, query: str, row: list[Neighbor], batch_size: int) -> list[Neighbor]:
-        # Vectors before they were compressed.
+    def _rescored(
+        self, model: SentenceTransformer, queries: Sequence[str], found: list[list[Neighbor]], batch_size: int
+    ) -> list[list[Neighbor]]:
+        # Vectors before they were compressed, of each text once.
         full = EncodeSettings(max_length=self.encoding.max_length, normalize=self.encoding.normalize)
-        vectors = embed_texts(model, [query, *(near.text or "" for near in row)], full, None, batch_size)
+        texts = list(dict.fromkeys([*queries, *(near.text or "" for row in found for near in row)]))
+        vectors = embed_texts(model, texts, full, None, batch_size)
         is_cosine = self.settings.metric == "cosine"
-        anchor, *others = unit_rows(vectors) if is_cosine else vectors
-        scores = [float(anchor @ other if is_cosine else np.linalg.norm(other - anchor)) for other in others]
-        rescored = [Neighbor(near.row, score, near.text) for near, score in zip(row, scores, strict=True)]
-        return sorted(rescored, key=lambda near: near.score, reverse=is_cosine)
+        by_text = dict(zip(texts, unit_rows(vectors) if is_cosine else vectors, strict=True))
+
+        def score(query: str, near: Neighbor) -> float:
+            one, other = by_text[query], by_text[near.text or ""]
+            return float(one @ other if is_cosine else np.linalg.norm(other - one))
+
+        rescored = (
+            [replace(near, score=score(query, near)) for near in row] for query, row in zip(queries, found, strict=True)
+        )
+        return [sorted(row, key=lambda near: near.score, reverse=is_cosine) for row in rescored]

@@ -38,6 +38,8 @@ def in_teacher_space(folder: str | os.PathLike[str], trust_remote_code: bool = F
             "reads the raw vector. Train with `--normalize none`; `--latent_normalization rows` scales rows before it."
         )
     encoder = load_encoder(os.fspath(folder), trust_remote_code)
+    # It would cut the teacher's vectors, not its own.
+    encoder.truncate_dim = None
     append_linear(encoder, head.weight.detach(), head.bias.detach())
     encoder.append(Normalize())
     return encoder

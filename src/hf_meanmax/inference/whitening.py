@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from .compression import PCA, check_finite
-from .encoder import append_linear, encode_texts
+from .compression import PCA
+from .embedder import embed
+from .encoder import append_linear
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -24,7 +25,13 @@ if TYPE_CHECKING:
 _LEAST_VARIANCE = 1e-7
 
 
-def whiten(model: SentenceTransformer, texts: Sequence[str], dimension: int = 256, batch_size: int = 64) -> PCA:
+def whiten(
+    model: SentenceTransformer,
+    texts: Sequence[str],
+    dimension: int = 256,
+    batch_size: int = 64,
+    show_progress: bool = False,
+) -> PCA:
     """Gives a SentenceTransformer a last module that whitens its vectors.
 
     Args:
@@ -32,12 +39,14 @@ def whiten(model: SentenceTransformer, texts: Sequence[str], dimension: int = 25
         texts: what the components are fitted on, some times as many as `dimension`.
         dimension: principal components that are kept; the numbers of a vector from now on.
         batch_size: texts of one forward pass.
+        show_progress: show a progress bar.
 
     Returns:
         The principal components; `explained_variance_ratio` is what they keep of the variance.
 
     Raises:
-        ValueError: no more texts than `dimension`, vectors that are not finite, or fewer directions in which they vary.
+        ValueError: no more texts than `dimension`, or fewer numbers of a vector; vectors that are not finite, or that
+            vary in fewer directions.
     """
     if len(texts) <= dimension:
         raise ValueError(
@@ -45,8 +54,11 @@ def whiten(model: SentenceTransformer, texts: Sequence[str], dimension: int = 25
         )
     # The last module reads whole vectors: a SentenceTransformer cuts them after all modules.
     model.truncate_dim = None
-    vectors = np.asarray(encode_texts(model, list(texts), batch_size), dtype=np.float64)
-    check_finite(vectors)
+    if dimension > (given := model.get_embedding_dimension() or dimension):
+        raise ValueError(
+            f"`dimension` is {dimension}, and the model's vectors have {given} numbers; give as many at most."
+        )
+    vectors = embed(model, texts, batch_size, show_progress).astype(np.float64)
     pca = PCA.fit(vectors, dimension)
     varying = int((pca.variances > _LEAST_VARIANCE * pca.variances[0]).sum())
     if varying < dimension:
