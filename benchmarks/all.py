@@ -68,7 +68,7 @@ PARTS = {
     "context": Part("context_speed.py {corpus} --rounds {rounds}", 6, f"{_SMALL} --sentences 4"),
     "family": Part("family_speed.py {corpus} --rounds {rounds}", 6, f"{_SMALL} --batch-tokens 128"),
     "padding": Part("recurrent_padding.py --rounds {rounds}", 1, "--lengths 8 16 --rows 4"),
-    "batches": Part("batch_maker.py {corpus} --rounds {rounds}", 6, ""),
+    "batches": Part("batch_maker.py {corpus} --rounds {rounds}", 6, "--lines 2000"),
     "vectors": Part(
         "vectors.py {peers} mini-en static-en --texts {corpus} --speed_only --rounds {rounds}", 4, "--sentences 20"
     ),

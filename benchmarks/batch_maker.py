@@ -21,6 +21,7 @@ from rounds import Measured, add_options, measure_in_turn, report
 from hf_meanmax.data import (
     BatchPlan,
     CandidateSampler,
+    Documents,
     MicroBatches,
     Noise,
     SentenceFilter,
@@ -33,6 +34,7 @@ from hf_meanmax.tokenization import train_tokenizer
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", nargs="+", help="text files or globs")
+    parser.add_argument("--lines", type=int, help="read so many alone")
     parser.add_argument("--store", help="folder of the token store")
     parser.add_argument("--batch_tokens", type=int, default=16_384)
     parser.add_argument("--min_tokens", type=int, default=4)
@@ -45,7 +47,7 @@ def main() -> None:
 
 
 def run(args: argparse.Namespace, folder: str) -> None:
-    corpus = open_corpus(args.corpus)
+    corpus = Documents([list(islice(open_corpus(args.corpus), args.lines))]) if args.lines else open_corpus(args.corpus)
     tokenizer = train_tokenizer(islice(filter(None, corpus), 200_000), kind="word", vocab_size=20_000)
     start = time.perf_counter()
     store = build_token_store(corpus, tokenizer, folder, SentenceFilter(args.min_tokens, args.max_tokens, "drop"))

@@ -13,7 +13,6 @@ code is 1 if a case went wrong.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import shutil
@@ -31,6 +30,8 @@ from tqdm import tqdm
 
 # The generators of the seeded tests, in larger numbers.
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from kill_resume import read_losses
 
 import test_fuzz as fuzz
 from evaluation.senteval_folder import write_senteval_folder
@@ -121,7 +122,7 @@ def words_of(verb: str, inputs: Path, output: Path) -> str:
 def result_of(verb: str, output: Path) -> object:
     """What must be the same after kills, without clocks and paths."""
     if verb == "pretrain":
-        return losses_of(output), (output / "model" / "model.safetensors").read_bytes()
+        return read_losses(output), (output / "model" / "model.safetensors").read_bytes()
     if verb == "finetune":
         results = read_json(output / "results.json")
         return results["validation"], (output / "model" / "model.safetensors").read_bytes()
@@ -136,18 +137,6 @@ def without_clocks(value: object) -> object:
     if isinstance(value, dict):
         return {k: without_clocks(v) for k, v in value.items() if not any(word in k for word in CLOCKS)}
     return [without_clocks(item) for item in value] if isinstance(value, list) else value
-
-
-def losses_of(output: Path) -> dict[int, float]:
-    """The loss of each step; an error if a step is there twice."""
-    losses: dict[int, float] = {}
-    for line in (output / "metrics.jsonl").read_text().splitlines():
-        record = json.loads(line)
-        if "loss" in record:
-            if record["step"] in losses:
-                raise SystemExit(f"{output} holds step {record['step']} twice.")
-            losses[record["step"]] = record["loss"]
-    return losses
 
 
 def remove(output: Path) -> None:
@@ -266,7 +255,7 @@ def two_writers(folder: Path) -> Iterator[Row]:
         cases += 1
         good = code == 1 and f"is being written by process {first.pid} on" in second.said() and first.wait() == 0
         if good and verb == "pretrain":
-            losses_of(output)
+            read_losses(output)
         if not good:
             print(f"{verb}: {code}, {second.said()}", file=sys.stderr)
         right += good

@@ -1,6 +1,6 @@
 """What whitening does to cosines: STS12 to STS16 with raw vectors and with whitened ones, beside untrained encoders.
 
-    python benchmarks/whitening.py runs/mine/model --texts my.txt --data senteval --output whitening.json
+    python benchmarks/whitening.py runs/mine/model --texts my.txt --data data --output whitening.json
 
 Each encoder's components are fitted to its own vectors of the same texts. The controls (see
 `hf_meanmax.evaluation.controls`) have the word vectors and the dimension of the first model.
@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from hf_meanmax.commands.options import named_folders
 from hf_meanmax.data import open_corpus
 from hf_meanmax.evaluation.controls import make_controls
-from hf_meanmax.evaluation.senteval import load_senteval_task
+from hf_meanmax.evaluation.suite import load_tasks
 from hf_meanmax.files import replacing_file
 from hf_meanmax.inference.compression import PCA
 from hf_meanmax.inference.encode import draw_lines
@@ -56,12 +57,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", metavar="NAME=FOLDER", help="SentenceTransformers")
     parser.add_argument("--texts", required=True, nargs="+", help="what whitening is fitted to")
-    parser.add_argument("--data", required=True, help="folder of SentEval's data")
+    parser.add_argument("--data", required=True, help="folder with senteval/")
     parser.add_argument("--output", required=True, help="JSON file")
     parser.add_argument("--rows", type=int, default=16384, help="texts that are drawn")
     parser.add_argument("--dimensions", nargs="+", type=int, default=[128, 256, 512], help="whitened numbers")
     args = parser.parse_args()
-    tasks = [load_senteval_task(name, args.data) for name in TASKS]
+    tasks = load_tasks(",".join(TASKS), args.data)
     texts = draw_lines(filter(None, open_corpus(args.texts)), args.rows)
     results: dict[str, dict[str, list[float]]] = {}
 
@@ -72,10 +73,9 @@ def main() -> None:
         with replacing_file(args.output) as file:
             json.dump({"tasks": [*TASKS, "mean"], "texts": len(texts), "pearson": results}, file, indent=1)
 
-    for number, named in enumerate(args.models):
-        name, _, folder = named.rpartition("=")
+    for number, (name, folder) in enumerate(named_folders(args.models).items()):
         model = load_encoder(folder)
-        measure(name or folder, partial(encode_texts, model, batch_size=64))
+        measure(name, partial(encode_texts, model, batch_size=64))
         if number == 0:
             for control in make_controls(
                 model, (0,), ("random_encoder", "random_projection", "echo_state_network", "bag")

@@ -157,7 +157,7 @@ def test_what_is_refused(make_store, store):
     single = make_store([["alpha beta"], ["gamma"]], name="single")
     with pytest.raises(ValueError, match=r"2 sentences in 2 documents\)\. A blank line ends a document"):
         ContextSentences(single)
-    with pytest.raises(ValueError, match="No sentence .* has a neighbour"):
+    with pytest.raises(ValueError, match=r"No sentence .* has a neighbour"):
         ContextSentences(make_store([["alpha beta", "gamma"]], name="pair"), "neighbours")
     sentences = ContextSentences(store)
     with pytest.raises(ValueError, match=rf"plan covers {len(store)} sentences, there are {len(sentences)}"):

@@ -162,7 +162,7 @@ def spoiled(text: str, value: float):
         (lambda texts: None, r"bad was given 3 texts"),
         (lambda texts: [vector(text)[: 1 + len(text) % 3] for text in texts], r"no matrix of numbers .*same shape"),
         (lambda texts: [[1.0, 2.0], [1.0]] * 2, r"no matrix of numbers"),
-        (lambda texts: np.zeros((len(texts), 0)), r"vectors of no number"),
+        (lambda texts: np.zeros((len(texts), 0)), r"vectors of dimension 0"),
     ],
     ids=[
         "nan", "inf", "overflow", "rows", "one axis", "three axes", "words", "none", "ragged", "ragged lists", "empty"

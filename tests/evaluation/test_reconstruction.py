@@ -220,6 +220,8 @@ def test_scores_of_a_checkpoint(model, tokenizer, tmp_path, capsys):
     assert printed.keys() == scores.keys()
     assert [printed[name] for name in ("accuracy", "loss")] == pytest.approx([scores["accuracy"], scores["loss"]])
     assert {**printed, "accuracy": 0, "loss": 0} == {**scores, "accuracy": 0, "loss": 0}
+    with pytest.raises(ValueError, match="`max_tokens` is 32, less than `min_tokens` 50"):
+        ReconstructionSettings(min_tokens=50)
     with pytest.raises(ValueError, match="has no sentence of 50-60 tokens"):
         score_checkpoint(
             str(folder),

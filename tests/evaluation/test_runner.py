@@ -45,6 +45,12 @@ def test_every_encoder_is_scored_on_every_task():
     assert {"python", "hf_meanmax", "torch", "numpy", "sentence-transformers"} <= set(package_versions())
 
 
+def test_one_model_or_task_in_place_of_a_list_is_refused():
+    for encoders, tasks in ((LengthEncoder("good"), make_tasks()), ([LengthEncoder("good")], make_tasks()[0])):
+        with pytest.raises(TypeError, match=r"takes lists: evaluate\(\[model\], \[task\]\)"):
+            evaluate(encoders, tasks)
+
+
 def test_an_embedder_kept_while_its_model_is_trained_scores_anew(tmp_path):
     tasks = [LengthTask("A", ["the cat", "a dog ran", "the old man saw"])]
     model = SentenceTransformer(str(save_checkpoint(make_model(), make_tokenizer(), tmp_path / "model")), device="cpu")

@@ -22,7 +22,9 @@ from hf_meanmax.evaluation.senteval import (
     averages,
     load_senteval_task,
 )
+from hf_meanmax.evaluation.suite import senteval_folder
 from hf_meanmax.evaluation.tasks import TaskResult
+from hf_meanmax.metrics import SENTEVAL
 
 FOLDS = 3
 POLARITY = {
@@ -525,3 +527,14 @@ def test_the_real_sets_have_the_published_sizes(data_root):
     # Loading checks the sizes.
     pairs = {name: load_senteval_task(name, data_root / "senteval") for name in names}
     assert all(task.sentences() for task in pairs.values())
+
+
+def test_reports_and_cards_know_the_same_tasks():
+    assert set(SENTEVAL_TASKS) == SENTEVAL
+
+
+def test_either_folder_can_be_named(folder, tmp_path):
+    assert senteval_folder(folder) == folder
+    (tmp_path / "senteval").mkdir()
+    assert senteval_folder(tmp_path) == tmp_path / "senteval"
+    assert senteval_folder(tmp_path / "none") == tmp_path / "none" / "senteval"

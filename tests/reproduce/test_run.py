@@ -163,10 +163,10 @@ def test_a_changed_system_is_not_taken_for_the_one_that_was_trained(data, tmp_pa
     output = tmp_path / "results of mine"
     command = "cp -r {data}/other {run}/model"
     for number in range(2):
-        system = {"model": "{run}/model", "command": command, **({"note": number} if number else {})}
+        system = {"model": "{run}/model", "command": command + " --verbose" * number}
         plan = write_plan(tmp_path / "plan.yaml", systems={"a": system}, evaluate=plain, reconstruct=None)
         if number:
-            with pytest.raises(SystemExit, match=r"holds a model of other settings \(note\)"):
+            with pytest.raises(SystemExit, match=r"holds a model of other settings \(command\)"):
                 main([plan, "--data", str(data), "--output", str(output)])
         else:
             main([plan, "--data", str(data), "--output", str(output)])
@@ -210,7 +210,10 @@ def test_one_failure_does_not_stop_the_others(data, tmp_path):
         ({"systems": {"x": {"model": "y", "seeds": [1]}}}, "`seeds` of the system 'x' is"),
         ({"systems": {"x": {"recipe": "y", "seeds": []}}}, "`seeds` of the system 'x' is"),
         ({"systems": {"x": {"recipe": "y", "seeds": [1, 1]}}}, "takes a list of different numbers"),
-        ({"systems": {"x": {"model": "y", "controls": ["bag"]}}}, "`controls` of the system 'x' is .*'bag,majority'"),
+        (
+            {"systems": {"x": {"model": "y", "controls": ["bag"]}}},
+            "`controls` of the system 'x' is .*; it must be words",
+        ),
         ({"reconstruct": {"limit": 20}}, "`reconstruct` needs `source`"),
         ({"systems": {"C": {"model": "y"}, "C++": {"model": "z"}}}, "'C' would share its folder with another"),
         ({"reconstruct": {"sources": "x"}}, "unknown setting 'sources' of `reconstruct`"),
@@ -220,6 +223,12 @@ def test_one_failure_does_not_stop_the_others(data, tmp_path):
         ({"evaluate": {"seeds": 0}}, "`seeds` of `evaluate` is 0; it must be 1 or more"),
         ({"cards": {"owner": "me"}}, "`cards` needs `folder`"),
         ({"evaluat": {}}, "unknown part 'evaluat'. Did you mean 'evaluate'"),
+        ({"cards": {"folder": "x", "language": False}}, "`language` of `cards` is False; it must be words. In quotes"),
+        ({"systems": {"a": {"model": None}}}, "`model` of the system 'a' is None; it must be words"),
+        (
+            {"systems": {"a": {"model": "m", "contols": "none"}}},
+            "unknown setting 'contols' of the system 'a'. Did you mean 'controls'",
+        ),
         ({"systems": [{"model": "y"}]}, "`systems` is .* it takes `name: value` lines"),
         ({"common": 5}, "`common` is 5; it takes `name: value` lines"),
         ({"prepare": {"command": "true", "makes": "x"}}, "`prepare` is .* it takes `- ` items"),
@@ -278,7 +287,7 @@ def test_a_part_of_a_prepared_file_is_not_taken(data, tmp_path, monkeypatch):
         main([plan, *command])
     # As if there had been no time to remove it.
     (output / "corpus.txt").write_text("a part")
-    with pytest.raises(SystemExit, match=r"corpus.txt may be a part: what made it was killed. Remove it"):
+    with pytest.raises(SystemExit, match=r"corpus.txt may be incomplete: .* Delete it and rerun"):
         main([plan, *command])
 
 
@@ -359,7 +368,7 @@ def test_what_another_process_is_at_is_left_out(data, tmp_path, capsys):
     (output / "runs").mkdir(parents=True)
     with FileLock(output / "runs" / "a.lock"):
         main(arguments)
-        assert "Another process is at 'a'" in capsys.readouterr().out
+        assert "Another process is working on 'a'" in capsys.readouterr().out
         assert list(json.loads((output / "rows.json").read_text())) == ["b"]
     main(arguments)
     assert list(json.loads((output / "rows.json").read_text())) == ["a", "b"]

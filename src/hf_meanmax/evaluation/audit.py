@@ -19,7 +19,7 @@ from .neighbors import nearest
 from .recovery import Cut, References, ignores_case, pick_examples, recovery_by_length, score_recovery, token_f1
 from .relatedness import correlations
 from .senteval import load_senteval_task
-from .suite import data_folder
+from .suite import data_folder, senteval_folder
 
 # Vectors (N, D) to N texts, and texts to vectors; the second argument is what a progress bar says.
 Decode = Callable[[np.ndarray, str], list[str]]
@@ -93,7 +93,7 @@ def stsb_pairs(data: str | None = None) -> ScoredPairs:
         FileNotFoundError: the folder is not named, or lacks the files.
         ValueError: a file is damaged.
     """
-    test = load_senteval_task("STSB", data_folder(data) / "senteval").sets["test"]
+    test = load_senteval_task("STSB", senteval_folder(data_folder(data))).sets["test"]
     first, second = test.texts
     return ScoredPairs("STS benchmark, test", first, second, test.labels)
 

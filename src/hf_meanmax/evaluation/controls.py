@@ -193,7 +193,7 @@ class EchoStateNetwork(Control):
 
         h_t = tanh(W_in x_t + W h_{t-1}),    h_0 = 0.
 
-    Each unit hears 10 others: a row of W has 10 weights, uniform, scaled so that W has the given spectral radius (found
+    Each unit reads 10 others: a row of W has 10 weights, uniform, scaled so that W has the given spectral radius (found
     by power iteration). W_in is uniform in [-a, a] with a = input_scale sqrt(3) / r, where r is the root mean square
     length of the table's word vectors: over its words, each counted once, W_in x_t has a standard deviation of
     input_scale (over a text a larger one, if frequent words are longer than rare ones). Words are known tokens, as
@@ -256,11 +256,11 @@ class EchoStateNetwork(Control):
         states = projected.new_zeros(len(reservoir.inputs), ids.shape[1])
         pooled = torch.zeros_like(states)
         for word, is_word in zip(ids, active, strict=True):
-            # A weighted sum of the 10 rows of the states that each unit hears: W h.
-            heard = nn.functional.embedding_bag(
+            # A weighted sum of the 10 rows of the states that each unit reads: W h.
+            inputs = nn.functional.embedding_bag(
                 reservoir.inputs, states, mode="sum", per_sample_weights=reservoir.weights
             )
-            states = heard.add_(projected[word].T).tanh_()
+            states = inputs.add_(projected[word].T).tanh_()
             pooled += states.masked_fill(~is_word, 0.0)
         return (pooled / active.sum(dim=0)).T
 
@@ -272,7 +272,7 @@ def make_controls(
 ) -> list[Control]:
     """The controls of a trained encoder, in the order of `CONTROL_KINDS`; kinds that draw at random once a seed.
 
-    They read the model's word table where it is, so train it on only after they were used. The model is not changed.
+    They share the model's word table: do not train the model until they have been used. The model is not changed.
 
     Args:
         model: a SentenceTransformer whose first module wraps a transformers model. Of any other encoder (a function, a

@@ -185,7 +185,7 @@ class Embedder:
         if self.dimension is not None and array.shape[1] != self.dimension:
             raise ValueError(f"{given} vectors of {array.shape[1]:,} numbers; before, they had {self.dimension:,}.")
         if array.shape[1] == 0:
-            raise ValueError(f"{given} vectors of no number.")
+            raise ValueError(f"{given} vectors of dimension 0.")
         with np.errstate(over="ignore"):
             vectors = array.astype(np.float32, copy=False)
         finite = np.isfinite(vectors).all(axis=1)

@@ -150,7 +150,8 @@ class ReconstructionSettings:
     """How reconstructions are made and scored.
 
     Raises:
-        ValueError: what should be a positive whole number is none, or an unknown `tokenize`.
+        ValueError: what should be a positive whole number is none, lengths that no sentence has, or an unknown
+            `tokenize`.
     """
 
     limit: int = count("number of sentences", 2000)
@@ -171,6 +172,8 @@ class ReconstructionSettings:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if self.max_tokens < self.min_tokens:
+            raise ValueError(f"`max_tokens` is {self.max_tokens}, less than `min_tokens` {self.min_tokens}.")
         if self.tokenize not in (None, *TOKENIZATIONS):
             raise ValueError(f"`tokenize` is {self.tokenize!r}; choose one of {', '.join(TOKENIZATIONS)}.")
 

@@ -20,7 +20,7 @@ _BATCH_SIZE = 64
 _ROUND_EPOCHS = 50
 _MAX_EPOCHS = 1000  # a round may begin as long as no more were made, so 1,050 are possible
 _TOLERATED_ROUNDS = 3
-_LEARNING_RATE, _BETA1, _BETA2, _EPSILON = 1e-3, 0.9, 0.999, 1e-8
+_LEARNING_RATE = 1e-3
 RESOLUTION = 1e-6  # relative; float32 predictions that differ by less are equal
 
 
@@ -145,7 +145,7 @@ def correlations(predicted: np.ndarray, gold: np.ndarray, resolution: float = 0.
 
 
 class _Layer:
-    """Weight and bias as one vector with its Adam state; the gradient in closed form."""
+    """Weight and bias as one vector with its optimizer; the gradient in closed form."""
 
     def __init__(self, rows: torch.Tensor, targets: torch.Tensor) -> None:
         with torch.random.fork_rng(devices=[]):
@@ -154,12 +154,11 @@ class _Layer:
         self.rows, self.targets = rows, targets
         self.parameters = torch.cat([layer.weight.detach().flatten(), layer.bias.detach()]).to(rows.device)
         self.weight, self.bias = _split(self.parameters)
-        self.gradient = torch.zeros_like(self.parameters)
-        self.weight_gradient, self.bias_gradient = _split(self.gradient)
-        self.mean, self.square = torch.zeros_like(self.parameters), torch.zeros_like(self.parameters)
-        self.denominator = torch.empty_like(self.parameters)
+        self.parameters.grad = torch.zeros_like(self.parameters)
+        self.weight_gradient, self.bias_gradient = _split(self.parameters.grad)
+        has_fused = rows.device.type in ("cpu", "cuda")
+        self.optimizer = torch.optim.Adam([self.parameters], lr=_LEARNING_RATE, fused=has_fused or None)
         self.batch = rows.new_empty(min(_BATCH_SIZE, len(rows)), rows.shape[1])
-        self.steps = 0
 
     @torch.no_grad()
     def train_epoch(self, permutation: np.ndarray) -> None:
@@ -178,12 +177,7 @@ class _Layer:
         slope.sub_((slope * probabilities).sum(dim=1, keepdim=True)).mul_(probabilities)
         torch.mm(slope.T, batch, out=self.weight_gradient)
         torch.sum(slope, dim=0, out=self.bias_gradient)
-        self.steps += 1
-        self.mean.lerp_(self.gradient, 1 - _BETA1)
-        self.square.mul_(_BETA2).addcmul_(self.gradient, self.gradient, value=1 - _BETA2)
-        torch.sqrt(self.square, out=self.denominator)
-        self.denominator.div_((1 - _BETA2**self.steps) ** 0.5).add_(_EPSILON)
-        self.parameters.addcdiv_(self.mean, self.denominator, value=-_LEARNING_RATE / (1 - _BETA1**self.steps))
+        self.optimizer.step()
 
 
 def _split(parameters: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

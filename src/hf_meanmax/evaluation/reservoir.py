@@ -15,7 +15,7 @@ class Reservoir:
 
     Attributes:
         project: W_in `(n, e)`.
-        inputs: `(n, k)` int64, the units that each unit hears.
+        inputs: `(n, k)` int64, the units that each unit reads.
         weights: `(n, k)`, their weights.
     """
 

@@ -144,8 +144,11 @@ def evaluate(
     Raises:
         TaskError: a task could not be scored (an encoder that gives NaN, for instance). What was finished before is in
             the cache, and in its `evaluation`.
+        TypeError: one encoder or one task in place of a list.
         ValueError: two tasks or two encoders have the same name.
     """
+    if hasattr(encoders, "encode") or isinstance(encoders, Embedder) or isinstance(tasks, Task):
+        raise TypeError("`evaluate` takes lists: evaluate([model], [task]).")
     for encoder in encoders:
         if isinstance(encoder, Embedder):
             encoder.refresh()

@@ -70,7 +70,7 @@ def downstream(folder: str | os.PathLike[str]) -> Path:
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise FileNotFoundError(f"No such folder: {str(folder)!r}; name the one that holds SentEval's downstream/.")
+        raise FileNotFoundError(f"No such folder: {str(folder)!r}; it must hold SentEval's downstream/.")
     inside = folder / "downstream"
     return inside if inside.is_dir() else folder
 

@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hf_meanmax.evaluation.relatedness import RESOLUTION, correlations
 from hf_meanmax.evaluation.tasks import TaskResult
 
 _CHUNK = 2_000_000  # drawn numbers held at a time
-# Of the largest prediction: predictions that differ by less are one constant, whose correlation counts as 0.
-_RESOLUTION = 1e-6
 # The items must give the main metric up to this share of its unit; unequal folds and rounding make a difference.
 _TOLERANCE = 0.01
 
@@ -237,12 +236,11 @@ def _pearson_differences(
 
 
 def _mean_pearson(result: TaskResult) -> float:
-    parts = [(result.items["predicted"][rows], result.items["gold"][rows]) for rows in _groups(result)]
-    one = [
-        _weighted_pearson(np.ones((1, len(gold))), _standardised(predicted), _standardised(gold, 0.0))
-        for predicted, gold in parts
-    ]
-    return float(np.mean(one))
+    """The mean over the data sets of Pearson's r, 0 for a constant."""
+    predicted, gold = result.items["predicted"], result.items["gold"]
+    return float(
+        np.mean([np.nan_to_num(correlations(predicted[rows], gold[rows], RESOLUTION)[0]) for rows in _groups(result)])
+    )
 
 
 def _groups(result: TaskResult) -> list[np.ndarray]:
@@ -252,7 +250,7 @@ def _groups(result: TaskResult) -> list[np.ndarray]:
     return [np.flatnonzero(numbers == number) for number in np.unique(numbers)]
 
 
-def _standardised(values: np.ndarray, resolution: float = _RESOLUTION) -> np.ndarray:
+def _standardised(values: np.ndarray, resolution: float = RESOLUTION) -> np.ndarray:
     """Mean 0 and variance 1, which changes no correlation and keeps sums of squares accurate; zeros for a constant."""
     values = np.asarray(values, dtype=np.float64)
     if np.ptp(values) <= resolution * np.abs(values).max():

@@ -56,14 +56,20 @@ def load_tasks(names: str, data: str | os.PathLike[str] | None = None, check_cou
         raise ValueError(f"No task was named; choose among {', '.join(known)}.")
     parts = [_known_name(part, known) for part in parts]
     folder = data_folder(data)
-    found = available_senteval_tasks(folder / "senteval") if {"senteval", "all"} & set(parts) else []
+    found = available_senteval_tasks(senteval_folder(folder)) if {"senteval", "all"} & set(parts) else []
     groups = {"ten": PAPER_TASKS, "senteval": found, "intrinsic": INTRINSIC_TASKS, "all": (*found, *INTRINSIC_TASKS)}
     chosen = dict.fromkeys(name for part in parts for name in groups.get(part, [part]))
     if not chosen:
         raise FileNotFoundError(
-            f"{folder / 'senteval'} has the files of no SentEval task; expected downstream/MR/rt-polarity.pos or so."
+            f"{senteval_folder(folder)} has the files of no SentEval task; expected downstream/MR/rt-polarity.pos."
         )
     return [_load_task(name, folder, check_counts) for name in chosen]
+
+
+def senteval_folder(data: Path) -> Path:
+    """SentEval's folder: the `senteval/` of the folder of the tasks, or this itself where it has `downstream/`."""
+    inside = data / "senteval"
+    return data if not inside.is_dir() and (data / "downstream").is_dir() else inside
 
 
 def data_folder(data: str | os.PathLike[str] | None = None) -> Path:
@@ -260,11 +266,11 @@ def control_kinds(text: str) -> list[str] | None:
     Raises:
         ValueError: there is no such kind; the message has the nearest name.
     """
-    if text in ("all", "none"):
-        return None if text == "all" else []
-    parts = [part.strip().replace("-", "_") for part in text.split(",") if part.strip()]
-    if not parts:
-        raise ValueError(f"No control was named; choose all, none, or among {', '.join(CONTROL_KINDS)}.")
+    parts = [part.strip().lower().replace("-", "_") for part in text.split(",") if part.strip()]
+    if parts in (["all"], ["none"]):
+        return None if parts == ["all"] else []
+    if not parts or {"all", "none"} & set(parts):
+        raise ValueError(f"`controls` is {text!r}; give all, none, or a list of {', '.join(CONTROL_KINDS)}.")
     return [_known_name(part, CONTROL_KINDS, "control") for part in parts]
 
 
@@ -281,4 +287,4 @@ def _load_task(name: str, folder: Path, check_counts: bool) -> Task:
         return load_paraphrase_task(folder)
     if name == "domain-alignment":
         return load_domain_alignment_task(folder)
-    return load_senteval_task(name, folder / "senteval", check_counts)
+    return load_senteval_task(name, senteval_folder(folder), check_counts)

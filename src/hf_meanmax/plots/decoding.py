@@ -1,4 +1,4 @@
-"""Figures of how a decoder reads the latent rows while it speaks: attention over them, and gates on them."""
+"""Figures of how a decoder reads the latent rows while it generates: attention over them, and gates on them."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TypeVar, cast
@@ -22,6 +22,8 @@ ROWS, TABLE, FIGURE, RUNS, EXPANDED = "rows.json", "table.md", "systems.png", "r
 RECIPE_SETTINGS = "recipe_settings"  # in what is written of a system, what the file of its recipe says
 _PLANS = Path(__file__).parent / "plans"
 _PARTS = {"prepare": list, "common": dict, "systems": dict, "evaluate": dict, "reconstruct": dict, "cards": dict}
+# What a system that is not trained here has.
+_OF_MODELS = {"model", "command", "controls"}
 _CARDS = {"folder", "owner", "prefix", "data", "limits", "language", "license"}
 _EVALUATE = {"tasks": "ten", "controls": "all", "seeds": 3, "any_size": False, "expand": ""}
 
@@ -70,9 +72,7 @@ def _load(path: Path) -> Json:
     if not isinstance(content, dict) or not content.get("systems"):
         raise ValueError(f"{path}: expected `systems:` with one system or more.")
     for name in content:
-        if name not in _PARTS:
-            hint = did_you_mean(name, _PARTS)
-            raise ValueError(f"{path}: unknown part {name!r}.{hint} Known: {', '.join(sorted(_PARTS))}.")
+        _check_known(name, _PARTS, "part {}", path)
     for name, part in content.items():
         # A part may be named and left empty.
         if part is not None and not isinstance(part, _PARTS[name]):
@@ -81,14 +81,25 @@ def _load(path: Path) -> Json:
     return content
 
 
+def _check_known(name: object, known: Collection[str], what: str, path: Path) -> None:
+    if name not in known:
+        hint = did_you_mean(str(name), known)
+        raise ValueError(f"{path}: unknown {what.format(repr(name))}.{hint} Known: {', '.join(sorted(known))}.")
+
+
+def _check_words(settings: Json, where: str, path: Path) -> None:
+    for name, value in settings.items():
+        if not isinstance(value, str):
+            raise ValueError(f"{path}: `{name}` {where} is {value!r}; it must be words. In quotes YAML takes them so.")
+
+
 def _check_parts(content: Json, path: Path) -> None:
     """Checks the settings of all parts but the systems, and puts in the defaults of `evaluate`."""
     reconstruct = {"source", *(setting.name for setting in fields(ReconstructionSettings))}
     known = {"evaluate": set(_EVALUATE), "reconstruct": reconstruct, "cards": _CARDS}
     for part, names in known.items():
         for name in content.get(part, {}):
-            if name not in names:
-                raise ValueError(f"{path}: unknown setting {name!r} of `{part}`. Known: {', '.join(sorted(names))}.")
+            _check_known(name, names, f"setting {{}} of `{part}`", path)
     for step in content.get("prepare", []):
         if not isinstance(step, dict) or set(step) != {"command", "makes"}:
             raise ValueError(f"{path}: a step of `prepare` has `command` and `makes`, not {step!r}.")
@@ -96,6 +107,7 @@ def _check_parts(content: Json, path: Path) -> None:
         raise ValueError(f"{path}: `reconstruct` needs `source`, the texts to reconstruct.")
     if content.get("cards") and "folder" not in content["cards"]:
         raise ValueError(f"{path}: `cards` needs `folder`, where to write them.")
+    _check_words(content.get("cards", {}), "of `cards`", path)
     content["evaluate"] = {**_EVALUATE, **content.get("evaluate", {})}
     for name, default in _EVALUATE.items():
         if type(content["evaluate"][name]) is not type(default):
@@ -133,10 +145,10 @@ def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
     for name, system in content["systems"].items():
         if not isinstance(system, dict) or ("recipe" in system) == ("model" in system):
             raise ValueError(f"{path}: the system {name!r} needs either `recipe` or `model` (and perhaps `command`).")
-        if not isinstance(system.get("controls", ""), str):
-            raise ValueError(
-                f"{path}: `controls` of the system {name!r} is {system['controls']!r}; give one like 'bag,majority'."
-            )
+        if "model" in system:
+            for setting in set(system) - {"seeds"}:
+                _check_known(setting, _OF_MODELS, f"setting {{}} of the system {name!r}", path)
+        _check_words({key: system[key] for key in _OF_MODELS if key in system}, f"of the system {name!r}", path)
         for one, settings in _with_seeds(str(name), system, path).items():
             systems[one] = fill_in(settings, {"{run}": str(Path(output) / RUNS / folder_name(one))})
             groups[one] = str(name)

@@ -128,7 +128,7 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
                     _add_row(plan, name, row, output)
                 _write_card(plan, name, output, anew=True)
         except Timeout:
-            print(f"Another process is at {name!r}; it is left out here.", flush=True)
+            print(f"Another process is working on {name!r}; it is skipped here.", flush=True)
         # A RuntimeError is torch's, such as too little memory for decoding.
         except (OSError, ValueError, ImportError, RuntimeError) as error:
             failures[name] = str(error)
@@ -195,7 +195,9 @@ def _prepare(plan: Plan, output: Path) -> None:
         path = Path(step["makes"])
         before = made.get(written["makes"], written["command"])
         if path.exists() and before is None:
-            raise ValueError(f"{path} may be a part: what made it was killed. Remove it, and it is made again.")
+            raise ValueError(
+                f"{path} may be incomplete: the command that writes it was interrupted. Delete it and rerun."
+            )
         if path.exists() and before != written["command"]:
             raise ValueError(
                 f"{path} was made by another command, {before!r}. Remove it, or let the plan name another."
