@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands.reconstruct import main
+from hf_meanmax.commands.reproduce import compare_reconstructions
 from hf_meanmax.evaluation import reconstruct, score_reconstructions, teacher_forced_scores
 from hf_meanmax.evaluation import reconstruction as module
 from hf_meanmax.evaluation.reconstruction import (
@@ -315,18 +317,28 @@ def test_output_folder_holds_scores_texts_table_and_figure(checkpoint, model, to
     table = (tmp_path / "a/bleu-by-length.md").read_text()
     assert table.startswith("| length | texts | BLEU | chrF | exact match | token accuracy |\n")
 
-    main([*words, "--num-beams", "2", "--output", str(tmp_path / "b"), "--compare", str(tmp_path / "a")])
-    table = (tmp_path / "b/bleu-by-length.md").read_text()
-    assert table.startswith("| length | texts | b | a |\n")
+    main([*words, "--num-beams", "2", "--output", str(tmp_path / "b")])
     assert json.loads((tmp_path / "b/reconstruction.json").read_text())["num_beams"] == 2
+    both = tmp_path / "both"
+    compare_reconstructions([str(tmp_path / "b"), str(tmp_path / "a"), "--output", str(both)])
+    assert (both / "bleu-by-length.md").read_text().startswith("| length | texts | b | a |\n")
+    assert (both / "bleu-by-length.png").read_bytes().startswith(b"\x89PNG")
     systems = {"b": read_texts(tmp_path / "b"), "a": read_texts(tmp_path / "a")}
     shown = sample_texts([text for text, _ in systems["a"]], 5)
-    assert (tmp_path / "b/reconstructions.md").read_text().startswith(reconstruction_table(systems, shown) + "\n")
+    assert (both / "reconstructions.md").read_text().startswith(reconstruction_table(systems, shown) + "\n")
 
     (tmp_path / "text.txt").write_text("a dog ran\n")
-    main([*words, "--output", str(tmp_path / "c"), "--compare", str(tmp_path / "a")])
-    assert "reconstructions.md was not written. No text is shared by c, a" in capsys.readouterr().err
-    assert (tmp_path / "c/bleu-by-length.png").is_file()
+    main([*words, "--output", str(tmp_path / "c")])
+    for other, message in (
+        ("c", "No text is shared by c, a"),
+        ("damaged", "reconstruction.json holds no scores by length"),
+        ("cut", "reconstruction.json is damaged or cut short"),
+    ):
+        if other != "c":
+            shutil.copytree(tmp_path / "a", tmp_path / other)
+            (tmp_path / other / "reconstruction.json").write_text('{"scores": {}}'[: 14 if other == "damaged" else 5])
+        with pytest.raises(SystemExit, match=message):
+            compare_reconstructions([str(tmp_path / other), str(tmp_path / "a"), "--output", str(tmp_path / "d")])
     main([*words, "--output", str(tmp_path / "c"), "--examples", "1", "--seed", "3"])
     assert "1 of 1 texts, drawn with seed 3" in (tmp_path / "c/reconstructions.md").read_text()
 
@@ -349,29 +361,13 @@ def test_without_matplotlib_and_rouge_the_rest_is_written(checkpoint, tmp_path, 
 def test_bad_options_end_before_anything_is_decoded(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "reconstruct", lambda *args, **kwargs: pytest.fail("it was decoded"))
     words = [str(checkpoint), str(tmp_path / "text.txt")]
-    (tmp_path / "damaged").mkdir()
-    (tmp_path / "damaged/reconstruction.json").write_text('{"scores": {}}')
     (tmp_path / "file").touch()
     for options, message in (
         (["--device", "abacus"], "device is 'abacus', which cannot be used here"),
         (["--output", str(tmp_path / "file")], "file is a file; name a folder"),
-        (["--compare", str(tmp_path)], "reconstruction.json is missing"),
-        (["--output", str(tmp_path / "o"), "--compare", str(tmp_path / "damaged")], "holds no scores by length"),
     ):
         with pytest.raises(SystemExit, match=message):
             main([*words, *options])
-    assert not (tmp_path / "o").exists()
-
-
-def test_compare_needs_an_output_of_another_name(checkpoint, tmp_path):
-    source = str(tmp_path / "text.txt")
-    score_checkpoint(str(checkpoint), source, show_progress=False, output=tmp_path / "a")
-    with pytest.raises(ValueError, match="compare needs output"):
-        score_checkpoint(str(checkpoint), source, show_progress=False, compare=[tmp_path / "a"])
-    with pytest.raises(ValueError, match="different names"):
-        score_checkpoint(
-            str(checkpoint), source, show_progress=False, output=tmp_path / "b/a", compare=[tmp_path / "a"]
-        )
 
 
 CHINESE = ["我们喜欢看书,也喜欢写字。", "他昨天去了北京大学。", "2022年的冬天很冷,下了大雪。"] * 4

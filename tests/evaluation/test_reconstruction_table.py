@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from hf_meanmax.commands.reproduce import compare_reconstructions
@@ -12,6 +14,7 @@ from hf_meanmax.evaluation.reconstruction_table import (
     write_table,
     write_texts,
 )
+from hf_meanmax.evaluation.text_scores import scores_by_length
 
 TEXTS = [" ".join(["word"] * length) + f" {length}" for length in range(1, 41)]
 PARTED = "a|b\tc\nd\u2028e"
@@ -109,7 +112,9 @@ def test_command_line(tmp_path, capsys):
     for folder, said in zip(folders, "xy", strict=True):
         folder.mkdir(parents=True)
         write_texts(folder, TEXTS, [said] * len(TEXTS))
-    words = [*map(str, folders), "--output", str(tmp_path / "t.md")]
+        by_length = scores_by_length([said] * len(TEXTS), TEXTS, tokenize="none")
+        (folder / "reconstruction.json").write_text(json.dumps({"scores": {"by_length": by_length}}))
+    words = [*map(str, folders), "--output", str(tmp_path / "t")]
     with pytest.raises(SystemExit, match="different names, got scores, scores; give --names"):
         compare_reconstructions(words)
     with pytest.raises(SystemExit, match="1 names for 2 folders"):
@@ -117,8 +122,9 @@ def test_command_line(tmp_path, capsys):
     compare_reconstructions([*words, "--names", "A", "B", "--number", "2", "--seed", "5"])
     systems = {"A": read_texts(folders[0]), "B": read_texts(folders[1])}
     expected = reconstruction_table(systems, sample_texts(TEXTS, 2, seed=5))
-    assert (tmp_path / "t.md").read_text().startswith(expected + "\n")
+    assert (tmp_path / "t/reconstructions.md").read_text().startswith(expected + "\n")
     compare_reconstructions([*words, "--names", "A", "B", "--rows", "7"])
-    assert (tmp_path / "t.md").read_text().startswith(reconstruction_table(systems, [TEXTS[6]]) + "\n")
+    shown = reconstruction_table(systems, [TEXTS[6]])
+    assert (tmp_path / "t/reconstructions.md").read_text().startswith(shown + "\n")
     with pytest.raises(SystemExit, match=r"compare-reconstructions: .*none.reconstructions.tsv is missing"):
         compare_reconstructions([str(tmp_path / "none"), *words[2:]])

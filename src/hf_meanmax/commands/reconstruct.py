@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hf_meanmax.evaluation.reconstruction import ReconstructionSettings, score_checkpoint
 from hf_meanmax.pretrained import DECODER_SOURCES
 
-from .options import option, positional, verb, written
+from .options import positional, verb, written
 
 
 @dataclass
@@ -21,11 +21,10 @@ class ReconstructOptions:
     checkpoint: str = positional(f"a checkpoint with its decoder ({DECODER_SOURCES})")
     text: list[str] = positional("text files (.txt .gz .xz .zst .bz2) or one data set")
     output: str | None = written("folder for scores, texts, and tables and figure of both", None, folder=True)
-    compare: list[str] = option("output folders of other systems to show beside this one", [])
 
 
 @verb("reconstruct")
 def main(args: ReconstructOptions, settings: ReconstructionSettings) -> None:
     """Score how well held-out sentences come back from their embeddings."""
-    scores = score_checkpoint(args.checkpoint, args.text, settings, output=args.output, compare=args.compare)
+    scores = score_checkpoint(args.checkpoint, args.text, settings, output=args.output)
     print(json.dumps(scores, indent=1, ensure_ascii=False))

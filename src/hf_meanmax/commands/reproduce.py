@@ -2,7 +2,7 @@
 
 hf-meanmax reproduce systems.yaml --data data --output results/mine
 hf-meanmax reproduce compare-evaluations results/one results/other --output results/both
-hf-meanmax reproduce compare-reconstructions runs/gated/scores runs/rae/scores --output table.md
+hf-meanmax reproduce compare-reconstructions runs/gated/scores runs/rae/scores --output compared
 hf-meanmax reproduce compare-translations a=runs/a/model b=runs/b/model --pairs test=test.en,test.de --output compared
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hf_meanmax.data import open_corpus
-from hf_meanmax.evaluation.reconstruction_table import read_texts, system_name, write_table
+from hf_meanmax.evaluation.reconstruction_table import system_name, write_comparison
 from hf_meanmax.evaluation.report import Results, write_report
 from hf_meanmax.reproduce import translation_table
 from hf_meanmax.reproduce.plan import TABLE, read_plan
@@ -46,7 +46,7 @@ class ReconstructionsOptions:
     """The options of `hf-meanmax reproduce compare-reconstructions`."""
 
     folders: list[str] = positional("output folders of `reconstruct`, with the same texts")
-    output: str = written("Markdown file")
+    output: str = written("folder for the tables and the figure", folder=True)
     names: list[str] | None = option("names of the systems (default: those of their folders)", None)
     number: int = count("texts to draw, from short to long", 5)
     seed: int = option("seed of the drawing", 0)
@@ -78,14 +78,14 @@ def run_plan(args: ReproduceOptions) -> None:
 
 @verb("reproduce compare-reconstructions")
 def compare_reconstructions(args: ReconstructionsOptions) -> None:
-    """One table of the reconstructions of several systems."""
+    """Reconstructions of several systems side by side, and their BLEU by length."""
     names = args.names or [system_name(folder) for folder in args.folders]
     if len(names) != len(args.folders):
         raise ValueError(f"{len(names)} names for {len(args.folders)} folders; give one each.")
-    systems = {name: read_texts(folder) for name, folder in zip(names, args.folders, strict=True)}
-    if len(systems) < len(names):
+    folders = dict(zip(names, args.folders, strict=True))
+    if len(folders) < len(names):
         raise ValueError(f"The systems need different names, got {', '.join(names)}; give --names.")
-    write_table(args.output, systems, args.number, args.seed, args.rows)
+    write_comparison(args.output, folders, args.number, args.seed, args.rows)
 
 
 @verb("reproduce compare-translations")

@@ -6,13 +6,12 @@ lower-cased words; the reference is the text itself, so a word outside the vocab
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,24 +19,18 @@ from hf_meanmax.checkpoint.folder import load_decoder, saved_training_args
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.data import open_corpus, pick_sentences
 from hf_meanmax.fields import check_settings, count, option
-from hf_meanmax.files import EncodingErrors, Json, replacing_file, write_json
+from hf_meanmax.files import EncodingErrors, Json, write_json
 from hf_meanmax.inference.decode import MOST_BEAMS
 from hf_meanmax.inference.reconstruct import reconstruct, rows_by_length
-from hf_meanmax.metrics import LENGTH_METRICS
 from hf_meanmax.modeling.losses import IGNORE_INDEX
-from hf_meanmax.plots.figures import save_figure, skip_figures_without_matplotlib
-from hf_meanmax.plots.reconstruction import plot_by_length
 from hf_meanmax.tokenization.tokenizers import is_word_level, normalizer_of, split_words
 
-from .reconstruction_table import read_texts, system_name, write_table, write_texts
-from .text_scores import TOKENIZATIONS, TextScores, length_table, score_texts, scores_by_length, tokenization_under
+from .reconstruction_table import RESULTS_FILE, system_name, write_comparison, write_texts
+from .text_scores import TOKENIZATIONS, TextScores, score_texts, scores_by_length, tokenization_under
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
     from transformers.configuration_utils import PreTrainedConfig
-
-RESULTS_FILE, EXAMPLES_FILE = "reconstruction.json", "reconstructions.md"
-TABLE_FILE, FIGURE_FILE = "bleu-by-length.md", "bleu-by-length.png"
 
 # Logits that are held at once: a gigabyte of fp32.
 _MOST_LOGITS = 2**28
@@ -185,7 +178,6 @@ def score_checkpoint(
     *,
     edges: Sequence[int] | None = None,
     output: str | os.PathLike[str] | None = None,
-    compare: Sequence[str | os.PathLike[str]] = (),
     show_progress: bool = True,
 ) -> Json:
     """Reconstruction scores of a checkpoint folder on the first `limit` sentences of a corpus.
@@ -198,7 +190,6 @@ def score_checkpoint(
         output: a folder to write `reconstruction.json` (settings and scores), `reconstructions.tsv` (each text and
             its reconstruction; tabs and line breaks become spaces), `reconstructions.md` (some of them; Zhang, Wu, Li
             and Zhang, table 3), `bleu-by-length.md` and, with matplotlib, `bleu-by-length.png` (figure 2).
-        compare: output folders of other checkpoints, shown beside this one in those tables and the figure.
         show_progress: show a progress bar, and the first texts beside what comes back of them.
 
     Returns:
@@ -209,13 +200,14 @@ def score_checkpoint(
         lengths in the tokens of BLEU).
 
     Raises:
-        ValueError: the checkpoint was not trained to reconstruct, no sentence has that length, the device is bad, or an
-            output folder of `compare` is damaged.
-        FileNotFoundError: the checkpoint, the text or the results of a folder of `compare` are missing.
+        ValueError: the checkpoint was not trained to reconstruct, no sentence has that length, or the device is bad.
+        FileNotFoundError: the checkpoint or the text is missing.
         FileExistsError: `output` is a file.
     """
     settings = settings or ReconstructionSettings()
-    output, others = _check_output(output, compare)
+    output = None if output is None else Path(output)
+    if output is not None and output.exists() and not output.is_dir():
+        raise FileExistsError(f"{output} is a file; name a folder.")
     _check_objective(folder)
     model, tokenizer, _ = load_decoder(folder, settings.device)
     texts, left_out = _pick_texts(source, tokenizer, settings)
@@ -235,8 +227,9 @@ def score_checkpoint(
     scores = score_texts(hypotheses, references, tokenize).to_dict()
     scores |= {"left_out": left_out, "accuracy": accuracy, "loss": loss, "by_length": by_length}
     if output is not None:
-        record = _record(folder, source, settings, scores)
-        _write_files(output, record, (texts, tokenizer.batch_decode(generated)), others, settings)
+        write_json(output / RESULTS_FILE, _record(folder, source, settings, scores), ensure_ascii=False)
+        write_texts(output, texts, tokenizer.batch_decode(generated))
+        write_comparison(output, {system_name(output): output}, settings.examples, settings.seed)
     return scores
 
 
@@ -289,65 +282,6 @@ def _check_objective(folder: str) -> None:
     }
     remedy = remedies.get(objective, "it does not reconstruct its input. Take a model that does")
     raise ValueError(f"{folder} learnt by the objective {objective!r}: {remedy}.")
-
-
-class _Scored(NamedTuple):
-    """What an output folder of [`score_checkpoint`] has of its system: scores by length, and texts."""
-
-    by_length: list[Json]
-    texts: list[tuple[str, str]]
-
-
-def _check_output(
-    output: str | os.PathLike[str] | None, compare: Sequence[str | os.PathLike[str]]
-) -> tuple[Path | None, dict[str, _Scored]]:
-    """The folder to write to, and what those to compare with hold."""
-    others = {system_name(other): _Scored(_read_by_length(Path(other)), read_texts(other)) for other in compare}
-    if output is None:
-        if compare:
-            raise ValueError("compare needs output, the folder for the table and the figure.")
-        return None, others
-    output = Path(output)
-    if output.exists() and not output.is_dir():
-        raise FileExistsError(f"{output} is a file; name a folder.")
-    if system_name(output) in others or len(others) < len(compare):
-        raise ValueError("Output folders that are compared need different names: they are what the figure shows.")
-    return output, others
-
-
-def _write_files(
-    output: Path,
-    record: Json,
-    pairs: tuple[Sequence[str], Sequence[str]],
-    others: Mapping[str, _Scored],
-    settings: ReconstructionSettings,
-) -> None:
-    """Writes the files of [`score_checkpoint`]; `pairs` are the texts and their reconstructions."""
-    write_json(output / RESULTS_FILE, record, ensure_ascii=False)
-    write_texts(output, *pairs)
-    systems = {system_name(output): _Scored(record["scores"]["by_length"], read_texts(output)), **others}
-    try:
-        texts = {name: one.texts for name, one in systems.items()}
-        write_table(output / EXAMPLES_FILE, texts, settings.examples, settings.seed)
-    except ValueError as error:
-        print(f"{EXAMPLES_FILE} was not written. {error}", file=sys.stderr)
-    by_length = {name: one.by_length for name, one in systems.items()}
-    with replacing_file(output / TABLE_FILE) as file:
-        file.write(length_table(by_length, tuple(LENGTH_METRICS) if len(systems) == 1 else ("bleu",)))
-    with skip_figures_without_matplotlib(f"{FIGURE_FILE} was not drawn."):
-        save_figure(plot_by_length(by_length), output / FIGURE_FILE)
-
-
-def _read_by_length(folder: Path) -> list[Json]:
-    path = folder / RESULTS_FILE
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing; name the --output folder of an earlier run.")
-    try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["scores"]["by_length"]
-        length_table({"": rows})
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} holds no scores by length ({error!r}); make it again.") from error
-    return rows
 
 
 def _padded_batches(

@@ -14,9 +14,15 @@ import numpy as np
 
 from hf_meanmax.data.sentences import is_unsegmented
 from hf_meanmax.evaluation.markdown import markdown_table, markdown_text
-from hf_meanmax.files import replacing_file
+from hf_meanmax.files import Json, read_json, replacing_file
+from hf_meanmax.metrics import LENGTH_METRICS
+from hf_meanmax.plots.figures import save_figure, skip_figures_without_matplotlib
+from hf_meanmax.plots.reconstruction import plot_by_length
 
-TEXTS_FILE = "reconstructions.tsv"
+from .text_scores import length_table
+
+RESULTS_FILE, TEXTS_FILE, EXAMPLES_FILE = "reconstruction.json", "reconstructions.tsv", "reconstructions.md"
+TABLE_FILE, FIGURE_FILE = "bleu-by-length.md", "bleu-by-length.png"
 _HEADER = "text\treconstruction"
 
 
@@ -134,6 +140,46 @@ def write_table(
     table = reconstruction_table(systems, texts)
     with replacing_file(path) as file:
         file.write(f"{table}\n\n{note} Lengths are in words, of Chinese and Japanese in characters.\n")
+
+
+def write_comparison(
+    output: str | os.PathLike[str],
+    folders: Mapping[str, str | os.PathLike[str]],
+    number: int = 5,
+    seed: int = 0,
+    rows: Sequence[int] | None = None,
+) -> None:
+    """Writes what one system or several make of texts: `reconstructions.md` (some texts; Zhang, Wu, Li and Zhang,
+    table 3), `bleu-by-length.md` and, with matplotlib, `bleu-by-length.png` (figure 2).
+
+    Args:
+        output: the folder to write to.
+        folders: output folders of `hf-meanmax reconstruct`, by the name of the system.
+        number, seed, rows: which texts, see [`write_table`].
+
+    Raises:
+        FileNotFoundError: a file of a folder is missing.
+        ValueError: one is damaged, or no text can be shown.
+    """
+    systems = {name: read_texts(folder) for name, folder in folders.items()}
+    by_length = {name: _read_by_length(Path(folder)) for name, folder in folders.items()}
+    output = Path(output)
+    output.mkdir(parents=True, exist_ok=True)
+    write_table(output / EXAMPLES_FILE, systems, number, seed, rows)
+    with replacing_file(output / TABLE_FILE) as file:
+        file.write(length_table(by_length, tuple(LENGTH_METRICS) if len(by_length) == 1 else ("bleu",)))
+    with skip_figures_without_matplotlib(f"{FIGURE_FILE} was not drawn."):
+        save_figure(plot_by_length(by_length), output / FIGURE_FILE)
+
+
+def _read_by_length(folder: Path) -> list[Json]:
+    path = folder / RESULTS_FILE
+    try:
+        rows: list[Json] = read_json(path)["scores"]["by_length"]
+        length_table({"": rows})
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path} holds no scores by length ({error!r}); make it again.") from error
+    return rows
 
 
 def system_name(folder: str | os.PathLike[str]) -> str:
