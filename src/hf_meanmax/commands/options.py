@@ -156,7 +156,10 @@ class EncoderOptions:
     """The options of a verb that encodes texts."""
 
     model: str = positional(f"a checkpoint, or any SentenceTransformer ({ENCODER_SOURCES})")
-    batch_size: int = count("texts of one forward pass; fewer of long ones", 64)
+    batch_size: int = count(
+        "texts of one forward pass; fewer of long ones, four times as many in groups of like length",
+        64,
+    )
     trust_remote_code: bool = option("run code that comes with the model", False)
 
     def load(self) -> tuple[SentenceTransformer, PartialState]:
