@@ -1,6 +1,7 @@
 import io
 
 import pytest
+from tqdm.notebook import tqdm_notebook
 
 from hf_meanmax.progress import LineProgress, progress_bar
 
@@ -16,6 +17,14 @@ def test_a_log_has_no_empty_lines(total):
     assert all(line.strip() == line != "" for line in lines)
     assert [line.partition(":")[0] for line in lines] == ["first", "first", "second", "second"]
     assert all("3" in line.partition(":")[2] for line in lines[1::2])
+
+
+def test_a_notebook_has_its_own_bar(monkeypatch):
+    monkeypatch.setattr("hf_meanmax.progress.tqdm", tqdm_notebook)
+    bar = progress_bar(range(3), disable=True)
+    assert isinstance(bar, tqdm_notebook)
+    assert list(bar) == [0, 1, 2]
+    assert not issubclass(LineProgress, tqdm_notebook)
 
 
 def test_a_disabled_bar_is_silent(capsys):

@@ -60,9 +60,9 @@ def replacing_file(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO
         with open(path, mode, encoding=encoding) as file:
             yield file
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     with naming_failed_writes(path, partial):
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with open(partial, mode, encoding=encoding) as file:
                 permissions = os.fstat(file.fileno()).st_mode & 0o777
@@ -380,7 +380,7 @@ def _read_holder(place: Path) -> str:
 
 
 def shared_name(value: object) -> object:
-    """The last part of a path; a name that is no path here, as of something on the Hub, whole."""
+    """The last part of a path; any other name, as of a model on the Hub, unchanged."""
     if not isinstance(value, str):
         return value
     is_path = (

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
+from tqdm import tqdm as plain_tqdm
 from tqdm.auto import tqdm
+from tqdm.notebook import tqdm_notebook
 
-Item = TypeVar("Item")
 # Seconds between two lines where nobody watches a bar.
 LINE_SECONDS = 30.0
 
 
-class LineProgress(tqdm):
+class LineProgress(plain_tqdm):
     """A tqdm bar that writes whole lines, at most one every half minute: for logs, which keep carriage returns."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -40,11 +40,7 @@ class LineProgress(tqdm):
         return write
 
 
-def progress_bar(*args: Any, **kwargs: Any) -> tqdm:
-    """A tqdm bar with these arguments, or a [`LineProgress`] where stderr is no terminal."""
-    return (tqdm if sys.stderr.isatty() else LineProgress)(*args, **kwargs)
-
-
-def track(items: Iterable[Item], description: str, total: int | None = None, show: bool = True) -> Iterator[Item]:
-    """The items, with a progress bar of this description."""
-    yield from progress_bar(items, desc=description, total=total, disable=not show)
+def progress_bar(*args: Any, **kwargs: Any) -> plain_tqdm:
+    """A tqdm bar with these arguments, in a notebook as its widget; a [`LineProgress`] where stderr is no terminal."""
+    draws_widgets = issubclass(tqdm, tqdm_notebook)
+    return (tqdm if draws_widgets or sys.stderr.isatty() else LineProgress)(*args, **kwargs)

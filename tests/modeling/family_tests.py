@@ -1085,7 +1085,10 @@ class FamilyTests:
             {"inputs": text["input_ids"], "attention_mask": text["attention_mask"]},
         )
         # Each is the vector by the time that a strategy begins.
-        forms = (embedding.view(-1, *rows), embedding.numpy(force=True), list(embedding), embedding.double())
+        array = embedding.numpy(force=True)
+        column = np.empty(len(array), dtype=object)
+        column[:] = list(array)
+        forms = (embedding.view(-1, *rows), array, list(embedding), list(array), column, embedding.double())
         of_forms = tuple({"sentence_embedding": form} for form in forms)
         for strategy in ({}, {"num_beams": 2, "num_return_sequences": 2}, {"do_sample": True, "top_k": 5}):
             said = []
@@ -1298,8 +1301,13 @@ class FamilyTests:
         embedding = model.encoder(**text).pooler_output
         with pytest.raises(ValueError, match="got 2 inputs"):
             model.generate(**text, sentence_embedding=embedding)
+        with pytest.raises(ValueError, match="got 2 inputs"):
+            model.generate(text["input_ids"], input_ids=text["input_ids"])
         with pytest.raises(ValueError, match="got 0 inputs"):
             model.generate()
+        for given in (embedding, text["input_ids"][0]):
+            with pytest.raises(ValueError, match=r"`input_ids` must be integers \(B, N\), got (float32|int64) \("):
+                model.generate(given)
 
     def test_vectors_that_are_no_embeddings_are_refused(self, variant):
         """Each message says what was expected. One bad vector among good ones is enough."""
@@ -1319,6 +1327,7 @@ class FamilyTests:
             ((embedding * 10).to(torch.int8), "of type int8 are quantised"),
             ("a dog runs.", "is text"),
             (["a dog runs."], "is text"),
+            ([embedding[0], embedding[1, 1:]], "are no batch"),
         ]
         for vectors, reason in refused:
             with pytest.raises(ValueError, match=reason) as caught:

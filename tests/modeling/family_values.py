@@ -98,7 +98,7 @@ BAD_SETTINGS = [
     ({"max_position_embeddings": 0}, ("`max_position_embeddings` is 0", "1 or more")),
     (
         {"max_position_embeddings": 2**31 - 1, "position_embedding_type": "learned"},
-        ("`max_position_embeddings` is 2147483647", "need their number"),
+        ("`max_position_embeddings` is 2147483647", "need a table"),
     ),
     ({"intermediate_size": 0}, ("`intermediate_size` is 0", "1 or more")),
     ({"num_context_words": 0}, ("`num_context_words` is 0", "1 or more")),

@@ -109,7 +109,7 @@ def test_empty_lines_are_no_words(tmp_path):
         ("v.txt", b"a 1 2\nb 1 nan\n", "line 2: 'b' has a NaN"),
         ("v.txt", b"a 1 2\n\xff 1 2\n", "line 2: a word that is not UTF-8"),
         ("v.txt", b"3 2\na 1 2\nb 1 2\n", "2 rows, its first line promises 3"),
-        ("v.txt", b"lonely\n", "line 1: vectors of 0 dimensions"),
+        ("v.txt", b"lonely\n", "line 1: expected a word and its numbers with blanks between them"),
         ("v.txt", b"", "no word vector"),
         ("v.bin", b"a 1 2\nb 1 2\n", "must not be named .bin"),
         ("v.bin", b"2 2\na " + struct.pack("2f", 1, 2) + b"b 123", "ends after 1 of 2 rows"),
@@ -226,3 +226,9 @@ def test_embedding_matrix():
     np.testing.assert_array_equal(matrix, embedding_matrix(tokenizer, WordVectors(WORDS, VECTORS), seed=3)[0])
     with pytest.raises(ValueError, match="none of the tokenizer's"):
         embedding_matrix(tokenizer, WordVectors(["xyz"], VECTORS[:1]))
+
+
+@pytest.mark.parametrize(("name", "value"), [("learning_rate", 0), ("learning_rate", float("nan")), ("sample", -1)])
+def test_bad_settings_of_skip_gram(name, value):
+    with pytest.raises(ValueError, match=f"`{name}` is {value}"):
+        SkipGramSettings(**{name: value})

@@ -72,6 +72,25 @@ class LatentPreTrainedModel(PreTrainedModel):
                 hint = did_you_mean(name, known, quote="`")
                 raise TypeError(f"{type(self).__name__} got an unexpected argument `{name}`.{hint}")
 
+    @staticmethod
+    def refuse_other_ids(input_ids: object) -> None:
+        """Checks that token ids, where they are given, are integers `(B, N)`.
+
+        Raises:
+            ValueError: they are not.
+        """
+        if input_ids is None:
+            return
+        given = type(input_ids).__name__
+        if isinstance(input_ids, torch.Tensor):
+            if input_ids.dim() == 2 and not input_ids.is_floating_point():
+                return
+            given = f"{str(input_ids.dtype).removeprefix('torch.')} {tuple(input_ids.shape)}"
+        raise ValueError(
+            f"`input_ids` must be integers (B, N), got {given}. Unpack what a tokenizer gives with `**`, and give "
+            "vectors as `sentence_embedding`."
+        )
+
     def refuse_second_text(self, token_type_ids: torch.Tensor | None) -> None:
         """Checks that `token_type_ids` `(B, N)`, as some tokenizers give them, tell of one text alone.
 

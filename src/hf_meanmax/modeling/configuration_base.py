@@ -464,7 +464,7 @@ class LatentConfig(PreTrainedConfig):
             value, default = getattr(self, name), type(self).__dataclass_fields__[name].default
             if value != default:
                 raise ValueError(
-                    f"`{name}` is {value!r}, which means nothing to a {self.model_type}. Leave it out ({default!r})."
+                    f"`{name}` is {value!r}, which has no meaning for `{self.model_type}`. Leave it out ({default!r})."
                 )
 
     def validate_sizes(self) -> None:
@@ -480,7 +480,8 @@ class LatentConfig(PreTrainedConfig):
                 raise ValueError(f"`{name}` is {value}; it must be 1 or more.")
         if self.position_embedding_type == "learned" and self.max_position_embeddings == NO_LIMIT:
             raise ValueError(
-                f"`max_position_embeddings` is {NO_LIMIT}, the sign of no limit; learned positions need their number."
+                f"`max_position_embeddings` is {NO_LIMIT}, which stands for no limit; learned positions need a table of "
+                "some size, for instance 512."
             )
         is_smaller = self.input_vocab_size is not None and self.input_vocab_size < self.vocab_size
         if is_smaller and not self.separate_vocabularies:

@@ -28,7 +28,7 @@ def check_parts(config: PreTrainedConfig) -> None:
             f"`hidden_size` is {config.hidden_size}; the two directions of a `{config.encoder_type}` encoder need an "
             "even number."
         )
-    if config.encoder_type == "hierarchical_cnn" and config.hidden_size % config.num_hidden_layers:
+    if config.encoder_type == "hierarchical_cnn" and config.hidden_size % max(1, config.num_hidden_layers):
         raise ValueError(
             f"`hidden_size` is {config.hidden_size} and `num_hidden_layers` {config.num_hidden_layers}: the layers of "
             "a `hierarchical_cnn` encoder must divide the hidden size."

@@ -98,7 +98,7 @@ class CompoundAttentionConfig(LatentConfig):
         if self.latent_heads is None:
             self.latent_heads = _HEADS if self.pooling == "inner_attention" else 1
         if self.latent_size is None and self.has_latents:
-            self.latent_size = max(1, _REPRESENTATION_SIZE // self.num_latents)
+            self.latent_size = max(1, _REPRESENTATION_SIZE // max(1, self.num_latents))
         super().__post_init__(**kwargs)
 
     def validate_architecture(self) -> None:

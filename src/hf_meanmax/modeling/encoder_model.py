@@ -107,13 +107,15 @@ class LatentEncoderModel(LatentPreTrainedModel):
             token_type_ids: `(B, N)`, all 0, from a tokenizer that gives them.
 
         Raises:
-            ValueError: if not exactly one of `input_ids` and `inputs_embeds` is given, or if there is a second text.
+            ValueError: if not exactly one of `input_ids` and `inputs_embeds` is given, if there is a second text, or if
+                `input_ids` are no integers `(B, N)`.
             TypeError: for an argument that nothing reads.
         """
         self.refuse_unknown(kwargs)
         self.refuse_second_text(token_type_ids)
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of `input_ids` and `inputs_embeds`.")
+        self.refuse_other_ids(input_ids)
         if torch.is_grad_enabled():
             self.drop_word_projections()
         projected = None

@@ -184,11 +184,18 @@ def checked_vectors(
     Raises:
         ValueError: a vector has another size, holds NaN or infinities or is quantised.
     """
+    if getattr(getattr(vectors, "dtype", None), "hasobject", False):
+        # A column of a table, a vector a cell.
+        vectors = list(vectors)
     rows = vectors if isinstance(vectors, (list, tuple)) else [vectors]
     if any(isinstance(row, str) for row in rows):
         raise ValueError(f"`sentence_embedding` is text; this model decodes {expected}. Encode the text first.")
-    if rows is vectors and any(map(torch.is_tensor, rows)):
-        vectors = torch.stack(list(rows))
+    if rows is vectors and any(hasattr(row, "shape") for row in rows):
+        vectors = [torch.as_tensor(row) for row in rows]
+        shapes = sorted({tuple(row.shape) for row in vectors})
+        if len(shapes) > 1:
+            raise ValueError(f"Sentence embeddings of the shapes {shapes} are no batch; this model decodes {expected}.")
+        vectors = torch.stack(vectors)
     if not torch.is_tensor(vectors) and hasattr(vectors, "astype"):
         # torch takes no array whose rows run backwards, or whose bytes do.
         vectors = vectors.astype(vectors.dtype.newbyteorder("="), order="C")
@@ -306,9 +313,11 @@ class LatentGenerationMixin(GenerationMixin):
                 f"decoder_type is {self.config.decoder_type!r}, which is not autoregressive: use predict_words()."
             )
         text = {name: kwargs.pop(name) for name in ("input_ids", "inputs_embeds") if kwargs.get(name) is not None}
+        sources = len(text) + sum(
+            given is not None for given in (inputs, sentence_embedding, kwargs.get("encoder_outputs"))
+        )
         if inputs is not None:
             text["input_ids"] = inputs
-        sources = len(text) + sum(given is not None for given in (sentence_embedding, kwargs.get("encoder_outputs")))
         if sources != 1:
             raise ValueError(
                 f"generate() got {sources} inputs; give exactly one of a text (`input_ids` or `inputs_embeds`), "

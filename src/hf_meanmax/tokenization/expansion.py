@@ -138,7 +138,7 @@ def expand_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
     weight = torch.empty(old_size + len(rows), width, dtype=table.weight.dtype, device=table.weight.device)
     weight[:old_size] = table.weight
     for start in range(0, len(rows), _ROWS):
-        part = torch.from_numpy(_apply(matrix, vectors.vectors[rows[start : start + _ROWS]]))
+        part = torch.from_numpy((vectors.vectors[rows[start : start + _ROWS]] @ matrix).astype(np.float32))
         weight[old_size + start : old_size + start + len(part)] = part
     # With two vocabularies the output is tied to the decoder's, which stays as it is.
     if model.config.tie_word_embeddings and not model.config.separate_vocabularies:
@@ -207,10 +207,6 @@ def _factor(known: np.ndarray, given: np.ndarray) -> float:
 def _least_squares(given: np.ndarray, known: np.ndarray) -> np.ndarray:
     """The matrix `(e, width)` that maps the given vectors to the known rows with the least squared error."""
     return np.linalg.lstsq(given, known, rcond=None)[0]
-
-
-def _apply(matrix: np.ndarray, given: np.ndarray) -> np.ndarray:
-    return (given @ matrix).astype(np.float32)
 
 
 def _measure(known: np.ndarray, given: np.ndarray) -> MapQuality:

@@ -96,8 +96,10 @@ def wordpiece_tokenizer(vocabulary: Iterable[str], lowercase: bool = True) -> Pr
     """
     names = [name for name in vocabulary if name not in SPECIAL_TOKENS]
     repeated = [name for name, count in Counter(names).items() if count > 1]
-    if not names or repeated:
-        raise ValueError(f"the vocabulary has no word, or one twice: {repeated[:3]}")
+    if not names:
+        raise ValueError("The vocabulary has no word.")
+    if repeated:
+        raise ValueError(f"The vocabulary has words twice: {', '.join(map(repr, repeated[:3]))}.")
     ids = {name: number for number, name in enumerate([*SPECIAL_TOKENS, *names])}
     # Runs of a script without spaces are long words; beyond some hundred letters the search of pieces takes too long.
     model = models.WordPiece(
@@ -136,6 +138,8 @@ def _find_trainer(texts: Iterable[str], kind: str, vocab_size: int, min_frequenc
     """What trains a tokenizer of this kind, after checking the arguments of [`train_tokenizer`]."""
     if kind not in _TRAINERS:
         hint = did_you_mean(kind, _TRAINERS)
+        if kind == "wordpiece":
+            hint = " A WordPiece tokenizer is made of a list of words: `wordpiece_tokenizer`."
         raise ValueError(f"kind is {kind!r}, allowed are {', '.join(map(repr, _TRAINERS))}.{hint}")
     train, smallest = _TRAINERS[kind]
     if vocab_size < smallest:

@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_meanmax.extras import require
 from hf_meanmax.fields import check_settings, count, option
-from hf_meanmax.files import EncodingErrors, Json, replacing_file
+from hf_meanmax.files import EncodingErrors, Json, differences, replacing_file
 from hf_meanmax.hardware import usable_cores
 from hf_meanmax.progress import progress_bar
 
@@ -126,7 +126,7 @@ class SkipGramSettings:
     """How skip-gram vectors with negative sampling are trained, as gensim's `Word2Vec` has it.
 
     Raises:
-        ValueError: a number that is less than 1.
+        ValueError: a number out of its range.
     """
 
     size: int = count("dimension of the vectors", 300)
@@ -134,13 +134,15 @@ class SkipGramSettings:
     window: int = count("words on either side", 5)
     min_count: int = count("rarer words get no vector", 5)
     negative: int = count("words drawn as negatives for each context word", 5)
-    sample: float = option("threshold above which frequent words are left out at random", 1e-3)
+    sample: float = option("threshold above which frequent words are left out at random", 1e-3, at_least=0)
     learning_rate: float = option("initial learning rate", 0.025)
     seed: int = option("seed of the training", 1)
     deterministic: bool = option("one thread, so that the same command gives the same vectors", False)
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if not self.learning_rate > 0:
+            raise ValueError(f"`learning_rate` is {self.learning_rate}; it must be a positive number.")
 
 
 def train_word_vectors(
@@ -180,8 +182,7 @@ def train_word_vectors(
         if details == identity:
             logger.info("word vectors read from %s: %d words of %d dimensions", path, len(vectors), vectors.size)
             return vectors
-        changed = sorted(name for name in identity if details.get(name) != identity[name])
-        logger.warning("%s holds vectors of other settings (%s): training anew", path, ", ".join(changed))
+        logger.warning("%s holds vectors of other settings (%s): training anew", path, differences(details, identity))
     if iter(sentences) is sentences:
         raise TypeError("sentences is an iterator that can be read once, training reads it several times: pass a list")
     model = _fit_word2vec(sentences, settings, show_progress)
@@ -317,7 +318,10 @@ class _Rows:
 
     def start(self, size: int) -> None:
         if size < 1:
-            raise ValueError(f"{self.path}, line 1: vectors of {size} dimensions, expected 1 or more")
+            raise ValueError(
+                f"{self.path}, line 1: expected a word and its numbers with blanks between them. Give text of word2vec "
+                "or GloVe, `.bin`, `.gz` of these, or `.safetensors`."
+            )
         self.size = size
         self.matrix = np.empty((0, size), dtype=np.float32)
 

@@ -164,7 +164,7 @@ def _start_from(model: LatentForConditionalDecoding, name: str) -> list[str]:
         Heads of the checkpoint that the model lacks.
 
     Raises:
-        ValueError: a weight is missing, or of another size.
+        ValueError: a weight is missing, of another size, or left over.
     """
     checkpoint = load_checkpoint(name)[0]
     initial = checkpoint.state_dict()
@@ -182,6 +182,12 @@ def _start_from(model: LatentForConditionalDecoding, name: str) -> list[str]:
             )
         weight.copy_(found)
     known = model.state_dict().keys()
+    lost = [key for key in initial if key.startswith("encoder.") and key not in known]
+    if lost:
+        raise ValueError(
+            f"{name} does not fit as `initial_model`: it has the weights {', '.join(lost)}, and the new model has none "
+            "such. Leave `freeze_word_embeddings` and the other settings of the model as they are there."
+        )
     return sorted({key.partition(".")[0] for key in initial if key.startswith(_HEADS) and key not in known})
 
 

@@ -25,7 +25,7 @@ from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
 from hf_meanmax.inference.encoder import encode_texts
 from hf_meanmax.inference.fingerprints import model_fingerprints
 from hf_meanmax.processes import of_main_process
-from hf_meanmax.progress import track
+from hf_meanmax.progress import progress_bar
 
 from .cache import cache_folder, cache_lock, digest
 from .settings import PretrainArguments
@@ -221,7 +221,7 @@ def _text_hashes(cache: Path, texts: StoredTexts, show_progress: bool) -> npt.ND
     path = cache / f"{fingerprint}.npy"
     with cache_lock(path):
         if not path.is_file():
-            made = map(text_hash, track(texts, "hash texts", texts.size, show_progress))
+            made = map(text_hash, progress_bar(texts, desc="hash texts", total=texts.size, disable=not show_progress))
             hashes = np.fromiter(made, np.uint64)
             texts.check_unchanged(fingerprint)
             with replacing_file(path, "wb") as file:
