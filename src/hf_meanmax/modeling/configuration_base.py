@@ -480,8 +480,8 @@ class LatentConfig(PreTrainedConfig):
                 raise ValueError(f"`{name}` is {value}; it must be 1 or more.")
         if self.position_embedding_type == "learned" and self.max_position_embeddings == NO_LIMIT:
             raise ValueError(
-                f"`max_position_embeddings` is {NO_LIMIT}, which stands for no limit; learned positions need a table of "
-                "some size, for instance 512."
+                f"`max_position_embeddings` is {NO_LIMIT}, which stands for no limit; learned positions need a table, "
+                "for instance of 512."
             )
         is_smaller = self.input_vocab_size is not None and self.input_vocab_size < self.vocab_size
         if is_smaller and not self.separate_vocabularies:
