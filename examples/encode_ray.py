@@ -23,7 +23,7 @@ from hf_meanmax.files import LOCK, read_json, replacing_file, sole_writer
 from hf_meanmax.inference.embedding_files import EMBEDDINGS
 from hf_meanmax.inference.encoder import count_truncated, encode_texts, load_encoder
 from hf_meanmax.inference.fingerprints import model_fingerprints
-from hf_meanmax.progress import track
+from hf_meanmax.progress import progress_bar
 
 MADE_BY = "encoding.json"  # in the output folder: the model and the column
 ROWS = 16384  # held in memory at a time
@@ -108,7 +108,7 @@ def encode_folder(model: str, source: Path, output: Path, column: str, actors: i
         files = data.from_items(rows, override_num_blocks=len(rows))  # a block a file
         files = files.map(Encoder, fn_constructor_args=(name, column), compute=pool, num_gpus=gpus)
         try:
-            done = list(track(files.iter_rows(), "files", total=len(rows)))
+            done = list(progress_bar(files.iter_rows(), desc="files", total=len(rows)))
         finally:
             for left in output.rglob(".*.parquet.partial-*"):  # of actors that were killed
                 left.unlink(missing_ok=True)

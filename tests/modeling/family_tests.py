@@ -1088,7 +1088,14 @@ class FamilyTests:
         array = embedding.numpy(force=True)
         column = np.empty(len(array), dtype=object)
         column[:] = list(array)
-        forms = (embedding.view(-1, *rows), array, list(embedding), list(array), column, embedding.double())
+        forms = (
+            embedding.view(-1, *rows),
+            array,
+            list(embedding),
+            list(array[:, ::-1].copy()[:, ::-1]),
+            column,
+            embedding.double(),
+        )
         of_forms = tuple({"sentence_embedding": form} for form in forms)
         for strategy in ({}, {"num_beams": 2, "num_return_sequences": 2}, {"do_sample": True, "top_k": 5}):
             said = []
@@ -1328,6 +1335,7 @@ class FamilyTests:
             ("a dog runs.", "is text"),
             (["a dog runs."], "is text"),
             ([embedding[0], embedding[1, 1:]], "are no batch"),
+            ([embedding[0].numpy(), None], "are no batch"),
         ]
         for vectors, reason in refused:
             with pytest.raises(ValueError, match=reason) as caught:

@@ -212,7 +212,7 @@ def test_one_failure_does_not_stop_the_others(data, tmp_path):
         ({"systems": {"x": {"recipe": "y", "seeds": [1, 1]}}}, "takes a list of different numbers"),
         (
             {"systems": {"x": {"model": "y", "controls": ["bag"]}}},
-            "`controls` of the system 'x' is .*; it must be words",
+            "`controls` of the system 'x' is .*; it must be text",
         ),
         ({"reconstruct": {"limit": 20}}, "`reconstruct` needs `source`"),
         ({"systems": {"C": {"model": "y"}, "C++": {"model": "z"}}}, "'C' would share its folder with another"),
@@ -223,8 +223,11 @@ def test_one_failure_does_not_stop_the_others(data, tmp_path):
         ({"evaluate": {"seeds": 0}}, "`seeds` of `evaluate` is 0; it must be 1 or more"),
         ({"cards": {"owner": "me"}}, "`cards` needs `folder`"),
         ({"evaluat": {}}, "unknown part 'evaluat'. Did you mean 'evaluate'"),
-        ({"cards": {"folder": "x", "language": False}}, "`language` of `cards` is False; it must be words. In quotes"),
-        ({"systems": {"a": {"model": None}}}, "`model` of the system 'a' is None; it must be words"),
+        (
+            {"cards": {"folder": "x", "language": False}},
+            "`language` of `cards` is False; it must be text. Put it in quotes",
+        ),
+        ({"systems": {"a": {"model": None}}}, "`model` of the system 'a' is None; it must be text"),
         (
             {"systems": {"a": {"model": "m", "contols": "none"}}},
             "unknown setting 'contols' of the system 'a'. Did you mean 'controls'",

@@ -29,7 +29,7 @@ class AlignOptions:
     to: str = option(f"an autoencoder, whose decoder reads what the map gives ({DECODER_SOURCES})")
     output: str = written("the new folder", folder=True)
     embedder_prompt: str = option("text put before each text that the embedder reads", "")
-    validation: str | None = option("held-out texts; by default every tenth of the corpus", None)
+    validation: str | None = option("a file of held-out texts; by default every tenth of the corpus is held out", None)
     limit: int = count("most texts that are read", 50_000)
     score_texts: int = option("held-out texts that are decoded and scored (0: none)", 500, at_least=0)
     batch_size: int = count("texts of one forward pass", 64)

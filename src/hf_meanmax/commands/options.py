@@ -204,4 +204,4 @@ class CorpusOptions:
     def open_beside(self, name: str) -> Corpus:
         """Another file, whose column, where it is a table, is the corpus's."""
         column = self.text_column if table_kind(name) else "text"
-        return open_corpus(name if is_address(name) else Path(name), self.encoding_errors, column)
+        return open_corpus(name if is_address(name) else Path(name).expanduser(), self.encoding_errors, column)

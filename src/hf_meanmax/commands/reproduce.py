@@ -139,6 +139,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = sys.argv[1:] if argv is None else list(argv)
     if words and words[0] in COMPARISONS:
         return COMPARISONS[words[0]](words[1:])
-    if words and words[0].startswith("compare-"):
+    if words and words[0].startswith("compare-") and not Path(words[0]).is_file():
         raise SystemExit(f"hf-meanmax reproduce: unknown {words[0]!r}; choose from {', '.join(COMPARISONS)}")
     return run_plan(words)

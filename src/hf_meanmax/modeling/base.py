@@ -83,7 +83,7 @@ class LatentPreTrainedModel(PreTrainedModel):
             return
         given = type(input_ids).__name__
         if isinstance(input_ids, torch.Tensor):
-            if input_ids.dim() == 2 and not input_ids.is_floating_point():
+            if input_ids.dim() == 2 and input_ids.dtype in (torch.int64, torch.int32):
                 return
             given = f"{str(input_ids.dtype).removeprefix('torch.')} {tuple(input_ids.shape)}"
         raise ValueError(

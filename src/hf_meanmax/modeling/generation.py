@@ -165,6 +165,13 @@ def _mark_read_words(kwargs: dict[str, Any]) -> None:
         kwargs["decoder_attention_mask"] = torch.ones_like(words)
 
 
+def _as_tensor(vectors: Any) -> torch.Tensor:
+    if not torch.is_tensor(vectors) and hasattr(vectors, "astype"):
+        # torch takes no array whose rows run backwards, or whose bytes do.
+        vectors = vectors.astype(vectors.dtype.newbyteorder("="), order="C")
+    return torch.as_tensor(vectors)
+
+
 def checked_vectors(
     vectors: Any,
     size: int,
@@ -184,22 +191,20 @@ def checked_vectors(
     Raises:
         ValueError: a vector has another size, holds NaN or infinities or is quantised.
     """
-    if getattr(getattr(vectors, "dtype", None), "hasobject", False):
+    if getattr(getattr(vectors, "dtype", None), "hasobject", False) and vectors.ndim:
         # A column of a table, a vector a cell.
         vectors = list(vectors)
     rows = vectors if isinstance(vectors, (list, tuple)) else [vectors]
     if any(isinstance(row, str) for row in rows):
         raise ValueError(f"`sentence_embedding` is text; this model decodes {expected}. Encode the text first.")
     if rows is vectors and any(hasattr(row, "shape") for row in rows):
-        vectors = [torch.as_tensor(row) for row in rows]
-        shapes = sorted({tuple(row.shape) for row in vectors})
-        if len(shapes) > 1:
-            raise ValueError(f"Sentence embeddings of the shapes {shapes} are no batch; this model decodes {expected}.")
-        vectors = torch.stack(vectors)
-    if not torch.is_tensor(vectors) and hasattr(vectors, "astype"):
-        # torch takes no array whose rows run backwards, or whose bytes do.
-        vectors = vectors.astype(vectors.dtype.newbyteorder("="), order="C")
-    vectors = torch.as_tensor(vectors)
+        try:
+            vectors = torch.stack([_as_tensor(row) for row in rows])
+        except (RuntimeError, TypeError) as error:
+            raise ValueError(
+                f"These sentence embeddings are no batch ({error}); this model decodes {expected}."
+            ) from error
+    vectors = _as_tensor(vectors)
     if vectors.dim() == 3:
         fits = matrix is not None and vectors.shape[1:] == matrix
     else:

@@ -90,7 +90,10 @@ def _check_known(name: object, known: Collection[str], what: str, path: Path) ->
 def _check_words(settings: Json, where: str, path: Path) -> None:
     for name, value in settings.items():
         if not isinstance(value, str):
-            raise ValueError(f"{path}: `{name}` {where} is {value!r}; it must be words. In quotes YAML takes them so.")
+            raise ValueError(
+                f"{path}: `{name}` {where} is {value!r}; it must be text. Put it in quotes if YAML reads it as "
+                "something else."
+            )
 
 
 def _check_parts(content: Json, path: Path) -> None:
@@ -107,7 +110,8 @@ def _check_parts(content: Json, path: Path) -> None:
         raise ValueError(f"{path}: `reconstruct` needs `source`, the texts to reconstruct.")
     if content.get("cards") and "folder" not in content["cards"]:
         raise ValueError(f"{path}: `cards` needs `folder`, where to write them.")
-    _check_words(content.get("cards", {}), "of `cards`", path)
+    given = {name: value for name, value in content.get("cards", {}).items() if value is not None}
+    _check_words(given, "of `cards`", path)
     content["evaluate"] = {**_EVALUATE, **content.get("evaluate", {})}
     for name, default in _EVALUATE.items():
         if type(content["evaluate"][name]) is not type(default):

@@ -99,8 +99,9 @@ def _finetune(args: FinetuneArguments, folder: Path) -> Json:
     model, tokenizer = build_classifier(args, train, labels)
     encoded = [encode_examples(texts, tokenizer, labels, args.max_tokens) for texts in (train, validation, test)]
     sets, cut = [examples for examples, _ in encoded], sum(number for _, number in encoded)
-    if state.is_main_process:
-        _check_known(sets[0], tokenizer, args.checkpoint)
+    with errors_shared(state):
+        if state.is_main_process:
+            _check_known(sets[0], tokenizer, args.checkpoint)
     if args.overwrite:
         _claimed(args, folder, (train, validation, test), state)
     metric = "accuracy" if args.problem == "classification" else "pearson"
@@ -187,9 +188,9 @@ def read_sets(args: FinetuneArguments) -> tuple[LabelledTexts, LabelledTexts, La
     numbers, as [`label_names`] has them of all examples of `args.train`.
 
     Raises:
-        FileNotFoundError, ValueError: as [`read_labelled`] and [`label_names`]; if there are too few examples, one set
-            is another, the sets do not agree in having one text or two, or one has a label that the training examples
-            do not have.
+        FileNotFoundError, ValueError: as [`read_labelled`] and [`label_names`]; if there are too few examples, the
+            validation or test set is the training set, the sets do not agree in having one text or two, or one has a
+            label that the training examples do not have.
     """
     _refuse_trained_on(args)
 

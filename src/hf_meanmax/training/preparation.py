@@ -183,8 +183,7 @@ def _prepare_translation(args: PretrainArguments, cache: Path, word_vectors: str
             len(words(text, add_special_tokens=False)["input_ids"])
             for words, text in zip((tokenizer, output_tokenizer), pair, strict=True)
         )
-        is_short = args.long_lines == "truncate" or target <= args.max_target_tokens
-        return args.min_tokens <= source <= longest and target > 0 and is_short
+        return args.min_tokens <= source <= longest and 0 < target <= args.max_target_tokens
 
     pairs = list(islice(filter(fits, held_out), args.validation_sentences))
     if not pairs:
