@@ -26,6 +26,15 @@ def test_head_maps_show_the_weights():
     assert panels[0].images[0].get_clim() == panels[1].images[0].get_clim()  # the same colour means the same weight
 
 
+def test_head_maps_of_named_rows():
+    pytest.importorskip("matplotlib")
+    axes = plot_head_maps(TOKENS, WEIGHTS, ("max", "mean")).axes[0]
+    np.testing.assert_allclose(axes.images[0].get_array(), WEIGHTS)
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["max", "mean"]
+    with pytest.raises(ValueError, match="rows=3"):
+        plot_head_maps(TOKENS, WEIGHTS, ("max", "mean", "last"))
+
+
 def test_terminal_text():
     plain = attention_text(TOKENS, WEIGHTS, color=False).splitlines()
     assert plain[0] == "the/0 food/9 <was>/0 awful/6"  # of the sum over heads: .1, 1.1, .1, .7

@@ -33,6 +33,7 @@ from hf_meanmax.training import checkpoints as checkpoints_module
 from hf_meanmax.training import pretrain as module
 from hf_meanmax.training.pretrain import Run, pretrain
 from hf_meanmax.training.schedule import Schedule
+from hf_meanmax.training.validation import Validation
 from tiny_model import make_model, python_environment, run_python
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -677,13 +678,13 @@ def test_word_vectors_start_the_output_layer_where_it_is_asked_for(make_argument
 def scripted(monkeypatch, accuracies: list[float]) -> None:
     """Evaluations that give these accuracies, the last one for ever."""
     rest = iter(accuracies)
-    original = Run.evaluate
+    original = Validation.evaluate
 
     def evaluate(self):
         scores = original(self)
         return scores | {"validation_accuracy": next(rest, accuracies[-1])}
 
-    monkeypatch.setattr(Run, "evaluate", evaluate)
+    monkeypatch.setattr(Validation, "evaluate", evaluate)
 
 
 def test_early_stopping_exports_the_best(make_arguments, monkeypatch, capsys):
@@ -1010,7 +1011,7 @@ def test_command_line(make_arguments, texts, tmp_path, capsys):
     assert main(["--help"]) == 0
     output = capsys.readouterr().out
     assert "accelerate launch scripts/pretrain.py" in output
-    assert "packaged recipes: contrastive-small, docstrings, embedding-decoder, mean-max-aae" in output
+    assert "packaged recipes: contrastive-small, contrastive-static, docstrings, embedding-decoder," in output
     assert "--learning_rate" in output
     assert main(["embedding-decoder", "--help"]) == 0
     output = capsys.readouterr().out

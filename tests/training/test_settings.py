@@ -318,7 +318,7 @@ def test_what_is_not_given_lies_nowhere(tmp_path, monkeypatch):
 def test_recipes_that_are_not_there():
     with pytest.raises(
         FileNotFoundError,
-        match=r"'mean-max-aee'.*Did you mean 'mean-max-aae'\?.*Packaged: contrastive-small, docstrings",
+        match=r"'mean-max-aee'.*Did you mean 'mean-max-aae'\?.*Packaged: contrastive-small, contrastive-static",
     ):
         read_recipe("mean-max-aee")
     with pytest.raises(FileNotFoundError, match=r"'zzz' and no packaged recipe of that name\. Packaged"):

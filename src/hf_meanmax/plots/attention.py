@@ -32,20 +32,29 @@ class ReadText(NamedTuple):
     predictions: Mapping[str, str] = {}
 
 
-def plot_head_maps(tokens: Sequence[str], weights: np.ndarray | Mapping[str, np.ndarray]) -> Figure:
+def plot_head_maps(
+    tokens: Sequence[str], weights: np.ndarray | Mapping[str, np.ndarray], row_names: Sequence[str] | None = None
+) -> Figure:
     """The weights that each head gives the words of a text, a row a head, and their sum divided by the number of heads
     (structured self-attentive embedding, figures 1-2; compound attention, figure 5.11).
 
     Args:
         tokens: the N tokens.
         weights: A, `(heads, N)`; or of several models by their names, which are drawn side by side.
+        row_names: of the rows where they are no heads, for instance `("max", "mean")`; their mean is then left out.
 
     Raises:
         ValueError: an array of another shape, or weights outside 0..1.
         ImportError: matplotlib is not installed.
     """
     named = weights if isinstance(weights, Mapping) else {"": weights}
-    maps = {name: _with_mean(tokens, given) for name, given in named.items()}
+    if row_names is None:
+        maps = {name: _with_mean(tokens, given) for name, given in named.items()}
+    else:
+        axes_of_rows = {"rows": len(row_names), "N": len(tokens)}
+        maps = {
+            name: (checked_shares("weights", given, axes_of_rows), list(row_names)) for name, given in named.items()
+        }
     figure, axis = new_figure(), TokenAxis(tokens)
     rows = max(len(shown) for shown, _ in maps.values())
     figure.set_size_inches((axis.width + 1.9) * len(maps), 0.2 * rows + axis.height + 0.5 + 0.2 * (len(maps) > 1))
