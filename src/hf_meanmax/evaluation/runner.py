@@ -147,8 +147,7 @@ def evaluate(
         TypeError: one encoder or one task in place of a list.
         ValueError: two tasks or two encoders have the same name.
     """
-    if hasattr(encoders, "encode") or isinstance(encoders, Embedder) or isinstance(tasks, Task):
-        raise TypeError("`evaluate` takes lists: evaluate([model], [task]).")
+    _check_lists(encoders, tasks)
     for encoder in encoders:
         if isinstance(encoder, Embedder):
             encoder.refresh()
@@ -182,6 +181,11 @@ def evaluate(
             embedder.clear()
             _warn_of_cuts(embedder)
     return evaluation
+
+
+def _check_lists(encoders: object, tasks: object) -> None:
+    if hasattr(encoders, "encode") or isinstance(encoders, Embedder) or isinstance(tasks, Task):
+        raise TypeError("`evaluate` takes lists: evaluate([model], [task]).")
 
 
 def _warn_of_cuts(embedder: Embedder) -> None:

@@ -1,6 +1,6 @@
 """Generation from text or from an embedding alone; each text has a length bound of its own."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -165,6 +165,13 @@ def _mark_read_words(kwargs: dict[str, Any]) -> None:
         kwargs["decoder_attention_mask"] = torch.ones_like(words)
 
 
+def _stacked(rows: Sequence[Any], expected: str) -> torch.Tensor:
+    try:
+        return torch.stack([_as_tensor(row) for row in rows])
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"These sentence embeddings are no batch ({error}); this model decodes {expected}.") from error
+
+
 def _as_tensor(vectors: Any) -> torch.Tensor:
     if not torch.is_tensor(vectors) and hasattr(vectors, "astype"):
         # torch takes no array whose rows run backwards, or whose bytes do.
@@ -198,12 +205,7 @@ def checked_vectors(
     if any(isinstance(row, str) for row in rows):
         raise ValueError(f"`sentence_embedding` is text; this model decodes {expected}. Encode the text first.")
     if rows is vectors and any(hasattr(row, "shape") for row in rows):
-        try:
-            vectors = torch.stack([_as_tensor(row) for row in rows])
-        except (RuntimeError, TypeError) as error:
-            raise ValueError(
-                f"These sentence embeddings are no batch ({error}); this model decodes {expected}."
-            ) from error
+        vectors = _stacked(rows, expected)
     vectors = _as_tensor(vectors)
     if vectors.dim() == 3:
         fits = matrix is not None and vectors.shape[1:] == matrix

@@ -305,11 +305,7 @@ def build_classifier(
         path = checkpoint_folder(args.checkpoint)
         require_text_encoder(check_checkpoint(path), args.checkpoint)
         config = AutoConfig.from_pretrained(path, **head, **args.model)
-        if args.family not in (FinetuneArguments.family, config.model_type):
-            raise ValueError(
-                f"`family` is {args.family!r}, and {args.checkpoint!r} is of the family {config.model_type!r}. Leave "
-                "`family` out."
-            )
+        _check_family(args, config.model_type)
         tokenizer = AutoTokenizer.from_pretrained(path)
     else:
         word_vectors = word_vectors_file(args, cache)
@@ -344,6 +340,13 @@ def build_classifier(
     if args.freeze_encoder:
         model.freeze_encoder()
     return model, tokenizer
+
+
+def _check_family(args: FinetuneArguments, found: str) -> None:
+    if args.family not in (FinetuneArguments.family, found):
+        raise ValueError(
+            f"`family` is {args.family!r}, and {args.checkpoint!r} is of the family {found!r}. Leave `family` out."
+        )
 
 
 def encode_examples(

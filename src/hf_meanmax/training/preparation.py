@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -175,23 +176,7 @@ def _prepare_translation(args: PretrainArguments, cache: Path, word_vectors: str
     output_tokenizer = target_tokenizer or tokenizer
     source_rule = SentenceFilter(args.min_tokens, args.max_tokens, args.long_lines, args.max_unknown_rate)
     target_rule = SentenceFilter(1, args.max_target_tokens, args.long_lines, args.max_unknown_rate)
-    # Longer ones cannot be translated at once.
-    longest = min(args.max_tokens, MOST_TOKENS - 1)
-
-    def fits(pair: tuple[str, str]) -> bool:
-        source, target = (
-            len(words(text, add_special_tokens=False)["input_ids"])
-            for words, text in zip((tokenizer, output_tokenizer), pair, strict=True)
-        )
-        return args.min_tokens <= source <= longest and 0 < target <= args.max_target_tokens
-
-    pairs = list(islice(filter(fits, held_out), args.validation_sentences))
-    if not pairs:
-        raise ValueError(
-            f"No pair of sentences could be held out for validation (`min_tokens` {args.min_tokens}, `max_tokens` "
-            f"{args.max_tokens}, `max_target_tokens` {args.max_target_tokens}); widen these settings, or name other "
-            "files with `--validation` and `--validation_target`."
-        )
+    pairs = _pick_pairs(args, held_out, tokenizer, output_tokenizer)
     texts, references = (list(side) for side in zip(*pairs, strict=True))
     held_out_rule = SentenceFilter()
     stores = [
@@ -218,6 +203,33 @@ def _prepare_translation(args: PretrainArguments, cache: Path, word_vectors: str
         sources,
         word_vectors,
     )
+
+
+def _pick_pairs(
+    args: PretrainArguments,
+    held_out: Iterable[tuple[str, str]],
+    tokenizer: PreTrainedTokenizerBase,
+    output_tokenizer: PreTrainedTokenizerBase,
+) -> list[tuple[str, str]]:
+    """The first held-out pairs whose sides have the lengths that are trained on."""
+    # Longer ones cannot be translated at once.
+    longest = min(args.max_tokens, MOST_TOKENS - 1)
+
+    def fits(pair: tuple[str, str]) -> bool:
+        source, target = (
+            len(words(text, add_special_tokens=False)["input_ids"])
+            for words, text in zip((tokenizer, output_tokenizer), pair, strict=True)
+        )
+        return args.min_tokens <= source <= longest and 0 < target <= args.max_target_tokens
+
+    pairs = list(islice(filter(fits, held_out), args.validation_sentences))
+    if not pairs:
+        raise ValueError(
+            f"No pair of sentences could be held out for validation (`min_tokens` {args.min_tokens}, `max_tokens` "
+            f"{args.max_tokens}, `max_target_tokens` {args.max_target_tokens}); widen these settings, or name other "
+            "files with `--validation` and `--validation_target`."
+        )
+    return pairs
 
 
 def open_pairs(args: PretrainArguments) -> tuple[ParallelCorpus, ParallelCorpus]:
