@@ -7,7 +7,6 @@ from typing import Any
 
 from tqdm import tqdm as plain_tqdm
 from tqdm.auto import tqdm
-from tqdm.notebook import tqdm_notebook
 
 # Seconds between two lines where nobody watches a bar.
 LINE_SECONDS = 30.0
@@ -42,5 +41,6 @@ class LineProgress(plain_tqdm):
 
 def progress_bar(*args: Any, **kwargs: Any) -> plain_tqdm:
     """A tqdm bar with these arguments, in a notebook as its widget; a [`LineProgress`] where stderr is no terminal."""
-    draws_widgets = issubclass(tqdm, tqdm_notebook)
+    # By its name: the module would load widgets outside a notebook, too.
+    draws_widgets = any(kind.__module__ == "tqdm.notebook" for kind in tqdm.__mro__)
     return (tqdm if draws_widgets or sys.stderr.isatty() else LineProgress)(*args, **kwargs)

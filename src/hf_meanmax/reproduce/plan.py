@@ -72,7 +72,7 @@ def _load(path: Path) -> Json:
     if not isinstance(content, dict) or not content.get("systems"):
         raise ValueError(f"{path}: expected `systems:` with one system or more.")
     for name in content:
-        _check_known(name, _PARTS, "part {}", path)
+        _check_known(name, _PARTS, "part", "", path)
     for name, part in content.items():
         # A part may be named and left empty.
         if part is not None and not isinstance(part, _PARTS[name]):
@@ -81,10 +81,10 @@ def _load(path: Path) -> Json:
     return content
 
 
-def _check_known(name: object, known: Collection[str], what: str, path: Path) -> None:
+def _check_known(name: object, known: Collection[str], what: str, where: str, path: Path) -> None:
     if name not in known:
         hint = did_you_mean(str(name), known)
-        raise ValueError(f"{path}: unknown {what.format(repr(name))}.{hint} Known: {', '.join(sorted(known))}.")
+        raise ValueError(f"{path}: unknown {what} {name!r}{where}.{hint} Known: {', '.join(sorted(known))}.")
 
 
 def _check_words(settings: Json, where: str, path: Path) -> None:
@@ -102,7 +102,7 @@ def _check_parts(content: Json, path: Path) -> None:
     known = {"evaluate": set(_EVALUATE), "reconstruct": reconstruct, "cards": _CARDS}
     for part, names in known.items():
         for name in content.get(part, {}):
-            _check_known(name, names, f"setting {{}} of `{part}`", path)
+            _check_known(name, names, "setting", f" of `{part}`", path)
     for step in content.get("prepare", []):
         if not isinstance(step, dict) or set(step) != {"command", "makes"}:
             raise ValueError(f"{path}: a step of `prepare` has `command` and `makes`, not {step!r}.")
@@ -151,7 +151,7 @@ def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
             raise ValueError(f"{path}: the system {name!r} needs either `recipe` or `model` (and perhaps `command`).")
         if "model" in system:
             for setting in set(system) - {"seeds"}:
-                _check_known(setting, _OF_MODELS, f"setting {{}} of the system {name!r}", path)
+                _check_known(setting, _OF_MODELS, "setting", f" of the system {name!r}", path)
         _check_words({key: system[key] for key in _OF_MODELS if key in system}, f"of the system {name!r}", path)
         for one, settings in _with_seeds(str(name), system, path).items():
             systems[one] = fill_in(settings, {"{run}": str(Path(output) / RUNS / folder_name(one))})

@@ -225,8 +225,9 @@ def _refuse_trained_on(args: FinetuneArguments) -> None:
     """Raises ValueError if the validation or test set is the training set."""
 
     def place(source: str, split: str) -> object:
+        path = Path(source).expanduser()
         # A file has no splits.
-        return Path(source).expanduser().resolve() if Path(source).expanduser().is_file() else (source, split)
+        return path.resolve() if path.is_file() else (source, split)
 
     for name in ("validation", "test"):
         source, split = getattr(args, name), getattr(args, f"{name}_split")

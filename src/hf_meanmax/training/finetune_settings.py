@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
 from hf_meanmax.fields import count, option
 from hf_meanmax.pretrained import ENCODER_SOURCES
 
+from .model_settings import OF_NEW_MODELS
 from .run_settings import RunArguments
-
-_OF_NEW_MODELS = ("tokenizer", "lowercase", "min_frequency", "word_vector_scale", "word_vector_epochs")
 
 
 @dataclass
@@ -75,15 +74,14 @@ class FinetuneArguments(RunArguments):
                     f"`{given[0]}` is {self.model[given[0]]!r}, but the checkpoint fixes it. With `checkpoint` "
                     "only dropouts, `attention_penalty`, and what begins with `classifier_` or `pair_` can be set."
                 )
-            for name in _OF_NEW_MODELS:
-                default = type(self).__dataclass_fields__[name].default
-                if getattr(self, name) != default:
-                    raise ValueError(
-                        f"`{name}` is {getattr(self, name)!r}, but `checkpoint` has words and a tokenizer. "
-                        "Leave it out."
-                    )
             if self.word_vectors:
                 raise ValueError("`word_vectors` and `checkpoint` exclude each other: the checkpoint has a word table.")
+            for item in fields(self):
+                if item.name in OF_NEW_MODELS and getattr(self, item.name) != item.default:
+                    raise ValueError(
+                        f"`{item.name}` is {getattr(self, item.name)!r}, but `checkpoint` has words and a tokenizer. "
+                        "Leave it out."
+                    )
         else:
             self.build_config()
         self.check_sources()

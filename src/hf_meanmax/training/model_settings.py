@@ -16,7 +16,7 @@ from hf_meanmax.modeling.configuration_base import LatentConfig
 # Fields of a configuration that may differ from those of the model that a run starts from.
 _RUN_SETTINGS = {"embedding_dropout", "attention_dropout", "hidden_dropout", "label_smoothing", "contrastive_size"}
 # What else only a new model has.
-_OF_NEW_MODELS = {
+OF_NEW_MODELS = {
     "tokenizer", "target_tokenizer", "lowercase", "min_frequency", "source_vocab_size", "word_vectors",
     "word_vector_epochs", "word_vector_scale", "output_from_words", "frequency_bias",
 }  # fmt: skip
@@ -77,7 +77,7 @@ def refuse_new_model(initial_model: str, given: Json) -> None:
         ValueError: one does.
     """
     config = _read(initial_model)[1]
-    fixed = {*model_fields(type(config)), *_OF_NEW_MODELS, "family"} - _RUN_SETTINGS
+    fixed = {*model_fields(type(config)), *OF_NEW_MODELS, "family"} - _RUN_SETTINGS
     for name, value in given.items():
         if (name, value) in _ASKS_FOR_NOTHING:
             continue
