@@ -169,10 +169,8 @@ def parse_command_line(
     _check_place_of_recipe(name, words)
     of_words = choice_of_family(words)
     # The default recipe is of another family than an objective that has one of its own.
-    has_own = (
-        any(word.startswith("--corpus") for word in words)
-        or family_of({"objective": of_words.get("objective")}) is not None
-    )
+    by_objective = family_of({"objective": of_words.get("objective")})
+    has_own = any(word.startswith("--corpus") for word in words) or by_objective is not None
     if not name and arguments is PretrainArguments and not has_own:
         name = DEFAULT_RECIPE
     settings = read_recipe(name) if name else {}
