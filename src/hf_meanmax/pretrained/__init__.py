@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, overload
+from typing import overload
 
-import yaml
+from huggingface_hub import ModelCard, ModelCardData
 
 _FOLDER = Path(__file__).parent
 
@@ -70,20 +70,11 @@ def _folders() -> dict[str, Path]:
 
 
 def _described(folder: Path) -> PretrainedModel:
-    card = _front_matter(folder / "README.md")
-    scores = {}
-    for model in card.get("model-index") or ():
-        for result in model.get("results", ()):
-            for metric in result.get("metrics", ()):
-                label = f"{result['dataset']['name']}, {metric.get('name', metric['type'])}"
-                scores[label] = float(metric["value"])
+    card = folder / "README.md"
+    data = ModelCard.load(card).data if card.is_file() else ModelCardData()
+    scores = {
+        f"{result.dataset_name}, {result.metric_name or result.metric_type}": float(result.metric_value)
+        for result in data.eval_results or ()
+    }
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    return PretrainedModel(folder.name, str(folder), round(size / 1e6, 1), card.get("license", "unknown"), scores)
-
-
-def _front_matter(card: Path) -> dict[str, Any]:
-    """The YAML at the head of a model card; empty where there is none."""
-    text = card.read_text(encoding="utf-8") if card.is_file() else ""
-    parts = text.split("---\n", 2)
-    content = yaml.safe_load(parts[1]) if len(parts) == 3 and not parts[0] else None
-    return content if isinstance(content, dict) else {}
+    return PretrainedModel(folder.name, str(folder), round(size / 1e6, 1), data.license or "unknown", scores)
