@@ -222,6 +222,8 @@ def test_one_failure_does_not_stop_the_others(data, tmp_path):
         ({"evaluate": {"task": "ten"}}, "unknown setting 'task' of `evaluate`"),
         ({"evaluate": {"seeds": 0}}, "`seeds` of `evaluate` is 0; it must be 1 or more"),
         ({"cards": {"owner": "me"}}, "`cards` needs `folder`"),
+        ({"cards": {"folder": None, "owner": "me"}}, "`cards` needs `folder`"),
+        ({"reconstruct": {"source": None, "limit": 3}}, "`reconstruct` needs `source`"),
         ({"evaluat": {}}, "unknown part 'evaluat'. Did you mean 'evaluate'"),
         (
             {"cards": {"folder": "x", "language": False}},
@@ -241,6 +243,11 @@ def test_bad_plans_are_refused(changes, reason, tmp_path):
     path = write_plan(tmp_path / "plan.yaml", **changes)
     with pytest.raises(ValueError, match=reason):
         read_plan(path, tmp_path, tmp_path)
+
+
+def test_a_setting_of_the_cards_may_be_left_empty(tmp_path):
+    path = write_plan(tmp_path / "plan.yaml", cards={"folder": "x", "prefix": None})
+    assert read_plan(path, tmp_path, tmp_path).cards == {"folder": "x"}
 
 
 @pytest.mark.parametrize(

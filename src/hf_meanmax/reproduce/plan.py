@@ -97,7 +97,7 @@ def _check_words(settings: Json, where: str, path: Path) -> None:
 
 
 def _check_parts(content: Json, path: Path) -> None:
-    """Checks the settings of all parts but the systems, and puts in the defaults of `evaluate`."""
+    """Checks the settings of all parts but the systems, puts in the defaults of `evaluate`, and drops empty `cards`."""
     reconstruct = {"source", *(setting.name for setting in fields(ReconstructionSettings))}
     known = {"evaluate": set(_EVALUATE), "reconstruct": reconstruct, "cards": _CARDS}
     for part, names in known.items():
@@ -106,12 +106,15 @@ def _check_parts(content: Json, path: Path) -> None:
     for step in content.get("prepare", []):
         if not isinstance(step, dict) or set(step) != {"command", "makes"}:
             raise ValueError(f"{path}: a step of `prepare` has `command` and `makes`, not {step!r}.")
-    if content.get("reconstruct") and "source" not in content["reconstruct"]:
-        raise ValueError(f"{path}: `reconstruct` needs `source`, the texts to reconstruct.")
-    if content.get("cards") and "folder" not in content["cards"]:
-        raise ValueError(f"{path}: `cards` needs `folder`, where to write them.")
-    given = {name: value for name, value in content.get("cards", {}).items() if value is not None}
-    _check_words(given, "of `cards`", path)
+    for part, needed, what in (
+        ("reconstruct", "source", "the texts to reconstruct"),
+        ("cards", "folder", "where to write them"),
+    ):
+        if content.get(part) and content[part].get(needed) is None:
+            raise ValueError(f"{path}: `{part}` needs `{needed}`, {what}.")
+    # A setting may be named and left empty.
+    content["cards"] = {name: value for name, value in content.get("cards", {}).items() if value is not None}
+    _check_words(content["cards"], "of `cards`", path)
     content["evaluate"] = {**_EVALUATE, **content.get("evaluate", {})}
     for name, default in _EVALUATE.items():
         if type(content["evaluate"][name]) is not type(default):
