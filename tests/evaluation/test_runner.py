@@ -142,7 +142,7 @@ def test_a_task_that_fails_loses_no_finished_one(tmp_path):
     assert [task.calls for task in again] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("damage", ["json", "list", "cut", "items", "no items", "other"])
+@pytest.mark.parametrize("damage", ["json", "list", "cut", "items", "other"])
 def test_a_damaged_entry_is_computed_again(tmp_path, damage):
     task = LengthTask("A", words(20))
     run([LengthEncoder("good")], [task], tmp_path)
@@ -156,9 +156,7 @@ def test_a_damaged_entry_is_computed_again(tmp_path, damage):
         del content["result"]["metrics"]
         entry.write_text(json.dumps(content))
     elif damage == "items":
-        entry.with_suffix(".npz").write_bytes(entry.with_suffix(".npz").read_bytes()[:-5])
-    elif damage == "no items":
-        entry.with_suffix(".npz").unlink()
+        entry.write_text(entry.read_text().replace("<f8", "???"))
     else:
         entry.write_text(entry.read_text().replace("lengths-good", "lengths-else"))
     with pytest.warns(UserWarning, match=r"A-.*json is damaged .*; A is computed again"):

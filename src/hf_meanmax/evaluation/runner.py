@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import platform
 import re
@@ -23,7 +22,7 @@ from hf_meanmax.evaluation.controls import make_controls
 from hf_meanmax.evaluation.embedding import Embedder, is_sentence_transformer
 from hf_meanmax.evaluation.tasks import Task, TaskResult
 from hf_meanmax.evaluation.word_sources import unknown_word_rate_of
-from hf_meanmax.files import Json, bytes_digest, read_json, replacing_file, write_json
+from hf_meanmax.files import Json, bytes_digest, read_json, write_json
 from hf_meanmax.metrics import format_score
 from hf_meanmax.progress import progress_bar
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 MODEL = "model"  # the kind of an encoder that is no control
-ENTRY_VERSION = 1
+ENTRY_VERSION = 2
 
 
 @dataclass
@@ -240,7 +239,7 @@ def package_versions() -> dict[str, str]:
 
 
 class ResultCache:
-    """Finished tasks in a folder: for each encoder a folder, for each task its scores (.json) and its items (.npz)."""
+    """Finished tasks in a folder: for each encoder a folder, for each task a .json file of its scores and items."""
 
     def __init__(self, folder: str | os.PathLike[str]):
         self.folder = Path(folder)
@@ -248,7 +247,7 @@ class ResultCache:
             raise ValueError(f"{self.folder} is a file; name a folder for the cache.")
 
     def path(self, key: str, task: str, fingerprint: str) -> Path:
-        """The .json file of an entry."""
+        """The file of an entry."""
         encoder = bytes_digest(key.encode(), 12)
         return self.folder / encoder / f"{re.sub(r'[^A-Za-z0-9_-]+', '_', task)}-{fingerprint}.json"
 
@@ -263,11 +262,7 @@ class ResultCache:
             entry = read_json(path)
             if not _identity(key, task, fingerprint).items() <= entry.items():
                 raise ValueError("it belongs to another encoder, task or version")
-            data = path.with_suffix(".npz").read_bytes()
-            if bytes_digest(data) != entry["items"]:
-                raise ValueError("the items are not those of the scores")
-            with np.load(io.BytesIO(data), allow_pickle=False) as file:
-                items = {name: file[name] for name in file.files}
+            items = {name: np.array(values, dtype) for name, (dtype, values) in entry["items"].items()}
             result = TaskResult(items=items, **entry["result"])
             return TaskRun(result, fingerprint, was_cached=True, **entry["run"])
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -278,23 +273,16 @@ class ResultCache:
         """Keeps an entry; without a key, does nothing."""
         if key is None:
             return
-        path = self.path(key, task, run.fingerprint)
-        buffer = io.BytesIO()
-        items: Json = run.result.items
-        np.savez(buffer, **items)
-        data = buffer.getvalue()
+        items = {name: np.asarray(values) for name, values in run.result.items.items()}
         parts = ("metrics", "main", "num_test", "details")
         kept = [part.name for part in fields(run) if part.name not in ("result", "fingerprint", "was_cached")]
         entry = {
             **_identity(key, task, run.fingerprint),
-            "items": bytes_digest(data),
+            "items": {name: [values.dtype.str, values.tolist()] for name, values in items.items()},
             "result": {name: getattr(run.result, name) for name in parts},
             "run": {name: getattr(run, name) for name in kept},
         }
-        # The scores last: an entry is there when they are.
-        with replacing_file(path.with_suffix(".npz"), "wb") as file:
-            file.write(data)
-        write_json(path, entry, default=json_value)
+        write_json(self.path(key, task, run.fingerprint), entry, indent=None, default=json_value)
 
 
 def _identity(key: str, task: str, fingerprint: str) -> Json:
