@@ -194,20 +194,19 @@ def _average_gains(
 ) -> dict[str, Json]:
     """The gain in each average over the kind of control whose mean of that average is highest."""
     model, controls = evaluation.models[0], evaluation.controls
-    gains = {}
-    for size, tasks in AVERAGED_TASKS.items():
-        if not all(task in model.tasks for task in tasks) or not controls:
-            continue
-        for name in ("macro", "micro"):
-            average = f"{name}_{size}"
-            means = {
-                kind: sum(control_averages[run.name][average] for run in runs) / len(runs)
-                for kind, runs in controls.items()
-            }
-            kind = max(means, key=lambda kind: means[kind])
-            pairs = [(model.results[task], [run.results[task] for run in controls[kind]]) for task in tasks]
-            weights = [model.results[task].num_test for task in tasks] if name == "micro" else None
-            gains[average] = _gain(kind, average_gain(pairs, weights=weights, **bootstrap))
+    gains: dict[str, Json] = {}
+    if not controls:
+        return gains
+    for average in averages(model.results):
+        means = {
+            kind: spread([control_averages[run.name][average] for run in runs]).mean for kind, runs in controls.items()
+        }
+        kind = max(means, key=lambda kind: means[kind])
+        weighting, size = average.split("_")
+        tasks = AVERAGED_TASKS[int(size)]
+        pairs = [(model.results[task], [run.results[task] for run in controls[kind]]) for task in tasks]
+        weights = [model.results[task].num_test for task in tasks] if weighting == "micro" else None
+        gains[average] = _gain(kind, average_gain(pairs, weights=weights, **bootstrap))
     return gains
 
 
