@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 VERSION = 1  # of what the controls compute; part of their keys
 _CHUNK = 4096  # texts that are tokenised and sorted by length together
 _BATCH_NUMBERS = 2**22  # numbers of the largest array of a batch
+_ROWS = 2**16  # of the table, converted at a time
 
 
 def explain_no_controls(model: object) -> str | None:
@@ -106,22 +107,22 @@ class WordSource:
         """Hash of what decides the vectors that [`words`] gives; the same for models with the same frozen words."""
         digest = hashlib.blake2b(digest_size=16)
         digest.update(json.dumps([self.model.max_seq_length, tokenizer_text(self.tokenizer)]).encode())
-        is_word = np.ones(len(self.table), dtype=bool)
-        is_word[self.special_ids[self.special_ids < len(is_word)]] = False
         digest.update(f"{self.table.dtype} {tuple(self.table.shape)}".encode())
-        for part, kept in zip(
-            self.table.split(2**16), np.split(is_word, range(2**16, len(is_word), 2**16)), strict=True
-        ):
-            digest.update(part.cpu().float().numpy()[kept])
+        for part, is_word in zip(self.table.split(_ROWS), self._is_word.split(_ROWS), strict=True):
+            digest.update(part.cpu().float()[is_word].numpy())
         return digest.hexdigest()
 
     @cached_property
     def word_length(self) -> float:
         """Root mean square of the lengths of the word vectors; 1 if all are zero."""
-        squares = torch.cat([part.float().square().sum(dim=1).cpu() for part in self.table.split(2**16)])
-        squares[self.special_ids[self.special_ids < len(squares)]] = 0
-        number = len(squares) - int((self.special_ids < len(squares)).sum())
-        return math.sqrt(float(squares.double().sum()) / max(1, number)) or 1.0
+        squares = torch.cat([part.float().square().sum(dim=1).cpu() for part in self.table.split(_ROWS)])
+        total = float(squares.masked_fill(~self._is_word, 0).double().sum())
+        return math.sqrt(total / max(1, int(self._is_word.sum()))) or 1.0
+
+    @cached_property
+    def _is_word(self) -> torch.Tensor:
+        """Which rows `(V,)` of the table are no special tokens."""
+        return torch.from_numpy(~np.isin(np.arange(len(self.table)), self.special_ids))
 
     def key(self, kind: str, seed: int | None, *settings: object, words_alone: bool = True) -> str:
         """Identifies a control of this model; unless of `words_alone`, it reads special tokens and modules as well."""
