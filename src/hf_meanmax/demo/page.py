@@ -53,15 +53,20 @@ def build_page(model: DemoModel) -> Blocks:
     gr = load_gradio()
     with gr.Blocks(title="hf_meanmax", analytics_enabled=False, delete_cache=(3600, 3600)) as page:
         gr.Markdown(f"## hf_meanmax\n{_name_of(model)}: vectors of {model.dimension:,} numbers")
-        for label, fill in (
-            ("Similarity", _similarity_tab),
-            ("Decode", _decode_tab),
-            ("Between", _between_tab),
-            ("Search", _search_tab),
-            ("Attention", _attention_tab),
+        # What a tab says where the model lacks what it shows.
+        no_decoder, no_rows = NO_DECODER if model.model is None else "", NO_ROWS if model.encoder is None else ""
+        for label, fill, missing in (
+            ("Similarity", _similarity_tab, ""),
+            ("Decode", _decode_tab, no_decoder),
+            ("Between", _between_tab, no_decoder),
+            ("Search", _search_tab, ""),
+            ("Attention", _attention_tab, no_rows),
         ):
             with gr.Tab(label, elem_id=f"{label.lower()}-tab"):
-                fill(gr, model)
+                if missing:
+                    gr.HTML(panels.message_panel(missing))
+                else:
+                    fill(gr, model)
     return page
 
 
@@ -160,9 +165,6 @@ def _similarity_tab(gr: ModuleType, model: DemoModel) -> None:
 
 
 def _decode_tab(gr: ModuleType, model: DemoModel) -> None:
-    if model.model is None:
-        gr.HTML(panels.message_panel(NO_DECODER))
-        return
     text = gr.Textbox(_SENTENCES[0], label="Text")
     with gr.Row():
         noise = gr.Slider(0, 2, 0, step=0.05, label="Noise (standard deviations of the numbers)", min_width=280)
@@ -176,9 +178,6 @@ def _decode_tab(gr: ModuleType, model: DemoModel) -> None:
 
 
 def _between_tab(gr: ModuleType, model: DemoModel) -> None:
-    if model.model is None:
-        gr.HTML(panels.message_panel(NO_DECODER))
-        return
     with gr.Row():
         first = gr.Textbox(_SENTENCES[0], label="First text", min_width=280)
         second = gr.Textbox(_SENTENCES[2], label="Second text", min_width=280)
@@ -218,9 +217,6 @@ def _search_tab(gr: ModuleType, model: DemoModel) -> None:
 
 
 def _attention_tab(gr: ModuleType, model: DemoModel) -> None:
-    if model.encoder is None:
-        gr.HTML(panels.message_panel(NO_ROWS))
-        return
     text = gr.Textbox("The old man sat by the fire, and nobody asked him why.", label="Text")
 
     def run(given: str) -> str:
