@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from hf_meanmax.evaluation.logistic_regression import LogisticRegressions, fit_logistic_regressions
+from hf_meanmax.evaluation.logistic_regression import fit_logistic_regressions
 from hf_meanmax.evaluation.tasks import Embed
 from hf_meanmax.files import Json
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
 
 _CHUNK_NUMBERS = 16_000_000
-_C = 1.0  # inverse regularisation strength, as in scikit-learn's `LogisticRegression`
+_C = (1.0,)  # inverse regularisation strength, as in scikit-learn's `LogisticRegression`
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def erase_rows(
     row_of_column = np.repeat(np.arange(rows), size // rows)
 
     def accuracy(columns: np.ndarray) -> float:
-        fitted = _fit(train[:, columns], labels, device)
+        fitted = fit_logistic_regressions(train[:, columns], labels, None, _C, device=device)
         return 100 * float(np.mean(fitted.predict(test[:, columns])[0] == gold))
 
     without = np.array([accuracy(row_of_column != row) for row in range(rows)])
@@ -120,7 +120,7 @@ def erase_dimensions(
     """
     train, labels, test, gold = _checked(features_train, labels_train, features_test, labels_test)
     size = train.shape[1]
-    fitted = _fit(train, labels, device)
+    fitted = fit_logistic_regressions(train, labels, None, _C, device=device)
     weights = fitted.coefficients[0].cpu().numpy()  # (K, D)
     logits = fitted.decision(test)[:, 0].cpu().numpy()  # (M, K)
     deviations = test - train.mean(axis=0, dtype=np.float64).astype(np.float32)
@@ -163,11 +163,6 @@ def erasure_report(
     data = (embed(list(texts_train)), labels_train, embed(list(texts_test)), labels_test)
     rows = erase_rows(*data, rows=latent_rows, device=device) if latent_rows > 1 else None
     return {"dimensions": erase_dimensions(*data, device=device), "rows": rows}
-
-
-def _fit(features: np.ndarray, labels: np.ndarray, device: torch.device | str | None) -> LogisticRegressions:
-    everything = np.ones((1, len(features)), dtype=bool)
-    return fit_logistic_regressions(features, labels, everything, np.array([_C]), device=device)
 
 
 def _classes_of(logits: np.ndarray) -> np.ndarray:

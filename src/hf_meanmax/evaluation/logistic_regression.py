@@ -55,7 +55,7 @@ class LogisticRegressions:
 def fit_logistic_regressions(
     features: npt.ArrayLike,
     labels: npt.ArrayLike,
-    masks: npt.ArrayLike,
+    masks: npt.ArrayLike | None,
     C: npt.ArrayLike,
     device: torch.device | str | None = None,
     tolerance: float = 1e-6,
@@ -71,7 +71,7 @@ def fit_logistic_regressions(
     Args:
         features: `(N, D)` float32 array or tensor.
         labels: `(N,)` of any sortable kind.
-        masks: `(P, N)` bool: the training rows of each problem.
+        masks: `(P, N)` bool: the training rows of each problem; None for all rows.
         C: `(P,)` inverse strengths, positive.
         device: where it is computed; by default where `features` is, if a tensor, else the CPU.
         tolerance: a problem is done when the excess of its mean loss over the minimum (nats, by the Newton decrement)
@@ -83,7 +83,8 @@ def fit_logistic_regressions(
             with less than two classes.
     """
     rows = as_tensor(features, device)
-    masks, C = np.asarray(masks, dtype=bool), np.asarray(C, dtype=np.float64)
+    C = np.asarray(C, dtype=np.float64)
+    masks = np.ones((C.size, len(rows)), dtype=bool) if masks is None else np.asarray(masks, dtype=bool)
     classes, targets = _check(rows, np.asarray(labels), masks, C)
     counts = masks.sum(axis=1)
     spanned = _Span(rows)

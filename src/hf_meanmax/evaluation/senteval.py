@@ -173,7 +173,7 @@ class NestedCrossValidationTask(_FoldsTask):
         masks = np.zeros((len(outer), len(labels)), dtype=bool)
         for number, (train, _) in enumerate(outer):
             masks[number, train] = True
-        final = fit_logistic_regressions(features, labels, masks, np.asarray(chosen), device=device)
+        final = fit_logistic_regressions(features, labels, masks, chosen, device=device)
         predicted = final.predict(features)
         correct = np.empty(len(labels))
         for number, (_, test) in enumerate(outer):
@@ -205,8 +205,7 @@ class CrossValidationTask(_FoldsTask):
         features = self._features(embed, "train")
         (scores,), search = self._search(features, labels, [folds], device)
         best = self.strengths[int(np.argmax(scores))]
-        everything = np.ones((1, len(labels)), dtype=bool)
-        final = fit_logistic_regressions(features, labels, everything, np.asarray([best]), device=device)
+        final = fit_logistic_regressions(features, labels, None, [best], device=device)
         del features
         predicted = final.predict(self._features(embed, "test"))[0]
         correct = (predicted == test_labels).astype(float)
@@ -243,8 +242,7 @@ class DevelopmentSetTask(SentEvalTask):
     def evaluate(self, embed: Embed, device: torch.device | str | None = None) -> TaskResult:
         labels = {name: part.labels for name, part in self.sets.items()}
         features = self._features(embed, "train")
-        masks = np.ones((len(self.strengths), len(features)), dtype=bool)
-        fitted = fit_logistic_regressions(features, labels["train"], masks, np.asarray(self.strengths), device=device)
+        fitted = fit_logistic_regressions(features, labels["train"], None, self.strengths, device=device)
         del features
         right = fitted.predict(self._features(embed, "dev")) == labels["dev"]
         scores = [_percent(row.mean()) for row in right]
