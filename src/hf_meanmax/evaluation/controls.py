@@ -218,7 +218,7 @@ class EchoStateNetwork(Control):
         self._source = WordSource.of(model)
         self.seed = seed
         self.dimension = self._source.dimension
-        # Kept results are named by a share of the new state too, which is 1.
+        # 1.0 is the leaking rate, which cannot be set any more: without it, cached results would not be found.
         self.key = self._source.key(self.kind, seed, self.spectral_radius, self.input_scale, 1.0, "mean")
 
     @cached_property
