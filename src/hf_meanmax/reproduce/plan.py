@@ -20,6 +20,8 @@ from hf_meanmax.training.recipes import read_recipe
 Filled = TypeVar("Filled")
 ROWS, TABLE, FIGURE, RUNS, EXPANDED = "rows.json", "table.md", "systems.png", "runs", "expanded"
 RECIPE_SETTINGS = "recipe_settings"  # in what is written of a system, what the file of its recipe says
+# The command line in a process of its own, in this environment.
+COMMAND = (sys.executable, "-m", "hf_meanmax.commands")
 _PLANS = Path(__file__).parent / "plans"
 _PARTS = {"prepare": list, "common": dict, "systems": dict, "evaluate": dict, "reconstruct": dict, "cards": dict}
 # What a system that is not trained here has.
@@ -213,7 +215,7 @@ def given_weights(system: Json) -> list[list[object]] | None:
 def split_command(command: str) -> list[str]:
     """A command; `python` and `hf-meanmax` are those that run this."""
     words = shlex.split(command)
-    own = {"python": [sys.executable], "hf-meanmax": [sys.executable, "-m", "hf_meanmax.commands"]}
+    own = {"python": (sys.executable,), "hf-meanmax": COMMAND}
     return [*own[words[0]], *words[1:]] if words and words[0] in own else words
 
 

@@ -60,6 +60,7 @@ from hf_meanmax.training.recipes import SettingsParser, family_of, read_recipe
 from hf_meanmax.training.settings import PretrainArguments
 
 from .plan import (
+    COMMAND,
     EXPANDED,
     RECIPE_SETTINGS,
     ROWS,
@@ -74,8 +75,6 @@ from .plan import (
 )
 from .tables import format_mean, read_rows, write_tables
 
-# The command line in a process of its own, in this environment.
-COMMAND = (sys.executable, "-m", "hf_meanmax.commands")
 PREPARED = "prepared.json"
 
 
