@@ -339,6 +339,13 @@ def test_output_folder_holds_scores_texts_table_and_figure(checkpoint, model, to
             (tmp_path / other / "reconstruction.json").write_text('{"scores": {}}'[: 14 if other == "damaged" else 5])
         with pytest.raises(SystemExit, match=message):
             compare_reconstructions([str(tmp_path / other), str(tmp_path / "a"), "--output", str(tmp_path / "d")])
+    shutil.copytree(tmp_path / "a", tmp_path / "lacking")
+    for row in results["scores"]["by_length"]:
+        row.pop("chrf", None)
+    (tmp_path / "lacking/reconstruction.json").write_text(json.dumps(results))
+    with pytest.raises(SystemExit, match=r"reconstruction.json holds no scores by length \(KeyError\('chrf'\)\)"):
+        compare_reconstructions([str(tmp_path / "lacking"), "--output", str(tmp_path / "e")])
+    assert not (tmp_path / "e").exists()
     main([*words, "--output", str(tmp_path / "c"), "--examples", "1", "--seed", "3"])
     assert "1 of 1 texts, drawn with seed 3" in (tmp_path / "c/reconstructions.md").read_text()
 

@@ -63,7 +63,7 @@ def save_checkpoint(
     tokenizer: PreTrainedTokenizerBase,
     folder: str | os.PathLike[str],
     *,
-    target_tokenizer: PreTrainedTokenizerBase = None,
+    target_tokenizer: PreTrainedTokenizerBase | None = None,
     normalize: str | None = None,
     remote_code: bool = True,
     training_args: Json | None = None,

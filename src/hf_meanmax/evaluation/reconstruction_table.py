@@ -162,21 +162,22 @@ def write_comparison(
         ValueError: one is damaged, or no text can be shown.
     """
     systems = {name: read_texts(folder) for name, folder in folders.items()}
-    by_length = {name: _read_by_length(Path(folder)) for name, folder in folders.items()}
+    metrics = tuple(LENGTH_METRICS) if len(folders) == 1 else ("bleu",)
+    by_length = {name: _read_by_length(Path(folder), metrics) for name, folder in folders.items()}
     output = Path(output)
     output.mkdir(parents=True, exist_ok=True)
     write_table(output / EXAMPLES_FILE, systems, number, seed, rows)
     with replacing_file(output / TABLE_FILE) as file:
-        file.write(length_table(by_length, tuple(LENGTH_METRICS) if len(by_length) == 1 else ("bleu",)))
+        file.write(length_table(by_length, metrics))
     with skip_figures_without_matplotlib(f"{FIGURE_FILE} was not drawn."):
         save_figure(plot_by_length(by_length), output / FIGURE_FILE)
 
 
-def _read_by_length(folder: Path) -> list[Json]:
+def _read_by_length(folder: Path, metrics: Sequence[str]) -> list[Json]:
     path = folder / RESULTS_FILE
     try:
         rows: list[Json] = read_json(path)["scores"]["by_length"]
-        length_table({"": rows})
+        length_table({"": rows}, metrics)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} holds no scores by length ({error!r}); make it again.") from error
     return rows

@@ -134,37 +134,37 @@ def evaluate_models(
     Raises:
         ValueError: an encoder or a task fails; the models before it are written, the tasks before it are in the cache.
     """
-    output, how = Path(output), settings
-    for task in how.erasure:
+    output = Path(output)
+    for task in settings.erasure:
         _erasable_sets(task)  # before hours of work, not after them
     done: list[Results] = []
     for name, load in models:
         encoder = load()
-        embedder = Embedder(encoder, name, None, how.batch_size, how.show_progress, how.unit_length)
+        embedder = Embedder(encoder, name, None, settings.batch_size, settings.show_progress, settings.unit_length)
         # A mere function is only known by what it gives.
         dimension = encoder.get_embedding_dimension() or 0 if hasattr(encoder, "get_embedding_dimension") else 0
-        device = getattr(encoder, "device", None) if how.device is None else how.device
-        if dimension % how.latent_rows:
+        device = getattr(encoder, "device", None) if settings.device is None else settings.device
+        if dimension % settings.latent_rows:
             raise ValueError(
-                f"--latent_rows is {how.latent_rows}; the vectors of {name} have {dimension} numbers, not so many "
+                f"--latent_rows is {settings.latent_rows}; the vectors of {name} have {dimension} numbers, not so many "
                 "rows of one length."
             )
         evaluation = evaluate_with_controls(
             embedder,
             tasks,
-            how.seeds,
-            how.controls,
-            cache_dir=how.cache_dir,
+            settings.seeds,
+            settings.controls,
+            cache_dir=settings.cache_dir,
             device=device,
-            batch_size=how.batch_size,
-            show_progress=how.show_progress,
+            batch_size=settings.batch_size,
+            show_progress=settings.show_progress,
         )
-        done.append(summarize(evaluation, command=how.command))
+        done.append(summarize(evaluation, command=settings.command))
         folder = output if len(models) == 1 else output / name
         done[-1].save(folder / RESULTS)
         write_report(done[-1:], folder)
-        if how.erasure:
-            write_erasure(embedder, how.erasure, how.latent_rows, folder, device)
+        if settings.erasure:
+            write_erasure(embedder, settings.erasure, settings.latent_rows, folder, device)
         del encoder, embedder
     if len(models) > 1:
         figures = [path.name for path in write_correlations(done, output) if path.suffix == ".png"]
@@ -178,7 +178,7 @@ def write_erasure(
     latent_rows: int,
     folder: str | os.PathLike[str],
     device: torch.device | str | None = None,
-) -> Path:
+) -> None:
     """Writes erasure.json: what each latent row, and each dimension, is worth for some tasks (Cifka 2018, 5.4.3).
 
     Raises:
@@ -191,9 +191,7 @@ def write_erasure(
             embedder, train.texts[0], train.labels, test.texts[0], test.labels, latent_rows, device=device
         )
         reports[task.name] = {part: found and found.to_dict() for part, found in report.items()}
-    path = Path(folder) / "erasure.json"
-    write_json(path, reports)
-    return path
+    write_json(Path(folder) / "erasure.json", reports)
 
 
 def _erasable_sets(task: Task) -> tuple[LabelledSet, LabelledSet]:

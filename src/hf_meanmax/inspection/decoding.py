@@ -78,7 +78,7 @@ def record_decoding(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     text: str,
-    target_tokenizer: PreTrainedTokenizerBase = None,
+    target_tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> DecodingRecord:
     """Encodes a text, generates it again (or its translation) greedily, and records what the decoder reads of the rows.
 
@@ -171,7 +171,7 @@ def write_inspection(
     texts: Sequence[str],
     folder: str | os.PathLike[str],
     name: str = "",
-    target_tokenizer: PreTrainedTokenizerBase = None,
+    target_tokenizer: PreTrainedTokenizerBase | None = None,
     position_texts: Iterable[str] | None = None,
 ) -> list[DecodingRecord]:
     """Records the decoding of each text; writes figures and inspection.json, all of them or none.

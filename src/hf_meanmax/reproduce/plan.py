@@ -19,7 +19,6 @@ from hf_meanmax.training.recipes import read_recipe
 
 Filled = TypeVar("Filled")
 ROWS, TABLE, FIGURE, RUNS, EXPANDED = "rows.json", "table.md", "systems.png", "runs", "expanded"
-RECIPE_SETTINGS = "recipe_settings"  # in what is written of a system, what the file of its recipe says
 # The command line in a process of its own, in this environment.
 COMMAND = (sys.executable, "-m", "hf_meanmax.commands")
 _PLANS = Path(__file__).parent / "plans"
@@ -167,7 +166,7 @@ def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
             recipe = str(systems[one].get("recipe", ""))
             if Path(recipe).is_file() and recipe not in made:
                 # What a file says may change under its name.
-                written[one]["system"][RECIPE_SETTINGS] = read_recipe(recipe)
+                written[one]["system"]["recipe_settings"] = read_recipe(recipe)
     places = [folder_name(name) for name in systems]
     for name in systems:
         if places.count(folder_name(name)) > 1:
@@ -195,12 +194,8 @@ def folder_name(name: str) -> str:
 
 
 def is_finished(plan: Plan, name: str, row: Json) -> bool:
-    there, now = row.get("plan"), plan.written[name]
-    if there and RECIPE_SETTINGS not in there["system"]:
-        # A row of an older version.
-        now = {**now, "system": {key: value for key, value in now["system"].items() if key != RECIPE_SETTINGS}}
     is_as_before = row.get("weights") in (None, given_weights(plan.systems[name]))
-    return bool(there == now) and is_as_before
+    return is_as_before and bool(row.get("plan") == plan.written[name])
 
 
 def given_weights(system: Json) -> list[list[object]] | None:

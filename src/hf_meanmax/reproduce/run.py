@@ -62,7 +62,6 @@ from hf_meanmax.training.settings import PretrainArguments
 from .plan import (
     COMMAND,
     EXPANDED,
-    RECIPE_SETTINGS,
     ROWS,
     RUNS,
     Plan,
@@ -343,9 +342,6 @@ def _train(command: Sequence[str], run: Path, settings: Json, model: Path) -> No
     is_made = (model / "modules.json").is_file()
     if is_made or Checkpoints(run / CHECKPOINTS).latest():
         theirs = read_json(record) if record.is_file() else settings
-        if RECIPE_SETTINGS in settings:
-            # A record of an older version has none.
-            theirs = {RECIPE_SETTINGS: settings[RECIPE_SETTINGS], **theirs}
         changed = sorted(key for key in {*theirs, *settings} if theirs.get(key) != settings.get(key))
         if changed:
             raise ValueError(

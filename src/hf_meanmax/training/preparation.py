@@ -65,7 +65,7 @@ class Prepared:
     train_target: TokenStore | None = None
     validation_target: TokenStore | None = None
     references: list[str] = field(default_factory=list)
-    target_tokenizer: PreTrainedTokenizerBase = None
+    target_tokenizer: PreTrainedTokenizerBase | None = None
     sources: dict[str, StoredTexts] = field(default_factory=dict)
     word_vectors: str = ""
 
