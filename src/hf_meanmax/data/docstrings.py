@@ -174,11 +174,9 @@ def _docstrings(tree: ast.Module) -> Iterator[str]:
     while waiting:
         node = waiting.pop()
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            body = node.body
-            if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
-                value = body[0].value.value
-                if isinstance(value, str):
-                    yield value
+            found = ast.get_docstring(node, clean=False)
+            if found is not None:
+                yield found
         for name in ("finalbody", "orelse", "handlers", "body"):
             waiting.extend(reversed(getattr(node, name, ())))
 
