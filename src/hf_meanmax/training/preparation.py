@@ -113,28 +113,35 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
     if word_vectors == "teacher":
         word_vectors = str(teachers_words(args, train, cache, show_progress))
     tokenizer = load_or_train_tokenizer(args, args.tokenizer, train, cache, show_progress, word_vectors=word_vectors)
-    rule = SentenceFilter(
-        min_tokens=args.min_tokens,
-        max_tokens=args.max_tokens,
-        beyond_max=args.long_lines,
-        max_unknown_rate=args.max_unknown_rate,
-        drop_unknown_words=args.drop_unknown_words,
-    )
-    if args.reads_context:
-        # A sentence that is too long or short to be encoded is still part of a context.
-        rule = SentenceFilter(drop_unknown_words=args.drop_unknown_words)
+    limits = (args.min_tokens, args.max_tokens, args.long_lines, args.max_unknown_rate, args.drop_unknown_words)
+    # A sentence that is too long or short to be encoded is still part of a context.
+    of_any_length = SentenceFilter(drop_unknown_words=args.drop_unknown_words)
+    rule = of_any_length if args.reads_context else SentenceFilter(*limits)
     store = cached_store(train, tokenizer, cache, rule, show_progress)
     _check_store(store, tokenizer, args, show_progress)
-    sources = {"train": StoredTexts(train, tokenizer, rule, len(store))}
-    if args.is_of_context or (args.has_neighbours and args.objective == "none"):
+    needs_context = args.is_of_context or (args.has_neighbours and args.objective == "none")
+    documents = _held_out_documents(args, held_out, tokenizer, needs_context)
+    validation = cached_store(documents, tokenizer, cache, of_any_length, show_progress=False)
+    sources = {
+        "train": StoredTexts(train, tokenizer, rule, len(store)),
+        "validation": StoredTexts(documents, tokenizer, of_any_length),
+    }
+    # A text of unknown words alone is in neither.
+    texts = [] if needs_context else list(sources["validation"])
+    return Prepared(tokenizer, store, validation, texts, sources=sources, word_vectors=word_vectors)
+
+
+def _held_out_documents(
+    args: PretrainArguments, held_out: Corpus, tokenizer: PreTrainedTokenizerBase, needs_context: bool
+) -> Documents:
+    """The first held-out lines with their neighbours, or where these do not count the first sentences of the lengths
+    that are trained on."""
+    if needs_context:
         first = first_documents(held_out, args.validation_sentences)
         if not first:
             reason = f"`validation` {args.validation!r} holds no text" if args.validation else "the corpus is too short"
             raise ValueError(f"No text is held out for validation: {reason}. Name a file with `--validation`.")
-        lines = Documents(first)
-        validation = cached_store(lines, tokenizer, cache, rule, show_progress=False)
-        sources["validation"] = StoredTexts(lines, tokenizer, rule)
-        return Prepared(tokenizer, store, validation, [], sources=sources, word_vectors=word_vectors)
+        return Documents(first)
     # Longer ones cannot be generated at once; the end token counts, too.
     longest = min(args.max_tokens, MOST_TOKENS - 1)
     texts = pick_sentences(held_out, tokenizer, args.validation_sentences, args.min_tokens, longest)
@@ -143,13 +150,7 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
             f"No sentence of {args.min_tokens}-{longest} tokens could be held out for validation; name a file "
             "with `--validation`, or widen `--min_tokens` and `--max_tokens`."
         )
-    documents = Documents([texts])
-    held_out_rule = SentenceFilter(drop_unknown_words=args.drop_unknown_words)
-    validation = cached_store(documents, tokenizer, cache, held_out_rule, show_progress=False)
-    sources["validation"] = StoredTexts(documents, tokenizer, held_out_rule)
-    # A text of unknown words alone is in neither.
-    texts = list(sources["validation"])
-    return Prepared(tokenizer, store, validation, texts, sources=sources, word_vectors=word_vectors)
+    return Documents([texts])
 
 
 def _prepare_translation(args: PretrainArguments, cache: Path, word_vectors: str, show_progress: bool) -> Prepared:
@@ -178,31 +179,18 @@ def _prepare_translation(args: PretrainArguments, cache: Path, word_vectors: str
     target_rule = SentenceFilter(1, args.max_target_tokens, args.long_lines, args.max_unknown_rate)
     pairs = _pick_pairs(args, held_out, tokenizer, output_tokenizer)
     texts, references = (list(side) for side in zip(*pairs, strict=True))
-    held_out_rule = SentenceFilter()
-    stores = [
-        cached_store(corpus, words, cache, rule, show)
-        for corpus, words, rule, show in (
-            (train.source_side, tokenizer, source_rule, show_progress),
-            (train.target_side, output_tokenizer, target_rule, show_progress),
-            (Documents([texts]), tokenizer, held_out_rule, False),
-            (Documents([references]), output_tokenizer, held_out_rule, False),
-        )
-    ]
-    _check_store(stores[0], tokenizer, args, show_progress)
-    _check_store(stores[1], output_tokenizer, args, show_progress, "max_target_tokens")
-    sources = {"train": StoredTexts(train.source_side, tokenizer, source_rule, len(stores[0]))}
-    return Prepared(
-        tokenizer,
-        stores[0],
-        stores[2],
-        texts,
-        stores[1],
-        stores[3],
-        references,
-        target_tokenizer,
-        sources,
-        word_vectors,
+    source = cached_store(train.source_side, tokenizer, cache, source_rule, show_progress)
+    target = cached_store(train.target_side, output_tokenizer, cache, target_rule, show_progress)
+    _check_store(source, tokenizer, args, show_progress)
+    _check_store(target, output_tokenizer, args, show_progress, "max_target_tokens")
+    validation, validation_target = (
+        cached_store(Documents([lines]), words, cache, SentenceFilter(), show_progress=False)
+        for lines, words in ((texts, tokenizer), (references, output_tokenizer))
     )
+    return Prepared(
+        tokenizer, source, validation, texts, target, validation_target, references, target_tokenizer,
+        {"train": StoredTexts(train.source_side, tokenizer, source_rule, len(source))}, word_vectors,
+    )  # fmt: skip
 
 
 def _pick_pairs(
