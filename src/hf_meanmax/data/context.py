@@ -87,13 +87,12 @@ class ContextSentences(Sentences):
         return {"previous_targets": self._neighbours(self.in_store(rows) - 1)} if self.objective == "neighbours" else {}
 
     def _neighbours(self, indices: np.ndarray) -> Ragged:
-        ids, lengths = self.store.rows(indices)
-        if self.max_tokens is None or lengths.max(initial=0) <= self.max_tokens + 1:
-            return Ragged(ids, lengths)
+        rows = self.store.rows(indices)
+        if self.max_tokens is None or rows.lengths.max(initial=0) <= self.max_tokens + 1:
+            return rows
         # One that is cut does not end.
-        kept = np.where(lengths <= self.max_tokens + 1, lengths, self.max_tokens)
-        places = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        return Ragged(ids[places < np.repeat(kept, lengths)], kept)
+        kept = np.where(rows.lengths <= self.max_tokens + 1, rows.lengths, self.max_tokens)
+        return Ragged(rows.ids[rows.places < np.repeat(kept, rows.lengths)], kept)
 
     def costs(self) -> np.ndarray:
         """Lengths for a batch plan: those of the sentences, and for each as much again as a target takes at most or on

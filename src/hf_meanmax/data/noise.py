@@ -45,20 +45,18 @@ class Noise:
 
 def _drop_span(rows: Ragged, share: float, rng: np.random.Generator) -> Ragged:
     ids, lengths = rows
-    starts = np.cumsum(lengths) - lengths
     words = lengths - 1
     # Rounded down, so a word is left.
     dropped = (share * words).astype(np.int64)
     begins = (rng.random(len(lengths)) * (words - dropped + 1)).astype(np.int64)
-    places = np.arange(len(ids)) - np.repeat(starts, lengths)
     begins_of, dropped_of = np.repeat(begins, lengths), np.repeat(dropped, lengths)
+    places = rows.places
     keep = (places < begins_of) | (places >= begins_of + dropped_of)
     return Ragged(ids[keep], lengths - dropped)
 
 
 def _drop(rows: Ragged, probability: float, rng: np.random.Generator) -> Ragged:
-    ids, lengths = rows
-    starts = np.cumsum(lengths) - lengths
+    (ids, lengths), starts = rows, rows.starts
     keep = rng.random(len(ids)) >= probability
     keep[starts + lengths - 1] = True
     # One random word of each row survives if the draws would empty the row.
@@ -70,10 +68,9 @@ def _drop(rows: Ragged, probability: float, rng: np.random.Generator) -> Ragged:
 
 def _swap(rows: Ragged, probability: float, rng: np.random.Generator) -> Ragged:
     ids, lengths = rows
-    starts = np.cumsum(lengths) - lengths
     pairs = (lengths - 1) // 2
     pair_starts = np.cumsum(pairs) - pairs
-    first = 2 * (np.arange(pairs.sum()) - np.repeat(pair_starts, pairs)) + np.repeat(starts, pairs)
+    first = 2 * (np.arange(pairs.sum()) - np.repeat(pair_starts, pairs)) + np.repeat(rows.starts, pairs)
     first = first[rng.random(len(first)) < probability]
     ids = ids.copy()
     ids[first], ids[first + 1] = ids[first + 1], ids[first]

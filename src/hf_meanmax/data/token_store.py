@@ -118,6 +118,17 @@ class Ragged(NamedTuple):
     ids: np.ndarray
     lengths: np.ndarray
 
+    @property
+    def starts(self) -> np.ndarray:
+        """Where each row begins among the ids."""
+        starts: np.ndarray = np.cumsum(self.lengths) - self.lengths
+        return starts
+
+    @property
+    def places(self) -> np.ndarray:
+        """The place of each id in its row."""
+        return np.arange(len(self.ids)) - np.repeat(self.starts, self.lengths)
+
 
 class TokenStore:
     """Tokenised sentences in memory-mapped arrays; `store[i]` is sentence i with its final `</s>`.
@@ -337,8 +348,7 @@ def apply_filter(
     kept = alive & ~too_short & ~dropped_long
 
     new_lengths = np.where(beyond, rule.max_tokens or 0, lengths)
-    place = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    selected = kept[row_of] & (place < new_lengths[row_of])
+    selected = kept[row_of] & (Ragged(ids, lengths).places < new_lengths[row_of])
     report.empty, report.unknown = int(empty.sum()), int(too_unknown.sum())
     report.too_short, report.too_long = int(too_short.sum()), int(dropped_long.sum())
     report.truncated = int((beyond & kept).sum())
