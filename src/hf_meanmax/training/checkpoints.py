@@ -59,6 +59,10 @@ class Checkpoints:
         self.keep = keep
         self.prefix = prefix
 
+    def path(self, step: int) -> Path:
+        """The checkpoint of a step, whether it is there or not."""
+        return self.folder / f"step-{step:08d}"
+
     def list(self) -> list[Path]:
         """Finished checkpoints, oldest first."""
         finished = (p for p in self.folder.glob("step-*") if re.fullmatch(r"step-\d+", p.name))
@@ -80,7 +84,7 @@ class Checkpoints:
             OSError: no space or no permission; older checkpoints are untouched then.
             FloatingPointError: if a weight is NaN or infinite; nothing is written then.
         """
-        target = self.folder / f"step-{state['step']:08d}"
+        target = self.path(state["step"])
         weights = self._own_names(get_model_state_dict(model, options=_FULL))
         moments: Any = get_optimizer_state_dict(model, optimizers, options=_FULL)
         if not is_main:
@@ -175,7 +179,7 @@ class Checkpoints:
         return {self.prefix + name: entry for name, entry in entries.items()}
 
     def _remove_old(self, best_step: int | None) -> None:
-        best = None if best_step is None else self.folder / f"step-{best_step:08d}"
+        best = None if best_step is None else self.path(best_step)
         for path in self.list()[: -self.keep]:
             if path != best:
                 shutil.rmtree(path, ignore_errors=True)

@@ -167,7 +167,7 @@ class Run:
         self.log.trim(self.state["step"])
 
     def _best_checkpoint(self) -> Path:
-        return self.checkpoints.folder / f"step-{self.state['best_step'] or 0:08d}"
+        return self.checkpoints.path(self.state["best_step"] or 0)
 
     def _best_is_older(self) -> bool:
         """Whether an evaluated checkpoint is better than the weights at the end."""
