@@ -16,7 +16,6 @@ from hf_meanmax.files import Json
 from .settings import PretrainArguments
 
 TERMINATED, NO_BETTER = "terminated", "no better accuracy"
-_REASONS = ("", TERMINATED, "time", NO_BETTER, "tokens")
 
 
 def agree_to_stop(
@@ -30,23 +29,21 @@ def agree_to_stop(
         state: `seconds`, `tokens` and `bad_evaluations` so far.
         is_terminated: whether this process was asked to end.
     """
-    reason = 0
-    if is_terminated:
-        reason = 1
-    elif args.max_minutes and state["seconds"] >= 60 * args.max_minutes:
-        reason = 2
-    elif args.early_stopping_patience and state["bad_evaluations"] >= args.early_stopping_patience:
-        reason = 3
-    elif args.max_training_tokens and state["tokens"] >= args.max_training_tokens:
-        reason = 4
-    seconds = float(state["seconds"])
+    reasons = {
+        TERMINATED: is_terminated,
+        "time": 0 < 60 * args.max_minutes <= state["seconds"],
+        NO_BETTER: 0 < args.early_stopping_patience <= state["bad_evaluations"],
+        "tokens": 0 < args.max_training_tokens <= state["tokens"],
+        "": True,
+    }
+    # The first that holds, by its number, which processes can compare.
+    reason, seconds = [*reasons.values()].index(True), float(state["seconds"])
     if accelerator.num_processes > 1:
         own = torch.tensor([[reason, seconds]], dtype=torch.float32, device=accelerator.device)
-        reasons, all_seconds = accelerator.gather(own).T.tolist()
-        reason = int(min(filter(None, reasons), default=0))
+        of_all, all_seconds = accelerator.gather(own).T.tolist()
         # The schedule reads the time, and all processes must take the same learning rate.
-        seconds = max(all_seconds)
-    return _REASONS[reason], seconds
+        reason, seconds = int(min(of_all)), max(all_seconds)
+    return [*reasons][reason], seconds
 
 
 @contextmanager
