@@ -72,28 +72,24 @@ def read_labelled(
         ValueError: nothing in it, no such column or split, columns named of a file that has none, a damaged file, or a
             line or row without its text or label; with its number.
     """
-    path = Path(source).expanduser()
+    path, columns = Path(source).expanduser(), (text_column, pair_column, label_column)
+    rows: Iterator[tuple[str, str | None, str | None]]
     if path.is_dir():
-        rows: Iterator[tuple[str, str | None, str | None]] = _from_dataset(
-            load_from_disk(path, split), text_column, pair_column, label_column, str(path)
-        )
+        rows = _from_dataset(load_from_disk(path, split), *columns, str(path))
+    elif path.is_file() and table_kind(path):
+        rows = _from_dataset(load_table(path, encoding_errors, text_column=label_column), *columns, str(path))
     elif path.is_file():
-        if table_kind(path):
-            table = load_table(path, encoding_errors, text_column=label_column)
-            rows = _from_dataset(table, text_column, pair_column, label_column, str(path))
-        elif (text_column, pair_column, label_column) != ("text", "", "label"):
+        if columns != ("text", "", "label"):
             raise ValueError(
                 f"{path} is read as lines `text TAB label` or `text TAB second text TAB label`, whose columns have no "
                 f"names such as {label_column if label_column != 'label' else pair_column or text_column!r}. Leave the "
                 f"columns out, or give a file with named columns: {', '.join(TABLES)}."
             )
-        else:
-            rows = _from_lines(TextFile(path, encoding_errors, is_table=True))
+        rows = _from_lines(TextFile(path, encoding_errors, is_table=True))
     elif looks_local(os.fspath(source)):
         raise FileNotFoundError(f"No such file or data set: {str(source)!r}.")
     else:
-        loaded, _ = load_from_hub(os.fspath(source), split, config_name)
-        rows = _from_dataset(loaded, text_column, pair_column, label_column, str(source))
+        rows = _from_dataset(load_from_hub(os.fspath(source), split, config_name)[0], *columns, str(source))
     read = list(rows)
     found = [row for row in read if row[2] is not None]
     if not found:
