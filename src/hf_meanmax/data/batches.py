@@ -56,7 +56,6 @@ class BatchPlan:
             raise ValueError("A batch plan needs at least one sentence, and every sentence at least one token.")
         # Stable sorting of 16-bit keys is a radix sort.
         self.lengths = np.asarray(lengths, dtype=np.uint16 if np.max(lengths) < 1 << 16 else np.int64)
-        self.batch_tokens = batch_tokens
         self.gradient_accumulation_steps = gradient_accumulation_steps
         self.seed = seed
         ordered = np.sort(self.lengths).astype(np.int64)
@@ -90,7 +89,7 @@ class BatchPlan:
         rng = stream(self.seed, ORDER, epoch)
         order = rng.permutation(len(self.lengths))
         order = order[np.argsort(self.lengths[order], kind="stable")]
-        return EpochPlan(self, epoch, order, rng.permutation(self.num_micro_batches))
+        return EpochPlan(self, order, rng.permutation(self.num_micro_batches))
 
     def sequential(self) -> Iterator[np.ndarray]:
         """All sentences once in order of length, for evaluation: the row indices of each micro batch."""
@@ -102,9 +101,8 @@ class BatchPlan:
 class EpochPlan:
     """The micro batches of one epoch. `plan.rows(step)` gives the sentence indices of each micro batch of a step."""
 
-    def __init__(self, plan: BatchPlan, epoch: int, order: np.ndarray, micro_order: np.ndarray):
+    def __init__(self, plan: BatchPlan, order: np.ndarray, micro_order: np.ndarray):
         self.plan = plan
-        self.epoch = epoch
         self.order = order
         self.micro_order = micro_order
 

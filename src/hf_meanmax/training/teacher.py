@@ -50,18 +50,13 @@ class TeacherVectors:
         self.files = [file for folder in folders for file in embedding_files(folder)]
         shapes = [np.load(path, mmap_mode="r").shape for path in self.files]
         self.ends = np.cumsum([rows for rows, _ in shapes])
-        self.size = int(shapes[0][1])
         self.places = np.arange(self.ends[-1]) if places is None else places
+        self.shape = len(self.places), int(shapes[0][1])
         # A large corpus has more files than a process may hold open, and to open one takes longer than to read a row.
         self._open = functools.lru_cache(maxsize=most_open_files() // 2)(functools.partial(np.load, mmap_mode="r"))
 
     def __len__(self) -> int:
         return len(self.places)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and numbers a row."""
-        return len(self), self.size
 
     def __getitem__(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """The rows `(B, size)` of these numbers."""
