@@ -70,18 +70,17 @@ def finetune(args: FinetuneArguments) -> Json:
             if state.is_main_process:
                 stack.enter_context(sole_writer(folder))
         stack.enter_context(naming_failed_writes(folder))
-        return _finetune(args, folder)
+        return _finetune(args, folder, state)
 
 
-def _finetune(args: FinetuneArguments, folder: Path) -> Json:
+def _finetune(args: FinetuneArguments, folder: Path, state: PartialState) -> Json:
     from transformers import EarlyStoppingCallback, set_seed
 
     from .finetune_trainer import build_trainer
 
-    use_all_cores(1)
+    use_all_cores(state.num_processes)
     if usable_device(None).type == "cpu":
         prepare_training_on_cpu()
-    state = process_state()
     with main_process_first(state):
         train, validation, test, labels = read_sets(args)
     latest = None
