@@ -137,15 +137,9 @@ class TrainingModel(nn.Module):
         self._check_fields(batch)
         encoded = self.model.encoder(**{name: batch[name] for name in self.model.encoder_inputs if name in batch})
         rows = Encoded(self.model.read_by_decoder(encoded), encoded.pooling_attentions)
-        total: torch.Tensor | None = None
-        losses = {}
-        for objective in self.objectives:
-            loss = objective.loss(self.model, rows, batch, divisors)
-            losses[objective.name] = loss
-            weighted = loss if objective.weight == 1 else objective.weight * loss
-            total = weighted if total is None else total + weighted
-        assert total is not None
-        return TrainingOutput(total, losses)
+        losses = {term.name: term.loss(self.model, rows, batch, divisors) for term in self.objectives}
+        weighted = [losses[t.name] if t.weight == 1 else t.weight * losses[t.name] for t in self.objectives]
+        return TrainingOutput(sum(weighted[1:], weighted[0]), losses)
 
     def _check_fields(self, batch: Batch) -> None:
         read = {*self.model.encoder_inputs, "attention_mask"}
