@@ -44,9 +44,7 @@ def replacing_file(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO
     """Opens a temporary file beside `path` (UTF-8 in text mode) that takes its name if the block ends without error.
 
     Folders that are missing are made. What a link points to is replaced, not the link; a device or a pipe is written to
-    as it is.
-
-    The file's mode follows the umask, whatever wrote it.
+    as it is. The file's mode follows the umask, whatever wrote it.
 
     Raises:
         IsADirectoryError: `path` is a folder.
@@ -80,13 +78,12 @@ def replacing_folder(folder: str | os.PathLike[str], owned: Sequence[str]) -> It
     """Gives an empty folder beside `folder` that takes its place when the block ends without error.
 
     Until then `folder` is not touched. At every moment either the old or the new content is whole: in `folder`, or for
-    the instant between two renames in the sibling `.NAME.old`, from which [`recover_folder`] restores it.
+    the instant between two renames in the sibling `.NAME.old`, from which [`recover_folder`] restores it. The modes of
+    the files follow the umask, whatever wrote them.
 
     Args:
         folder: the folder to write; its parents are made.
         owned: name patterns of the entries that a new folder replaces; any other entry of an existing folder is kept.
-
-    The modes of the files follow the umask, whatever wrote them.
 
     Raises:
         FileExistsError: `folder` is a file.
