@@ -207,10 +207,11 @@ _SECTION = re.compile(
 )
 
 
-def paragraphs_of(docstring: str) -> Iterator[str]:
+def paragraphs_of(docstring: str) -> list[str]:
     """Paragraphs of prose, each as one line; code, doctests, tables, headings and lists of parameters are left out."""
     lines = inspect.cleandoc(docstring).splitlines()
-    paragraph: list[str] = []
+    # The lines of each paragraph, of which the last one goes on.
+    paragraphs: list[list[str]] = [[]]
     fenced = False
     skip_deeper_than: int | None = None
     doctest = False
@@ -222,9 +223,7 @@ def paragraphs_of(docstring: str) -> Iterator[str]:
             text = ""
         if fenced or not text:
             doctest = False
-            if paragraph:
-                yield " ".join(paragraph)
-                paragraph = []
+            paragraphs.append([])
             continue
         if skip_deeper_than is not None:
             if indent > skip_deeper_than:
@@ -237,20 +236,16 @@ def paragraphs_of(docstring: str) -> Iterator[str]:
         starts_block = (
             text.startswith((".. ", "|", "+--", "@", "<"))
             or bool(_SECTION.match(text))
-            or bool((_INNER_PARAMETER if paragraph else _PARAMETER).match(text))
+            or bool((_INNER_PARAMETER if paragraphs[-1] else _PARAMETER).match(text))
         )
         if doctest or _RULE.match(text) or is_heading or starts_block:
-            if paragraph:
-                yield " ".join(paragraph)
-                paragraph = []
+            paragraphs.append([])
             if starts_block:
                 skip_deeper_than = indent
             continue
         bullet = _BULLET.match(text)
         if bullet:
-            if paragraph:
-                yield " ".join(paragraph)
-            paragraph = []
+            paragraphs.append([])
             text = text[bullet.end() :]
             if _PARAMETER.match(text):
                 skip_deeper_than = indent
@@ -258,9 +253,8 @@ def paragraphs_of(docstring: str) -> Iterator[str]:
         if text.endswith("::"):
             skip_deeper_than = indent
             text = text[:-1]
-        paragraph.append(text)
-    if paragraph:
-        yield " ".join(paragraph)
+        paragraphs[-1].append(text)
+    return [" ".join(found) for found in paragraphs if found]
 
 
 _MARKUP = [
