@@ -363,6 +363,12 @@ def test_what_follows_from_the_tokenizer_cannot_be_set(config_class):
             arguments_from_settings({name: 1})
 
 
+def test_trackers_are_named_with_commas(monkeypatch):
+    monkeypatch.setattr("hf_meanmax.training.run_settings.get_available_trackers", lambda: ["tensorboard", "wandb"])
+    given = {"wandb,": "wandb", " tensorboard , wandb": "tensorboard,wandb", ",": ""}
+    assert {names: PretrainArguments(report_to=names).report_to for names in given} == given
+
+
 def test_made_directly():
     assert PretrainArguments(corpus="a.txt").corpus == ["a.txt"]
     with pytest.raises(ValueError, match="`softmax` is 'half'; allowed"):

@@ -94,7 +94,7 @@ class RunArguments:
                 raise ValueError(f"`{name}` is {getattr(self, name)}; it must be a finite number.")
         if self.family not in FAMILIES:
             raise ValueError(f"`family` is {self.family!r}; allowed: {', '.join(sorted(FAMILIES))}.")
-        self.report_to = ",".join(name.strip() for name in self.report_to.split(","))
+        self.report_to = ",".join(filter(None, (name.strip() for name in self.report_to.split(","))))
         check_trackers(self.report_to)
         check_settings(self)
 
