@@ -42,6 +42,8 @@ class LatentPreTrainedModel(PreTrainedModel):
 
     config: LatentConfig
     base_model_prefix = "encoder"
+    # In `embeddings`, where transformers finds it for itself.
+    _input_embed_layer = "word_embeddings"
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
     _no_split_modules = [

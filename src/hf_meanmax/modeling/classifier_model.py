@@ -1,7 +1,6 @@
 """An encoder with a supervised head."""
 
 import torch
-from torch import nn
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
@@ -39,12 +38,6 @@ class LatentForSequenceClassification(LatentPreTrainedModel):
         self.post_init()
         # transformers adds what the encoder inside ignores when it is loaded alone.
         self._keys_to_ignore_on_load_unexpected = set(DECODING_WEIGHTS)
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.encoder.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        self.encoder.set_input_embeddings(value)
 
     def freeze_encoder(self) -> None:
         """Trains the head alone, on embeddings as they are: the encoder has no dropout from now on."""

@@ -73,12 +73,6 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         # transformers adds what the encoder inside ignores when it is loaded alone.
         self._keys_to_ignore_on_load_unexpected = set(CLASSIFIER_WEIGHTS)
 
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.encoder.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        self.encoder.set_input_embeddings(value)
-
     def make_gradients_sparse(self) -> None:
         """From now on the gradients of the word tables are sparse tensors of the rows that a batch has read, so that
         they cost no more for a large vocabulary; the output's under a sampled softmax alone."""
@@ -130,12 +124,6 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         turn = nn.init.orthogonal_(torch.empty(rows.shape[1], words.shape[1]))
         turned = nn.functional.normalize(words.float() @ turn.T, dim=-1)
         rows.copy_(torch.where(turned.any(dim=-1, keepdim=True), 0.7 * turned, rows.float()))
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.lm_head
-
-    def set_output_embeddings(self, value: nn.Linear) -> None:
-        self.lm_head = value
 
     def encode_latents(
         self,

@@ -82,13 +82,6 @@ class LatentEncoderModel(LatentPreTrainedModel):
         self.drop_word_projections()
         return super()._apply(*args, **kwargs)
 
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.embeddings.word_embeddings
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        self.drop_word_projections()
-        self.embeddings.word_embeddings = value
-
     @merge_with_config_defaults
     @capture_outputs
     def forward(

@@ -41,12 +41,6 @@ class EmbeddingMap(LatentPreTrainedModel):
         self.latent_scales = nn.Parameter(torch.ones(config.num_latents)) if config.latent_scales else None
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.embeddings.word_embeddings
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        self.embeddings.word_embeddings = value
-
     @can_return_tuple
     def forward(
         self,
