@@ -23,6 +23,10 @@ from hf_meanmax.pretrained import ENCODER_SOURCES
 
 from .options import OptionParser, command_line, option, positional, written
 
+# Options of a card that is generated, and of a push.
+_OF_GENERATED = ("results", "data", "language", "license")
+_OF_PUSH = ("card", "private", "revision", "exist_ok")
+
 
 @dataclass
 class PushOptions:
@@ -68,32 +72,20 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _refuse_contradictions(parser: OptionParser, args: PushOptions) -> None:
-    of_generated = _of_generated(args)
-    of_push = {
-        "--card": args.card, "--private": args.private, "--revision": args.revision, "--exist_ok": args.exist_ok
-    }  # fmt: skip
-    of_card = {"--card": args.card, "--card_only": args.card_only, **of_generated}
     for is_given, options, reason in (
-        (args.card is not None, of_generated, "for a generated card, not for --card"),
-        (args.card_only is not None, of_push, "for a push, not for --card_only"),
-        (args.space, of_card, "for the card of a model, not for --space"),
+        (args.card is not None, _OF_GENERATED, "for a generated card, not for --card"),
+        (args.card_only is not None, _OF_PUSH, "for a push, not for --card_only"),
+        (args.space, ("card", "card_only", *_OF_GENERATED), "for the card of a model, not for --space"),
     ):
-        given = " and ".join(filter(options.get, options))
+        given = " and ".join(f"--{name}" for name in options if getattr(args, name))
         if is_given and given:
             parser.error(f"{given}: {reason}")
-
-
-def _of_generated(args: PushOptions) -> dict[str, str | None]:
-    """The options of a card that is generated."""
-    return {
-        "--results": args.results, "--data": args.data, "--language": args.language, "--license": args.license
-    }  # fmt: skip
 
 
 def _wants_new_card(args: PushOptions) -> bool:
     """Whether the folder has no card, or one that options change."""
     readme = Path(args.folder) / "README.md"
-    if not readme.is_file() or any(_of_generated(args).values()):
+    if not readme.is_file() or any(getattr(args, name) for name in _OF_GENERATED):
         return True
     is_of_another = args.repo_id not in readme.read_text(encoding="utf-8", errors="replace")
     but = f", though it does not name {args.repo_id}" if is_of_another else ""
