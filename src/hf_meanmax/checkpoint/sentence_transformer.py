@@ -33,7 +33,7 @@ def write_sentence_transformer(
 ) -> None:
     if not config.reads_text:
         return
-    written = sentence_transformer_files(config, tokenizer, normalize)
+    written = sentence_transformer_files(tokenizer, normalize)
     for name, settings in _OF_ENCODING.items():
         known = read_json(like / name) if like is not None and (like / name).is_file() else {}
         written[name] |= {setting: known[setting] for setting in settings if setting in known}
@@ -42,7 +42,7 @@ def write_sentence_transformer(
         (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def sentence_transformer_files(config: LatentConfig, tokenizer: PreTrainedTokenizerBase, normalize: str | None) -> Json:
+def sentence_transformer_files(tokenizer: PreTrainedTokenizerBase, normalize: str | None) -> Json:
     """The SentenceTransformer part of a checkpoint folder: the JSON content of each file, by its name."""
     # sentence-transformers' own pooling would pool a second time, and `forward` pads a batch to its longest text. A
     # model without an embedding refuses the call, and says why.

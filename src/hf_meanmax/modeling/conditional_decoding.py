@@ -50,7 +50,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         self.previous_decoder = LatentDecoderModel(config) if config.predict_previous else None
         self.context_decoder = None
         if config.context_channels is not None:
-            self.context_decoder = NonAutoregressiveLayer(config, 0, config.context_channels)
+            self.context_decoder = NonAutoregressiveLayer(config, config.context_channels)
         self.output_projection = None
         if config.has_decoder and config.tie_word_embeddings and config.decoder_type not in DECODERS_WITH_CHANNELS:
             self.output_projection = WordSpaceProjection(config.decoder_output_size, config.embedding_size)

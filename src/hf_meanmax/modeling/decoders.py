@@ -352,7 +352,7 @@ class NonAutoregressiveLayer(SequenceLayer):
 
     width = 3
 
-    def __init__(self, config: PreTrainedConfig, layer_idx: int, channels: list[int] | None = None) -> None:
+    def __init__(self, config: PreTrainedConfig, channels: list[int] | None = None) -> None:
         super().__init__()
         channels = channels or config.decoder_channels
         self.places = config.num_context_words
@@ -431,7 +431,7 @@ class NonAutoregressiveDecoder(nn.Module):
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__()
-        self.layers = nn.ModuleList([NonAutoregressiveLayer(config, 0)])
+        self.layers = nn.ModuleList([NonAutoregressiveLayer(config)])
 
     def forward(
         self, inputs: None, latents: torch.Tensor, *args: object, **kwargs: Unpack[TransformersKwargs]
