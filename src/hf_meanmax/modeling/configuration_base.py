@@ -289,18 +289,15 @@ class LatentConfig(PreTrainedConfig):
     is_encoder_decoder: bool = True
 
     def __post_init__(self, **kwargs: object) -> None:
-        self._refuse_unknown_keywords(kwargs)
+        if unknown := self._unknown_names(kwargs):
+            fields = sorted(field.name for field in dataclasses.fields(self))
+            raise TypeError(f"{self._no_setting(unknown[0])} Known: {fields}.")
         if self.input_vocab_size is None:
             self.input_vocab_size = self.vocab_size
         size = self.max_position_embeddings
         if self.position_embedding_type != "learned" and isinstance(size, int) and size > 0:
             self.max_position_embeddings = NO_LIMIT
         super().__post_init__(**kwargs)
-
-    def _refuse_unknown_keywords(self, kwargs: dict[str, object]) -> None:
-        for name in self._unknown_names(kwargs):
-            fields = sorted(field.name for field in dataclasses.fields(self))
-            raise TypeError(f"{self._no_setting(name)} Known: {fields}.")
 
     @classmethod
     def _unknown_names(cls, names: Iterable[str]) -> list[str]:
