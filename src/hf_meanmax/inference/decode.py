@@ -25,7 +25,7 @@ from .blocks import in_blocks
 from .correction import Corrector, read_tokens
 from .decodable import check_sources, has_unit_length, refuse_scaled
 from .reconstruct import without_special
-from .sources import SourceOptions, VectorSource, open_sources
+from .sources import SourceOptions, VectorBatch, VectorSource, open_sources
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -149,7 +149,8 @@ def decode_sources(
         corrector = None if corrector is None else replace(corrector, model=model)
     row, cut, longest = start, 0, 0
     expects_unit_length = getattr(model.config, "normalize_embeddings", False)
-    for keys, batch in _batches_from(sources, batch_size, start):
+    for read in _batches_from(sources, batch_size, start):
+        batch = read.vectors
         refuse_scaled(batch, model.config)
         if expects_unit_length and np.isfinite(batch).all() and not has_unit_length(batch):
             print("Vectors that are not of unit length, as the embedder's are, are scaled to it.", file=sys.stderr)
@@ -161,7 +162,7 @@ def decode_sources(
             finite = np.isfinite(batch).all(axis=1)
             rows = f"Rows {row + 1:,}-{row + len(batch):,}" if finite.all() else f"Row {row + 1 + finite.argmin():,}"
             raise ValueError(f"{rows}: {error}") from error
-        yield DecodedBatch(keys, texts)
+        yield DecodedBatch(read.keys, texts)
         row += len(batch)
         cut += ended.count(False)
         longest = max(longest, *lengths)
@@ -180,15 +181,12 @@ def _seeded(corrector: Corrector | None, row: int) -> Iterator[None]:
         yield
 
 
-def _batches_from(
-    sources: Sequence[VectorSource], batch_size: int, start: int
-) -> Iterator[tuple[list[Any], np.ndarray]]:
+def _batches_from(sources: Sequence[VectorSource], batch_size: int, start: int) -> Iterator[VectorBatch]:
     for source in sources:
         if start and start >= source.rows:
             start -= source.rows
             continue
-        for batch in source.batches(batch_size, start):
-            yield batch.keys, batch.vectors
+        yield from source.batches(batch_size, start)
         start = 0
 
 
