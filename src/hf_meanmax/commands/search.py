@@ -143,17 +143,16 @@ def search_index(
 
 def _found_encoding(embeddings: Path, asked: EncodeSettings) -> tuple[EncodeSettings, PCA | None]:
     """How a folder of shards was encoded, and the PCA that was given for it."""
-    found = read_manifest(embeddings)
-    for name, usual in asdict(EncodeSettings()).items():
-        given, there = getattr(asked, name), found["settings"][name]
-        if given not in (usual, there, "auto"):
+    found, usual = read_manifest(embeddings), asdict(EncodeSettings())
+    there = found["settings"]
+    for name, given in asdict(asked).items():
+        if given not in (usual[name], there[name], "auto"):
             raise ValueError(
-                f"{embeddings} was encoded with {name} {there}, not {given}; leave --{name} out, or name another "
+                f"{embeddings} was encoded with {name} {there[name]}, not {given}; leave --{name} out, or name another "
                 "folder."
             )
     pca = Compression.load(embeddings / COMPRESSION).pca if found["given_pca"] else None
-    settings = EncodeSettings(**found["settings"])
-    usual = asdict(EncodeSettings())
+    settings = EncodeSettings(**there)
     changed = [f"{name} {value}" for name, value in asdict(settings).items() if value != usual[name]]
     if changed:
         print(f"{embeddings} is taken as it was encoded: {', '.join(changed)}.", file=sys.stderr)
