@@ -267,9 +267,9 @@ def _exportable(module: _Exported) -> _Exported:
     """A copy whose recurrent layers are operators of ONNX; torch's have no free length there."""
     module = copy.deepcopy(module)
     # A static model has no layers.
-    layers = getattr(module.encoder.sequence_encoder, "layers", None)
-    for index, layer in enumerate(layers or ()):
-        if layers is not None and isinstance(layer, RecurrentLayer):
+    layers: Any = getattr(module.encoder.sequence_encoder, "layers", ())
+    for index, layer in enumerate(layers):
+        if isinstance(layer, RecurrentLayer):
             layers[index] = _OnnxLayer(layer)
     return module.eval()
 
