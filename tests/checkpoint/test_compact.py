@@ -21,10 +21,10 @@ from hf_meanmax import (
     RNNCNNForContextPrediction,
 )
 from hf_meanmax.checkpoint.card import write_model_card
-from hf_meanmax.checkpoint.compact import compact_checkpoint
+from hf_meanmax.checkpoint.compact import MOST_LOST, compact_checkpoint, quantize_rows, store_tensors
 from hf_meanmax.checkpoint.folder import check_checkpoint, load_checkpoint, save_checkpoint
 from hf_meanmax.commands.export import main
-from hf_meanmax.modeling.storage import MOST_LOST, quantize_rows, restore_rows, store_tensors, stored_names
+from hf_meanmax.modeling.storage import restore_rows, stored_names
 from tiny_model import make_model, make_tokenizer, random_lines, run_python
 
 TEXTS = random_lines(40, seed=1) + ["unheard words", "the"]
@@ -156,8 +156,12 @@ def test_what_int8_or_float16_cannot_hold_is_kept():
     assert halves == {"table_scale", "map", "column", "filters"}
     for name in ("huge", "small", "bias", "counts"):
         assert torch.equal(stored[name], tensors[name])
+
+
+def test_another_type_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(ValueError, match="'int4'; choose one of 'float16', 'int8'"):
-        store_tensors(tensors, "int4")
+        compact_checkpoint(saved(tmp_path), tmp_path / "new" / "small", "int4")
+    assert not (tmp_path / "new").exists()
 
 
 def test_it_trains_and_saves_float_weights(tmp_path):

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
+import torch
 from safetensors.torch import load_file, save_file
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
 from hf_meanmax.files import is_owned, read_json, write_json
-from hf_meanmax.modeling.storage import STORED_DTYPES, restored_state_dict, store_tensors
+from hf_meanmax.modeling.storage import INT8, SCALE, restore_rows, restored_state_dict
 
 from .folder import CHECKPOINT_FILES, check_checkpoint, check_free, replacing_checkpoint, weight_files
 from .location import checkpoint_folder
 from .sentence_transformer import module_folders
+
+STORED_DTYPES = ("float16", "int8")
+_LARGEST_INT8 = 127
+# A smaller number has fewer digits in float16.
+_SMALLEST_SCALE = torch.finfo(torch.float16).tiny
+# Of a matrix's norm. Word tables lose less than 0.01, a map that is near the identity would lose 0.04.
+MOST_LOST = 0.02
 
 
 def compact_checkpoint(
@@ -65,6 +74,34 @@ def compact_checkpoint(
         if not remote_code:
             _drop_auto_map(partial / "config.json")
     return target
+
+
+def store_tensors(tensors: Mapping[str, torch.Tensor], dtype: str) -> dict[str, torch.Tensor]:
+    """The tensors of a file whose matrices take `dtype`. A matrix that int8 would change by more than `MOST_LOST` of
+    its norm is float16; vectors stay as they are, and so does a matrix that float16 cannot tell from zeros or infinity.
+    """
+    stored: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        largest = float(tensor.abs().max()) if tensor.numel() else 0.0
+        fits = _SMALLEST_SCALE * _LARGEST_INT8 < largest < torch.finfo(torch.float16).max
+        if tensor.dim() < 2 or not tensor.is_floating_point() or not fits:
+            stored[name] = tensor
+            continue
+        if dtype == "int8" and tensor.dim() == 2 and tensor.shape[1] > 1:
+            steps, scales = quantize_rows(tensor)
+            if (restore_rows(steps, scales) - tensor).norm() <= MOST_LOST * tensor.norm():
+                stored |= {name + INT8: steps, name + SCALE: scales}
+                continue
+        stored[name] = tensor.half()
+    return stored
+
+
+def quantize_rows(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A matrix `(rows, columns)` as int8, and the scale `(rows,)` of each row in float16: its largest number by 127."""
+    matrix = matrix.float()
+    scales = (matrix.abs().amax(dim=1) / _LARGEST_INT8).clamp(min=_SMALLEST_SCALE).half()
+    steps = (matrix / scales.float()[:, None]).round()
+    return steps.clamp(-_LARGEST_INT8, _LARGEST_INT8).to(torch.int8), scales
 
 
 def _drop_auto_map(path: Path) -> None:
