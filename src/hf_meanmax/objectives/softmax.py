@@ -7,9 +7,10 @@ from typing import Literal, get_args
 import torch
 
 from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
-from hf_meanmax.modeling.losses import chunked_cross_entropy, full_cross_entropy, sampled_cross_entropy
+from hf_meanmax.modeling.losses import full_cross_entropy
 
 from .base import Batch
+from .cross_entropy import chunked_cross_entropy, sampled_cross_entropy
 
 Softmax = Literal["full", "chunked", "sampled"]
 CANDIDATES = ("candidate_ids", "candidate_log_prob")
@@ -38,7 +39,7 @@ def token_loss(
     Args:
         states: what the output layer scores (`model.output_states`).
         batch: for `"sampled"` it holds `candidate_ids` and `candidate_log_prob` `(C,)`
-            ([`~hf_meanmax.modeling.losses.sampled_cross_entropy`]).
+            ([`~hf_meanmax.objectives.cross_entropy.sampled_cross_entropy`]).
         num_items: what the sum is divided by; None takes the batch's targets.
         softmax: `"full"` holds all logits at once, `"chunked"` gives the same value in less memory, `"sampled"` scores
             the candidates alone.

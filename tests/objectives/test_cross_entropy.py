@@ -9,8 +9,9 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hf_meanmax.modeling import losses
-from hf_meanmax.modeling.losses import chunked_cross_entropy, full_cross_entropy, sampled_cross_entropy
+from hf_meanmax.modeling.losses import full_cross_entropy
+from hf_meanmax.objectives import cross_entropy
+from hf_meanmax.objectives.cross_entropy import chunked_cross_entropy, sampled_cross_entropy
 
 V, D = 23, 5
 
@@ -49,7 +50,7 @@ def test_full_is_the_sum_over_targets_by_hand():
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("chunk", [1, 4, 100])
 def test_chunked_equals_full(chunk, smoothing, with_bias, monkeypatch):
-    monkeypatch.setattr(losses, "_CHUNK_TOKENS", chunk)
+    monkeypatch.setattr(cross_entropy, "_CHUNK_TOKENS", chunk)
     states, weight, bias, labels = make_inputs()
     bias = bias if with_bias else None
     chunked = chunked_cross_entropy(states, weight, bias, labels, smoothing)
@@ -76,7 +77,7 @@ def test_chunked_with_frozen_inputs():
 
 
 def test_chunked_never_holds_all_logits(monkeypatch):
-    monkeypatch.setattr(losses, "_CHUNK_TOKENS", 64)
+    monkeypatch.setattr(cross_entropy, "_CHUNK_TOKENS", 64)
     rows, words = 1024, 512
     largest = 0
 
@@ -100,7 +101,7 @@ def test_chunks_are_shorter_with_more_words(monkeypatch):
     states, weight, bias, labels = make_inputs()
     sizes = []
     linear = nn.functional.linear
-    monkeypatch.setattr(losses, "_CHUNK_LOGITS", 3 * V)
+    monkeypatch.setattr(cross_entropy, "_CHUNK_LOGITS", 3 * V)
     monkeypatch.setattr(nn.functional, "linear", lambda x, *rest: sizes.append(len(x)) or linear(x, *rest))
     loss = chunked_cross_entropy(states, weight, bias, labels)
     monkeypatch.undo()
