@@ -258,7 +258,7 @@ def test_the_command(tmp_path, capsys):
     assert "weights of" in capsys.readouterr().out
     check_checkpoint(tmp_path / "small")
     for words, said in (
-        (["--output", str(tmp_path / "none")], "Nothing would change: give --dtype int8 or float16, --space teacher"),
+        (["--output", str(tmp_path / "none")], "The weights would not change: give --dtype int8 or float16"),
         (["--dtype", "int8", "--output", str(tmp_path / "small")], "is there already; name a new folder"),
     ):
         with pytest.raises(SystemExit, match=said):

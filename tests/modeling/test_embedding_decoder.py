@@ -159,6 +159,8 @@ class TestEmbeddingDecoder(FamilyTests):
                 model.generate(**sources)
         with pytest.raises(ValueError, match="has no text encoder"):
             model(labels=torch.tensor([[5, 6, 3]]))
+        with pytest.raises(TypeError, match="input_ids"):
+            model.encoder(vectors, input_ids=torch.tensor([[5, 6, 3]]))
 
     def test_any_length_where_the_embedder_has_one(self):
         vectors = self.vectors()

@@ -158,6 +158,7 @@ def upload(
 
 
 def _put_card(folder: Path, repo_id: str, card: str | os.PathLike[str] | None) -> None:
+    """Puts a given card into the folder, or writes one where there is none."""
     if card is not None and Path(card).resolve() != (folder / "README.md").resolve():
         content, readme = Path(card).read_bytes(), folder / "README.md"
         if readme.is_file() and readme.read_bytes() == content:

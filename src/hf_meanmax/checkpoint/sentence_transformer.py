@@ -31,6 +31,8 @@ def write_sentence_transformer(
     normalize: str | None,
     like: Path | None,
 ) -> None:
+    """Writes the SentenceTransformer part of a checkpoint folder, with the prompts and limits of the folder `like`; of
+    a model that reads no text, nothing."""
     if not config.reads_text:
         return
     written = sentence_transformer_files(tokenizer, normalize)

@@ -43,7 +43,7 @@ def main(args: ExportOptions) -> None:
     output = check_new_folder(args.output)
     if args.space == "own":
         if args.dtype == "float32":
-            raise ValueError("Nothing would change: give --dtype int8 or float16, --space teacher, or both.")
+            raise ValueError("The weights would not change: give --dtype int8 or float16, --space teacher, or both.")
         compact_checkpoint(args.model, output, args.dtype, args.remote_code)
     else:
         _write_in_teacher_space(args, output)

@@ -166,6 +166,11 @@ def _compared(vectors: np.ndarray, expected: np.ndarray, name: str) -> dict[str,
 
 
 def onnx_folder(checkpoint: str | os.PathLike[str], output: str | os.PathLike[str] | None) -> Path:
+    """The folder of an export: `output`, or `onnx` in a checkpoint that is a folder here.
+
+    Raises:
+        ValueError: neither is given.
+    """
     if output is None and not Path(checkpoint).is_dir():
         raise ValueError(f"{str(checkpoint)!r} is no folder here to export into; say where to (`output`, --output).")
     return Path(checkpoint) / ONNX_FOLDER if output is None else Path(output)

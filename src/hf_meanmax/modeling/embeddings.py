@@ -197,9 +197,6 @@ class WordProjections:
         self.table: WordTable | None = None
         self._read: list[tuple[torch.Tensor, int, float]] = []
 
-    def __deepcopy__(self, memo: dict[int, object]) -> "WordProjections":
-        return WordProjections()
-
     def __reduce__(self) -> tuple[object, ...]:
         return WordProjections, ()
 

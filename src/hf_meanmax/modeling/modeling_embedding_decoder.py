@@ -45,7 +45,6 @@ class EmbeddingMap(LatentPreTrainedModel):
     def forward(
         self,
         sentence_embedding: torch.Tensor | None = None,
-        input_ids: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> LatentModelOutput:
         """Maps vectors `(B, embedding_dim)` to Z `(B, L, latent_width)`.

@@ -43,7 +43,7 @@ class ContextWords(Objective):
 
     Args:
         weight: the factor of the loss.
-        softmax: `"chunked"` or `"sampled"`.
+        softmax: as [`~hf_meanmax.objectives.softmax.token_loss`] takes it.
     """
 
     name = "context_loss"

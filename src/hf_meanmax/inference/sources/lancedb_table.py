@@ -48,7 +48,7 @@ class LanceDBSource(VectorSource):
         if "://" not in folder and not Path(folder).is_dir():
             raise FileNotFoundError(f"No such folder: {folder!r}.")
         lancedb = require("lancedb", "stores")
-        with self._told():
+        with self._naming_table():
             self._table: Table = lancedb.connect(folder).open_table(table_name)
             version = self._table.version
             self._table.checkout(version)
@@ -78,7 +78,7 @@ class LanceDBSource(VectorSource):
 
     def _vectors(self, rows: np.ndarray) -> np.ndarray:
         wanted = self._row_ids[rows]
-        with self._told():
+        with self._naming_table():
             found = self._table.take_row_ids(wanted.tolist()).select([self._column]).with_row_id().to_arrow()
             # They come in the order of the table.
             vectors = column_vectors(found[self._column].combine_chunks(), self._column)
@@ -112,7 +112,7 @@ class LanceDBSource(VectorSource):
         return ids[order], keys
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _naming_table(self) -> Iterator[None]:
         """Names the table in errors."""
         try:
             yield
