@@ -20,8 +20,8 @@ from hf_meanmax.modeling.storage import stored_names
 
 from .folder import (
     check_checkpoint,
-    full_auto_class,
     is_own_checkpoint,
+    saved_auto_class,
     saved_training_args,
     weight_files,
 )
@@ -130,7 +130,7 @@ def _use_of(config: LatentConfig, args: Json) -> Json:
     # What was trained without this package's training, or before it had objectives, does what its family is for.
     is_translator = config.model_type == CompoundAttentionConfig.model_type
     objective = args.get("objective", "translation" if is_translator else "reconstruction")
-    auto_class = full_auto_class(config)
+    auto_class = saved_auto_class(config)
     classifies = auto_class == "AutoModelForSequenceClassification"
     reconstructs = config.is_autoregressive and objective == "reconstruction" and not classifies and config.reads_text
     translates = objective == "translation" and not classifies

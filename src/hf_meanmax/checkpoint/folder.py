@@ -416,7 +416,7 @@ def _whole_classes(config: LatentConfig) -> dict[str, str]:
     return {model: name for model, name in config.auto_class_names.items() if name not in others}
 
 
-def full_auto_class(config: LatentConfig) -> str:
+def saved_auto_class(config: LatentConfig) -> str:
     """Name of the Auto class of the whole model that a checkpoint with this configuration holds."""
     saved = (config.architectures or [""])[0]
     default: str = config.full_auto_class
