@@ -407,7 +407,7 @@ class Run:
             state["bad_evaluations"] += 1
         accuracy = f", accuracy {scores['validation_accuracy']:.4f}" if "validation_accuracy" in scores else ""
         self.print(f"step {state['step']}: validation loss {scores['validation_loss']:.3f}{accuracy}")
-        if self.prepared.references and not self.is_sharded:
+        if self.prepared.references and self.validation.generates:
             scores["validation_bleu"] = self.validation.translation_bleu()
             self.print(f"    BLEU of greedy translations {scores['validation_bleu']:.1f}")
         for original, reconstruction in self.validation.samples(args.sample_sentences):

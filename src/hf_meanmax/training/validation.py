@@ -48,6 +48,11 @@ class Validation:
     vectors: TeacherVectors | None = None
     terms: tuple[str, ...] = ()
 
+    @property
+    def generates(self) -> bool:
+        """Whether texts are generated: there is a decoder, and this process has all of its weights."""
+        return self.model.config.has_decoder and not self.is_sharded
+
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
         self.wrapped.eval()
@@ -99,14 +104,14 @@ class Validation:
     def samples(self, number: int) -> list[tuple[str, str]]:
         """The first texts and their greedy reconstructions."""
         texts = self.prepared.validation_texts[:number]
-        if not texts or self.is_sharded or not self.model.config.has_decoder:
+        if not texts or not self.generates:
             return []
         return list(zip(texts, self.prepared.output_tokenizer.batch_decode(self._generate(texts)), strict=True))
 
     def generated_scores(self, show_progress: bool) -> dict[str, float]:
         """BLEU of the greedy translations, or BLEU and exact matches of the greedy reconstructions."""
         texts = self.prepared.validation_texts
-        if self.is_sharded or not texts or not self.model.config.has_decoder:
+        if not texts or not self.generates:
             return {}
         if self.prepared.references:
             return {"validation_bleu": self.translation_bleu()}
