@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 from hf_meanmax.files import Json, read_json
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
+from hf_meanmax.modeling.sentence_transformer_files import sentence_transformer_files
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 NORMALIZATIONS = (None, "rows", "embedding")
 
-_TRANSFORMER = "sentence_transformers.base.modules.transformer.Transformer"
-_NORMALIZE = "sentence_transformers.base.modules.normalize.Normalize"
 # What its user has set, by the file of a SentenceTransformer.
 _OF_ENCODING = {
     "sentence_bert_config.json": ("max_seq_length",),
@@ -35,51 +34,13 @@ def write_sentence_transformer(
     a model that reads no text, nothing."""
     if not config.reads_text:
         return
-    written = sentence_transformer_files(tokenizer, normalize)
+    written = sentence_transformer_files(min(tokenizer.model_max_length, NO_LIMIT), normalize)
     for name, settings in _OF_ENCODING.items():
         known = read_json(like / name) if like is not None and (like / name).is_file() else {}
         written[name] |= {setting: known[setting] for setting in settings if setting in known}
     for name, content in written.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def sentence_transformer_files(tokenizer: PreTrainedTokenizerBase, normalize: str | None) -> Json:
-    """The SentenceTransformer part of a checkpoint folder: the JSON content of each file, by its name."""
-    # sentence-transformers' own pooling would pool a second time, and `forward` pads a batch to its longest text. A
-    # model without an embedding refuses the call, and says why.
-    scales_rows = normalize == "rows"
-    output = {
-        "method": "normalized_rows" if scales_rows else "forward_by_length",
-        "method_output_name": None if scales_rows else "pooler_output",
-    }
-    modules = [("", _TRANSFORMER)]
-    files: Json = {
-        "sentence_bert_config.json": {
-            "transformer_task": "feature-extraction",
-            "modality_config": {"text": output},
-            "module_output_name": "sentence_embedding",
-            "max_seq_length": min(tokenizer.model_max_length, NO_LIMIT),
-            # Sentences joined to one row would share their positions.
-            "unpad_inputs": False,
-        },
-        "config_sentence_transformers.json": {
-            "model_type": "SentenceTransformer",
-            "prompts": {},
-            "default_prompt_name": None,
-            "similarity_fn_name": "cosine",
-        },
-    }
-    if normalize == "embedding":
-        modules.append(("1_Normalize", _NORMALIZE))
-        files["1_Normalize/config.json"] = {
-            "module_input_name": "sentence_embedding",
-            "module_output_name": "sentence_embedding",
-        }
-    files["modules.json"] = [
-        {"idx": index, "name": str(index), "path": path, "type": kind} for index, (path, kind) in enumerate(modules)
-    ]
-    return files
 
 
 def saved_normalization(folder: str | os.PathLike[str]) -> str | None:
