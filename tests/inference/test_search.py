@@ -164,11 +164,13 @@ def test_a_row_as_near_as_the_last_counts_as_found(tmp_path):
 
 def test_an_index_that_is_fitted_needs_vectors_that_are_not_zero(tmp_path):
     np.save(tmp_path / "zeros.npy", np.zeros((20, 4), np.float32))
-    with pytest.raises(ValueError, match="of 20 that were drawn, 0 are not"):
+    with pytest.raises(ValueError, match="of 20 that were drawn, 0 are none"):
         build([tmp_path / "zeros.npy"], tmp_path / "index", index_type="int8")
     rows = np.concatenate([np.zeros((18, 4)), np.eye(2, 4)]).astype(np.float32)
     np.save(tmp_path / "rows.npy", rows)
-    with pytest.raises(ValueError, match="fitted on 4 vectors that are not zero, or more; of 20 that were drawn, 2"):
+    with pytest.raises(
+        ValueError, match="fitted on 4 vectors of texts, or more; of 20 that were drawn, 2 are none of zeros"
+    ):
         build([tmp_path / "rows.npy"], tmp_path / "index", factory="IVF4,Flat")
     assert not (tmp_path / "index").exists()
 
@@ -231,6 +233,21 @@ def test_texts_are_kept_as_they_are(tmp_path):
         TextStore(tmp_path)
     TextStore.write(tmp_path, [""])
     assert TextStore(tmp_path)[0] == ""
+
+
+@pytest.mark.parametrize("kind", ["exact", "int8", "hnsw"])
+def test_a_blank_line_is_no_neighbour_and_keeps_its_number(model, tmp_path, kind):
+    """It ends a document, and its vector is near those of many short texts."""
+    path = tmp_path / "text.txt"
+    path.write_text("\n\n".join(["the cat sat", "a dog ran", "the dog sat"]) + "\n\n\n")
+    encode_corpus(model, open_corpus(path), tmp_path / "shards", EncodeSettings(), show_progress=False)
+    lines = ["the cat sat", "", "a dog ran", "", "the dog sat", "", ""]
+    manifest = build([tmp_path / "shards"], tmp_path / "index", lines=lines, index_type=kind)
+    assert manifest.rows == 7
+    index = SentenceIndex(tmp_path / "index")
+    found = index.nearest(index.embed(model, ["", "cat"]), k=7)
+    assert [sorted(near.row for near in row) for row in found] == 2 * [[0, 2, 4]]
+    assert all(near.text == lines[near.row] for row in found for near in row)
 
 
 def test_the_table_of_a_query(indexed, capsys):

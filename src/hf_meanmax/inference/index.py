@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -88,7 +88,7 @@ class IndexManifest:
     Args:
         settings: how it was made.
         factory: faiss's string of its kind.
-        rows: sentences, those without a direction too.
+        rows: sentences, those without a direction and blank ones too.
         dimension: numbers of a vector.
         encoded: the manifest of the folder of `encode` that it is of; None where it is of files.
         recall: `recall@1` and `recall@10`, the mean share of the k nearest rows of a query, itself excluded, among the
@@ -263,7 +263,7 @@ def build_index(
         sources: one folder of `encode`, or .npy, .safetensors and .parquet files.
         output: the folder of the index; an older index there is replaced.
         settings: see [`IndexSettings`][].
-        lines: the sentences, one a row; without them rows are found, no sentences.
+        lines: the sentences, one a row; without them rows are found, no sentences. A blank one is never found.
         recall_queries: rows that are drawn to measure the recall of an index that is not exact.
         show_progress: show progress bars.
 
@@ -287,8 +287,10 @@ def build_index(
         needed = f"{settings.index_type} needs {_MIN_IVF_ROWS:,} rows to be fitted on, there are {vectors.rows:,}"
         print(f"{needed}: the index is exact.", file=sys.stderr)
     with replacing_folder(output, INDEX_FILES) as partial:
-        if lines is not None and (sentences := TextStore.write(partial, lines)) != vectors.rows:
-            raise ValueError(f"{sentences:,} sentences for {vectors.rows:,} vectors; there must be one a vector.")
+        if lines is not None:
+            if (sentences := TextStore.write(partial, lines)) != vectors.rows:
+                raise ValueError(f"{sentences:,} sentences for {vectors.rows:,} vectors; there must be one a vector.")
+            vectors = replace(vectors, texts=TextStore(partial))
         _fill(index, vectors)
         recall = None
         if factory != "Flat" and recall_queries and index.ntotal > 1:
@@ -303,13 +305,14 @@ def build_index(
 
 @dataclass(frozen=True)
 class _VectorFiles:
-    """The vectors of some files as faiss takes them, without those that have no direction."""
+    """The vectors of some files as faiss takes them, without those that have no direction or no text."""
 
     paths: Sequence[Path]
     rows: int
     dimension: int
     settings: IndexSettings
     show_progress: bool
+    texts: TextStore | None = None
 
     def batches(self, doing: str) -> Iterator[tuple[Rows, Vectors]]:
         """Row numbers, ascending, and vectors of each batch."""
@@ -321,7 +324,10 @@ class _VectorFiles:
                 if not finite.all():
                     row = first + int(np.argmin(finite)) + 1
                     raise ValueError(f"The embedding of line {row:,} is not finite; it cannot be found.")
-                rows = np.flatnonzero(self.settings.has_direction(batch))
+                found = self.settings.has_direction(batch)
+                if self.texts is not None:
+                    found &= ~self.texts.are_blank(first, len(batch))
+                rows = np.flatnonzero(found)
                 if len(rows):
                     yield first + rows, self.settings.prepared(batch[rows])
                 first += len(batch)
@@ -343,8 +349,8 @@ def _fill(index: faiss.Index, vectors: _VectorFiles) -> None:
         drawn = vectors.draw(fit_rows, vectors.settings.seed, 0)[1]
         if len(drawn) < max(1, _clusters(index)):
             raise ValueError(
-                f"An index of this type is fitted on {max(1, _clusters(index)):,} vectors that are not zero, or more; "
-                f"of {fit_rows:,} that were drawn, {len(drawn):,} are not. Leave empty texts out, or make it exact."
+                f"An index of this type is fitted on {max(1, _clusters(index)):,} vectors of texts, or more; of "
+                f"{fit_rows:,} that were drawn, {len(drawn):,} are none of zeros or of a blank line. Leave empty texts out, or make it exact."
             )
         try:
             index.train(drawn)

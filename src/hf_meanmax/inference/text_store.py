@@ -38,6 +38,11 @@ class TextStore:
             raise IndexError(f"Row {row:,} is asked for; there are {len(self):,}.")
         return bytes(self._bytes[self._offsets[row] : self._offsets[row + 1]]).decode("utf-8")
 
+    def are_blank(self, first: int, count: int) -> npt.NDArray[np.bool_]:
+        """Which of so many rows, from one on, have no text `(count,)`."""
+        blank: npt.NDArray[np.bool_] = np.diff(self._offsets[first : first + count + 1]) == 0
+        return blank
+
     @staticmethod
     def write(folder: Path, lines: Iterable[str]) -> int:
         """Writes lines, in constant memory but for 8 bytes a line; returns their number."""
