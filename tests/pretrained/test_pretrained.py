@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
-from transformers import AutoModel, AutoModelForSeq2SeqLM
+from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_meanmax
 from hf_meanmax.checkpoint.card import CardDescription, write_model_card
@@ -19,6 +19,7 @@ from hf_meanmax.checkpoint.compact import compact_checkpoint
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.inference.encoder import load_encoder
+from hf_meanmax.tokenization.tokenizers import train_tokenizer
 from tiny_model import TEXTS, make_model, make_tokenizer
 
 module = sys.modules["hf_meanmax.pretrained"]
@@ -112,6 +113,16 @@ def test_what_comes_with_the_package_is_whole():
         assert list(Path(model.folder).rglob("*.py")) == []
         AutoModel.from_pretrained(model.folder)
     assert sum(model.megabytes for model in hf_meanmax.pretrained()) <= 25
+
+
+def test_what_comes_with_the_package_cuts_words_as_it_does():
+    """A tokenizer keeps the rules of the day on which it was made."""
+    words = train_tokenizer(["the cat"], lowercase=True, show_progress=False).backend_tokenizer
+    for model in hf_meanmax.pretrained():
+        backend = AutoTokenizer.from_pretrained(model.folder).backend_tokenizer
+        for part in ("normalizer", "pre_tokenizer", "decoder"):
+            assert getattr(backend, part).__getstate__() == getattr(words, part).__getstate__(), (model.name, part)
+        assert backend.encode("co\u00adoperation\u200b is \ufeffhere").tokens[:3] == ["cooperation", "is", "here"]
 
 
 def test_it_needs_no_torch(monkeypatch):
