@@ -33,6 +33,28 @@ def test_what_is_saved_is_loaded(tmp_path):
         assert (loaded.max_seq_length, loaded.get_embedding_dimension()) == (model.max_seq_length, 32)
 
 
+def test_what_transformers_saves_is_one_as_well(tmp_path):
+    """And not the mean of the hidden states, which sentence-transformers takes of an unknown folder."""
+    tokenizer, model = make_tokenizer(), make_model()
+    folder = save_checkpoint(model, tokenizer, tmp_path / "checkpoint")
+    expected = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    for name, saved in (("whole", model), ("encoder", model.encoder)):
+        saved.save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+        assert np.allclose(SentenceTransformer(str(tmp_path / name), device="cpu").encode(TEXTS), expected, atol=1e-6)
+
+
+def test_saving_keeps_what_a_user_has_set_and_writes_nothing_of_another_process(tmp_path):
+    model = make_model()
+    save_checkpoint(model, make_tokenizer(), tmp_path / "model", normalize="embedding")
+    files = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
+    before = [(tmp_path / "model" / name).read_text() for name in files]
+    model.save_pretrained(tmp_path / "model")
+    assert [(tmp_path / "model" / name).read_text() for name in files] == before
+    model.save_pretrained(tmp_path / "other", False)
+    assert not (tmp_path / "other/modules.json").exists()
+
+
 @pytest.mark.parametrize("backend", ["onnx", "openvino"])
 def test_its_other_backends_need_a_package_that_they_name(tmp_path, backend):
     """`hf-meanmax export-onnx` writes the encoder without it."""

@@ -281,7 +281,10 @@ class FamilyTests:
         model.save_pretrained(tmp_path)
         files = {path.name for path in tmp_path.iterdir()}
         generation = {"generation_config.json"} if model.config.is_autoregressive else set()
-        assert files == {"config.json", "model.safetensors"} | generation
+        stock = {"modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"}
+        assert files == {"config.json", "model.safetensors"} | generation | (
+            stock if model.config.reads_text else set()
+        )
         batch = self.make_batch()
         expected = model(**batch)
         for loader in (self.family.full_class, self.family.auto_full_class):
@@ -1051,6 +1054,14 @@ class FamilyTests:
             with pytest.raises(ValueError, match="max_new_tokens"):
                 model.generate(**text_of(self.make_batch()), max_new_tokens=bound)
 
+    def test_guidance_away_from_a_text_is_refused(self):
+        model, text = self.saying(), text_of(self.make_batch())
+        for asked in ({"guidance_scale": 1.5}, {"negative_prompt_ids": torch.tensor([[5]])}):
+            with pytest.raises(ValueError, match="leave `guidance_scale` and `negative_prompt_ids` out"):
+                model.generate(**text, **asked)
+        with torch.no_grad():
+            assert torch.equal(model.generate(**text, guidance_scale=1.0), model.generate(**text))
+
     def test_what_the_encoder_gives_is_decoded(self, variant):
         """As it is: of rows and hidden states the decoder takes what it reads."""
         model = self.full(variant, torch.float64)
@@ -1152,6 +1163,9 @@ class FamilyTests:
             (encoded, {}, 26),
         ):
             assert model.generate(**source, **bounds).shape == (len(SENTENCES), width), bounds
+        # As where a folder has no generation_config.json.
+        model.generation_config.max_new_tokens = None
+        assert model.generate(**vectors).shape == (len(SENTENCES), 257)
         empty = {"input_ids": torch.tensor([[END]]), "attention_mask": torch.tensor([[0]])}
         assert model.generate(**empty).shape == (1, 17)
         model.generation_config.max_length = 5

@@ -150,6 +150,8 @@ class TestEmbeddingDecoder(FamilyTests):
                 said.append(model.generate(**source, **strategy, max_new_tokens=6))
             assert all(torch.equal(said[0], other) for other in said[1:]), strategy
         assert len(model.generate(sentence_embedding=vectors[0], max_new_tokens=6)) == 1
+        by_name, by_place = model.generate(sentence_embedding=vectors), model.generate(vectors)
+        assert torch.equal(by_name, by_place)
         for sources, words in (
             ({}, "got 0 inputs"),
             ({"sentence_embedding": vectors, "encoder_outputs": model.encoder(vectors)}, "got 2 inputs"),

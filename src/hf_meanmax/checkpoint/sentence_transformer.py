@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hf_meanmax.files import Json, read_json
+from hf_meanmax.files import read_json
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.modeling.sentence_transformer_files import sentence_transformer_files
 

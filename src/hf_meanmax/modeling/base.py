@@ -1,8 +1,10 @@
 """Initialisation, saving and loading rules that all models share."""
 
 import inspect
+import json
 import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from .decoders import ConditionalGRULayer
 from .embeddings import TextEmbeddings
 from .layers import Standardization, WordSpaceProjection
 from .pooling import WeightedMeanPooling
+from .sentence_transformer_files import sentence_transformer_files
 from .storage import restored_state_dict
 from .suggestions import did_you_mean
 
@@ -192,8 +195,18 @@ class LatentPreTrainedModel(PreTrainedModel):
                 module.resize(table.num_embeddings)
         return table
 
-    def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Unpack[TransformersKwargs]) -> None:
-        """[`~transformers.PreTrainedModel.save_pretrained`]; with an `auto_map` in the configuration, with the code."""
+    def save_pretrained(
+        self,
+        save_directory: str | os.PathLike,
+        is_main_process: bool = True,
+        *args: Any,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> None:
+        """[`~transformers.PreTrainedModel.save_pretrained`]; with an `auto_map` in the configuration, with the code.
+
+        Where the folder is no SentenceTransformer yet, it becomes that of the model's own embedding:
+        sentence-transformers would otherwise take the mean of the hidden states.
+        """
         cls, registered = type(self), type(self)._auto_class
         own = self.config.auto_class_names.get(cls.__name__)
         try:
@@ -201,6 +214,11 @@ class LatentPreTrainedModel(PreTrainedModel):
                 # What transformers itself would keep of it names files that are not in the new folder.
                 self.config.auto_map = dict(self.config.auto_classes)
                 cls._auto_class = registered or own
-            super().save_pretrained(save_directory, **kwargs)
+            super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
         finally:
             cls._auto_class = registered
+        folder = Path(save_directory)
+        if is_main_process and self.config.reads_text and folder.is_dir() and not (folder / "modules.json").exists():
+            for name, content in sentence_transformer_files().items():
+                if not (folder / name).exists():
+                    (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

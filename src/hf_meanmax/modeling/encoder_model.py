@@ -95,7 +95,8 @@ class LatentEncoderModel(LatentPreTrainedModel):
         """Encodes sentences.
 
         Args:
-            input_ids: `(B, N)` token ids, or give `inputs_embeds` `(B, N, embedding_size)` instead.
+            input_ids: `(B, N)` token ids, or give `inputs_embeds` `(B, N, embedding_size)` instead, unless
+                the model has a weighted mean, whose weights are those of ids.
             attention_mask: `(B, N)`, 1 for tokens and 0 for padding on either side; None means no padding at all.
             token_type_ids: `(B, N)`, all 0, from a tokenizer that gives them.
 

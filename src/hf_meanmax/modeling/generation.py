@@ -306,12 +306,13 @@ class LatentGenerationMixin(GenerationMixin):
         with as many texts as beams, unless `early_stopping` is given. Behind its end a row is padding.
 
         Args:
+            inputs: the text's ids `(B, N)`; of a decoder of another embedder's vectors these vectors.
             sentence_embedding: in place of a text raw embeddings `(B, L * d)` (`pooler_output`, or what a
                 SentenceTransformer without normalisation gives), or Z `(B, L, d)`; mixtures of embeddings are fine.
 
         Raises:
             ValueError: if both text and embeddings are given, if a vector cannot be decoded
-                ([`latents_from_embedding`][]), or if the decoder is not autoregressive.
+                ([`latents_from_embedding`][]), if the decoder is not autoregressive, or for classifier-free guidance.
         """
         if not self.config.has_decoder:
             raise ValueError(NO_DECODER)
@@ -323,7 +324,9 @@ class LatentGenerationMixin(GenerationMixin):
         sources = len(text) + sum(
             given is not None for given in (inputs, sentence_embedding, kwargs.get("encoder_outputs"))
         )
-        if inputs is not None:
+        if inputs is not None and self.main_input_name == "sentence_embedding":
+            sentence_embedding = inputs
+        elif inputs is not None:
             text["input_ids"] = inputs
         if sources != 1:
             raise ValueError(
@@ -331,6 +334,8 @@ class LatentGenerationMixin(GenerationMixin):
                 "`sentence_embedding` and `encoder_outputs`."
             )
         settings = (kwargs, generation_config, self.generation_config)
+        if _setting("guidance_scale", settings) not in (None, 1) or kwargs.get("negative_prompt_ids") is not None:
+            raise ValueError("No text can be steered away from: leave `guidance_scale` and `negative_prompt_ids` out.")
         ids = self._readable_ids(text.get("input_ids"), kwargs.get("assistant_model"), settings)
         begun = self._begun_length(kwargs.get("decoder_input_ids"))
         if any(len(texts) == 0 for texts in text.values()):
@@ -531,7 +536,11 @@ class LatentGenerationMixin(GenerationMixin):
             # The model's own bound is on new tokens, and transformers would let that one win.
             kwargs["max_new_tokens"] = max_length - begun
             return None
-        if not text or has_own_bound:
+        if has_own_bound:
+            return None
+        if not text:
+            if self.generation_config.max_new_tokens is None:
+                kwargs["max_new_tokens"] = MIN_TOKENS_FROM_EMBEDDING
             return None
         if self.config.separate_vocabularies and self.generation_config.max_new_tokens is not None:
             return None  # tokens of the other vocabulary may be far shorter
