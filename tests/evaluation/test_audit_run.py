@@ -196,7 +196,7 @@ def bad_files(folder):
         (["--texts", "{}/empty.txt"], "there is no text; every line is blank"),
         (
             ["--output", "{}/texts.txt"],
-            "texts.txt is the name of a file, but it is the folder of audit.html and audit.json. Name a folder",
+            "texts.txt is the name of a file, but it names a folder. Take for instance",
         ),
         (["--output", "mini-en"], "would hide the model of that name that comes with the package"),
         (["--decoder", "./none"], "No checkpoint folder 'none'"),

@@ -78,6 +78,10 @@ def command_line(verb: str, *others: type[Exception]) -> Iterator[None]:
     try:
         with _weights_without_bars():
             yield
+    except BrokenPipeError:
+        # What reads the output, such as `head`, has had enough. Python would flush what is left once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
     except KeyboardInterrupt:
         print(f"\nhf-meanmax {verb}: interrupted; nothing that was finished is lost.", file=sys.stderr)
         raise SystemExit(128 + signal.SIGINT) from None

@@ -350,7 +350,8 @@ def _fill(index: faiss.Index, vectors: _VectorFiles) -> None:
         if len(drawn) < max(1, _clusters(index)):
             raise ValueError(
                 f"An index of this type is fitted on {max(1, _clusters(index)):,} vectors of texts, or more; of "
-                f"{fit_rows:,} that were drawn, {len(drawn):,} are none of zeros or of a blank line. Leave empty texts out, or make it exact."
+                f"{fit_rows:,} that were drawn, {len(drawn):,} are none of zeros or of a blank line. Leave empty texts "
+                "out, or make it exact."
             )
         try:
             index.train(drawn)

@@ -79,6 +79,8 @@ class OptionParser(HfArgumentParser):  # type: ignore[misc]
         else:
             HfArgumentParser._parse_dataclass_field(parser, field)
         for action in parser._actions[before:]:
+            if action.option_strings and action.option_strings[0].startswith("--no_"):
+                action.help = f"turn --{field.name} off"
             if value_type(field.type) is int:
                 action.type = whole_number
             if action.option_strings and action.metavar is None and action.choices is None and action.nargs != 0:
@@ -127,9 +129,8 @@ def _check_outputs(parsed: Sequence[Any]) -> None:
     inputs = [value for field, value in values if "writes" not in field.metadata]
     for field, path in outputs:
         if field.metadata["writes"] == "folder" and path.suffix in _FILE_SUFFIXES and not path.is_dir():
-            what = field.metadata["help"].removeprefix("the ")
             raise ValueError(
-                f"--{field.name} {path} is the name of a file, but it is the {what}. Name a folder, for instance "
+                f"--{field.name} {path} is the name of a file, but it names a folder. Take for instance "
                 f"{path.with_suffix('')}."
             )
         if str(path) in packaged_names():
