@@ -168,9 +168,7 @@ def test_an_index_that_is_fitted_needs_vectors_that_are_not_zero(tmp_path):
         build([tmp_path / "zeros.npy"], tmp_path / "index", index_type="int8")
     rows = np.concatenate([np.zeros((18, 4)), np.eye(2, 4)]).astype(np.float32)
     np.save(tmp_path / "rows.npy", rows)
-    with pytest.raises(
-        ValueError, match="fitted on 4 vectors of texts, or more; of 20 that were drawn, 2 are"
-    ):
+    with pytest.raises(ValueError, match="fitted on 4 vectors of texts, or more; of 20 that were drawn, 2 are"):
         build([tmp_path / "rows.npy"], tmp_path / "index", factory="IVF4,Flat")
     assert not (tmp_path / "index").exists()
 

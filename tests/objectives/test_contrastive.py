@@ -57,6 +57,21 @@ def test_it_is_the_cross_entropy_of_the_partner_in_both_directions():
         assert output.loss.item() == pytest.approx(2 * wanted, rel=1e-4)
 
 
+def test_each_row_is_compared_alone_beside_the_embedding():
+    batch = make_batch()
+    model = make_model(embedding_dropout=0.0, attention_dropout=0.0)
+    training = TrainingModel(model, [Contrastive("neighbour", 2.0, 0.5, row_weight=0.3)]).train()
+    left = model.encoder(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).latents.detach()
+    right = model.encoder(input_ids=batch["neighbour_ids"], attention_mask=batch["neighbour_mask"]).latents.detach()
+    assert left.shape[1] == 2
+    alone = [naive_loss(left[:, row], right[:, row], 0.5) for row in range(2)]
+    assert abs(alone[0] - alone[1]) > 1e-3
+    wanted = naive_loss(left.flatten(1), right.flatten(1), 0.5) + 0.3 * sum(alone) / 2
+    output = training(**batch)
+    assert output.losses["neighbour_loss"].item() == pytest.approx(wanted, rel=1e-4)
+    assert output.loss.item() == pytest.approx(2 * wanted, rel=1e-4)
+
+
 @pytest.mark.parametrize("rows", [2, 3, 5, 11])
 def test_partners_in_groups_of_like_length_are_those_of_one_batch(rows):
     model = make_model(embedding_dropout=0.0, attention_dropout=0.0)

@@ -361,6 +361,7 @@ def test_another_teacher_in_the_same_place_gives_other_words(make_arguments, tmp
         ({"teacher_loss": "manhattan"}, "teacher_loss.*'manhattan'.*'cosine', 'squared', 'contrast'"),
         ({**STATIC, "objective": "none", "contrastive": "views", "embedding_dropout": 0.5}, "A static model has no"),
         ({**STATIC, "objective": "none", "contrastive": "views", "word_swap": 0.5}, "A static model has no"),
+        ({"contrastive_row_weight": 1.0}, "`contrastive_row_weight` is 1.0, with `contrastive` 'none' and 2 row"),
         ({"contrastive": "neighbours", "contrastive_weight": 0.0}, "`contrastive_weight` 0. Use `--contrastive none`"),
         ({"contrastive_size": 4}, "nothing would train that map"),
         ({"teacher": "a/model", "teacher_weight": 0.0}, "nothing would be learnt from it"),

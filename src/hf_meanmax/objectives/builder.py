@@ -24,6 +24,7 @@ def build_objectives(
     similarities: float = 0.0,
     neighbour: float = 0.0,
     view: float = 0.0,
+    row_weight: float = 0.0,
     temperature: float = 0.05,
 ) -> list[Objective]:
     """The terms of the loss, by how much each counts: decoding first, and what else has a weight or the configuration
@@ -40,6 +41,7 @@ def build_objectives(
         similarities: of the distance from the teacher's cosines.
         neighbour: of telling the next sentence from others.
         view: of telling another view of the text from others.
+        row_weight: of doing so by each row alone, beside these two.
         temperature: of the terms that tell texts from others.
     """
     objectives: list[Objective] = []
@@ -51,9 +53,9 @@ def build_objectives(
     if similarities:
         objectives.append(TeacherSimilarities(similarities))
     if neighbour:
-        objectives.append(Contrastive("neighbour", neighbour, temperature))
+        objectives.append(Contrastive("neighbour", neighbour, temperature, row_weight))
     if view:
-        objectives.append(Contrastive("view", view, temperature))
+        objectives.append(Contrastive("view", view, temperature, row_weight))
     if context:
         # Its logits are never held whole: they would come beside those of the text.
         objectives.append(ContextWords(context, "sampled" if softmax == "sampled" else "chunked"))

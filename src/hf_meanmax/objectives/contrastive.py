@@ -27,22 +27,29 @@ class Contrastive(Objective):
     and where there is padding a mask. The batch is that of all processes. With `config.contrastive_size` the embeddings
     pass through the model's `contrastive_head` first, which nothing else reads.
 
+    A row of Z may learn what the others lack, and be poor at cosines alone; with `row_weight` each must tell the
+    partner by itself, too.
+
     Args:
         partner: `"neighbour"` or `"view"`.
         weight: the factor of the loss.
         temperature: what cosines are divided by.
+        row_weight: how much the mean of the losses of single rows counts beside that of the embedding.
 
     Raises:
         ValueError: a temperature that is not positive, or another partner.
     """
 
-    def __init__(self, partner: Partner, weight: float = 1.0, temperature: float = 0.05) -> None:
+    def __init__(
+        self, partner: Partner, weight: float = 1.0, temperature: float = 0.05, row_weight: float = 0.0
+    ) -> None:
         super().__init__(weight)
         check_temperature(temperature)
         if partner not in get_args(Partner):
             raise ValueError(f"`partner` is {partner!r}; choose one of {', '.join(map(repr, get_args(Partner)))}.")
         self.partner = partner
         self.temperature = temperature
+        self.row_weight = row_weight
         # Of the instance: a run may have one of each.
         self.name = f"{partner}_loss"
         self.fields = (f"{partner}_ids",)
@@ -58,13 +65,18 @@ class Contrastive(Objective):
         self, model: LatentForConditionalDecoding, encoded: Encoded, batch: Batch, divisors: Divisors
     ) -> torch.Tensor:
         partners = encode_partners(model, batch[f"{self.partner}_ids"], batch.get(f"{self.partner}_mask"))
-        texts, partners = (self._project(model, latents) for latents in (encoded.latents, partners))
+        sides = (encoded.latents, partners)
+        texts, others = (self._project(model, latents) for latents in sides)
         labels = batch.get("labels")
         is_text = torch.ones(len(texts), dtype=torch.bool, device=texts.device)
         if labels is not None:
             # A process without a sentence of its own has a row without targets.
             is_text = (labels != IGNORE_INDEX).any(dim=1)
-        total = matching_loss(texts, partners, is_text, self.temperature)
+        total = matching_loss(texts, others, is_text, self.temperature)
+        if self.row_weight:
+            rows = zip(*(latents.unbind(dim=1) for latents in sides), strict=True)
+            losses = [matching_loss(left, right, is_text, self.temperature) for left, right in rows]
+            total = total + self.row_weight * torch.stack(losses).mean()
         return mean_over_sentences(total, is_text.sum(), divisors.sentences, labels, divisors.targets)
 
     @staticmethod

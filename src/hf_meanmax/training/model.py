@@ -100,6 +100,7 @@ def make_objectives(args: PretrainArguments, config: LatentConfig) -> tuple[list
         similarities=args.similarity_weight,
         neighbour=args.contrastive_weight if args.has_neighbours else 0.0,
         view=args.contrastive_weight if args.has_views else 0.0,
+        row_weight=args.contrastive_row_weight,
         temperature=args.temperature,
     )
     compares = args.learns_from_teacher or args.contrastive != "none"

@@ -79,6 +79,11 @@ class PretrainArguments(RunArguments):
         "none",
     )
     contrastive_weight: float = option("weight of the contrastive loss", 1.0, at_least=0)
+    contrastive_row_weight: float = option(
+        "share of the contrastive loss, beside that of the embedding, in which each of its rows is compared alone",
+        0.0,
+        at_least=0,
+    )
     temperature: float = option("what cosines are divided by in the contrastive loss, and in that of a teacher", 0.05)
     teacher: str = option(
         f"a SentenceTransformer ({ENCODER_SOURCES}) whose vectors a linear map of the embedding also "
@@ -358,6 +363,11 @@ class PretrainArguments(RunArguments):
             raise ValueError(
                 f"`teacher` is {self.teacher!r} and `contrastive` {self.contrastive!r}, but with `pooling='none'` "
                 "there is no embedding to map or compare. Leave them out, or use another pooling."
+            )
+        if self.contrastive_row_weight and (self.contrastive == "none" or config.num_latents == 1):
+            raise ValueError(
+                f"`contrastive_row_weight` is {self.contrastive_row_weight}, with `contrastive` {self.contrastive!r} "
+                f"and {config.num_latents} row(s): there are no rows to compare one by one. Leave it out."
             )
         if self.contrastive == "none":
             if config.contrastive_size is not None:
