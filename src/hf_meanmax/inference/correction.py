@@ -262,9 +262,8 @@ def embedder_of(
             embedder = load_embedder(name, prompt, device, trust_remote_code)
         except (OSError, ValueError) as error:
             raise ValueError(
-                f"The embedder of {folder} could not be loaded from {name!r}, which is where its run had it or what "
-                "the checkpoint calls it: give its folder, or its name on the Hub, with `--embedder` (`embedder`). "
-                f"({str(error).partition(chr(10))[0]})"
+                f"The embedder of {folder}, {name!r}, could not be loaded: give its folder, or its name on the Hub, "
+                f"with `--embedder` (`embedder`). ({str(error).partition(chr(10))[0]})"
             ) from error
     else:
         embedder = load_embedder(name, prompt, device, trust_remote_code)

@@ -299,6 +299,8 @@ def open_sides(args: PretrainArguments, show_progress: bool = True) -> tuple[Cor
     if args.corpus == ["docstrings"]:
         from hf_meanmax.data.docstrings import harvest_docstrings
 
+        if show_progress:
+            print("The text is the docstrings of the installed packages; --corpus names other text.", file=sys.stderr)
         documents, held_out_documents = harvest_docstrings(show_progress=show_progress).split()
         held_out = read(args.validation) if args.validation else Documents(held_out_documents)
         return Documents(documents), held_out
