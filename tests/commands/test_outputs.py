@@ -86,9 +86,9 @@ def test_nothing_that_is_read_is_written(made, capsys, command):
     [
         (
             "encode {}/model {}/text.txt --output {}/v.npy",
-            "file, but it is the folder for the shards. Name a folder, for",
+            "file, but it names a folder. Take for",
         ),
-        ("search index {}/model {}/text.txt --output {}/v.faiss", "file, but it is the folder for the index. Name a"),
+        ("search index {}/model {}/text.txt --output {}/v.faiss", "file, but it names a folder. Take"),
     ],
 )
 def test_a_folder_is_not_named_as_a_file(made, capsys, command, said):

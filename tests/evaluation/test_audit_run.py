@@ -234,7 +234,7 @@ def test_vectors_alone_have_no_embedder_by_name(files, options):
     bad_files(files)
     (files / "wide.txt").write_text("\n".join(LINES[:12]) + "\n")
     for words, reason in (
-        (["--corpus", str(files / "corpus.txt")], "could not be loaded from 'embedder'"),
+        (["--corpus", str(files / "corpus.txt")], "'embedder', could not be loaded"),
         (["--embeddings", str(files / "wide.npy")], "holds vectors of 40 numbers; the model decodes 32"),
     ):
         vectors = [] if "--embeddings" in words else ["--embeddings", str(files / "fine.npy")]

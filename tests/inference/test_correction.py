@@ -231,7 +231,7 @@ def test_the_command(embedder, decoder, vectors, make, tmp_path, capsys):  # noq
     for words, reason in (
         (["--num_corrections", "2"], "`num_corrections` needs `rerank`"),
         (["--rerank", "3", "--num_beams", "4"], "`rerank` has beams of its own"),
-        (["--rerank", "3"], "could not be loaded from 'embedder'"),
+        (["--rerank", "3"], "'embedder', could not be loaded"),
         (["--rerank", "3", "--embedder", "./none"], "No checkpoint folder 'none'"),
     ):
         with pytest.raises(SystemExit) as ended:
