@@ -7,7 +7,13 @@ import torch
 from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 
 from hf_meanmax.modeling.losses import attention_penalty
-from hf_meanmax.objectives import TeacherDistance, TeacherSimilarities, TrainingModel, build_objectives
+from hf_meanmax.objectives import (
+    Contrastive,
+    TeacherDistance,
+    TeacherSimilarities,
+    TrainingModel,
+    build_objectives,
+)
 from hf_meanmax.objectives.contrastive import matching_loss
 from objectives.test_contrastive import make_batch
 from tiny_model import make_model
@@ -85,7 +91,8 @@ def test_mistakes():
 
 
 def test_the_terms_of_a_run():
-    weights = {"teacher": 2.0, "similarities": 0.5, "neighbour": 1.0, "view": 3.0, "teacher_loss": "contrast"}
+    contrasts = [Contrastive("neighbour"), Contrastive("view", 3.0)]
+    weights = {"teacher": 2.0, "similarities": 0.5, "contrasts": contrasts, "teacher_loss": "contrast"}
     found = {objective.name: objective.weight for objective in build_objectives(make_model().config, **weights)}
     assert found == {
         "decoding": 1.0, "teacher_loss": 2.0, "similarity_loss": 0.5, "neighbour_loss": 1.0, "view_loss": 3.0,

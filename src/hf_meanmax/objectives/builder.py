@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hf_meanmax.modeling.configuration_base import LatentConfig
 
 from .base import Objective
@@ -22,9 +24,7 @@ def build_objectives(
     teacher: float = 0.0,
     teacher_loss: TeacherLoss = "cosine",
     similarities: float = 0.0,
-    neighbour: float = 0.0,
-    view: float = 0.0,
-    row_weight: float = 0.0,
+    contrasts: Sequence[Contrastive] = (),
     temperature: float = 0.05,
 ) -> list[Objective]:
     """The terms of the loss, by how much each counts: decoding first, and what else has a weight or the configuration
@@ -39,10 +39,8 @@ def build_objectives(
         teacher: of the distance from the teacher's vectors.
         teacher_loss: what distance.
         similarities: of the distance from the teacher's cosines.
-        neighbour: of telling the next sentence from others.
-        view: of telling another view of the text from others.
-        row_weight: of doing so by each row alone, beside these two.
-        temperature: of the terms that tell texts from others.
+        contrasts: terms that tell texts from others, with their weights.
+        temperature: of a teacher's vectors, where they are told from each other.
     """
     objectives: list[Objective] = []
     if config.has_decoder:
@@ -52,10 +50,7 @@ def build_objectives(
         objectives.append(TeacherDistance(teacher, teacher_loss, temperature))
     if similarities:
         objectives.append(TeacherSimilarities(similarities))
-    if neighbour:
-        objectives.append(Contrastive("neighbour", neighbour, temperature, row_weight))
-    if view:
-        objectives.append(Contrastive("view", view, temperature, row_weight))
+    objectives += contrasts
     if context:
         # Its logits are never held whole: they would come beside those of the text.
         objectives.append(ContextWords(context, "sampled" if softmax == "sampled" else "chunked"))

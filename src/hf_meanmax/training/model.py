@@ -18,7 +18,8 @@ from hf_meanmax.inference.embedder import describe_embedder
 from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.modeling.encoder_model import LatentEncoderModel
-from hf_meanmax.objectives import Objective, build_objectives
+from hf_meanmax.objectives import Contrastive, Objective, build_objectives
+from hf_meanmax.objectives.contrastive import Partner
 
 from .preparation import Prepared
 from .settings import PretrainArguments
@@ -90,6 +91,7 @@ def _compare_embedders(args: PretrainArguments, embedder: Json, tell: Callable[[
 def make_objectives(args: PretrainArguments, config: LatentConfig) -> tuple[list[Objective], tuple[str, ...]]:
     """The objectives of a run, whose weighted sum is the loss, and the names of those that are reported apart, without
     their weights: what is added to decoding, and all terms of a mixture."""
+    partners: dict[Partner, bool] = {"neighbour": args.has_neighbours, "view": args.has_views}
     objectives = build_objectives(
         config,
         decoding=args.decoding_weight,
@@ -98,9 +100,11 @@ def make_objectives(args: PretrainArguments, config: LatentConfig) -> tuple[list
         teacher=args.teacher_weight if args.teacher else 0.0,
         teacher_loss=args.teacher_loss,
         similarities=args.similarity_weight,
-        neighbour=args.contrastive_weight if args.has_neighbours else 0.0,
-        view=args.contrastive_weight if args.has_views else 0.0,
-        row_weight=args.contrastive_row_weight,
+        contrasts=[
+            Contrastive(partner, args.contrastive_weight, args.temperature, args.contrastive_row_weight)
+            for partner, is_asked in partners.items()
+            if is_asked
+        ],
         temperature=args.temperature,
     )
     compares = args.learns_from_teacher or args.contrastive != "none"
