@@ -40,7 +40,7 @@ def build_objectives(
         teacher_loss: what distance.
         similarities: of the distance from the teacher's cosines.
         contrasts: terms that tell texts from others, with their weights.
-        temperature: of a teacher's vectors, where they are told from each other.
+        temperature: of the teacher's loss `"contrast"`.
     """
     objectives: list[Objective] = []
     if config.has_decoder:
