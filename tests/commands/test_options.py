@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -11,7 +13,7 @@ from huggingface_hub.utils import are_progress_bars_disabled
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands.options import OptionParser, command_line, count, named_folders, option, positional
 from hf_meanmax.inference.encoder import load_encoder
-from tiny_model import make_model, make_tokenizer, run_python
+from tiny_model import make_model, make_tokenizer, python_environment, run_python
 
 
 @dataclass
@@ -93,3 +95,28 @@ def test_texts_in_pipes_are_utf_8_whatever_the_locale():
     ascii_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     assert run_python("-c", code, **ascii_locale).stdout == "\u4f60\n"
     assert run_python("-c", code, **ascii_locale, PYTHONIOENCODING="ascii").stdout == "\\u4f60\n"
+
+
+PRINTS_ON = """
+from hf_meanmax.commands.options import command_line
+with command_line("decode"):
+    for number in range(100_000):
+        print(number)
+"""
+
+
+def test_a_reader_that_ends_early_ends_the_verb_in_silence():
+    """As `head` does."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PRINTS_ON], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=python_environment(),
+    )  # fmt: skip
+    assert process.stdout.readline() == "0\n"
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait(timeout=60) == 1
+
+
+def test_a_pipe_that_breaks_elsewhere_is_told():
+    with pytest.raises(SystemExit, match="hf-meanmax decode: a worker ended"), command_line("decode"):
+        raise BrokenPipeError("a worker ended")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import select
 import signal
 import sys
 import warnings
@@ -78,10 +79,6 @@ def command_line(verb: str, *others: type[Exception]) -> Iterator[None]:
     try:
         with _weights_without_bars():
             yield
-    except BrokenPipeError:
-        # What reads the output, such as `head`, has had enough. Python would flush what is left once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(1) from None
     except KeyboardInterrupt:
         print(f"\nhf-meanmax {verb}: interrupted; nothing that was finished is lost.", file=sys.stderr)
         raise SystemExit(128 + signal.SIGINT) from None
@@ -91,10 +88,27 @@ def command_line(verb: str, *others: type[Exception]) -> Iterator[None]:
             print(f"hf-meanmax {verb}: {text.rstrip()}", file=sys.stderr)
         raise SystemExit(1) from error
     except kinds as error:
+        if isinstance(error, BrokenPipeError) and _output_is_closed():
+            raise SystemExit(1) from None
         text = f"hf-meanmax {verb}: {' '.join(str(error).split())}"
         raise SystemExit(text if tells(error) else 1) from error
     except PeerEndedError:
         raise SystemExit(1) from None
+
+
+def _output_is_closed() -> bool:
+    """Whether what reads the output, such as `head`, has ended; what is left of the output is dropped then."""
+    try:
+        output = sys.stdout.fileno()
+    except OSError:  # of a notebook
+        return False
+    poll = select.poll()
+    poll.register(output, 0)
+    is_closed = any(event & select.POLLERR for _, event in poll.poll(0))
+    if is_closed:
+        # Python would flush it once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+    return is_closed
 
 
 @contextmanager
