@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hf_meanmax.files import read_json
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
-from hf_meanmax.modeling.sentence_transformer_files import sentence_transformer_files
+from hf_meanmax.modeling.sentence_transformer_files import sentence_transformer_files, write_json_files
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -38,9 +37,7 @@ def write_sentence_transformer(
     for name, settings in _OF_ENCODING.items():
         known = read_json(like / name) if like is not None and (like / name).is_file() else {}
         written[name] |= {setting: known[setting] for setting in settings if setting in known}
-    for name, content in written.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_json_files(folder, written)
 
 
 def saved_normalization(folder: str | os.PathLike[str]) -> str | None:

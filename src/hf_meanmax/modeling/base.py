@@ -1,7 +1,6 @@
 """Initialisation, saving and loading rules that all models share."""
 
 import inspect
-import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,7 +20,7 @@ from .decoders import ConditionalGRULayer
 from .embeddings import TextEmbeddings
 from .layers import Standardization, WordSpaceProjection
 from .pooling import WeightedMeanPooling
-from .sentence_transformer_files import sentence_transformer_files
+from .sentence_transformer_files import sentence_transformer_files, write_json_files
 from .storage import restored_state_dict
 from .suggestions import did_you_mean
 
@@ -219,6 +218,5 @@ class LatentPreTrainedModel(PreTrainedModel):
             cls._auto_class = registered
         folder = Path(save_directory)
         if is_main_process and self.config.reads_text and folder.is_dir() and not (folder / "modules.json").exists():
-            for name, content in sentence_transformer_files().items():
-                if not (folder / name).exists():
-                    (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            files = sentence_transformer_files().items()
+            write_json_files(folder, {name: content for name, content in files if not (folder / name).exists()})

@@ -1,5 +1,8 @@
 """What makes a SentenceTransformer of a checkpoint folder."""
 
+import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 _TRANSFORMER = "sentence_transformers.base.modules.transformer.Transformer"
@@ -47,3 +50,10 @@ def sentence_transformer_files(max_seq_length: int | None = None, normalize: str
         {"idx": index, "name": str(index), "path": path, "type": kind} for index, (path, kind) in enumerate(modules)
     ]
     return files
+
+
+def write_json_files(folder: Path, files: Mapping[str, Any]) -> None:
+    """Writes JSON files by their names in a folder."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
