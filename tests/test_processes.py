@@ -3,6 +3,8 @@ tests/inference/test_encode_processes.py have two of them."""
 
 from __future__ import annotations
 
+import gc
+import weakref
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -16,6 +18,7 @@ from hf_meanmax.commands.options import command_line
 from hf_meanmax.processes import (
     PeerEndedError,
     check_agreement,
+    end_processes,
     errors_once,
     errors_shared,
     main_process_first,
@@ -95,6 +98,18 @@ def test_an_error_of_a_process_is_not_taken_for_that_of_another(monkeypatch):
     assert type(raised.value) is RuntimeError
     with pytest.raises(PeerEndedError, match="Connection closed"), main_process_first(there):
         pytest.fail("the block ran")
+
+
+def test_no_group_outlives_the_end(tmp_path):
+    """One that the interpreter ends aborts the process now and then."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
+    group = weakref.ref(processes._patient_group(torch.distributed.group.WORLD))
+    assert group() is not None
+    end_processes()
+    gc.collect()
+    assert group() is None
+    assert not torch.distributed.is_initialized()
+    end_processes()
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,17 @@ def wait_for_everyone(state: PartialState | None) -> None:
         pass
 
 
+def end_processes() -> None:
+    """Ends what the processes of a launcher have in common, where a run has ended well.
+
+    A group that outlived this would be ended with the interpreter, whose lock its threads may be waiting for: now and
+    then the process would abort.
+    """
+    _patient_group.cache_clear()
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
 def check_agreement(
     state: PartialState | None, facts: Mapping[str, object], remedy: str = "It must be the same for all."
 ) -> None:

@@ -35,6 +35,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from hf_meanmax.commands.pretrain import main
 from hf_meanmax.data import token_store
+from hf_meanmax.processes import end_processes
 from hf_meanmax.training import checkpoints, teacher
 from hf_meanmax.training import pretrain as pretraining
 from modeling.kinds import make, read
@@ -127,7 +128,7 @@ def run(name: str, case: dict[str, Any], seen: dict[str, Any]) -> dict[str, Any]
     AcceleratorState._reset_state(reset_partial_state=True)
     if "port" in case:
         # For a group with another timeout, away from the launcher's store, where the addresses of the old one are.
-        torch.distributed.destroy_process_group()
+        end_processes()
         os.environ.update(TORCHELASTIC_USE_AGENT_STORE="False", MASTER_PORT=str(case["port"]))
     folder = Path(case["folders"][RANK])
     recipe = folder / "recipe.yaml"
@@ -161,11 +162,11 @@ def work() -> int:
     place, results, seen = Path(sys.argv[1]), {}, {}
     watch(seen)
     # A second group could not be made: it would find the addresses of the first one in the launcher's store.
-    end, Accelerator.end_training = Accelerator.end_training, lambda accelerator: None
+    pretraining.end_processes = Accelerator.end_training = lambda *accelerator: None
     for name, case in json.loads((place / "cases.json").read_text(encoding="utf-8")).items():
         results[name] = run(name, case, seen)
         (place / f"results-{RANK}.json").write_text(json.dumps(results), encoding="utf-8")
-    end(Accelerator())
+    end_processes()
     return max(result["code"] for result in results.values())
 
 

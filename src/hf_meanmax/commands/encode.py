@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from hf_meanmax.inference.compression import load_pca
 from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
-from hf_meanmax.processes import main_process_first, process_state
+from hf_meanmax.processes import end_processes, main_process_first, process_state
 
 from .options import CorpusOptions, EncoderOptions, option, verb, written
 
@@ -50,4 +50,4 @@ def main(encoder: EncoderOptions, corpus_options: CorpusOptions, args: EncodeOpt
         if not manifest["rows"]:
             print(f"warning: there is no line in {', '.join(corpus_options.input)}", file=sys.stderr)
         print(f"{shape} in {len(manifest['shards'])} shards: {args.output}", file=sys.stderr)
-    state.destroy_process_group()
+    end_processes()

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hf_meanmax.processes import errors_once, is_launched_first
+from hf_meanmax.processes import end_processes, errors_once, is_launched_first
 from hf_meanmax.training.finetune import finetune
 from hf_meanmax.training.finetune_settings import FinetuneArguments
 from hf_meanmax.training.recipes import SettingsParser, choice_of_family, family_of, parse_command_line
@@ -32,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with errors_once():
             arguments = parse_command_line(words, FinetuneArguments)
         results = finetune(arguments)
+        end_processes()
     if not is_launched_first():
         return 0
     for name in ("validation", "test"):

@@ -138,7 +138,6 @@ def search_index(
             shutil.rmtree(embeddings)
     recall = "".join(f", {name} {value}" for name, value in (manifest.recall or {}).items() if name != "queries")
     print(f"{manifest.rows:,} sentences, {manifest.factory}{recall}: {output}", file=sys.stderr)
-    state.destroy_process_group()
 
 
 def _found_encoding(embeddings: Path, asked: EncodeSettings) -> tuple[EncodeSettings, PCA | None]:

@@ -28,7 +28,13 @@ from hf_meanmax.modeling.generation import MIN_TOKENS_FROM_TEXT, decoding_bound
 from hf_meanmax.modeling.modeling_embedding_decoder import EmbeddingDecoderForGeneration
 from hf_meanmax.objectives import TrainingModel
 from hf_meanmax.objectives.decoder_inputs import feed_decoder
-from hf_meanmax.processes import check_agreement, errors_shared, main_process_first, naming_lost_processes
+from hf_meanmax.processes import (
+    check_agreement,
+    end_processes,
+    errors_shared,
+    main_process_first,
+    naming_lost_processes,
+)
 from hf_meanmax.progress import progress_bar
 
 from .accelerator import exact_sums, is_sharded, make_accelerator
@@ -467,6 +473,7 @@ class Run:
     def _end(self) -> None:
         self.accelerator.wait_for_everyone()
         self.accelerator.end_training()
+        end_processes()
 
     def print(self, text: str) -> None:
         """Prints on the main process, above the progress bar."""
