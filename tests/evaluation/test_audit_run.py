@@ -78,6 +78,17 @@ def test_the_command(files, options, embedder, decoder, capsys):  # noqa: F811
     assert str(files) not in page + json.dumps(found)
 
 
+def test_texts_of_a_table_beside_a_corpus_of_lines(files, options):
+    main([*options, "--corpus", str(files / "corpus.txt"), "--defence_texts", "0"])
+    of_lines = results(files)
+    table = files / "texts.jsonl"
+    table.write_text("".join(json.dumps({"said": text}) + "\n" for text in LINES[:12]))
+    words = [str(table) if word.endswith("texts.txt") else word for word in options]
+    main([*words, "--text_column", "said", "--corpus", str(files / "corpus.txt"), "--defence_texts", "0"])
+    for part in ("decoder", "controls"):
+        assert results(files)[part] == of_lines[part]
+
+
 def test_vectors_from_files(files, options, embedder, decoder, capsys, monkeypatch):  # noqa: F811
     vectors = load_encoder(str(embedder), device="cpu").encode(LINES[:12])
     lines = (files / "texts.txt").read_text().splitlines()

@@ -222,6 +222,9 @@ def test_scores_of_a_checkpoint(model, tokenizer, tmp_path, capsys):
     assert printed.keys() == scores.keys()
     assert [printed[name] for name in ("accuracy", "loss")] == pytest.approx([scores["accuracy"], scores["loss"]])
     assert {**printed, "accuracy": 0, "loss": 0} == {**scores, "accuracy": 0, "loss": 0}
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"said": line}) + "\n" for line in lines if line))
+    main([str(folder), str(tmp_path / "text.jsonl"), *words[2:], "--text_column", "said"])
+    assert json.loads(capsys.readouterr().out) == printed
     with pytest.raises(ValueError, match="`max_tokens` is 32, less than `min_tokens` 50"):
         ReconstructionSettings(min_tokens=50)
     with pytest.raises(ValueError, match="has no sentence of 50-60 tokens"):

@@ -279,6 +279,9 @@ def test_the_table_goes_to_a_file(indexed, tmp_path, capsys):
     command = ["query", str(indexed), "--file", str(tmp_path / "queries.txt"), "--k", "2", "--skip-identical"]
     main([*command, "--json"])
     found = json.loads(capsys.readouterr().out)
+    (tmp_path / "queries.jsonl").write_text("".join(json.dumps({"said": query}) + "\n" for query in queries))
+    main([*command, "--json", "--file", str(tmp_path / "queries.jsonl"), "--text_column", "said"])
+    assert json.loads(capsys.readouterr().out) == found
     main([*command, "--markdown", "--output", str(tmp_path / "nearest.md")])
     assert capsys.readouterr().out == ""
     header, _, *rows = (tmp_path / "nearest.md").read_text().splitlines()

@@ -88,6 +88,9 @@ def test_command_line(checkpoints, tmp_path, capsys):
     main([checkpoints[0], TEXTS[0], "--input", str(tmp_path / "more.txt"), "--limit", "1", "--color", "never"])
     said = capsys.readouterr().out.splitlines()
     assert len(said) == 2 * 5
+    (tmp_path / "more.csv").write_text("said\nthe old mat\n")
+    main([checkpoints[0], TEXTS[0], "--input", str(tmp_path / "more.csv"), "--text_column", "said", "--color", "never"])
+    assert capsys.readouterr().out.splitlines() == said
     assert said[0].startswith(("classifier/model bad (", "classifier/model good ("))
     assert "head 1" in said[2]
     main([*checkpoints, TEXTS[0], "--output", str(tmp_path / "out"), "--color", "always"])

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 
 from hf_meanmax.checkpoint.expand import expand_checkpoint
 from hf_meanmax.checkpoint.location import checkpoint_folder
-from hf_meanmax.data.opening import open_corpus
-from hf_meanmax.files import EncodingErrors
+from hf_meanmax.data.opening import TextOptions
 from hf_meanmax.tokenization import unknown_word_rate
 
 from .options import count, option, positional, verb, written
 
 
 @dataclass
-class ExpandOptions:
+class ExpandOptions(TextOptions):
     """The options of `hf-meanmax expand`."""
 
     model: str = positional("a checkpoint with a word-level tokenizer (a folder, or a name on the Hub)")
@@ -25,13 +24,12 @@ class ExpandOptions:
     output: str = written("folder of the expanded checkpoint", folder=True)
     limit: int | None = count("read only the first so many vectors", None)
     texts: list[str] | None = option("texts whose unknown words are counted, before and after", None)
-    encoding_errors: EncodingErrors = option("what to do with bytes that are not UTF-8", "strict")
 
 
 @verb("expand")
 def main(args: ExpandOptions) -> None:
     """Add the words of a file of word vectors to a trained model's vocabulary."""
-    texts = open_corpus(args.texts, args.encoding_errors) if args.texts else None
+    texts = args.open_texts(args.texts) if args.texts else None
     expansion = expand_checkpoint(
         args.model, args.vectors, args.output, limit=args.limit, encoding_errors=args.encoding_errors
     )

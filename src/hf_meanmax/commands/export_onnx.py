@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from hf_meanmax.data.opening import open_corpus
-from hf_meanmax.files import EncodingErrors
+from hf_meanmax.data.opening import TextOptions
 from hf_meanmax.inference.onnx_export import TEXTS, export_onnx, onnx_folder
 from hf_meanmax.pretrained import ENCODER_SOURCES
 
@@ -19,14 +18,13 @@ from .options import option, positional, verb, written
 
 
 @dataclass
-class ExportOnnxOptions:
+class ExportOnnxOptions(TextOptions):
     """The options of `hf-meanmax export-onnx`."""
 
     checkpoint: str = positional(f"a checkpoint ({ENCODER_SOURCES})")
     output: str | None = written("folder; by default onnx/ in the checkpoint, where it is a folder of yours", None)
     int8: bool = option("whether the quantised model is written too", True)
-    texts: str | None = option("text file: compare with torch on its first 1,000 lines", None)
-    encoding_errors: EncodingErrors = option("what to do with bytes that are not UTF-8", "strict")
+    texts: str | None = option("text file or table: compare with torch on its first 1,000 texts", None)
 
 
 @verb("export-onnx")
@@ -35,7 +33,7 @@ def main(args: ExportOnnxOptions) -> None:
     folder = onnx_folder(args.checkpoint, args.output)
     texts: Sequence[str] = TEXTS
     if args.texts is not None:
-        texts = list(islice(filter(None, open_corpus(Path(args.texts), args.encoding_errors)), 1000))
+        texts = list(islice(filter(None, args.open_texts(Path(args.texts))), 1000))
     if not texts:
         raise ValueError(f"{args.texts} has no text to compare on.")
     report = export_onnx(args.checkpoint, folder, int8=args.int8, texts=texts)

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from hf_meanmax.checkpoint.folder import load_decoder
-from hf_meanmax.data.opening import open_corpus
-from hf_meanmax.files import EncodingErrors
+from hf_meanmax.data.opening import TextOptions
 from hf_meanmax.inspection.attention import read_texts, short_names, write_attention
 from hf_meanmax.inspection.decoding import write_inspection
 from hf_meanmax.plots.attention import attention_text
@@ -26,23 +25,21 @@ from .options import count, option, positional, run_subverb, verb, written
 
 
 @dataclass
-class DecodingOptions:
+class DecodingOptions(TextOptions):
     """The options of `hf-meanmax inspect decoding`."""
 
     checkpoint: str = positional(f"a checkpoint with its decoder ({DECODER_SOURCES})")
     text: list[str] = positional("texts")
     output: str = written("folder for inspection.json and the figures", folder=True)
-    positions: str | None = option("text file: each head's weights by position, averaged over its lines", None)
-    encoding_errors: EncodingErrors = option("what to do with bytes that are not UTF-8", "strict")
+    positions: str | None = option("text file or table: each head's weights by position, averaged over its lines", None)
 
 
 @dataclass
-class PoolingOptions:
+class PoolingOptions(TextOptions):
     """The options of `hf-meanmax inspect pooling`."""
 
     what: list[str] = positional("checkpoints (folders), then texts")
-    input: str | None = option("text file with further texts, one a line", None)
-    encoding_errors: EncodingErrors = option("what to do with bytes that are not UTF-8", "strict")
+    input: str | None = option("text file or table with further texts, one a line", None)
     output: str | None = written("folder for the page, the figures and the numbers", None, folder=True)
     limit: int = count("most texts of --input", 200)
     color: Literal["auto", "always", "never"] = option("shade words on the terminal", "auto")
@@ -52,7 +49,7 @@ class PoolingOptions:
 def inspect_decoding(args: DecodingOptions) -> None:
     """Show what a decoder reads of the latent rows at each step."""
     model, tokenizer, target_tokenizer = load_decoder(args.checkpoint)
-    lines = None if args.positions is None else filter(None, open_corpus(Path(args.positions), args.encoding_errors))
+    lines = None if args.positions is None else filter(None, args.open_texts(Path(args.positions)))
     records = write_inspection(model, tokenizer, args.text, args.output, args.checkpoint, target_tokenizer, lines)
     for record in records:
         print(" ".join(record.reconstruction.splitlines()))
@@ -64,7 +61,7 @@ def inspect_pooling(args: PoolingOptions) -> None:
     """Show which words inner attention reads."""
     checkpoints, texts = _checkpoints_and_texts(args.what)
     if args.input is not None:
-        texts += islice(filter(None, open_corpus(Path(args.input), args.encoding_errors)), args.limit)
+        texts += islice(filter(None, args.open_texts(Path(args.input))), args.limit)
     if not texts:
         raise ValueError("There is no text to show: give texts after the checkpoints, or --input FILE.")
     read = read_texts(checkpoints, texts)

@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 import torch
@@ -20,11 +19,9 @@ from huggingface_hub.utils.tqdm import enable_progress_bars
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from hf_meanmax.data.corpus import Corpus
-from hf_meanmax.data.opening import is_address, open_corpus
-from hf_meanmax.data.tables import table_kind
+from hf_meanmax.data.opening import TextOptions, open_corpus
 from hf_meanmax.fields import count as count
 from hf_meanmax.fields import option as option
-from hf_meanmax.files import EncodingErrors
 from hf_meanmax.hardware import use_all_cores
 from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.pretrained import ENCODER_SOURCES
@@ -193,15 +190,13 @@ class EncoderOptions:
 
 
 @dataclass
-class CorpusOptions:
+class CorpusOptions(TextOptions):
     """The options of a verb that reads a corpus."""
 
     input: list[str] = positional(
         "text files or globs (.txt .gz .xz .zst .bz2), tables (.csv .jsonl .parquet), addresses (hf:// s3://), one "
         "data set"
     )
-    encoding_errors: EncodingErrors = option("what to do with bytes that are not UTF-8", "strict")
-    text_column: str = option("column of a data set or table", "text")
     split: str = option("split of a data set", "train")
     config_name: str | None = option("configuration of a data set on the Hub", None)
 
@@ -218,8 +213,3 @@ class CorpusOptions:
             split=self.split,
             config_name=self.config_name,
         )
-
-    def open_beside(self, name: str) -> Corpus:
-        """Another file, whose column, where it is a table, is the corpus's."""
-        column = self.text_column if table_kind(name) else "text"
-        return open_corpus(name if is_address(name) else Path(name).expanduser(), self.encoding_errors, column)

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hf_meanmax.data.corpus import CorpusLines, readable, unchanged_lines
-from hf_meanmax.data.opening import open_corpus
+from hf_meanmax.data.opening import TextOptions
 from hf_meanmax.evaluation.markdown import markdown_table, markdown_text
 from hf_meanmax.extras import require
-from hf_meanmax.files import EncodingErrors, naming_failed_writes, replacing_file, sole_writer
+from hf_meanmax.files import naming_failed_writes, replacing_file, sole_writer
 from hf_meanmax.hardware import COMPUTE_DTYPES
 from hf_meanmax.inference.compression import PCA, Compression
 from hf_meanmax.inference.embedding_files import COMPRESSION, MANIFEST, count_rows, read_embeddings, read_manifest
@@ -68,13 +68,12 @@ class IndexOptions:
 
 
 @dataclass
-class QueryOptions:
+class QueryOptions(TextOptions):
     """The options of `hf-meanmax search query`."""
 
     index: str = positional("folder of the index")
     queries: list[str] = positional("sentences", [])
-    file: str | None = option("text file of queries, one a line", None)
-    encoding_errors: EncodingErrors = option("what to do with bytes that are not UTF-8", "strict")
+    file: str | None = option("text file or table of queries, one a line", None)
     embeddings: str | None = option("vectors of the queries: a folder of `encode` or a file of a matrix", None)
     model: str | None = option("the model of the index, where it has moved", None)
     k: int = count("sentences of a query", 5)
@@ -165,7 +164,7 @@ def search_query(args: QueryOptions) -> None:
         raise ValueError("--markdown and --json exclude each other.")
     queries = [
         *map(readable, args.queries),
-        *(filter(None, open_corpus(Path(args.file), args.encoding_errors)) if args.file else ()),
+        *(filter(None, args.open_texts(Path(args.file))) if args.file else ()),
     ]
     if args.model and args.embeddings:
         raise ValueError("--model and --embeddings exclude each other: vectors of queries need no model.")

@@ -8,7 +8,7 @@ from .cutting import Cutting, CuttingReport, cut_corpus
 from .docstrings import Docstrings, harvest_docstrings
 from .labelled import LabelledTexts, read_labelled
 from .noise import Noise
-from .opening import open_corpus
+from .opening import TextOptions, open_corpus
 from .parallel import PairedSentences, ParallelCorpus
 from .stored_texts import StoredTexts, StoredWords
 from .token_store import Ragged, SentenceFilter, StoreReport, TokenStore, build_token_store
@@ -37,6 +37,7 @@ __all__ = [
     "StoreReport",
     "StoredTexts",
     "StoredWords",
+    "TextOptions",
     "TokenStore",
     "VectorBatches",
     "build_token_store",

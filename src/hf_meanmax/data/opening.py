@@ -5,8 +5,12 @@ from __future__ import annotations
 import glob
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from hf_meanmax.fields import option
+from hf_meanmax.files import EncodingErrors
 
 from .corpus import Chain, Corpus, Documents, TextFile, version_at
 from .tables import (
@@ -93,6 +97,23 @@ def open_corpus(
         raise FileNotFoundError(f"No such file, folder or data set: {source!r}.")
     dataset, commit = load_from_hub(source, split, config_name)
     return DatasetRows(dataset, text_column, name=[source, config_name, split, repr(dataset.info), commit])
+
+
+@dataclass(kw_only=True)
+class TextOptions:
+    """How texts are read that are lines of a file or a column of a table."""
+
+    encoding_errors: EncodingErrors = option("what to do with bytes that are not UTF-8", "strict")
+    text_column: str = option("column of the texts, in a table or a data set", "text")
+
+    def open_texts(self, source: object) -> Corpus:
+        """The texts of `source`, as [`open_corpus`] takes it and with its errors."""
+        return open_corpus(source, self.encoding_errors, self.text_column)
+
+    def open_beside(self, name: str) -> Corpus:
+        """Another file or glob, whose column, where it is a table, is that of the texts."""
+        column = self.text_column if table_kind(name) else "text"
+        return open_corpus(name if is_address(name) else Path(name).expanduser(), self.encoding_errors, column)
 
 
 def is_address(name: str) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,9 +17,9 @@ from hf_meanmax._version import __version__
 from hf_meanmax.checkpoint.folder import load_decoder
 from hf_meanmax.cosines import paired_cosines
 from hf_meanmax.data.corpus import CorpusLines
-from hf_meanmax.data.opening import open_corpus
+from hf_meanmax.data.opening import TextOptions
 from hf_meanmax.fields import count, option
-from hf_meanmax.files import EncodingErrors, Json, shared_name
+from hf_meanmax.files import Json, shared_name
 from hf_meanmax.hardware import COMPUTE_DTYPES, compute_dtype
 from hf_meanmax.inference.correction import embedder_of
 from hf_meanmax.inference.decodable import check_sources, refuse_scaled
@@ -43,7 +43,7 @@ _LEAST_COSINE = 0.99
 
 
 @dataclass
-class AuditSource(SourceOptions):
+class AuditSource(SourceOptions, TextOptions):
     """The texts and models of an audit."""
 
     decoder: str = option(f"a decoder of the embedder's vectors ({DECODER_SOURCES})")
@@ -60,7 +60,6 @@ class AuditSource(SourceOptions):
     corpus_limit: int = count("most texts of the corpus, its first", 100_000)
     sts: bool = option("score on the STS benchmark what defences leave of similarity", False)
     data: str | None = option("folder with senteval/, for --sts; by default HF_MEANMAX_DATA", None)
-    encoding_errors: EncodingErrors = option("what to do with bytes that are not UTF-8", "strict")
     trust_remote_code: bool = option("run code that comes with the embedder", False)
 
 
@@ -97,7 +96,8 @@ def audit_checkpoint(
     attack = replace(attack, compute_dtype=compute_dtype(attack.compute_dtype, model.device))
     embedder = _load_embedder(source, attack, model)
     texts, rows = _draw_texts(source, sources, settings.seed)
-    corpus = list(islice(filter(None, _lines(source, source.corpus)), source.corpus_limit)) if source.corpus else []
+    others = chain.from_iterable(source.open_beside(name) for name in source.corpus)
+    corpus = list(islice(filter(None, others), source.corpus_limit))
 
     def make_vectors(texts: Sequence[str], what: str) -> np.ndarray:
         if embedder is None:
@@ -146,13 +146,10 @@ def _load_embedder(source: AuditSource, attack: DecodingSettings, model: PreTrai
     return embedder_of(model, source.decoder, source.embedder, model.device, source.trust_remote_code)
 
 
-def _lines(source: AuditSource, files: list[str]) -> Iterator[str]:
-    return iter(CorpusLines(open_corpus(files, source.encoding_errors)))
-
-
 def _draw_texts(source: AuditSource, sources: Sequence[VectorSource], seed: int) -> tuple[list[str], np.ndarray]:
     """Texts that are not blank, and their rows of the vectors."""
-    is_filled = np.fromiter(map(bool, _lines(source, source.texts)), bool)
+    lines = CorpusLines(source.open_texts(source.texts))
+    is_filled = np.fromiter(map(bool, lines), bool)
     filled = np.flatnonzero(is_filled)
     if not len(filled):
         raise ValueError(f"{', '.join(source.texts)}: there is no text; every line is blank.")
@@ -166,7 +163,7 @@ def _draw_texts(source: AuditSource, sources: Sequence[VectorSource], seed: int)
     rows = filled if count == len(is_filled) else np.arange(count)
     drawn = np.sort(np.random.default_rng(seed).permutation(len(filled))[: source.limit])
     wanted = set(filled[drawn].tolist())
-    texts = [line for number, line in enumerate(_lines(source, source.texts)) if number in wanted]
+    texts = [line for number, line in enumerate(lines) if number in wanted]
     return texts, rows[drawn]
 
 

@@ -17,9 +17,10 @@ import torch
 
 from hf_meanmax.checkpoint.folder import load_decoder, saved_training_args
 from hf_meanmax.checkpoint.location import checkpoint_folder
-from hf_meanmax.data import open_corpus, pick_sentences
+from hf_meanmax.data import pick_sentences
+from hf_meanmax.data.opening import TextOptions
 from hf_meanmax.fields import check_settings, count, option
-from hf_meanmax.files import EncodingErrors, Json, write_json
+from hf_meanmax.files import Json, write_json
 from hf_meanmax.inference.decode import MOST_BEAMS
 from hf_meanmax.inference.reconstruct import reconstruct, rows_by_length
 from hf_meanmax.modeling.losses import IGNORE_INDEX
@@ -139,7 +140,7 @@ def teacher_forced_counts(model: PreTrainedModel, batch: dict[str, torch.Tensor]
 
 
 @dataclass
-class ReconstructionSettings:
+class ReconstructionSettings(TextOptions):
     """How reconstructions are made and scored.
 
     Raises:
@@ -161,7 +162,6 @@ class ReconstructionSettings:
     )
     examples: int = count("texts in the table of reconstructions", 5)
     seed: int = option("seed that draws the examples", 0, at_least=0)
-    encoding_errors: EncodingErrors = option("what to do with bytes that are not UTF-8", "strict")
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -241,7 +241,7 @@ def _pick_texts(
 
     def lines() -> Iterator[str]:
         nonlocal filled
-        for line in filter(None, open_corpus(source, settings.encoding_errors)):
+        for line in filter(None, settings.open_texts(source)):
             filled += 1
             yield line
 
