@@ -70,6 +70,19 @@ def test_weights_are_loaded_without_bars_in_a_verb_alone(tmp_path, capsys):
     assert "Loading weights" in capsys.readouterr().err
 
 
+def test_a_warning_of_data_is_one_line():
+    code = """
+import warnings
+from hf_meanmax.commands.options import command_line
+with command_line("verb"):
+    warnings.warn("two\\nlines")
+    warnings.warn("of code", FutureWarning)
+"""
+    first, *others = run_python("-c", code).stderr.splitlines()
+    assert first == "warning: two lines"
+    assert "FutureWarning: of code" in others[0]
+
+
 def test_texts_may_begin_with_dashes():
     spoken = "-- said he, and went"
     assert parse([spoken, "--number", "2"]).texts == [spoken]

@@ -66,7 +66,8 @@ def run_subverb(
 @contextmanager
 def command_line(verb: str, *others: type[Exception]) -> Iterator[None]:
     """What a verb shows: an error that its user can cause ends the program with exit code 1 and one line on stderr (of
-    several processes one says so), and of bars those of this package and of downloads.
+    several processes one says so), warnings are one line too, and of bars it shows those of this package and of
+    downloads.
 
     Args:
         verb: the verb, for the line.
@@ -74,7 +75,7 @@ def command_line(verb: str, *others: type[Exception]) -> Iterator[None]:
     """
     kinds: tuple[type[Exception], ...] = (OSError, ValueError, ImportError, *others)
     try:
-        with _weights_without_bars():
+        with _weights_without_bars(), _warnings_without_places():
             yield
     except KeyboardInterrupt:
         print(f"\nhf-meanmax {verb}: interrupted; nothing that was finished is lost.", file=sys.stderr)
@@ -106,6 +107,25 @@ def _output_is_closed() -> bool:
         # Python would flush it once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), output)
     return is_closed
+
+
+@contextmanager
+def _warnings_without_places() -> Iterator[None]:
+    """What warns users of their data is one line, without the line of code that found it."""
+    usual = warnings.formatwarning
+
+    def in_a_line(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
+        if not issubclass(category, UserWarning):
+            return usual(message, category, filename, lineno, line)
+        return f"warning: {' '.join(str(message).split())}\n"
+
+    warnings.formatwarning = in_a_line
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual
 
 
 @contextmanager
