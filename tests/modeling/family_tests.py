@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.generation import utils as generation_utils
 from transformers.modeling_outputs import BaseModelOutput
 
 from hf_meanmax.modeling.attention import MultiHeadAttention
@@ -1294,6 +1296,17 @@ class FamilyTests:
         assert model.generate(encoder_outputs=read, max_new_tokens=6).shape[0] == len(SENTENCES)
         error = (logits[torch.bfloat16] - logits[torch.float32]).norm() / logits[torch.float32].norm()
         assert 0 < error < 0.05
+
+    def test_a_generation_config_says_what_settings_by_name_say(self, variant):
+        model = self.saying(variant)
+        text = text_of(self.make_batch())
+        with mock.patch.object(generation_utils.logger, "warning_once") as warned:
+            for settings in ({}, {"num_beams": 3}, {"max_new_tokens": 5}, {"max_length": 7, "repetition_penalty": 1.5}):
+                said = model.generate(**text, generation_config=self.generation(**settings))
+                assert torch.equal(said, model.generate(**text, **settings)), settings
+            said = model.generate(**text, generation_config=self.generation(max_new_tokens=5, num_beams=3), num_beams=1)
+            assert torch.equal(said, model.generate(**text, max_new_tokens=5))
+        warned.assert_not_called()
 
     def generation(self, **settings):
         from transformers import GenerationConfig

@@ -34,6 +34,7 @@ NO_DECODER = (
 
 # The least bound for a text, however short, and for an embedding, whose text's length is not known.
 MIN_TOKENS_FROM_TEXT, MIN_TOKENS_FROM_EMBEDDING = 16, 256
+_BOUNDS = {"max_length", "max_new_tokens"}
 
 # Greedy decoding drops the rows that have ended each time it has generated so many words.
 WORDS_OF_A_STAGE = 8
@@ -124,6 +125,16 @@ def _end_ids(settings: Iterable[object], device: torch.device) -> torch.Tensor:
 def _setting(name: str, sources: Iterable[object]) -> Any:
     found = (source.get(name) if isinstance(source, dict) else getattr(source, name, None) for source in sources)
     return next((value for value in found if value is not None), None)
+
+
+def _take_settings(config: GenerationConfig, kwargs: dict[str, Any]) -> None:
+    """Puts what a configuration sets beside the settings that were given by name, which win over it."""
+    names = vars(GenerationConfig()).keys() - {"transformers_version", "_from_model_config"}
+    if any(kwargs.get(bound) is not None for bound in _BOUNDS):
+        names -= _BOUNDS
+    for name in names:
+        if kwargs.get(name) is None and getattr(config, name, None) is not None:
+            kwargs[name] = getattr(config, name)
 
 
 def _by_own_settings(generate: Callable[Arguments, Output]) -> Callable[Arguments, Output]:
@@ -333,7 +344,9 @@ class LatentGenerationMixin(GenerationMixin):
                 f"generate() got {sources} inputs; give exactly one of a text (`input_ids` or `inputs_embeds`), "
                 "`sentence_embedding` and `encoder_outputs`."
             )
-        settings = (kwargs, generation_config, self.generation_config)
+        if generation_config is not None:
+            _take_settings(generation_config, kwargs)
+        settings = (kwargs, self.generation_config)
         if _setting("guidance_scale", settings) not in (None, 1) or kwargs.get("negative_prompt_ids") is not None:
             raise ValueError("No text can be steered away from: leave `guidance_scale` and `negative_prompt_ids` out.")
         ids = self._readable_ids(text.get("input_ids"), kwargs.get("assistant_model"), settings)
@@ -348,8 +361,8 @@ class LatentGenerationMixin(GenerationMixin):
             # As transformers makes them, which means no text; it would put them where the weights are.
             ids = torch.full(rows.shape[:2], -100, device=rows.device)
         _mark_read_words(kwargs)
-        criteria = self._set_end(kwargs, generation_config, text, begun)
-        if all(other is None for other in (generation_config, logits_processor, stopping_criteria, *args)):
+        criteria = self._set_end(kwargs, text, begun)
+        if all(other is None for other in (logits_processor, stopping_criteria, *args)):
             if self._is_plainly_greedy(kwargs):
                 return self._generate_in_stages(ids, criteria, kwargs)
             search = self._plain_beam_search(kwargs, rows.device)
@@ -359,7 +372,7 @@ class LatentGenerationMixin(GenerationMixin):
                 pad_ended(sequences, criteria, begun, *settings)
                 return sequences
         stopping_criteria = StoppingCriteriaList([*(stopping_criteria or []), *([criteria] if criteria else [])])
-        output = super().generate(ids, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
+        output = super().generate(ids, None, logits_processor, stopping_criteria, *args, **kwargs)
         pad_ended(getattr(output, "sequences", output), criteria, begun, *settings)
         return output
 
@@ -508,35 +521,24 @@ class LatentGenerationMixin(GenerationMixin):
     def _nothing(self, begun: int, settings: Iterable[object]) -> GenerateOutput | torch.Tensor:
         """What is generated of no input at all: no rows, as long as what they begin with."""
         sequences = torch.empty((0, begun), dtype=torch.long, device=self.device)
-        if not _setting("return_dict_in_generate", settings):
-            return sequences
-        return GenerateEncoderDecoderOutput(sequences=sequences)
+        in_full = _setting("return_dict_in_generate", settings)
+        return GenerateEncoderDecoderOutput(sequences=sequences) if in_full else sequences
 
-    def _set_end(
-        self,
-        kwargs: dict[str, Any],
-        generation_config: GenerationConfig | None,
-        text: dict[str, torch.Tensor],
-        begun: int,
-    ) -> TextLengthCriteria | None:
+    def _set_end(self, kwargs: dict[str, Any], text: dict[str, torch.Tensor], begun: int) -> TextLengthCriteria | None:
         """Puts into `kwargs` when to end: at the caller's bound, or the longest text's and then each at its own. Of a
         bound on the whole length `begun` tokens are there."""
-        settings = (kwargs, generation_config, self.generation_config)
+        settings = (kwargs, self.generation_config)
         if (_setting("num_beams", settings) or 1) > 1 and _setting("early_stopping", settings) is None:
             # Otherwise a beam that repeats a word holds up the batch to its bound: by its mean it could yet be better.
             kwargs["early_stopping"] = True
         if kwargs.get("max_new_tokens") is not None:
             return None
         kwargs.pop("max_new_tokens", None)  # transformers would take a None for its own default, 20 tokens
-        max_length = kwargs.pop("max_length", None)
-        has_own_bound = getattr(generation_config, "max_new_tokens", None) is not None
-        if max_length is None and not has_own_bound:
-            max_length = _setting("max_length", settings)
+        max_length = _setting("max_length", settings)
+        kwargs.pop("max_length", None)
         if max_length is not None:
             # The model's own bound is on new tokens, and transformers would let that one win.
             kwargs["max_new_tokens"] = max_length - begun
-            return None
-        if has_own_bound:
             return None
         if not text:
             if self.generation_config.max_new_tokens is None:
