@@ -113,15 +113,9 @@ def audit_checkpoint(
         cosine = _compare(vectors[places], make_vectors([texts[place] for place in places], "some texts"))
     model.to(COMPUTE_DTYPES[attack.compute_dtype])
     result = audit(
-        _decoder(model, tokenizer, embedder, attack, show_progress),
-        texts,
-        vectors,
-        word_cutter(tokenizer, texts),
-        embed=None if embedder is None else make_vectors,
-        corpus=corpus,
-        pairs=pairs,
-        settings=settings,
-    )
+        _decoder(model, tokenizer, embedder, attack, show_progress), texts, vectors, word_cutter(tokenizer, texts),
+        embed=None if embedder is None else make_vectors, corpus=corpus, pairs=pairs, settings=settings,
+    )  # fmt: skip
     write_audit(result, _record(source, sources, attack, settings, model, len(corpus), cosine), output)
     return result
 

@@ -127,7 +127,7 @@ def _setting(name: str, sources: Iterable[object]) -> Any:
     return next((value for value in found if value is not None), None)
 
 
-def _take_settings(config: GenerationConfig, kwargs: dict[str, Any]) -> None:
+def _take_settings(config: GenerationConfig | None, kwargs: dict[str, Any]) -> None:
     """Puts what a configuration sets beside the settings that were given by name, which win over it."""
     names = vars(GenerationConfig()).keys() - {"transformers_version", "_from_model_config"}
     if any(kwargs.get(bound) is not None for bound in _BOUNDS):
@@ -344,8 +344,7 @@ class LatentGenerationMixin(GenerationMixin):
                 f"generate() got {sources} inputs; give exactly one of a text (`input_ids` or `inputs_embeds`), "
                 "`sentence_embedding` and `encoder_outputs`."
             )
-        if generation_config is not None:
-            _take_settings(generation_config, kwargs)
+        _take_settings(generation_config, kwargs)
         settings = (kwargs, self.generation_config)
         if _setting("guidance_scale", settings) not in (None, 1) or kwargs.get("negative_prompt_ids") is not None:
             raise ValueError("No text can be steered away from: leave `guidance_scale` and `negative_prompt_ids` out.")
