@@ -145,11 +145,21 @@ def test_tables_side_by_side(corpus, tmp_path, teacher):
     teacher.save_pretrained(folder)
     main([str(corpus), "--output", str(first), "--size", "5", "--min_count", "1"])
     assert WordVectors.load(first).counts.tolist()[:2] == [6, 4]
-    main([str(corpus), "--output", str(both), "--teacher", folder, "--min_count", "2", "--join", str(first)])
+    words = [str(corpus), "--output", str(both), "--teacher", folder, "--min_count", "2"]
+    main([*words, "--pieces"])
+    alone, beside = WordVectors.load(both), WordVectors.load(first)
+    main([*words, "--pieces", "--join", str(first)])
     joined = WordVectors.load(both)
-    assert joined.vectors.shape == (4 + 1, 16 + 5)
-    sizes = [np.sqrt(np.square(side).mean()) for side in (joined.vectors[:, :16], joined.vectors[:, 16:])]
-    np.testing.assert_allclose(sizes, 1, rtol=1e-5)
+    assert joined.words == alone.words
+    np.testing.assert_array_equal(joined.counts, alone.counts)
+    np.testing.assert_allclose(joined.vectors[:, :16], alone.vectors, rtol=1e-5)
+    known = np.array([word in beside.index for word in joined.words])
+    assert known[:5].all()
+    assert not known.all()
+    assert not joined.vectors[~known, 16:].any()
+    found = beside.vectors[[beside.index[word] for word in joined.words if word in beside.index]]
+    expected = found / np.sqrt(np.square(found).mean())
+    np.testing.assert_allclose(joined.vectors[known, 16:], expected, rtol=1e-5)
 
 
 def test_a_table_without_a_word_of_the_corpus_is_refused_before_training(corpus, tmp_path, monkeypatch):

@@ -77,16 +77,18 @@ class WordVectors:
         return known
 
     def join(self, other: WordVectors) -> WordVectors:
-        """The words that both have, the two vectors of each side by side, each table at a root mean square of 1.
+        """These words, beside the vector of each its other one, or zeros where it has none; each side at a root mean
+        square of 1 over its own words.
 
         Raises:
             ValueError: no word is in both.
         """
-        common = other.known(self.words)
-        sides = [vectors.vectors[[vectors.index[word] for word in common]] for vectors in (self, other)]
-        joined = np.concatenate([side / np.sqrt(np.mean(np.square(side))) for side in sides], axis=1)
-        counts = None if self.counts is None else self.counts[[self.index[word] for word in common]]
-        return WordVectors(common, joined, counts)
+        known = other.known(self.words)
+        found = other.vectors[[other.index[word] for word in known]]
+        beside = np.zeros((len(self), other.size), dtype=np.float32)
+        beside[[self.index[word] for word in known]] = found / np.sqrt(np.mean(np.square(found)))
+        own = self.vectors / np.sqrt(np.mean(np.square(self.vectors)))
+        return WordVectors(self.words, np.concatenate([own, beside], axis=1), self.counts)
 
     def save(self, path: str | os.PathLike, **details: object) -> None:
         """Writes one safetensors file, whole or not at all; `details` (JSON values) are kept in its header."""

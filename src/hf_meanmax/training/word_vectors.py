@@ -44,7 +44,7 @@ class VectorSettings(SkipGramSettings):
         "keep so many principal components of the teacher's vectors (0: all numbers)", 0, at_least=0
     )
     pieces: bool = option("add the pieces of the teacher's own vocabulary, for `--tokenizer wordpiece`", False)
-    join: str = option("put the vectors of this file beside them, for the words that both have", "")
+    join: str = option("put the vectors of this file beside them (zeros for a word that it lacks)", "")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,8 +59,6 @@ class VectorSettings(SkipGramSettings):
                 )
         if self.join and not Path(self.join).is_file():
             raise FileNotFoundError(f"`join` is {self.join!r}: no such file. Give a file of word vectors.")
-        if self.join and self.pieces:
-            raise ValueError("`join` and `pieces` exclude each other: skip-gram has no vectors of pieces.")
 
 
 def train_corpus_vectors(
