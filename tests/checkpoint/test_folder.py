@@ -376,6 +376,10 @@ def test_other_weights_remove_the_models_that_were_exported_of_the_older_ones(fo
     assert f"`hf-meanmax export-onnx {folder}` makes new ones" in capsys.readouterr().err
     save_checkpoint(make_model(seed=2), make_tokenizer(), folder)
     assert "export-onnx" not in capsys.readouterr().err
+    (export / "model.onnx").write_text("of raw vectors")
+    save_checkpoint(make_model(seed=2), make_tokenizer(), folder, normalize="embedding")
+    assert not (export / "model.onnx").exists()
+    assert "export-onnx" in capsys.readouterr().err
 
 
 def test_an_onnx_folder_beside_no_checkpoint_is_kept(tmp_path):

@@ -201,6 +201,10 @@ def test_data_sets(tmp_path, form):
         assert list(open_corpus(source, split="test")) == ["one"]
         with pytest.raises(ValueError, match="no split 'dev'; choose one of train, test"):
             open_corpus(source, split="dev")
+    if form.startswith("disk"):
+        asked = {"config_name": "en"} if "splits" in form else {"split": "dev"}
+        with pytest.raises(ValueError, match=r"is a saved data set, which has no (config_name 'en'|split 'dev')"):
+            open_corpus(source, **asked)
 
 
 @pytest.mark.parametrize("errors", ["strict", "replace"])

@@ -22,6 +22,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification, AutoToke
 
 from hf_meanmax.checkpoint.card import write_model_card
 from hf_meanmax.checkpoint.folder import check_checkpoint, load_checkpoint, save_checkpoint
+from hf_meanmax.checkpoint.sentence_transformer import saved_normalization
 from hf_meanmax.commands.finetune import main
 from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.training.finetune import build_classifier, finetune, read_sets
@@ -201,6 +202,27 @@ def test_overwrite_removes_nothing_before_the_new_run_has_its_model(sets, tmp_pa
     assert run(settings, tmp_path / "run") == first
 
 
+def test_a_new_folder_may_hold_its_cache_and_be_overwritten(sets, tmp_path):
+    settings = {**TINY, **sets, "epochs": 1, "overwrite": True}
+    first = run(settings, tmp_path / "run")
+    assert run(settings, tmp_path / "run")["test"] == first["test"]
+
+
+def test_texts_that_were_trained_on_are_no_test(sets, tmp_path):
+    """Under whatever name, and in whatever split of a data set that has none."""
+    rows = [{"text": text, "label": label} for text, label in reviews(40, seed=0)]
+    Dataset.from_list(rows).save_to_disk(str(tmp_path / "set"))
+    (tmp_path / "copy.tsv").write_text((tmp_path / "train.tsv").read_text())
+    for train, other in (("set", "set"), ("train.tsv", "copy.tsv"), ("train.tsv", "set/../train.tsv")):
+        for kind in ("validation", "test"):
+            settings = {**sets, "train": str(tmp_path / train), kind: str(tmp_path / other), "output_dir": "o"}
+            args = arguments_from_settings(settings, "", FinetuneArguments)
+            with pytest.raises(ValueError, match=rf"`{kind}` is .*{other}', whose texts are those of `train`"):
+                read_sets(args)
+    with pytest.raises(ValueError, match=r"`test` is a file, which has no split 'dev'\. Leave `test_split` out"):
+        arguments_from_settings({**sets, "test_split": "dev"}, "", FinetuneArguments)
+
+
 def test_fewer_examples_and_a_held_out_share(sets, tmp_path):
     settings = {**TINY, "train": sets["train"], "epochs": 1}
     assert run(settings, tmp_path / "a")["examples"] == {"train": 144, "validation": 16, "test": 0}
@@ -272,6 +294,42 @@ def test_a_finished_run_stays_as_it_is(sets, tmp_path, monkeypatch):
     assert run(settings, tmp_path / "run", overwrite=True)["test"] != first["test"]
 
 
+def test_a_finished_run_of_a_checkpoint_that_was_trained_on_is_another_run(sets, tmp_path):
+    path = save_checkpoint(make_model(seed=5), make_tokenizer(), tmp_path / "start")
+    settings = {**sets, "checkpoint": str(path), "epochs": 1}
+    first = run(settings, tmp_path / "run")
+    assert run(settings, tmp_path / "run") == first
+    save_checkpoint(make_model(seed=6), make_tokenizer(), path)
+    with pytest.raises(FileExistsError, match=r"checkpoint_files: '[0-9a-f]{24}' there"):
+        run(settings, tmp_path / "run")
+    assert run(settings, tmp_path / "run", overwrite=True)["test"] != first["test"]
+    assert json.loads((tmp_path / "run" / "settings.json").read_text())["processes"] == 1
+
+
+def test_what_a_checkpoint_says_of_its_vectors_stays(sets, tmp_path):
+    encoder = save_checkpoint(make_model(seed=5), make_tokenizer(), tmp_path / "start", normalize="rows")
+    settings = encoder / "config_sentence_transformers.json"
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), "prompts": {"query": "find: "}}))
+    run({**sets, "checkpoint": str(encoder), "epochs": 1}, tmp_path / "run")
+    tuned = SentenceTransformer(str(tmp_path / "run" / "model"), device="cpu")
+    assert tuned.prompts["query"] == "find: "
+    assert saved_normalization(tmp_path / "run" / "model") == "rows"
+
+
+def test_the_head_of_a_classifier_of_other_labels_is_made_anew(sets, checkpoint, tmp_path):
+    run({"checkpoint": checkpoint, **sets, "epochs": 1}, tmp_path / "first")
+    path = tmp_path / "first" / "model"
+    learnt = AutoModelForSequenceClassification.from_pretrained(path).classifier.state_dict()
+    for names, is_kept in ((("old", "red"), True), (("cold", "warm"), False)):
+        rows = [(text, names[label == "red"]) for text, label in reviews(40, seed=0)]
+        settings = {"checkpoint": str(path), "train": write(tmp_path / "rows.tsv", rows), "output_dir": "o"}
+        args = arguments_from_settings(settings, "", FinetuneArguments)
+        train, _, _, labels = read_sets(args)
+        head = build_classifier(args, train, labels)[0].classifier.state_dict()
+        same = [torch.equal(head[name], learnt[name]) for name in learnt if name.endswith("weight")]
+        assert all(same) if is_kept else not any(same)
+
+
 def test_a_folder_of_another_kind_of_run_is_refused(sets, checkpoint, tmp_path):
     """The decoder of a pretrained model is not lost to a fine-tuning in its place, nor the other way."""
     from hf_meanmax.training.checkpoints import claim_folder
@@ -292,6 +350,13 @@ def test_a_folder_of_another_kind_of_run_is_refused(sets, checkpoint, tmp_path):
     (other / "checkpoints" / "checkpoint-3").mkdir()
     with pytest.raises(FileExistsError, match="holds a fine-tuning run"):
         claim_folder(other, {"corpus": ["my.txt"]})
+    # An option that gives the default is as good as none.
+    given = {"train": "train.tsv", "batch_size": 4, "model": {"hidden_size": 600}}
+    claim_folder(other, {**given, "seed": 0}, defaults={"seed": 0, "model": {"hidden_size": 600}})
+    (other / "settings.json").write_text(json.dumps({**given, "seed": 0}))
+    claim_folder(other, {**given, "model": {}}, defaults={"seed": 0, "model": {"hidden_size": 600}})
+    with pytest.raises(FileExistsError, match="seed: 0 there"):
+        claim_folder(other, {**given, "model": {}}, defaults={"seed": 1, "model": {"hidden_size": 600}})
 
 
 def test_a_rare_label_may_be_held_out_whole(tmp_path):
@@ -450,8 +515,8 @@ def test_bad_labels_are_refused(sets, tmp_path):
         ({"train": other}, "All examples have the label 'blue'; a classifier needs two"),
         ({"train": two}, "1 example.s. to train on, expected 2"),
         ({"train": scores}, "scores.tsv: the labels are 30 numbers such as 0.0, too many to be classes"),
-        ({"test": sets["train"]}, "`test` is '.*train.tsv', as `train` is"),
-        ({"validation": sets["train"]}, "`validation` is '.*train.tsv', as `train` is: .*a tenth is held out"),
+        ({"test": sets["train"]}, "`test` is '.*train.tsv', whose texts are those of `train`"),
+        ({"validation": sets["train"]}, "`validation` is '.*train.tsv', whose texts are those of `train`: .*a tenth is held out"),
     ):
         given = {**settings, **given}
         if given["train"] in (other, two, scores):

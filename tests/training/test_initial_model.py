@@ -11,7 +11,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoConfig
 
-from hf_meanmax import CompoundAttentionForTranslation
+from hf_meanmax import CompoundAttentionForTranslation, MeanMaxAAEForSequenceClassification
 from hf_meanmax.checkpoint import location
 from hf_meanmax.checkpoint.folder import check_checkpoint, load_checkpoint, save_checkpoint
 from hf_meanmax.commands.pretrain import main
@@ -189,6 +189,10 @@ def test_what_a_checkpoint_is_not_for_is_said_of_the_checkpoint(make_arguments, 
     ):
         with pytest.raises(ValueError, match=message):
             make_arguments(**given)
+    classifier = MeanMaxAAEForSequenceClassification(make_model().config)
+    classifier = save_checkpoint(classifier, make_tokenizer(), tmp_path / "classifier")
+    with pytest.raises(ValueError, match=r"`initial_model` is '.*classifier', a classifier, which has no decoder"):
+        make_arguments(initial_model=str(classifier))
     words = len(make_tokenizer())
     translator = make_model(
         full_class=CompoundAttentionForTranslation, separate_vocabularies=True, input_vocab_size=words

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from hf_meanmax.files import read_json
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
@@ -40,7 +40,7 @@ def write_sentence_transformer(
     write_json_files(folder, written)
 
 
-def saved_normalization(folder: str | os.PathLike[str]) -> str | None:
+def saved_normalization(folder: str | os.PathLike[str]) -> Literal["rows", "embedding"] | None:
     """What `SentenceTransformer.encode` of a checkpoint folder scales to unit length, as `normalize` of
     [`save_checkpoint`]; None where it has no such part."""
     settings = Path(folder) / "sentence_bert_config.json"

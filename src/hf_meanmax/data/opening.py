@@ -75,9 +75,7 @@ def open_corpus(
         return DatasetRows(source, text_column)
 
     def open_file(path: str | Path, filesystem: AbstractFileSystem | None = None) -> Corpus:
-        if split != "train" or config_name is not None:
-            name, given = ("split", split) if split != "train" else ("config_name", config_name)
-            raise ValueError(f"{path} is a file, which has no {name} {given!r}; leave --{name} out.")
+        _refuse_parts(f"{path} is a file", split, config_name)
         return _open_file(path, encoding_errors, text_column, filesystem)
 
     if is_address(source):
@@ -87,7 +85,10 @@ def open_corpus(
     if path.is_file():
         return open_file(path)
     if path.is_dir():
-        return DatasetRows(load_from_disk(path, split), text_column)
+        dataset = load_from_disk(path, split)
+        is_whole = (path / "dataset_info.json").is_file()
+        _refuse_parts(f"{path} is a saved data set", split if is_whole else "train", config_name)
+        return DatasetRows(dataset, text_column)
     if glob.has_magic(source):
         files = sorted(file for file in glob.glob(str(path), recursive=True) if os.path.isfile(file))
         if not files:
@@ -97,6 +98,12 @@ def open_corpus(
         raise FileNotFoundError(f"No such file, folder or data set: {source!r}.")
     dataset, commit = load_from_hub(source, split, config_name)
     return DatasetRows(dataset, text_column, name=[source, config_name, split, repr(dataset.info), commit])
+
+
+def _refuse_parts(what: str, split: str, config_name: str | None) -> None:
+    if split != "train" or config_name is not None:
+        name, given = ("split", split) if split != "train" else ("config_name", config_name)
+        raise ValueError(f"{what}, which has no {name} {given!r}; leave --{name} out.")
 
 
 @dataclass(kw_only=True)

@@ -245,7 +245,8 @@ def claim_folder(folder: Path, settings: Json, overwrite: bool = False, defaults
     if ("train" in theirs) != ("train" in settings):
         kind = "a fine-tuning" if "train" in theirs else "a pretraining"
         raise FileExistsError(f"{folder} holds {kind} run. Give another --output_dir.")
-    changed = differences(_completed(theirs, settings, defaults or {}), settings)
+    defaults = defaults or {}
+    changed = differences(_completed(theirs, settings, defaults), _completed(settings, theirs, defaults))
     if changed:
         raise FileExistsError(
             f"{folder} holds a run with other settings ({changed}). Give another --output_dir, or --overwrite to "

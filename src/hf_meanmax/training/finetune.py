@@ -16,10 +16,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hf_meanmax.checkpoint.folder import check_checkpoint, require_text_encoder, save_checkpoint
+from hf_meanmax.checkpoint.folder import (
+    SETTINGS_FILE,
+    check_checkpoint,
+    require_text_encoder,
+    save_checkpoint,
+    saved_auto_class,
+    weight_files,
+)
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.data import Documents, LabelledTexts, SentenceFilter, read_labelled
-from hf_meanmax.files import Json, follow_umask, naming_failed_writes, read_json, sole_writer, write_json
+from hf_meanmax.files import Json, bytes_digest, follow_umask, naming_failed_writes, read_json, sole_writer, write_json
 from hf_meanmax.hardware import (
     attention_for,
     peak_memory_bytes,
@@ -27,7 +34,14 @@ from hf_meanmax.hardware import (
     usable_device,
     use_all_cores,
 )
-from hf_meanmax.processes import errors_shared, main_process_first, naming_lost_processes, process_state
+from hf_meanmax.modeling.configuration_base import LatentConfig
+from hf_meanmax.processes import (
+    errors_shared,
+    main_process_first,
+    naming_lost_processes,
+    of_main_process,
+    process_state,
+)
 
 from .cache import cache_folder, digest
 from .checkpoints import CHECKPOINTS, RESULTS_FILE, check_run_folder, claim_folder
@@ -84,7 +98,8 @@ def _finetune(args: FinetuneArguments, folder: Path, state: PartialState) -> Jso
     with main_process_first(state):
         train, validation, test, labels = read_sets(args)
     latest = None
-    if args.overwrite:
+    overwrites = of_main_process(state, args.overwrite and (folder / SETTINGS_FILE).is_file())
+    if overwrites:
         # An older run is removed when all that the new one reads has been found.
         check_run_folder(folder)
     else:
@@ -101,7 +116,7 @@ def _finetune(args: FinetuneArguments, folder: Path, state: PartialState) -> Jso
     with errors_shared(state):
         if state.is_main_process:
             _check_known(sets[0], tokenizer, args.checkpoint)
-    if args.overwrite:
+    if overwrites:
         _claimed(args, folder, (train, validation, test), state)
     metric = "accuracy" if args.problem == "classification" else "pearson"
     trainer = build_trainer(args, model, tokenizer, sets, metric, latest)
@@ -150,11 +165,20 @@ def claim(args: FinetuneArguments, sets: tuple[LabelledTexts, ...], processes: i
     """
     settings = {name: value for name, value in args.to_dict().items() if name not in _FREE_ON_RESUME}
     settings["examples"] = digest([(part.texts, part.pairs, part.labels) for part in sets])
+    defaults = {**args.defaults(), "processes": processes}
+    if args.checkpoint:
+        # Another model may stand where this one stood. Runs of earlier versions have not recorded it.
+        settings["checkpoint_files"] = defaults["checkpoint_files"] = _contents(checkpoint_folder(args.checkpoint))
     folder = Path(args.output_dir)
-    if not (folder / RESULTS_FILE).is_file():
+    if args.overwrite or not (folder / RESULTS_FILE).is_file():
         # Each has batches of its own, and by their number Trainer counts the epochs that were trained.
         settings["processes"] = processes
-    claim_folder(folder, settings, args.overwrite, {**args.defaults(), "processes": processes})
+    claim_folder(folder, settings, args.overwrite, defaults)
+
+
+def _contents(folder: Path) -> str:
+    files = [*weight_files(folder), folder / "config.json", folder / "tokenizer.json"]
+    return digest([bytes_digest(path.read_bytes()) for path in files if path.is_file()])
 
 
 def _claimed(
@@ -191,13 +215,12 @@ def read_sets(args: FinetuneArguments) -> tuple[LabelledTexts, LabelledTexts, La
             validation or test set is the training set, the sets do not agree in having one text or two, or one has a
             label that the training examples do not have.
     """
-    _refuse_trained_on(args)
 
     def read(source: str, split: str) -> LabelledTexts:
         columns = (args.text_column, args.pair_column, args.label_column)
         return read_labelled(source, *columns, split, args.encoding_errors, args.config_name or None)
 
-    train = read(args.train, args.train_split)
+    whole = train = read(args.train, args.train_split)
     # Before some are held out or left out, which may be all of a rare label.
     labels = label_names(train, args.problem, args.train)
     rows = np.random.default_rng(args.seed).permutation(len(train))
@@ -212,29 +235,18 @@ def read_sets(args: FinetuneArguments) -> tuple[LabelledTexts, LabelledTexts, La
         raise ValueError(f"{args.train}: {len(rows)} example(s) to train on, expected 2 or more.")
     train = replace(train.select(sorted(rows)), unlabelled=train.unlabelled)
     test = read(args.test, args.test_split) if args.test else LabelledTexts([], train.pairs and [], [])
-    for texts, name in ((validation, args.validation), (test, args.test)):
+    for texts, name, kind in ((validation, args.validation, "validation"), (test, args.test, "test")):
+        if name and (texts.texts, texts.pairs) == (whole.texts, whole.pairs):
+            remedy = " or leave it out, and a tenth is held out" if kind == "validation" else ""
+            raise ValueError(
+                f"`{kind}` is {name!r}, whose texts are those of `train`: it would be scored on what it was trained "
+                f"on. Name other texts{remedy}."
+            )
         if (texts.pairs is None) != (train.pairs is None):
             kinds = ["single texts" if each.pairs is None else "pairs" for each in (train, texts)]
             raise ValueError(f"{args.train} holds {kinds[0]} and {name} {kinds[1]}; they must be alike.")
         _check_labels(texts, labels, name)
     return train, validation, test, labels
-
-
-def _refuse_trained_on(args: FinetuneArguments) -> None:
-    """Raises ValueError if the validation or test set is the training set."""
-
-    def place(source: str, split: str) -> object:
-        path = Path(source).expanduser()
-        # A file has no splits.
-        return path.resolve() if path.is_file() else (source, split)
-
-    for name in ("validation", "test"):
-        source, split = getattr(args, name), getattr(args, f"{name}_split")
-        if source and place(source, split) == place(args.train, args.train_split):
-            raise ValueError(
-                f"`{name}` is {source!r}, as `train` is: it would be scored on what it was trained on. Name other "
-                f"texts{' or leave it out, and a tenth is held out' if name == 'validation' else ''}."
-            )
 
 
 def label_names(train: LabelledTexts, problem: str, name: str) -> list[str]:
@@ -323,10 +335,10 @@ def build_classifier(
     # By these a model of pairs tells the two texts apart, and one of single texts refuses a second.
     tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
     if is_learned:
-        # The head of a classifier with other labels is made anew.
         model = AutoModelForSequenceClassification.from_pretrained(
             path, config=config, attn_implementation=attention, ignore_mismatched_sizes=True
         )
+        _renew_head(model, AutoConfig.from_pretrained(path))
     else:
         model = AutoModelForSequenceClassification.from_config(config, attn_implementation=attention)
     if args.checkpoint and args.start == "word_embeddings":
@@ -340,6 +352,14 @@ def build_classifier(
     if args.freeze_encoder:
         model.freeze_encoder()
     return model, tokenizer
+
+
+def _renew_head(model: PreTrainedModel, saved: LatentConfig) -> None:
+    """Draws the head anew, if the saved model is a classifier of other labels, or of another kind."""
+    told_apart = ("id2label", "problem_type", "num_labels")
+    is_other = any(getattr(saved, name) != getattr(model.config, name) for name in told_apart)
+    if is_other and saved_auto_class(saved) == "AutoModelForSequenceClassification":
+        model.classifier.load_state_dict(type(model)(model.config).classifier.state_dict())
 
 
 def _check_family(args: FinetuneArguments, found: str) -> None:
@@ -382,6 +402,7 @@ def _save(
     save_checkpoint(
         model.eval(), tokenizer, folder / "model", normalize=normalize,
         training_args={**args.to_share(), "family": model.config.model_type, "results": shown},
+        like=checkpoint_folder(args.checkpoint) if args.checkpoint else None,
     )  # fmt: skip
     follow_umask(folder / CHECKPOINTS)
     # Last: it says that all the rest is there.

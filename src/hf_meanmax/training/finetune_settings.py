@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
+from hf_meanmax.checkpoint.location import checkpoint_folder
+from hf_meanmax.checkpoint.sentence_transformer import saved_normalization
 from hf_meanmax.fields import count, option
 from hf_meanmax.pretrained import ENCODER_SOURCES
 
@@ -54,7 +56,12 @@ class FinetuneArguments(RunArguments):
     )
 
     def __post_init__(self) -> None:
+        takes_normalization = self.normalize == "auto"
         super().__post_init__()
+        for name in ("train", "validation", "test"):
+            split = getattr(self, f"{name}_split")
+            if split != name and Path(getattr(self, name)).is_file():
+                raise ValueError(f"`{name}` is a file, which has no split {split!r}. Leave `{name}_split` out.")
         if not self.output_dir:
             self.output_dir = str(Path("runs") / "finetune")
         if self.epochs <= 0:
@@ -82,6 +89,8 @@ class FinetuneArguments(RunArguments):
                         f"`{item.name}` is {getattr(self, item.name)!r}, but `checkpoint` has words and a tokenizer. "
                         "Leave it out."
                     )
+            if takes_normalization:
+                self.normalize = saved_normalization(checkpoint_folder(self.checkpoint)) or "none"
         else:
             self.build_config()
         self.check_sources()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformers import PreTrainedConfig
 
-from hf_meanmax.checkpoint.folder import TARGET_TOKENIZER, check_checkpoint
+from hf_meanmax.checkpoint.folder import TARGET_TOKENIZER, check_checkpoint, saved_auto_class
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.checkpoint.sentence_transformer import saved_normalization
 from hf_meanmax.files import Json
@@ -52,6 +52,11 @@ def settings_of(initial_model: str, model: Json) -> Json:
         raise ValueError(
             f"`initial_model` {initial_model!r} was given words by `hf-meanmax expand`, which its decoder does not "
             "know. Start from the model that it was made from, and expand the new one."
+        )
+    if saved_auto_class(config) == "AutoModelForSequenceClassification":
+        raise ValueError(
+            f"`initial_model` is {initial_model!r}, a classifier, which has no decoder. Start from the model that it "
+            "was made from."
         )
     names = {*model_fields(type(config)), *({"latent_names"} & {f.name for f in dataclasses.fields(config)})}
     kept = {name: getattr(config, name) for name in sorted(names - _RUN_SETTINGS)}

@@ -18,7 +18,7 @@ import torch
 from accelerate import PartialState
 from tqdm.auto import tqdm
 
-from hf_meanmax.checkpoint.folder import save_checkpoint
+from hf_meanmax.checkpoint.folder import SETTINGS_FILE, save_checkpoint
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.files import Json, json_digest, naming_failed_writes, sole_writer
 from hf_meanmax.hardware import measure_matrix_rate, prepare_training_on_cpu, synchronize, use_all_cores, uses_bf16
@@ -34,6 +34,7 @@ from hf_meanmax.processes import (
     errors_shared,
     main_process_first,
     naming_lost_processes,
+    of_main_process,
 )
 from hf_meanmax.progress import progress_bar
 
@@ -119,13 +120,14 @@ class Run:
         args = self.args
         with errors_shared(self.processes):
             # An older run is removed when all that the new one reads has been found.
-            if not args.overwrite:
+            overwrites = of_main_process(self.processes, args.overwrite and (self.folder / SETTINGS_FILE).is_file())
+            if not overwrites:
                 self._claim_folder()
             elif self.is_main:
                 check_run_folder(self.folder)
             self._prepare()
             self._build()
-            if args.overwrite:
+            if overwrites:
                 self._claim_folder()
             self._resume()
             if args.report_to:

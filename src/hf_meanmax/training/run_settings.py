@@ -73,7 +73,7 @@ class RunArguments:
     )
     seed: int = option("seed of weights, order, noise and dropout", 0, at_least=0, at_most=2**63 - 1)
     normalize: Literal["auto", "none", "rows", "embedding"] = option(
-        "L2 normalisation in the SentenceTransformer export (auto: that of --initial_model, or none)", "auto"
+        "L2 normalisation in the SentenceTransformer export (auto: that of the model it starts from, or none)", "auto"
     )
     report_to: str = option("trackers of Accelerate: tensorboard, wandb", "")
 
