@@ -208,6 +208,13 @@ def test_a_new_folder_may_hold_its_cache_and_be_overwritten(sets, tmp_path):
     assert run(settings, tmp_path / "run")["test"] == first["test"]
 
 
+def test_a_run_that_is_restarted_is_not_overwritten(sets, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
+    with pytest.raises(ValueError, match=r"`overwrite` with `--max_restarts` .* begin anew.*Remove runs/mine first"):
+        arguments_from_settings({**sets, "output_dir": "runs/mine", "overwrite": True}, "", FinetuneArguments)
+    arguments_from_settings({**sets, "output_dir": "runs/mine"}, "", FinetuneArguments)
+
+
 def test_texts_that_were_trained_on_are_no_test(sets, tmp_path):
     """Under whatever name, and in whatever split of a data set that has none."""
     rows = [{"text": text, "label": label} for text, label in reviews(40, seed=0)]
@@ -516,7 +523,10 @@ def test_bad_labels_are_refused(sets, tmp_path):
         ({"train": two}, "1 example.s. to train on, expected 2"),
         ({"train": scores}, "scores.tsv: the labels are 30 numbers such as 0.0, too many to be classes"),
         ({"test": sets["train"]}, "`test` is '.*train.tsv', whose texts are those of `train`"),
-        ({"validation": sets["train"]}, "`validation` is '.*train.tsv', whose texts are those of `train`: .*a tenth is held out"),
+        (
+            {"validation": sets["train"]},
+            "`validation` is '.*train.tsv', whose texts are those of `train`: .*a tenth is held out",
+        ),
     ):
         given = {**settings, **given}
         if given["train"] in (other, two, scores):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -92,6 +93,11 @@ class RunArguments:
                 setattr(self, name, [value] if isinstance(value, str) else value)
             if isinstance(getattr(self, name), float) and not math.isfinite(getattr(self, name)):
                 raise ValueError(f"`{name}` is {getattr(self, name)}; it must be a finite number.")
+        if self.overwrite and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")):
+            raise ValueError(
+                "`overwrite` with `--max_restarts` of the launcher would begin anew at each restart. Remove "
+                f"{self.output_dir or 'the folder'} first, and leave `overwrite` out."
+            )
         if self.family not in FAMILIES:
             raise ValueError(f"`family` is {self.family!r}; allowed: {', '.join(sorted(FAMILIES))}.")
         self.report_to = ",".join(filter(None, (name.strip() for name in self.report_to.split(","))))
