@@ -1,7 +1,6 @@
 """Generation from text or from an embedding alone; each text has a length bound of its own."""
 
 from collections.abc import Callable, Iterable, Sequence
-from copy import copy
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -22,6 +21,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from .beam_search import BeamSearch
 from .encoder_model import NO_REPRESENTATION, LatentEncoderModel
+from .generation_settings import by_own_settings, setting, take_settings
 
 Count = TypeVar("Count", int, torch.Tensor)
 Arguments = ParamSpec("Arguments")
@@ -34,7 +34,6 @@ NO_DECODER = (
 
 # The least bound for a text, however short, and for an embedding, whose text's length is not known.
 MIN_TOKENS_FROM_TEXT, MIN_TOKENS_FROM_EMBEDDING = 16, 256
-_BOUNDS = {"max_length", "max_new_tokens"}
 
 # Greedy decoding drops the rows that have ended each time it has generated so many words.
 WORDS_OF_A_STAGE = 8
@@ -97,7 +96,7 @@ def pad_ended(sequences: torch.Tensor, criteria: TextLengthCriteria | None, prom
         prompt: tokens that generation began with.
         settings: dicts and configurations; the first that has a `pad_token_id` or an `eos_token_id` tells it.
     """
-    pad_id = _setting("pad_token_id", settings)
+    pad_id = setting("pad_token_id", settings)
     if pad_id is None:
         return
     is_end = _is_end(sequences, prompt, settings)
@@ -118,47 +117,8 @@ def _is_end(sequences: torch.Tensor, prompt: int, settings: Iterable[object]) ->
 
 def _end_ids(settings: Iterable[object], device: torch.device) -> torch.Tensor:
     given = next((each for each in settings if isinstance(each, dict) and "eos_token_id" in each), None)
-    end_ids = _setting("eos_token_id", settings if given is None else [given])
+    end_ids = setting("eos_token_id", settings if given is None else [given])
     return torch.as_tensor([] if end_ids is None else end_ids, device=device).reshape(-1)
-
-
-def _setting(name: str, sources: Iterable[object]) -> Any:
-    found = (source.get(name) if isinstance(source, dict) else getattr(source, name, None) for source in sources)
-    return next((value for value in found if value is not None), None)
-
-
-def _take_settings(config: GenerationConfig | None, kwargs: dict[str, Any]) -> None:
-    """Puts what a configuration sets beside the settings that were given by name, which win over it."""
-    names = vars(GenerationConfig()).keys() - {"transformers_version", "_from_model_config"}
-    if any(kwargs.get(bound) is not None for bound in _BOUNDS):
-        names -= _BOUNDS
-    for name in names:
-        if kwargs.get(name) is None and getattr(config, name, None) is not None:
-            kwargs[name] = getattr(config, name)
-
-
-def _by_own_settings(generate: Callable[Arguments, Output]) -> Callable[Arguments, Output]:
-    """Takes transformers' defaults, which its Seq2SeqTrainer writes into a model's generation configuration, for unset:
-    their bound of 20 tokens would cut each text that follows."""
-
-    @wraps(generate)
-    def by_own_settings(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Output:
-        model: Any = args[0]
-        # A model without a decoder has none.
-        given = getattr(model, "generation_config", None) or GenerationConfig()
-        defaults = given._get_default_generation_params()
-        if given.max_length != defaults["max_length"]:
-            return generate(*args, **kwargs)
-        model.generation_config = copy(given)
-        for name, value in defaults.items():
-            if name != "use_cache" and getattr(given, name, None) == value:
-                setattr(model.generation_config, name, None)
-        try:
-            return generate(*args, **kwargs)
-        finally:
-            model.generation_config = given
-
-    return by_own_settings
 
 
 def _is_sharded(model: nn.Module) -> bool:
@@ -297,7 +257,7 @@ class LatentGenerationMixin(GenerationMixin):
         return super().prepare_inputs_for_generation(*args, **read)
 
     @torch.no_grad()
-    @_by_own_settings
+    @by_own_settings
     def generate(
         self,
         inputs: torch.Tensor | None = None,
@@ -344,9 +304,9 @@ class LatentGenerationMixin(GenerationMixin):
                 f"generate() got {sources} inputs; give exactly one of a text (`input_ids` or `inputs_embeds`), "
                 "`sentence_embedding` and `encoder_outputs`."
             )
-        _take_settings(generation_config, kwargs)
+        take_settings(generation_config, kwargs)
         settings = (kwargs, self.generation_config)
-        if _setting("guidance_scale", settings) not in (None, 1) or kwargs.get("negative_prompt_ids") is not None:
+        if setting("guidance_scale", settings) not in (None, 1) or kwargs.get("negative_prompt_ids") is not None:
             raise ValueError("No text can be steered away from: leave `guidance_scale` and `negative_prompt_ids` out.")
         ids = self._readable_ids(text.get("input_ids"), kwargs.get("assistant_model"), settings)
         begun = self._begun_length(kwargs.get("decoder_input_ids"))
@@ -387,13 +347,13 @@ class LatentGenerationMixin(GenerationMixin):
             for name, value in given.items()
             if not ((value is None or value is False) and hasattr(self.generation_config, name))
         }
-        bound, pad_id = (_setting(name, settings) for name in ("max_new_tokens", "pad_token_id"))
+        bound, pad_id = (setting(name, settings) for name in ("max_new_tokens", "pad_token_id"))
         # transformers refuses a bound of no words.
         is_bounded = pad_id is not None and bound is not None and bound > 0
-        return set_names <= known and is_bounded and not _setting("do_sample", settings)
+        return set_names <= known and is_bounded and not setting("do_sample", settings)
 
     def _is_plainly_greedy(self, kwargs: dict[str, Any]) -> bool:
-        num_beams = _setting("num_beams", (kwargs, self.generation_config))
+        num_beams = setting("num_beams", (kwargs, self.generation_config))
         return (num_beams or 1) == 1 and self._is_plain(kwargs, _GREEDY_SETTINGS)
 
     def _plain_beam_search(self, kwargs: dict[str, Any], device: torch.device) -> BeamSearch | None:
@@ -402,7 +362,7 @@ class LatentGenerationMixin(GenerationMixin):
             return None
         settings = (kwargs, self.generation_config)
         num_beams, number, early_stopping, penalty, use_cache = (
-            _setting(name, settings)
+            setting(name, settings)
             for name in ("num_beams", "num_return_sequences", "early_stopping", "length_penalty", "use_cache")
         )
         if (num_beams or 1) == 1 or not (isinstance(early_stopping, bool) and use_cache):
@@ -412,9 +372,9 @@ class LatentGenerationMixin(GenerationMixin):
             num_return_sequences=1 if number is None else number,
             early_stopping=early_stopping,
             length_penalty=1.0 if penalty is None else penalty,
-            max_new_tokens=_setting("max_new_tokens", settings),
-            start_id=_setting("decoder_start_token_id", settings),
-            pad_id=_setting("pad_token_id", settings),
+            max_new_tokens=setting("max_new_tokens", settings),
+            start_id=setting("decoder_start_token_id", settings),
+            pad_id=setting("pad_token_id", settings),
             end_ids=_end_ids(settings, device),
         )
         is_possible = 0 < search.num_return_sequences <= num_beams and search.num_candidates <= self.config.vocab_size
@@ -441,7 +401,7 @@ class LatentGenerationMixin(GenerationMixin):
         latents = kwargs.pop("encoder_outputs").last_hidden_state
         kwargs.pop("attention_mask", None)
         settings = (kwargs, self.generation_config)
-        bound, pad_id = (_setting(name, settings) for name in ("max_new_tokens", "pad_token_id"))
+        bound, pad_id = (setting(name, settings) for name in ("max_new_tokens", "pad_token_id"))
         kwargs |= {"return_dict_in_generate": True, "decoder_input_ids": None, "past_key_values": None}
         rows = torch.arange(len(latents))
         sequences, length = ids.new_full((len(latents), 1), pad_id), 1
@@ -486,7 +446,7 @@ class LatentGenerationMixin(GenerationMixin):
             return BaseModelOutput(last_hidden_state=self.latents_from_embedding(sentence_embedding))
         given: dict[str, Any] = dict(text)
         if text:
-            given |= {name: _setting(name, settings) for name in ("output_hidden_states", "output_attentions")}
+            given |= {name: setting(name, settings) for name in ("output_hidden_states", "output_attentions")}
             given["attention_mask"] = kwargs.get("attention_mask")
         if token_type_ids is not None:
             given["token_type_ids"] = token_type_ids
@@ -504,7 +464,7 @@ class LatentGenerationMixin(GenerationMixin):
             ValueError: these ask for what there is not.
         """
         neutral = {"encoder_no_repeat_ngram_size": (None, 0), "encoder_repetition_penalty": (None, 1.0)}
-        asked = [name for name, values in neutral.items() if _setting(name, settings) not in values]
+        asked = [name for name, values in neutral.items() if setting(name, settings) not in values]
         if asked and self.config.separate_vocabularies:
             raise ValueError(
                 f"`{asked[0]}` compares the words of the output with those of the input, and this model has two "
@@ -520,20 +480,20 @@ class LatentGenerationMixin(GenerationMixin):
     def _nothing(self, begun: int, settings: Iterable[object]) -> GenerateOutput | torch.Tensor:
         """What is generated of no input at all: no rows, as long as what they begin with."""
         sequences = torch.empty((0, begun), dtype=torch.long, device=self.device)
-        in_full = _setting("return_dict_in_generate", settings)
+        in_full = setting("return_dict_in_generate", settings)
         return GenerateEncoderDecoderOutput(sequences=sequences) if in_full else sequences
 
     def _set_end(self, kwargs: dict[str, Any], text: dict[str, torch.Tensor], begun: int) -> TextLengthCriteria | None:
         """Puts into `kwargs` when to end: at the caller's bound, or the longest text's and then each at its own. Of a
         bound on the whole length `begun` tokens are there."""
         settings = (kwargs, self.generation_config)
-        if (_setting("num_beams", settings) or 1) > 1 and _setting("early_stopping", settings) is None:
+        if (setting("num_beams", settings) or 1) > 1 and setting("early_stopping", settings) is None:
             # Otherwise a beam that repeats a word holds up the batch to its bound: by its mean it could yet be better.
             kwargs["early_stopping"] = True
         if kwargs.get("max_new_tokens") is not None:
             return None
         kwargs.pop("max_new_tokens", None)  # transformers would take a None for its own default, 20 tokens
-        max_length = _setting("max_length", settings)
+        max_length = setting("max_length", settings)
         kwargs.pop("max_length", None)
         if max_length is not None:
             # The model's own bound is on new tokens, and transformers would let that one win.
@@ -545,7 +505,7 @@ class LatentGenerationMixin(GenerationMixin):
             return None
         if self.config.separate_vocabularies and self.generation_config.max_new_tokens is not None:
             return None  # tokens of the other vocabulary may be far shorter
-        least = max(_setting("min_new_tokens", settings) or 0, (_setting("min_length", settings) or 0) - begun)
+        least = max(setting("min_new_tokens", settings) or 0, (setting("min_length", settings) or 0) - begun)
         bounds = text_bounds(next(iter(text.values())), kwargs.get("attention_mask")).clamp(min=least)
         criteria = TextLengthCriteria(bounds, begun)
         kwargs["max_new_tokens"] = int(criteria.bounds.max())
