@@ -1297,6 +1297,25 @@ class FamilyTests:
         error = (logits[torch.bfloat16] - logits[torch.float32]).norm() / logits[torch.float32].norm()
         assert 0 < error < 0.05
 
+    def test_starts_are_the_callers(self, variant):
+        """One a text, and those of words that are given; `max_length` counts them once."""
+        model = self.saying(variant, torch.float64)
+        text = text_of(self.make_batch(side="left"))
+        number = len(SENTENCES)
+        common = model.generate(**text, max_new_tokens=12)
+        assert torch.equal(model.generate(**text, max_new_tokens=12, decoder_start_token_id=[START] * number), common)
+        begun = {"decoder_input_ids": torch.tensor([[5, 6]] * number), "decoder_start_token_id": 5}
+        for num_beams in (1, 2):
+            said = model.generate(**text, **begun, max_length=9, eos_token_id=None, num_beams=num_beams)
+            assert said.shape == (number, 9)
+
+    def test_no_word_on_the_cache_is_the_models_own(self, variant):
+        model = self.saying(variant)
+        text = text_of(self.make_batch())
+        for settings in ({}, {"num_beams": 2, "no_repeat_ngram_size": 4}):
+            said = model.generate(**text, **settings, max_new_tokens=8)
+            assert torch.equal(model.generate(**text, **settings, max_new_tokens=8, use_cache=None), said)
+
     def test_a_generation_config_says_what_settings_by_name_say(self, variant):
         model = self.saying(variant)
         text = text_of(self.make_batch())
@@ -1306,6 +1325,9 @@ class FamilyTests:
                 assert torch.equal(said, model.generate(**text, **settings)), settings
             said = model.generate(**text, generation_config=self.generation(max_new_tokens=5, num_beams=3), num_beams=1)
             assert torch.equal(said, model.generate(**text, max_new_tokens=5))
+            endless = {"eos_token_id": None, "max_new_tokens": 9}
+            said = model.generate(**text, **endless, generation_config=self.generation())
+            assert torch.equal(said, model.generate(**text, **endless))
         warned.assert_not_called()
 
     def generation(self, **settings):

@@ -309,7 +309,7 @@ class LatentGenerationMixin(GenerationMixin):
         if setting("guidance_scale", settings) not in (None, 1) or kwargs.get("negative_prompt_ids") is not None:
             raise ValueError("No text can be steered away from: leave `guidance_scale` and `negative_prompt_ids` out.")
         ids = self._readable_ids(text.get("input_ids"), kwargs.get("assistant_model"), settings)
-        begun = self._begun_length(kwargs.get("decoder_input_ids"))
+        begun = self._begun_length(kwargs.get("decoder_input_ids"), settings)
         if any(len(texts) == 0 for texts in text.values()):
             return self._nothing(begun, settings)
         kwargs["encoder_outputs"] = self._encode_input(text, sentence_embedding, kwargs, settings)
@@ -353,8 +353,11 @@ class LatentGenerationMixin(GenerationMixin):
         return set_names <= known and is_bounded and not setting("do_sample", settings)
 
     def _is_plainly_greedy(self, kwargs: dict[str, Any]) -> bool:
-        num_beams = setting("num_beams", (kwargs, self.generation_config))
-        return (num_beams or 1) == 1 and self._is_plain(kwargs, _GREEDY_SETTINGS)
+        settings = (kwargs, self.generation_config)
+        # Of several starts, one a text, those of the texts that go on would have to be found.
+        has_one_start = isinstance(setting("decoder_start_token_id", settings), int)
+        is_greedy = (setting("num_beams", settings) or 1) == 1
+        return is_greedy and has_one_start and self._is_plain(kwargs, _GREEDY_SETTINGS)
 
     def _plain_beam_search(self, kwargs: dict[str, Any], device: torch.device) -> BeamSearch | None:
         """The search that is asked for, unless it is one that transformers alone can do, or has to refuse."""
@@ -511,12 +514,13 @@ class LatentGenerationMixin(GenerationMixin):
         kwargs["max_new_tokens"] = int(criteria.bounds.max())
         return criteria
 
-    def _begun_length(self, decoder_input_ids: torch.Tensor | None) -> int:
+    def _begun_length(self, decoder_input_ids: torch.Tensor | None, settings: Iterable[object]) -> int:
         """Tokens that generation begins with: before given ones, transformers puts the start where none has it."""
         if decoder_input_ids is None:
             return 1
-        lacks_start = (decoder_input_ids[:, 0] != self.config.decoder_start_token_id).all()
-        return decoder_input_ids.shape[1] + int(lacks_start)
+        starts = (setting(name, settings) for name in ("decoder_start_token_id", "bos_token_id"))
+        start = torch.as_tensor(next((one for one in starts if one is not None), -1), device=decoder_input_ids.device)
+        return decoder_input_ids.shape[1] + int((decoder_input_ids[:, 0] != start).all())
 
     @torch.no_grad()
     def predict_words(

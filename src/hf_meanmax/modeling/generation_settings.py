@@ -14,6 +14,7 @@ _BOUNDS = {"max_length", "max_new_tokens"}
 
 
 def setting(name: str, sources: Iterable[object]) -> Any:
+    """The first value of a setting, in dictionaries or configurations, that is not None."""
     found = (source.get(name) if isinstance(source, dict) else getattr(source, name, None) for source in sources)
     return next((value for value in found if value is not None), None)
 
@@ -23,9 +24,14 @@ def take_settings(config: GenerationConfig | None, kwargs: dict[str, Any]) -> No
     names = vars(GenerationConfig()).keys() - {"transformers_version", "_from_model_config"}
     if any(kwargs.get(bound) is not None for bound in _BOUNDS):
         names -= _BOUNDS
+    # None says that no word is an end.
+    names -= {"eos_token_id"} & kwargs.keys()
     for name in names:
         if kwargs.get(name) is None and getattr(config, name, None) is not None:
             kwargs[name] = getattr(config, name)
+    if kwargs.get("use_cache", True) is None:
+        # transformers would search without a cache that the model makes all the same.
+        del kwargs["use_cache"]
 
 
 def by_own_settings(generate: Callable[Arguments, Output]) -> Callable[Arguments, Output]:
