@@ -14,6 +14,7 @@ from hf_meanmax import (
     RNNCNNConfig,
     RNNCNNForContextPrediction,
 )
+from hf_meanmax.checkpoint.folder import load_checkpoint, save_checkpoint
 from hf_meanmax.tokenization import WordVectors, embedding_matrix, expand_vocabulary, train_tokenizer
 
 TEXTS = ["the quick brown fox", "the lazy dog sees it"]
@@ -42,6 +43,18 @@ def make_model(tokenizer, vectors, kind=MeanMaxAAEForReconstruction, **settings)
     with torch.no_grad():
         model.get_input_embeddings().weight.copy_(torch.from_numpy(matrix))
     return model
+
+
+@pytest.mark.parametrize("output_bias", [True, False])
+def test_an_output_of_its_own_computes_what_the_tied_one_did(tokenizer, vectors, output_bias, tmp_path):
+    model = make_model(tokenizer, vectors, tie_word_embeddings=True, output_bias=output_bias)
+    torch.nn.init.normal_(model.output_projection.bias)
+    inputs = tokenizer(TEXTS, return_tensors="pt", padding=True)
+    before = model(**inputs).logits
+    expansion = expand_vocabulary(model, tokenizer, vectors)
+    torch.testing.assert_close(model(**inputs).logits, before)
+    save_checkpoint(model, expansion.tokenizer, tmp_path / "expanded")
+    torch.testing.assert_close(load_checkpoint(tmp_path / "expanded")[0](**inputs).logits, before)
 
 
 @pytest.mark.parametrize("kind", [MeanMaxAAEModel, MeanMaxAAEForReconstruction])

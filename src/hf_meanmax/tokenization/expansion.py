@@ -276,7 +276,10 @@ def _untie(model: PreTrainedModel, table: nn.Embedding) -> None:
         weight = table.weight.detach().clone()
         if projection is not None:
             # Only a tied output has a projection to the width of the word table: W (P h + b) = (W P) h + W b.
-            if output.bias is not None and projection.bias is not None:
+            if projection.bias is not None:
+                if output.bias is None:
+                    output.bias = nn.Parameter(weight.new_zeros(len(weight)))
+                    model.config.output_bias = True
                 output.bias += weight @ projection.bias
             weight = weight @ projection.weight
             model.output_projection = None
