@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 from pathlib import Path
+from unittest import mock
 
 import huggingface_hub
 import numpy as np
 import pytest
+import transformers
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense
 
@@ -34,6 +37,25 @@ def folder(tmp_path) -> Path:
 def server(monkeypatch):
     with hub_and_token(monkeypatch) as running:
         yield running
+
+
+def test_save_pretrained_uploads_the_sentence_transformer(monkeypatch, tmp_path):
+    """transformers uploads before its end, from a folder of an earlier save as well."""
+    uploads = []
+
+    def upload(self, working_dir, repo_id, files_timestamps, **options):
+        uploads.append(set(os.listdir(working_dir)) - set(files_timestamps))
+
+    hub = mock.Mock()
+    hub.create_repo.return_value.repo_id = "user/tiny"
+    monkeypatch.setattr(transformers.modeling_utils, "hf_api", lambda: hub)
+    monkeypatch.setattr(transformers.modeling_utils, "create_and_tag_model_card", mock.Mock())
+    monkeypatch.setattr(transformers.PreTrainedModel, "_upload_modified_files", upload)
+    for _ in range(2):
+        make_model().save_pretrained(tmp_path, push_to_hub=True, repo_id="user/tiny")
+    files = {"modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"}
+    assert files | {"model.safetensors"} <= uploads[0]
+    assert files <= uploads[1]
 
 
 def test_pushed_checkpoint_loads_from_the_hub(server, folder, tmp_path):

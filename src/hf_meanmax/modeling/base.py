@@ -165,7 +165,12 @@ class LatentPreTrainedModel(PreTrainedModel):
         """As transformers does once it has found the files; matrices in int8 become float first."""
         if state_dict is None and checkpoint_files is not None:
             state_dict = restored_state_dict(checkpoint_files)
-        return PreTrainedModel._load_pretrained_model(model, state_dict, checkpoint_files, *args, **kwargs)
+        info, index = PreTrainedModel._load_pretrained_model(model, state_dict, checkpoint_files, *args, **kwargs)
+        for target, source in (model.all_tied_weights_keys or {}).items():
+            # transformers looks for tied weights that are offloaded by their names in the file.
+            if index and source in index:
+                index.setdefault(target, index[source])
+        return info, index
 
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
@@ -216,7 +221,24 @@ class LatentPreTrainedModel(PreTrainedModel):
             super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
         finally:
             cls._auto_class = registered
-        folder = Path(save_directory)
-        if is_main_process and self.config.reads_text and folder.is_dir() and not (folder / "modules.json").exists():
+        if is_main_process:
+            self._complete(Path(save_directory))
+
+    def _upload_modified_files(
+        self,
+        working_dir: str | os.PathLike,
+        repo_id: str,
+        files_timestamps: dict[str, float],
+        *args: Any,
+        **kwargs: Any,
+    ) -> object:
+        """As transformers does where `save_pretrained` uploads, which is before its end here."""
+        unseen = {name: time for name, time in files_timestamps.items() if name not in sentence_transformer_files()}
+        self._complete(Path(working_dir))
+        return super()._upload_modified_files(working_dir, repo_id, unseen, *args, **kwargs)
+
+    def _complete(self, folder: Path) -> None:
+        """Makes a folder of weights the SentenceTransformer of the model's own embedding, if it is none yet."""
+        if self.config.reads_text and folder.is_dir() and not (folder / "modules.json").exists():
             files = sentence_transformer_files().items()
             write_json_files(folder, {name: content for name, content in files if not (folder / name).exists()})
