@@ -13,6 +13,7 @@ import pickle
 
 import pytest
 import torch
+import torch.nn.utils.prune
 from transformers import (
     AutoConfig,
     BitsAndBytesConfig,
@@ -308,6 +309,33 @@ def test_weights_on_the_disk(generating, part, tmp_path):
             loaded.generate(**vectors)
     else:
         assert torch.equal(loaded.generate(**vectors), model.generate(**vectors))
+
+
+@pytest.mark.parametrize("how", ["pruned", "wrapped"])
+def test_convolutions_whose_weights_are_made_when_they_are_called(how):
+    """As those of pruning, and of PEFT."""
+
+    class Wrapped(torch.nn.Module):
+        def __init__(self, base_layer):
+            super().__init__()
+            self.base_layer = base_layer
+
+        def forward(self, states):
+            return self.base_layer(states)
+
+    model = make("words")
+    inputs = {**read("words"), **labels("words")}
+    plain = model(**inputs).loss
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if type(child) is torch.nn.Conv1d and how == "wrapped":
+                setattr(module, name, Wrapped(child))
+            elif type(child) is torch.nn.Conv1d:
+                torch.nn.utils.prune.identity(child, "weight")
+    for _ in range(2):
+        loss = model(**inputs).loss
+        loss.backward()
+        torch.testing.assert_close(loss, plain)
 
 
 # Configuration

@@ -42,9 +42,10 @@ def run_recurrent(
 
 
 def is_plain(network: nn.Module) -> bool:
-    """Whether a network is torch's own with weights in memory: not quantised, and not one that loads its weights when
-    it is called."""
-    return type(network) in (nn.LSTM, nn.GRU, nn.GRUCell) and "forward" not in vars(network)
+    """Whether a network is torch's own with weights in memory: not quantised, and not one that loads or changes its
+    weights when it is called."""
+    is_own = type(network) in (nn.LSTM, nn.GRU, nn.GRUCell) and "forward" not in vars(network)
+    return is_own and not network._forward_pre_hooks
 
 
 def _lacks_bf16(inputs: torch.Tensor) -> bool:
