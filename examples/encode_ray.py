@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -51,8 +52,8 @@ class Encoder:
             with pq.ParquetWriter(file, schema) as writer:
                 for batch in table.iter_batches(ROWS):
                     lines = [text or "" for text in batch[self.column].to_pylist()]
-                    vectors = pa.array(encode_texts(self.model, lines, batch_size=64).reshape(-1))
-                    column = pa.FixedSizeListArray.from_arrays(vectors, type=kind)
+                    vectors = encode_texts(self.model, lines, batch_size=64).astype(np.float32, copy=False)
+                    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), type=kind)
                     writer.write_batch(pa.record_batch([*batch.columns, column], schema=schema))
                     texts, cut = texts + len(lines), cut + count_truncated(self.model, lines)
         return {"texts": texts, "cut": cut}

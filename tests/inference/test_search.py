@@ -559,6 +559,8 @@ def test_misspelt_commands(capsys, arguments, said):
 
 def test_no_query(indexed):
     with pytest.raises(SystemExit, match="No query: give sentences, --file or --embeddings"):
+        main(["query", str(indexed), "", " "])
+    with pytest.raises(SystemExit, match="No query: give sentences, --file or --embeddings"):
         main(["query", str(indexed)])
 
 

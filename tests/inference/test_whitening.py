@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -42,6 +44,19 @@ def test_vectors_are_those_of_sklearn_and_survive_the_folder(folder, capsys):
     # A component has no sign.
     np.testing.assert_allclose(np.abs(white.encode(others)), np.abs(wanted), atol=5e-3)
     np.testing.assert_allclose(load_encoder(f"{folder}/white", device="cpu").encode(LINES), vectors, atol=1e-5)
+
+
+def test_the_card_of_the_vectors_before_is_left_behind(folder, tmp_path):
+    """Its scores and what it says of decoding are not of the whitened ones."""
+    source = tmp_path / "source"
+    shutil.copytree(folder / "model", source)
+    (source / "README.md").write_text("An embedding of this model is its text.")
+    main([str(source), str(folder / "texts.txt"), "--output", str(tmp_path / "whitened"), "--dimension", "4"])
+    assert not (tmp_path / "whitened" / "README.md").exists()
+    model = SentenceTransformer(str(source), device="cpu")
+    whiten(model, LINES, 4)
+    model.save_pretrained(str(tmp_path / "again"))
+    assert "is its text" not in (tmp_path / "again" / "README.md").read_text()
 
 
 def test_of_a_model_that_cuts_its_vectors_whole_ones_are_whitened(folder):

@@ -33,7 +33,7 @@ class ExportOptions:
     dtype: Literal["float32", "float16", "int8"] = option(
         "data type stored on disk; weights load in the checkpoint's own type", "float32"
     )
-    remote_code: bool = option("whether the folder has the model's code, for trust_remote_code", True)
+    remote_code: bool = option("whether the model's code, for trust_remote_code, is kept where the folder has it", True)
     trust_remote_code: bool = option("run code that comes with the model", False)
 
 
@@ -57,9 +57,9 @@ def _write_in_teacher_space(args: ExportOptions, output: Path) -> None:
     if args.dtype == "float32":
         as_asked = nullcontext() if args.remote_code else saving_code(encoder[0].auto_model, False)
         with replacing_folder(output, ["*"]) as partial, as_asked:
-            encoder.save_pretrained(str(partial))
+            encoder.save_pretrained(str(partial), create_model_card=False)
         return
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent) as folder:
-        encoder.save_pretrained(folder)
+        encoder.save_pretrained(folder, create_model_card=False)
         compact_checkpoint(folder, output, args.dtype, args.remote_code)

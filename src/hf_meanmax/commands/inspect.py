@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from hf_meanmax.checkpoint.folder import load_decoder
+from hf_meanmax.data.corpus import readable
 from hf_meanmax.data.opening import TextOptions
 from hf_meanmax.inspection.attention import read_texts, short_names, write_attention
 from hf_meanmax.inspection.decoding import write_inspection
@@ -50,7 +51,8 @@ def inspect_decoding(args: DecodingOptions) -> None:
     """Show what a decoder reads of the latent rows at each step."""
     model, tokenizer, target_tokenizer = load_decoder(args.checkpoint)
     lines = None if args.positions is None else filter(None, args.open_texts(Path(args.positions)))
-    records = write_inspection(model, tokenizer, args.text, args.output, args.checkpoint, target_tokenizer, lines)
+    texts = [*map(readable, args.text)]
+    records = write_inspection(model, tokenizer, texts, args.output, args.checkpoint, target_tokenizer, lines)
     for record in records:
         print(" ".join(record.reconstruction.splitlines()))
     print(f"written to {args.output}", file=sys.stderr)
@@ -59,7 +61,8 @@ def inspect_decoding(args: DecodingOptions) -> None:
 @verb("inspect pooling")
 def inspect_pooling(args: PoolingOptions) -> None:
     """Show which words inner attention reads."""
-    checkpoints, texts = _checkpoints_and_texts(args.what)
+    checkpoints, given = _checkpoints_and_texts(args.what)
+    texts = [*map(readable, given)]
     if args.input is not None:
         texts += islice(filter(None, args.open_texts(Path(args.input))), args.limit)
     if not texts:

@@ -163,7 +163,7 @@ def search_query(args: QueryOptions) -> None:
     if args.json and args.markdown:
         raise ValueError("--markdown and --json exclude each other.")
     queries = [
-        *map(readable, args.queries),
+        *filter(None, (readable(query).strip() for query in args.queries)),
         *(filter(None, args.open_texts(Path(args.file))) if args.file else ()),
     ]
     if args.model and args.embeddings:

@@ -33,7 +33,7 @@ def main(encoder: EncoderOptions, corpus: CorpusOptions, args: WhitenOptions) ->
         raise ValueError(f"{encoder.model} is an ONNX export, which cannot be saved again. Give its checkpoint.")
     pca = whiten(model, texts, args.dimension, encoder.batch_size, show_progress=True)
     with replacing_folder(output, ["*"]) as partial:
-        model.save_pretrained(str(partial))
+        model.save_pretrained(str(partial), create_model_card=False)
     print(
         f"{args.dimension} components of {len(pca.mean):,} numbers keep {pca.explained_variance_ratio:.1%} of the "
         f"variance of {len(texts):,} texts: {output}"

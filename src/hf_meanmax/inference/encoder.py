@@ -180,6 +180,8 @@ def append_linear(model: SentenceTransformer, weight: torch.Tensor, bias: torch.
     size, read = weight.shape
     dense = Dense(read, size, activation_function=None, init_weight=weight, init_bias=bias)
     model.append(dense.to(model.device, next(model.parameters(), weight).dtype))
+    # What the model's card says is of the vectors before.
+    model._model_card_text = None
 
 
 def count_tokens(model: SentenceTransformer, texts: list[str]) -> list[int]:
