@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Literal, TypeVar
 
@@ -231,6 +232,12 @@ def json_digest(value: object, size: int = 16) -> str:
 def bytes_digest(data: bytes, size: int = 16) -> str:
     """A hash of bytes, of `size` bytes, in hexadecimal digits."""
     return hashlib.blake2b(data, digest_size=size).hexdigest()
+
+
+def file_digest(path: Path, size: int = 16) -> str:
+    """The same of a file's bytes, read a part at a time."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, partial(hashlib.blake2b, digest_size=size)).hexdigest()
 
 
 def differences(there: Json, now: Json) -> str:

@@ -23,7 +23,6 @@ the others. Several processes may work on one list: each leaves out what another
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 import shutil
 import signal
@@ -32,7 +31,6 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -52,7 +50,7 @@ from hf_meanmax.evaluation.report import Results
 from hf_meanmax.evaluation.runner import package_versions
 from hf_meanmax.evaluation.suite import control_kinds, load_tasks
 from hf_meanmax.families import FAMILIES
-from hf_meanmax.files import Json, read_json, write_json
+from hf_meanmax.files import Json, file_digest, read_json, write_json
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.tokenization.tokenizers import is_word_level
 from hf_meanmax.training.checkpoints import CHECKPOINTS, METRICS_FILE, SYSTEM_FILE, Checkpoints
@@ -242,7 +240,7 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> Json:
         steps = zip(plan.prepare, _written_steps(plan), strict=True)
         row["commands"] += [step["command"] for step, written in steps if written["makes"] in made]
         row["prepared"] = of_training["prepared"] = {
-            Path(step["makes"]).name: _digest(Path(step["makes"])) for step in plan.prepare
+            Path(step["makes"]).name: file_digest(Path(step["makes"]), size=8) for step in plan.prepare
         }
         model = str(run / "model")
         settings = {**plan.common, **_of_training(system), "output_dir": str(run)}
@@ -315,12 +313,6 @@ def _write_card(plan: Plan, name: str, output: Path, anew: bool) -> None:
             CardDescription(title=title, command="\n".join(row["commands"]), **cards), path=path, more_figures=figures,
             results=Results.load(output / folder_name(name)).to_dict(),
         )  # fmt: skip
-
-
-def _digest(path: Path) -> str:
-    """Hash of a file, which tells the rows that share it."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, partial(hashlib.blake2b, digest_size=8)).hexdigest()
 
 
 def _as_typed(command: Sequence[str]) -> str:

@@ -26,7 +26,7 @@ from hf_meanmax.checkpoint.folder import (
 )
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.data import Documents, LabelledTexts, SentenceFilter, read_labelled
-from hf_meanmax.files import Json, bytes_digest, follow_umask, naming_failed_writes, read_json, sole_writer, write_json
+from hf_meanmax.files import Json, file_digest, follow_umask, naming_failed_writes, read_json, sole_writer, write_json
 from hf_meanmax.hardware import (
     attention_for,
     peak_memory_bytes,
@@ -178,7 +178,7 @@ def claim(args: FinetuneArguments, sets: tuple[LabelledTexts, ...], processes: i
 
 def _contents(folder: Path) -> str:
     files = [*weight_files(folder), folder / "config.json", folder / "tokenizer.json"]
-    return digest([bytes_digest(path.read_bytes()) for path in files if path.is_file()])
+    return digest([file_digest(path) for path in files if path.is_file()])
 
 
 def _claimed(
