@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from .layers import is_plain
+
 
 def convolve(convolution: Any, states: torch.Tensor, before: int) -> torch.Tensor:
     """A convolution over the places of `(B, N, C)` that sees `before` places before each and the rest of its width from
@@ -13,19 +15,12 @@ def convolve(convolution: Any, states: torch.Tensor, before: int) -> torch.Tenso
     Written as one product over windows, which reaches the rate of large matrix products on a CPU; torch's own reaches
     three quarters of it.
     """
-    if not _is_plain(convolution):
-        (width,) = getattr(convolution, "base_layer", convolution).kernel_size
-        padded = nn.functional.pad(states, (0, 0, before, width - 1 - before))
-        convolved: torch.Tensor = convolution(padded.transpose(1, 2)).transpose(1, 2)
-        return convolved
-    (width,) = convolution.kernel_size
+    # PEFT keeps the convolution in a module of its own.
+    (width,) = getattr(convolution, "base_layer", convolution).kernel_size
     if width > 1:
-        windows = nn.functional.pad(states, (0, 0, before, width - 1 - before)).unfold(1, width, 1)
-        states = windows.flatten(2)
-    return nn.functional.linear(states, convolution.weight.flatten(1), convolution.bias)
-
-
-def _is_plain(convolution: nn.Module) -> bool:
-    """Whether it is torch's own, with its weights in memory and nothing that changes them when it is called."""
-    hooks = (convolution._forward_hooks, convolution._forward_pre_hooks)
-    return type(convolution) is nn.Conv1d and "forward" not in vars(convolution) and not any(hooks)
+        states = nn.functional.pad(states, (0, 0, before, width - 1 - before))
+    if not is_plain(convolution, nn.Conv1d):
+        convolved: torch.Tensor = convolution(states.transpose(1, 2)).transpose(1, 2)
+        return convolved
+    windows = states.unfold(1, width, 1).flatten(2)
+    return nn.functional.linear(windows, convolution.weight.flatten(1), convolution.bias)

@@ -13,8 +13,8 @@ from transformers.utils import TransformersKwargs
 
 from .attention import AdditiveAttention, MultiHeadAttention
 from .convolution import convolve
-from .layers import FeedForward, LatentGates, SequenceLayer
-from .recurrent import cached_state, is_plain, run_recurrent_on
+from .layers import FeedForward, LatentGates, SequenceLayer, is_plain
+from .recurrent import cached_state, run_recurrent_on
 
 
 class CausalLayer(SequenceLayer):
@@ -274,14 +274,14 @@ class LatentWeights(nn.Module):
 def input_gates(block: Any, inputs: torch.Tensor) -> torch.Tensor:
     """The products `(..., 3 d)` of a GRU block with its inputs `(..., input_size)`; the inputs themselves of a block
     that computes them with the rest."""
-    if not is_plain(block):
+    if not is_plain(block, nn.GRUCell):
         return inputs
     return nn.functional.linear(inputs, block.weight_ih, block.bias_ih)
 
 
 def gru_step(block: Any, gates: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
     """The next state `(B, d)` of a GRU block whose [`input_gates`] are at hand."""
-    if not is_plain(block):
+    if not is_plain(block, nn.GRUCell):
         return block(gates, state)
     reset_in, update_in, new_in = gates.chunk(3, dim=-1)
     reset, update, new = nn.functional.linear(state, block.weight_hh, block.bias_hh).chunk(3, dim=-1)

@@ -6,7 +6,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import logging
 
 from .attention import MultiHeadAttention
-from .layers import has_padding_first
+from .layers import has_padding_first, is_plain
 
 logger = logging.get_logger(__name__)
 
@@ -275,8 +275,7 @@ class WordProjections:
         modules = [(embeddings, TextEmbeddings), (embeddings.word_embeddings, nn.Embedding)]
         modules += [(module, nn.Linear) for module in linear]
         return all(
-            type(module) is kind
-            and not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+            is_plain(module, kind)
             and all(type(weight) is nn.Parameter and weight.is_cpu for weight in module.parameters())
             for module, kind in modules
         )

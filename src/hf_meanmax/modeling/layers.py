@@ -30,6 +30,13 @@ def full_precision(device: torch.device) -> AbstractContextManager[object]:
     return nullcontext()
 
 
+def is_plain(module: nn.Module, *kinds: type[nn.Module]) -> bool:
+    """Whether a module is one of these and is called as it is: not quantised or adapted, without hooks, and not one
+    that fetches its weights when it is called."""
+    hooks = module._forward_hooks or module._forward_pre_hooks
+    return type(module) in kinds and not (hooks or "forward" in vars(module))
+
+
 class SequenceLayer(GradientCheckpointingLayer):
     """A layer of an encoder or a decoder: `output_hidden_states` records its output."""
 

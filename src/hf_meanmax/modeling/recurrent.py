@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from transformers.cache_utils import Cache
 
-from .layers import tokens_first
+from .layers import is_plain, tokens_first
 
 # What a network starts from: h, or h and c.
 State = torch.Tensor | tuple[torch.Tensor, ...] | None
@@ -35,17 +35,10 @@ def run_recurrent(
     # The tokens of a row side by side, from its first column on.
     order = tokens_first(mask)
     inputs, lengths = _reordered(inputs, order), mask.sum(dim=1)
-    by_weights = not inputs.is_cuda and is_plain(network)
+    by_weights = not inputs.is_cuda and is_plain(network, nn.LSTM, nn.GRU)
     outputs = (_run_padded if by_weights else _run_packed)(network, inputs, lengths, state)
     outputs = torch.zeros_like(outputs).scatter(1, order.unsqueeze(-1).expand_as(outputs), outputs)
     return outputs.masked_fill(~mask.unsqueeze(-1), 0.0)
-
-
-def is_plain(network: nn.Module) -> bool:
-    """Whether a network is torch's own with weights in memory: not quantised, and not one that loads or changes its
-    weights when it is called."""
-    is_own = type(network) in (nn.LSTM, nn.GRU, nn.GRUCell) and "forward" not in vars(network)
-    return is_own and not network._forward_pre_hooks
 
 
 def _lacks_bf16(inputs: torch.Tensor) -> bool:
