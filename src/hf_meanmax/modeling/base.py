@@ -233,7 +233,9 @@ class LatentPreTrainedModel(PreTrainedModel):
         **kwargs: Any,
     ) -> object:
         """As transformers does where `save_pretrained` uploads, which is before its end here."""
-        unseen = {name: time for name, time in files_timestamps.items() if name not in sentence_transformer_files()}
+        unseen = {
+            name: files_timestamps[name] for name in files_timestamps.keys() - sentence_transformer_files().keys()
+        }
         self._complete(Path(working_dir))
         return super()._upload_modified_files(working_dir, repo_id, unseen, *args, **kwargs)
 

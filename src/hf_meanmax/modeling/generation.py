@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import distributed, nn
@@ -24,8 +24,6 @@ from .encoder_model import NO_REPRESENTATION, LatentEncoderModel
 from .generation_settings import by_own_settings, setting, take_settings
 
 Count = TypeVar("Count", int, torch.Tensor)
-Arguments = ParamSpec("Arguments")
-Output = TypeVar("Output")
 
 NO_DECODER = (
     "`decoder_type` is 'none': this checkpoint gives vectors alone and cannot generate. Train one with a decoder "

@@ -20,7 +20,8 @@ def setting(name: str, sources: Iterable[object]) -> Any:
 
 
 def take_settings(config: GenerationConfig | None, kwargs: dict[str, Any]) -> None:
-    """Puts what a configuration sets beside the settings that were given by name, which win over it."""
+    """Puts what a configuration sets beside the settings that were given by name, which win over it; of these, a None
+    that transformers would misread is left out."""
     names = vars(GenerationConfig()).keys() - {"transformers_version", "_from_model_config"}
     if any(kwargs.get(bound) is not None for bound in _BOUNDS):
         names -= _BOUNDS
