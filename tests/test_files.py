@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from hf_meanmax.files import naming_failed_writes, replacing_file, replacing_folder
+from hf_meanmax.files import naming_failed_writes, replacing_file, replacing_folder, shared_name
 
 
 def test_the_target_of_a_link_is_replaced_and_not_the_link(tmp_path):
@@ -20,6 +20,22 @@ def test_the_target_of_a_link_is_replaced_and_not_the_link(tmp_path):
         assert target.read_text() == "old"
     assert link.is_symlink()
     assert target.read_text() == "new"
+
+
+@pytest.mark.parametrize(
+    ("value", "shared"),
+    [
+        ("/home/me/corpus.txt", "corpus.txt"),
+        ("my/*.txt", "*.txt"),
+        ("runs/mine/model", "mine"),
+        ("/model", "model"),
+        ("sentence-transformers/all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2"),
+        ("", ""),
+        (None, None),
+    ],
+)
+def test_what_leaves_the_machine_names_no_folder_of_it(value, shared):
+    assert shared_name(value) == shared
 
 
 def test_a_folder_is_refused_before_anything_is_written(tmp_path):

@@ -221,6 +221,7 @@ def bad_files(folder):
         ),
         (["--corpus", "{}/none.txt"], "none.txt"),
         (["--sts", "--data", "{}/none"], "No such folder"),
+        (["--data", "{}/none"], "which is for `sts`. Give both, or neither."),
         (["--sts", "--defence_texts", "0"], "`sts` scores the defences"),
         (["--num_corrections", "2"], "`num_corrections` needs `rerank`"),
         (["--num_beams", "2", "--rerank", "2"], "leave `num_beams` out"),

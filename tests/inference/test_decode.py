@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from hf_meanmax import RNNCNNForContextPrediction, hardware
+from hf_meanmax import CompoundAttentionForTranslation, RNNCNNForContextPrediction, hardware
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands.decode import main
 from hf_meanmax.data.corpus import Documents
@@ -269,17 +269,16 @@ def test_the_fast_precision_is_taken(checkpoint, encoded, tmp_path, monkeypatch,
     assert (tmp_path / "said.txt").read_text().splitlines() == decoded(encoded, dtype=dtype)
 
 
-def test_a_model_without_a_decoder_is_told_before_vectors_are_read(tmp_path):
-    model = make_model(decoder_type="none")
-    save_checkpoint(model, make_tokenizer(), tmp_path / "model")
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        ({"decoder_type": "none"}, "has no decoder: it gives vectors alone.* pretrain embedding-decoder"),
+        ({"full_class": RNNCNNForContextPrediction}, r"predicts words and generates no text\."),
+        ({"full_class": CompoundAttentionForTranslation, "architecture": "attn"}, "decodes no vectors: `pooling` is 'n"),
+    ],
+)
+def test_a_model_that_decodes_no_vectors_is_told_before_they_are_read(tmp_path, made, reason):
+    save_checkpoint(make_model(**made), make_tokenizer(), tmp_path / "model")
     np.save(tmp_path / "vectors.npy", np.ones((2, 3), dtype=np.float32))
-    with pytest.raises(SystemExit, match=r"has no decoder: it gives vectors alone.* pretrain embedding-decoder"):
-        main([str(tmp_path / "model"), str(tmp_path / "vectors.npy")])
-
-
-def test_a_model_that_predicts_words_says_so(tmp_path):
-    model = make_model(full_class=RNNCNNForContextPrediction)
-    save_checkpoint(model, make_tokenizer(), tmp_path / "model")
-    np.save(tmp_path / "vectors.npy", np.ones((2, 3), dtype=np.float32))
-    with pytest.raises(SystemExit, match=r"predicts words and generates no text\."):
+    with pytest.raises(SystemExit, match=reason):
         main([str(tmp_path / "model"), str(tmp_path / "vectors.npy")])

@@ -99,6 +99,8 @@ def test_errors_in_one_line(folder, tmp_path):
     (tmp_path / "reference.txt").write_text("one\ntwo\n")
     with pytest.raises(SystemExit, match=r"^hf-meanmax translate: 1 texts and 2 references"):
         main([str(folder), str(tmp_path / "source.txt"), "--reference", str(tmp_path / "reference.txt")])
+    with pytest.raises(SystemExit, match=r"^hf-meanmax translate: `tokenize` is 'zh', which is for the BLEU of"):
+        main([str(folder), str(tmp_path / "source.txt"), "--tokenize", "zh"])
 
 
 def test_files_one_after_the_other_have_no_line_between(folder, tmp_path):

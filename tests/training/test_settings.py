@@ -42,10 +42,18 @@ def test_a_tokenizer_that_is_there_has_its_words(tmp_path):
         with pytest.raises(ValueError, match=f"`{name}` is .*, which is for a new tokenizer; `tokenizer` '"):
             parse_command_line([*words, f"--{name}={value}"])
     # These choose the target's words, and those of the teacher's vectors.
-    parse_command_line(["translation-small", *words, "--target", "y", "--target_tokenizer", "bpe", "--vocab_size=999"])
+    translation = ["translation-small", *words, "--target", "y", "--target_tokenizer", "bpe"]
+    parse_command_line([*translation, "--vocab_size=999"])
+    with pytest.raises(ValueError, match="`source_vocab_size` is 99, which is for a new tokenizer; `tokenizer` '"):
+        parse_command_line([*translation, "--source_vocab_size=99"])
     parse_command_line(["student-small", *words, "--min_frequency", "3"])
     # A recipe gives way.
     assert parse_command_line(["mean-max-aae-small", *words]).tokenizer == str(tmp_path)
+    # Words and pieces are all those of the file, in its case or not.
+    words = ["--corpus", "x", "--tokenizer", "wordpiece", "--word_vectors", "words.safetensors"]
+    parse_command_line([*words, "--lowercase", "false"])
+    with pytest.raises(ValueError, match="`vocab_size` is 99, which is for a new tokenizer; `tokenizer` 'wordpiece'"):
+        parse_command_line([*words, "--vocab_size", "99"])
 
 
 def test_recipes_of_the_paper_have_its_sizes():

@@ -42,6 +42,8 @@ class TranslateOptions:
 @verb("translate")
 def main(args: TranslateOptions, corpus_options: CorpusOptions) -> None:
     """Translate texts, one line a line."""
+    if args.tokenize and args.reference is None:
+        raise ValueError(f"`tokenize` is {args.tokenize!r}, which is for the BLEU of a `reference`. Give one.")
     corpus = corpus_options.open()
     check_translator(args.model)
     references = None

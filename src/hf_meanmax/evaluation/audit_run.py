@@ -126,6 +126,8 @@ def _prepare(source: AuditSource, output: str | os.PathLike[str], settings: Audi
         raise FileExistsError(f"{output} is a file; name a folder.")
     new_figure()
     if not source.sts:
+        if source.data:
+            raise ValueError(f"`data` is {source.data!r}, which is for `sts`. Give both, or neither.")
         return None
     if not settings.defence_texts:
         raise ValueError("`sts` scores the defences; let `defence_texts` be greater than 0.")

@@ -63,14 +63,15 @@ class Alignment:
     report: Json
 
 
-def check_texts(texts: Sequence[str]) -> None:
-    """Checks that there are enough texts to fit a map to.
+def check_texts(texts: Sequence[str], held_out: int = 0) -> None:
+    """Checks that there are enough texts to fit a map to, beside so many of them that are held out.
 
     Raises:
         ValueError: there are not.
     """
     if len(texts) < _FEWEST:
-        raise ValueError(f"{len(texts):,} texts are too few; give {_FEWEST} or more.")
+        beside = f" beside {held_out:,} that {'is' if held_out == 1 else 'are'} held out" if held_out else ""
+        raise ValueError(f"{len(texts):,} different texts{beside} are too few; give {_FEWEST + held_out} or more.")
 
 
 def align(
@@ -107,7 +108,7 @@ def align(
     held_out = list(texts[_HELD_OUT::10] if validation is None else validation)
     scored = set(held_out)
     kept = [text for text in texts if text not in scored]
-    check_texts(kept)
+    check_texts(kept, len(texts) - len(kept))
     if not held_out:
         raise ValueError("`validation` holds no text. Give some, or leave it out.")
     check_lengths(tokenizer, [*kept, *held_out])

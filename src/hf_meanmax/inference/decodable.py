@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hf_meanmax.files import Json
+from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
 
 from .embedding_files import MANIFEST, read_manifest
 from .fingerprints import weights_fingerprint
@@ -51,8 +52,10 @@ def check_sources(sources: Sequence[VectorSource], model: PreTrainedModel) -> No
     """Checks that `model` can decode the vectors of sources, as far as these tell how they were made.
 
     Raises:
-        ValueError: another embedder made them, they have another size, or they were changed.
+        ValueError: another embedder made them, they have another size, or they were changed; the model decodes none.
     """
+    if not model.config.has_latents:
+        raise ValueError(f"The model decodes no vectors: {NO_REPRESENTATION}")
     files = [source.path for source in sources if isinstance(source, FileSource)]
     # A shard alone is what its folder says, too.
     shards = [path for path in files if path.name.startswith("shard-") and (path.parent / MANIFEST).is_file()]

@@ -12,6 +12,7 @@ from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.checkpoint.sentence_transformer import saved_normalization
 from hf_meanmax.files import Json
 from hf_meanmax.modeling.configuration_base import LatentConfig
+from hf_meanmax.tokenization.tokenizers import WORDPIECE
 
 # Fields of a configuration that may differ from those of the model that a run starts from.
 _RUN_SETTINGS = {"embedding_dropout", "attention_dropout", "hidden_dropout", "label_smoothing", "contrastive_size"}
@@ -103,17 +104,21 @@ def refuse_new_tokenizer(settings: Json, given: Json) -> None:
     Raises:
         ValueError: one does.
     """
-    tokenizers = [settings.get(name) for name in ("tokenizer", "target_tokenizer") if settings.get(name)]
     # The teacher's vectors are of words that these options choose.
-    if settings.get("word_vectors") == "teacher" or not tokenizers:
+    if settings.get("word_vectors") == "teacher":
         return
-    if not all(isinstance(name, str) and (Path(name) / "tokenizer.json").is_file() for name in tokenizers):
-        return
-    for name, free in (("lowercase", None), ("vocab_size", None), ("min_frequency", 1)):
+    tokenizers = [name for name in (settings.get("tokenizer", "word"), settings.get("target_tokenizer")) if name]
+    there = [name for name in tokenizers if name == WORDPIECE or (Path(str(name)) / "tokenizer.json").is_file()]
+    fixed: Json = {"source_vocab_size": 0} if tokenizers[:1] == there[:1] else {}
+    if len(there) == len(tokenizers):
+        fixed |= {"vocab_size": None, "min_frequency": 1}
+        # Words and pieces are cut of text in lower case or not.
+        fixed |= {} if WORDPIECE in there else {"lowercase": None}
+    for name, free in fixed.items():
         if given.get(name, free) != free:
             raise ValueError(
-                f"`{name}` is {given[name]!r}, which is for a new tokenizer; `tokenizer` {tokenizers[0]!r} has its "
-                "words already. Leave one of them out."
+                f"`{name}` is {given[name]!r}, which is for a new tokenizer; `tokenizer` {there[0]!r} has its words "
+                "already. Leave one of them out."
             )
 
 
