@@ -86,7 +86,7 @@ def test_the_standardization_is_of_the_vectors(make_inversion, embedder, texts):
 
 
 def test_the_embedder_is_found_where_the_run_had_it(make_inversion, embedder, tmp_path, monkeypatch):
-    """Though the checkpoint, which may go to the Hub, has the last part of a folder's name alone."""
+    """Though the checkpoint, which may go to the Hub, has the run's name alone."""
     shutil.copytree(embedder, tmp_path / "runs" / "x" / "model")
     monkeypatch.chdir(tmp_path)
     args = make_inversion("runs/decoder", max_steps=1, embedder="runs/x/model")
@@ -94,18 +94,18 @@ def test_the_embedder_is_found_where_the_run_had_it(make_inversion, embedder, tm
     folder = Path(args.output_dir) / "model"
     assert not [path for path in folder.rglob("*.json") if "runs/x" in path.read_text()]
     model, _ = load_checkpoint(folder)
-    assert model.config.embedder["name"] == "model"
+    assert model.config.embedder["name"] == "x"
     same_embedder = embedder_of(model, folder, device="cpu")
     np.testing.assert_array_equal(
         same_embedder.encode(["the cat"]), load_encoder(embedder, device="cpu").encode(["the cat"])
     )
     # Elsewhere it is not known where that was.
     moved = shutil.copytree(folder, tmp_path / "moved")
-    with pytest.raises(ValueError, match=r"'model', could not be loaded.*`--embedder`"):
+    with pytest.raises(ValueError, match=r"'x', could not be loaded.*`--embedder`"):
         embedder_of(model, moved, device="cpu")
     shutil.rmtree("runs/x/model")
     save_checkpoint(make_model(seed=1), make_tokenizer(), "runs/x/model", normalize="embedding")
-    with pytest.raises(ValueError, match=r"^runs/x/model has other weights than 'model'"):
+    with pytest.raises(ValueError, match=r"^runs/x/model has other weights than 'x'"):
         embedder_of(model, folder, device="cpu")
 
 

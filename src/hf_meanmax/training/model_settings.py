@@ -104,8 +104,9 @@ def refuse_new_tokenizer(settings: Json, given: Json) -> None:
     Raises:
         ValueError: one does.
     """
+    words = settings.get("word_vectors", "")
     # The teacher's vectors are of words that these options choose.
-    if settings.get("word_vectors") == "teacher":
+    if words == "teacher" or (settings.get("tokenizer") == WORDPIECE and words in ("", "none", "train")):
         return
     tokenizers = [name for name in (settings.get("tokenizer", "word"), settings.get("target_tokenizer")) if name]
     there = [name for name in tokenizers if name == WORDPIECE or (Path(str(name)) / "tokenizer.json").is_file()]
