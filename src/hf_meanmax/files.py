@@ -317,7 +317,7 @@ def sole_writer(folder: str | os.PathLike[str], beside: bool = False) -> Iterato
 
     Args:
         folder: the folder; it goes again if nothing was put into it.
-        beside: have the lock beside the folder, where a new folder takes the place of the old one.
+        beside: have the lock beside it, where a new folder takes the place of the old one, or where it is a file.
 
     Raises:
         BlockingIOError: another process writes it; the message says which.
@@ -325,22 +325,9 @@ def sole_writer(folder: str | os.PathLike[str], beside: bool = False) -> Iterato
         OSError: no permission, or no space left.
     """
     folder = Path(os.path.realpath(folder))
-    if folder.exists() and not folder.is_dir():
+    if not beside and folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder} is a file; name a folder.")
     with _held(_lock_beside(folder) if beside else folder / LOCK, folder):
-        yield
-
-
-@contextmanager
-def sole_writer_of_file(path: str | os.PathLike[str]) -> Iterator[None]:
-    """[`sole_writer`] of a file; the lock is beside it.
-
-    Raises:
-        BlockingIOError: another process writes it; the message says which.
-        OSError: no permission, or no space left.
-    """
-    path = Path(os.path.realpath(path))
-    with _held(_lock_beside(path), path):
         yield
 
 

@@ -7,13 +7,13 @@ import ctypes
 import os
 import re
 import sys
-import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
+from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import FlopCounterMode
 
 if TYPE_CHECKING:
@@ -172,25 +172,9 @@ def prepare_training_on_cpu() -> None:
 
 def measure_matrix_rate(device: torch.device, dtype: torch.dtype, seconds: float = 1.0) -> float:
     """FLOP/s of products of two 2048 x 2048 matrices: the median over `seconds` of repetitions."""
-    left, right = (torch.randn(2048, 2048, device=device).to(dtype) for _ in range(2))
-    # A GPU needs many products in flight to show its rate.
-    repeats = 50 if device.type == "cuda" else 1
-
-    def once() -> float:
-        synchronize(device)
-        start = time.perf_counter()
-        for _ in range(repeats):
-            torch.nn.functional.linear(left, right)
-        synchronize(device)
-        return (time.perf_counter() - start) / repeats
-
-    for _ in range(3):
-        once()
-    times: list[float] = []
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times) < 5:
-        times.append(once())
-    return 2 * 2048**3 / sorted(times)[len(times) // 2]
+    sides = {name: torch.randn(2048, 2048, device=device).to(dtype) for name in ("left", "right")}
+    timer = Timer("torch.nn.functional.linear(left, right)", globals=sides, num_threads=torch.get_num_threads())
+    return 2 * 2048**3 / timer.blocked_autorange(min_run_time=seconds).median
 
 
 def synchronize(device: torch.device) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
-from hf_meanmax.evaluation.erasure import erase_dimensions, erase_rows, erasure_report
+from hf_meanmax.evaluation.erasure import erase_dimensions, erase_rows
 from hf_meanmax.evaluation.logistic_regression import fit_logistic_regressions
 
 
@@ -91,26 +89,6 @@ def test_labels_may_be_words_and_unseen_in_training():
     assert unseen.accuracy == 0
     assert np.isnan(unseen.relative).all()
     assert unseen.absolute.tolist() == [0] * 12
-
-
-def test_report_embeds_once_and_is_json():
-    x, y, test, gold = make_data(3)
-    vectors = {f"text {number}": row for number, row in enumerate(np.concatenate([x, test]))}
-    texts, calls = list(vectors), []
-
-    def embed(asked):
-        calls.append(len(asked))
-        return np.array([vectors[text] for text in asked])
-
-    report = erasure_report(embed, texts[:300], y, texts[300:], gold, latent_rows=2)
-    assert calls == [300, 200]
-    dimensions, rows = report["dimensions"], report["rows"]
-    assert rows.without.tolist() == erase_rows(x, y, test, gold, 2).without.tolist()
-    assert dimensions.without.tolist() == erase_dimensions(x, y, test, gold).without.tolist()
-    written = json.loads(json.dumps({name: erasure.to_dict() for name, erasure in report.items()}))
-    assert len(written["dimensions"]["relative"]) == 12
-    assert written["rows"]["absolute"] == rows.absolute.tolist()
-    assert erasure_report(embed, texts[:300], y, texts[300:], gold)["rows"] is None
 
 
 @pytest.mark.parametrize(

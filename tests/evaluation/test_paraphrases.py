@@ -8,6 +8,7 @@ import lzma
 import numpy as np
 import pytest
 
+from hf_meanmax.evaluation.pair_files import read_pairs
 from hf_meanmax.evaluation.paraphrases import (
     ParaphraseClusters,
     inverse_davies_bouldin,
@@ -18,6 +19,8 @@ from hf_meanmax.evaluation.paraphrases import (
 pytest.importorskip("sklearn")
 
 METRICS = ["lda_accuracy", "nearest_l2", "nearest_cosine", "inverse_davies_bouldin"]
+
+COLUMNS = ("cluster", "text")
 
 
 def make_rows(clusters: int = 20, size: int = 5) -> list[tuple[str, str]]:
@@ -174,10 +177,9 @@ def test_files_may_be_compressed_and_clusters_mixed(tmp_path, suffix):
     path = tmp_path / f"rows.{suffix}"
     pack = {"txt": bytes, "tsv.gz": gzip.compress, "tsv.xz": lzma.compress}[suffix]
     path.write_bytes(pack(text.encode()))
-    task = ParaphraseClusters(path, name="tiny")
+    task = ParaphraseClusters(read_pairs(path, COLUMNS))
     assert task.sentences() == ["ein Satz", "zwei Sätze", "ein anderer", "drei"]
     assert task.labels.tolist() == [0, 1, 0, 1]
-    assert task.name == "tiny"
     assert (
         task.fingerprint() != ParaphraseClusters([("x", text) for text in task.sentences()] + make_rows()).fingerprint()
     )
@@ -206,25 +208,23 @@ def test_bad_files_are_refused_with_the_line(tmp_path, content, message):
     path = tmp_path / "rows.tsv"
     path.write_text(content)
     with pytest.raises(ValueError, match=message):
-        ParaphraseClusters(path)
+        ParaphraseClusters(read_pairs(path, COLUMNS))
 
 
 def test_damaged_files_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="No such file"):
-        ParaphraseClusters(tmp_path / "absent.tsv")
+        read_pairs(tmp_path / "absent.tsv", COLUMNS)
     path = tmp_path / "rows.tsv.xz"
     path.write_bytes(lzma.compress(b"a\tone\n" * 1000)[:-40])
     with pytest.raises(ValueError, match="damaged or cut short"):
-        ParaphraseClusters(path)
+        ParaphraseClusters(read_pairs(path, COLUMNS))
     path = tmp_path / "rows.tsv"
     path.write_bytes(b"a\tone\na\tt\xe9\n")
     with pytest.raises(ValueError, match="line 2"):
-        ParaphraseClusters(path)
+        ParaphraseClusters(read_pairs(path, COLUMNS))
 
 
 def test_bad_rows_are_refused():
-    with pytest.raises(ValueError, match=r"paraphrases, item 2: expected \(cluster, text\)"):
-        ParaphraseClusters([("a", "one"), ("a", " ")])
     with pytest.raises(ValueError, match="paraphrases, line 3: cluster 'b' has one text only"):
         ParaphraseClusters([("a", "one"), ("a", "two"), ("b", "three")])
 

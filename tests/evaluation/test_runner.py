@@ -196,7 +196,7 @@ def test_only_what_later_tasks_need_is_remembered():
     class Looking(LengthTask):
         def evaluate(self, embed, device=None):
             result = super().evaluate(embed)
-            held.append({len(text) for text in embed._places})
+            held.append({len(text) for text in embed._kept})
             return result
 
     tasks = [Looking("A", [*words(8), "xx"]), Looking("B", words(3, start=6)), Looking("C", words(2, start=8))]
@@ -209,7 +209,7 @@ def test_only_what_later_tasks_need_is_remembered():
 def test_memory_of_an_encoder_is_given_back():
     embedder = Embedder(LengthEncoder("good"), show_progress=False)
     run([embedder], make_tasks())
-    assert embedder._blocks == {}
+    assert embedder._kept == {}
 
 
 def test_scores_are_shown_as_the_field_prints_them():

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, get_args
+from typing import IO, TYPE_CHECKING, Any, cast, get_args
 
 from hf_meanmax.extras import require
 from hf_meanmax.files import EncodingErrors, json_digest
@@ -211,17 +211,15 @@ def decompressed(raw: IO[bytes], name: str) -> Any:
     """
     if suffix_of(name) in COMPRESSED:
         return io.BufferedReader(_Decompressed(raw, name), buffer_size=1 << 20)
-    start = raw.read(8)
-    try:
-        raw.seek(0)
-    except ValueError:  # what fsspec's streams over HTTP raise
-        raw = io.BufferedReader(_Rewound(start, raw), buffer_size=1 << 20)
+    # What fsspec opens is no reader that can look ahead, and over HTTP cannot be rewound.
+    reader = raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, raw), 1 << 20)
+    start = reader.peek(8)[:8]
     for magic, kind in _PACKED.items():
         # "BZh" may begin a text, the digit and the constant after it do not.
         if start.startswith(magic) and (kind != ".bz2" or start[4:8] == b"1AY&"):
             remedy = f"Name it so that it ends in {kind}." if kind in COMPRESSED else "Unpack it."
             raise ValueError(f"{name} is no text: its first bytes are those of a {kind.strip('.')} file. {remedy}")
-    return raw
+    return reader
 
 
 def suffix_of(name: str) -> str:
@@ -240,28 +238,6 @@ def _decompressor(name: str) -> tuple[Callable[[], Any], type[Exception]]:
         return bz2.BZ2Decompressor, OSError
     zstandard = require("zstandard", "zstd", f"{name} is compressed and")
     return zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj, zstandard.ZstdError
-
-
-class _Rewound(io.RawIOBase):
-    """A stream that cannot be rewound, from its beginning.
-
-    Args:
-        start: what was read of it.
-        raw: the rest.
-    """
-
-    def __init__(self, start: bytes, raw: IO[bytes]):
-        self._start, self._raw = start, raw
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._start or self._raw.read(len(buffer))
-        size = min(len(buffer), len(data))
-        buffer[:size] = data[:size]
-        self._start = self._start[size:]
-        return size
 
 
 class _Decompressed(io.RawIOBase):

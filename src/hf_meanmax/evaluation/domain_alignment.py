@@ -6,12 +6,13 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import torch
 
 from hf_meanmax.evaluation.neighbors import nearest
-from hf_meanmax.evaluation.pair_files import PairSource, read_pairs
+from hf_meanmax.evaluation.pair_files import read_pairs
 from hf_meanmax.evaluation.tasks import Embed, Task, TaskResult
 from hf_meanmax.files import Json
 
@@ -20,6 +21,8 @@ BATCH_SIZE = 256
 PATIENCE = 3
 MAX_EPOCHS = 300
 MIN_GAIN = 1e-4
+
+Pairs: TypeAlias = Sequence[tuple[str, str]]
 
 
 class DomainAlignment(Task):
@@ -33,32 +36,25 @@ class DomainAlignment(Task):
     and `excl_cosine` without that. The main metric is `incl_l2`, by which the paper orders its table.
 
     Args:
-        train, heldout, test: files of `A TAB B` lines (plain, `.gz`, `.xz`, `.zst`), or pairs of texts. The held-out
-            pairs tell when to stop. Training pairs that share a text with the others are dropped, and held-out pairs
-            that share one with the test pairs.
-        name: what tables call the task.
+        train, heldout, test: pairs of texts. The held-out pairs tell when to stop. Training pairs that share a text
+            with the others are dropped, and held-out pairs that share one with the test pairs.
 
     Raises:
-        FileNotFoundError: a file is missing.
-        ValueError: a line is not `A TAB B`, or a set has no pair, or none that is left.
+        ValueError: a set has no pair that is left.
     """
 
+    name = "domain-alignment"
     main_metric = "incl_l2"
 
-    def __init__(self, train: PairSource, heldout: PairSource, test: PairSource, name: str = "domain-alignment"):
-        self.name = name
-        self.pairs = {
-            split: read_pairs(source, ("text of A", "text of B"), f"{name}, {split}")
-            for split, source in (("train", train), ("heldout", heldout), ("test", test))
-        }
-
+    def __init__(self, train: Pairs, heldout: Pairs, test: Pairs):
+        self.pairs = {"train": train, "heldout": heldout, "test": test}
         known: set[str] = set()
         self.dropped = {}
         for split in ("test", "heldout", "train"):
             found = self.pairs[split]
             kept = [pair for pair in found if known.isdisjoint(pair)]
             if not kept:
-                raise ValueError(f"{name}: each pair of {split} shares a text with the other sets; none is left.")
+                raise ValueError(f"{self.name}: each pair of {split} shares a text with the other sets; none is left.")
             self.pairs[split], self.dropped[split] = kept, len(found) - len(kept)
             known.update(text for pair in kept for text in pair)
 
@@ -120,11 +116,11 @@ def load_domain_alignment_task(data_folder: str | os.PathLike[str]) -> DomainAli
         data_folder: the folder with `domain-alignment/sentence-compression.{train,heldout,test}.tsv.xz`.
 
     Raises:
-        FileNotFoundError: a file is missing.
+        FileNotFoundError, ValueError: as [`~hf_meanmax.evaluation.pair_files.read_pairs`].
     """
     folder = Path(data_folder) / "domain-alignment"
-    train, heldout, test = (folder / f"sentence-compression.{split}.tsv.xz" for split in ("train", "heldout", "test"))
-    return DomainAlignment(train, heldout, test)
+    paths = (folder / f"sentence-compression.{split}.tsv.xz" for split in ("train", "heldout", "test"))
+    return DomainAlignment(*(read_pairs(path, ("text of A", "text of B")) for path in paths))
 
 
 @dataclass(frozen=True)

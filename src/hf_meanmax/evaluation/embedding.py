@@ -45,8 +45,7 @@ class Embedder:
             texts the encoder gets at a time.
         show_progress: show a progress bar.
         unit_length: scale every vector to unit length, for encoders that are compared as they are searched with.
-        cache_bytes: memory for embeddings that were asked for before. The least recently used go first; a call whose
-            embeddings need more than half of it is not remembered.
+        cache_bytes: memory for embeddings that were asked for before. The least recently used go first.
 
     Attributes:
         dimension: D, None before the first call.
@@ -83,10 +82,7 @@ class Embedder:
         self.truncated = 0
         self.seconds = 0.0
         self._encode, self._chunk = self._encode_function()
-        # block -> embeddings, least recently used first; text -> (block, row)
-        self._blocks: OrderedDict[int, np.ndarray] = OrderedDict()
-        self._places: dict[str, tuple[int, int]] = {}
-        self._next_block = 0
+        self._kept: OrderedDict[str, np.ndarray] = OrderedDict()  # the least recently used first
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         """Embeds texts.
@@ -107,10 +103,13 @@ class Embedder:
             if not isinstance(text, str):
                 raise ValueError(f"{self.name} was asked to embed text {index + 1}, {text!r}; expected a string.")
             first.setdefault(text, index)
-        missing = [text for text in first if text not in self._places]
+        missing = [text for text in first if text not in self._kept]
 
         result = np.empty((len(texts), self.dimension or 0), dtype=np.float32)
-        self._fill_from_cache(result, first)
+        for text, index in first.items():
+            if text in self._kept:
+                result[index] = self._kept[text]
+                self._kept.move_to_end(text)
         # Longest first: texts of like length share a batch, and too little memory shows at once.
         order = sorted(missing, key=len, reverse=True)
         is_shown = self.show_progress and len(order) > self._chunk
@@ -124,8 +123,10 @@ class Embedder:
         for index, text in enumerate(texts):
             if first[text] != index:
                 result[index] = result[first[text]]
-        kept = missing if self.keep is None else [text for text in missing if text in self.keep]
-        self._remember(kept, [first[text] for text in kept], result)
+        for text in missing if self.keep is None else filter(self.keep.__contains__, missing):
+            self._kept[text] = result[first[text]].copy()
+            if len(self._kept) * result[0].nbytes > self.cache_bytes:
+                self._kept.popitem(last=False)
         return result
 
     def refresh(self) -> None:
@@ -141,8 +142,7 @@ class Embedder:
 
     def clear(self) -> None:
         """Forgets all remembered embeddings."""
-        self._blocks.clear()
-        self._places.clear()
+        self._kept.clear()
         self.dimension = None
 
     def _encode_function(self) -> tuple[Callable[[list[str]], object], int]:
@@ -194,29 +194,6 @@ class Embedder:
             raise ValueError(f"{self.name} gave a vector with NaN or infinity for the text {_shown(text)}.")
         self.dimension = vectors.shape[1]
         return unit_rows(vectors) if self.unit_length else vectors
-
-    def _fill_from_cache(self, result: np.ndarray, first: dict[str, int]) -> None:
-        rows: dict[int, tuple[list[int], list[int]]] = {}
-        for text, index in first.items():
-            if text in self._places:
-                block, row = self._places[text]
-                targets, sources = rows.setdefault(block, ([], []))
-                targets.append(index)
-                sources.append(row)
-        for block, (targets, sources) in rows.items():
-            result[targets] = self._blocks[block][sources]
-            self._blocks.move_to_end(block)
-
-    def _remember(self, texts: list[str], rows: list[int], result: np.ndarray) -> None:
-        size = len(texts) * result.shape[1] * result.itemsize
-        if not texts or 2 * size > self.cache_bytes:
-            return
-        while self._blocks and size + sum(block.nbytes for block in self._blocks.values()) > self.cache_bytes:
-            dropped, _ = self._blocks.popitem(last=False)
-            self._places = {text: place for text, place in self._places.items() if place[0] != dropped}
-        self._blocks[self._next_block] = result[rows]
-        self._places.update((text, (self._next_block, row)) for row, text in enumerate(texts))
-        self._next_block += 1
 
 
 class EmbeddingFile:

@@ -7,7 +7,6 @@ fitted classifier.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from hf_meanmax.evaluation.logistic_regression import fit_logistic_regressions
-from hf_meanmax.evaluation.tasks import Embed
 from hf_meanmax.files import Json
 
 if TYPE_CHECKING:
@@ -134,35 +132,6 @@ def erase_dimensions(
         share = deviations[:, None, part] * weights[:, part]
         without[part] = 100 * np.mean(_classes_of(logits[:, :, None] - share) == numbers[:, None], axis=0)
     return Erasure(100 * float(np.mean(_classes_of(logits) == numbers)), without)
-
-
-def erasure_report(
-    embed: Embed,
-    texts_train: Sequence[str],
-    labels_train: npt.ArrayLike,
-    texts_test: Sequence[str],
-    labels_test: npt.ArrayLike,
-    latent_rows: int = 1,
-    device: torch.device | str | None = None,
-) -> dict[str, Erasure | None]:
-    """Embeds the texts of a classification and erases dimensions and, if there are several, rows.
-
-    Args:
-        embed: n texts -> `(n, L * d)` float32.
-        texts_train, labels_train: the training set.
-        texts_test, labels_test: the test set.
-        latent_rows: L.
-        device: as for [`erase_rows`].
-
-    Returns:
-        `dimensions`, and `rows`, which is None where the embedding has one row.
-
-    Raises:
-        ValueError: as [`erase_rows`] and [`erase_dimensions`].
-    """
-    data = (embed(list(texts_train)), labels_train, embed(list(texts_test)), labels_test)
-    rows = erase_rows(*data, rows=latent_rows, device=device) if latent_rows > 1 else None
-    return {"dimensions": erase_dimensions(*data, device=device), "rows": rows}
 
 
 def _classes_of(logits: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hf_meanmax.evaluation.neighbors import nearest
-from hf_meanmax.evaluation.pair_files import PairSource, read_pairs
+from hf_meanmax.evaluation.pair_files import read_pairs
 from hf_meanmax.evaluation.tasks import Embed, Task, TaskResult
 from hf_meanmax.files import Json
 
@@ -42,21 +42,16 @@ class ParaphraseClusters(Task):
     both. `details` counts such texts.
 
     Args:
-        source: a file of `cluster TAB text` lines (plain, `.gz`, `.xz`, `.zst`), or pairs of a cluster and a text. The
-            lines of a cluster need not be together.
-        name: what tables call the task.
+        rows: pairs of a cluster and a text; those of a cluster need not be together.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a line is not `cluster TAB text`, a cluster has one text only, or there are fewer than two clusters.
+        ValueError: a cluster has one text only, or there are fewer than two clusters.
     """
 
+    name = "paraphrases"
     main_metric = "nearest_cosine"
 
-    def __init__(self, source: PairSource, name: str = "paraphrases"):
-        self.name = name
-        rows = read_pairs(source, ("cluster", "text"), name)
-        self.place = str(source) if isinstance(source, (str, os.PathLike)) else name
+    def __init__(self, rows: Sequence[tuple[str, str]]):
         self.texts = [text for _, text in rows]
         numbers: dict[str, int] = {}
         for cluster, _ in rows:
@@ -66,12 +61,12 @@ class ParaphraseClusters(Task):
 
     def _check_clusters(self, names: list[str]) -> None:
         if len(names) < 2:
-            raise ValueError(f"{self.place}: {len(names)} cluster; a comparison needs two or more.")
+            raise ValueError(f"{self.name}: {len(names)} cluster; a comparison needs two or more.")
         single = np.flatnonzero(np.bincount(self.labels) == 1)
         if len(single):
             line = int(np.flatnonzero(self.labels == single[0])[0]) + 1
             raise ValueError(
-                f"{self.place}, line {line}: cluster {names[single[0]]!r} has one text only; a cluster needs two or "
+                f"{self.name}, line {line}: cluster {names[single[0]]!r} has one text only; a cluster needs two or "
                 f"more. Clusters of one text: {len(single):,}."
             )
 
@@ -144,9 +139,10 @@ def load_paraphrase_task(data_folder: str | os.PathLike[str]) -> ParaphraseClust
         data_folder: the folder with `paraphrases/multi30k-captions.test.tsv.xz`.
 
     Raises:
-        FileNotFoundError: the file is missing.
+        FileNotFoundError, ValueError: as [`~hf_meanmax.evaluation.pair_files.read_pairs`].
     """
-    return ParaphraseClusters(Path(data_folder) / "paraphrases" / "multi30k-captions.test.tsv.xz")
+    path = Path(data_folder) / "paraphrases" / "multi30k-captions.test.tsv.xz"
+    return ParaphraseClusters(read_pairs(path, ("cluster", "text")))
 
 
 def lda_predict(features: np.ndarray, labels: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, float]:

@@ -20,7 +20,7 @@ from .controls import CONTROL_KINDS
 from .correlations import MIN_MODELS, correlation_matrix
 from .domain_alignment import load_domain_alignment_task
 from .embedding import Embedder
-from .erasure import erasure_report
+from .erasure import erase_dimensions, erase_rows
 from .paraphrases import load_paraphrase_task
 from .report import RESULTS, Results, summarize, write_report
 from .runner import evaluate_with_controls
@@ -187,10 +187,9 @@ def write_erasure(
     reports = {}
     for task in tasks:
         train, test = _erasable_sets(task)
-        report = erasure_report(
-            embedder, train.texts[0], train.labels, test.texts[0], test.labels, latent_rows, device=device
-        )
-        reports[task.name] = {part: found and found.to_dict() for part, found in report.items()}
+        data = (embedder(train.texts[0]), train.labels, embedder(test.texts[0]), test.labels)
+        rows = erase_rows(*data, latent_rows, device).to_dict() if latent_rows > 1 else None
+        reports[task.name] = {"dimensions": erase_dimensions(*data, device).to_dict(), "rows": rows}
     write_json(Path(folder) / "erasure.json", reports)
 
 

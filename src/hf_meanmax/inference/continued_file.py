@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from hf_meanmax.files import Json, differences, naming_failed_writes, sole_writer_of_file, write_json
+from hf_meanmax.files import Json, differences, naming_failed_writes, sole_writer, write_json
 
 # A killed process loses what it has made since it last saved.
 _SAVE_SECONDS = 1.0
@@ -100,7 +100,7 @@ def continued_file(path: str | os.PathLike[str], made_from: Json) -> Iterator[Co
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name a file.")
     partial, progress = (path.with_name(f".{path.name}.{kind}") for kind in ("partial", "progress"))
-    with sole_writer_of_file(path), naming_failed_writes(path, path.with_name(f".{path.name}.")):
+    with sole_writer(path, beside=True), naming_failed_writes(path, path.with_name(f".{path.name}.")):
         # As they come, in the order in which they are written.
         with open(partial, "a", encoding="utf-8") as file:
             continued = ContinuedFile(file, progress, made_from)

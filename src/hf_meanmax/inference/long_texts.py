@@ -114,16 +114,6 @@ def split_tokens(tokenizer: PreTrainedTokenizerBase, text: str, most: int) -> tu
     return parts, [size] * whole + [rest] * (rest > 0)
 
 
-def check_generation(text: str, length: int) -> None:
-    """Checks that a text of so many tokens may be generated again, or translated.
-
-    Raises:
-        ValueError: it is too long.
-    """
-    if length > MOST_TOKENS:
-        raise ValueError(too_long(text, "what is generated of it is as long"))
-
-
 def too_long(text: str, why: str, has_limit: bool = False) -> str:
     """What an error says of a text that cannot be read at once, `has_limit` where a length limit can be given."""
     limit = f"Set the model's `max_seq_length` to {MOST_TOKENS} (`--max_length` of `encode` and `search index`), or cut"

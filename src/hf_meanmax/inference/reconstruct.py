@@ -11,7 +11,7 @@ from hf_meanmax.data import BatchPlan
 from hf_meanmax.data.corpus import readable
 from hf_meanmax.progress import progress_bar
 
-from .long_texts import check_generation
+from .long_texts import MOST_TOKENS, too_long
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -42,7 +42,8 @@ def reconstruct(
     """
     encoded = tokenizer(list(map(readable, texts)))["input_ids"] if texts else []
     for text, ids in zip(texts, encoded, strict=True):
-        check_generation(text, len(ids))
+        if len(ids) > MOST_TOKENS:
+            raise ValueError(too_long(text, "what is generated of it is as long"))
     generated: list[list[int]] = [[] for _ in texts]
     device = next(model.parameters()).device
     batches = rows_by_length(encoded, batch_size * _LONG_TEXT, least=_LONG_TEXT)

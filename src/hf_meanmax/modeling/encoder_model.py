@@ -26,11 +26,6 @@ NO_REPRESENTATION = (
 )
 
 
-def _before_loading(model: "LatentEncoderModel", *args: object) -> None:
-    # A function of the module: it is pickled with the model, and a copy calls it for itself.
-    model.drop_word_projections()
-
-
 class LatentEncoderModel(LatentPreTrainedModel):
     """Token sequence -> hidden states -> latent rows Z -> sentence embedding."""
 
@@ -50,8 +45,6 @@ class LatentEncoderModel(LatentPreTrainedModel):
         self.word_projections = WordProjections() if config.encoder_type == "self_attention" else None
         self.gradient_checkpointing = False
         self.post_init()
-
-        self.register_load_state_dict_pre_hook(_before_loading)
 
     def cache_word_projections(self) -> None:
         """Computes query, key and value of every word now; encoding in `torch.inference_mode()` on a CPU otherwise does

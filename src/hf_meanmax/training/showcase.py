@@ -4,30 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from hf_meanmax.checkpoint.folder import load_checkpoint
 from hf_meanmax.inference.alignment import encode_rows
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
 _WIDEST = 76
 # Generated tokens: one more than is shown, so that a cut text is also shown as one.
 _BOUND = {"max_new_tokens": _WIDEST + 1}
-
-
-def interpolate(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, first: str, second: str, steps: int = 5
-) -> list[str]:
-    """Texts decoded along the straight line between the embeddings of two sentences, both ends included."""
-    ends = torch.from_numpy(encode_rows(model, tokenizer, [first, second]))
-    weights = torch.linspace(0, 1, steps)[:, None]
-    generated = model.generate(sentence_embedding=torch.lerp(ends[:1], ends[1:], weights), **_BOUND)
-    texts: list[str] = tokenizer.batch_decode(generated, skip_special_tokens=True)
-    return texts
 
 
 def show(folder: str | os.PathLike[str], sentences: Sequence[str], number: int = 5) -> None:
@@ -55,7 +40,10 @@ def show(folder: str | os.PathLike[str], sentences: Sequence[str], number: int =
 
     if len(sentences) > 1:
         print("\nfrom one sentence to another")
-        for text in interpolate(model, tokenizer, sentences[0], sentences[1]):
+        ends = torch.from_numpy(encode_rows(model, tokenizer, sentences[:2]))
+        between = torch.lerp(ends[:1], ends[1:], torch.linspace(0, 1, 5)[:, None])
+        generated = model.generate(sentence_embedding=between, **_BOUND)
+        for text in tokenizer.batch_decode(generated, skip_special_tokens=True):
             print(f"  {_short(text)}")
 
     print(
