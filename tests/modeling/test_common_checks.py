@@ -696,3 +696,31 @@ def test_exported_with_a_free_length(kind):
         given, expected = (call(input_ids=ids, attention_mask=mask) for call in (program, model))
         key = "logits" if "logits" in expected else "pooler_output"
         close(given[key], expected[key], atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in GENERATING if kind != "of_vectors"])
+def test_ids_of_32_bits_are_generated_from(kind):
+    model, inputs = make(kind), read(kind)
+    ids = inputs.pop("input_ids")
+    for beams in (1, 2):
+        wide, narrow = (model.generate(input_ids=given, **inputs, num_beams=beams) for given in (ids, ids.int()))
+        assert torch.equal(wide, narrow)
+
+
+@pytest.mark.parametrize("kind", ["attention", "encoder", "classifier", "of_vectors"])
+def test_an_argument_that_is_none_asks_for_nothing(kind):
+    """Models of transformers that wrap an encoder pass `position_ids`."""
+    model, inputs = make(kind), {**read(kind), **labels(kind)}
+    assert same(model(**inputs, position_ids=None), model(**inputs))
+
+
+@pytest.mark.parametrize("kind", ["attention", "of_vectors"])
+def test_beams_where_the_default_type_is_a_half(kind):
+    model, inputs = make(kind), read(kind)
+    expected = model.generate(**inputs, num_beams=2, max_new_tokens=5)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert torch.equal(model.generate(**inputs, num_beams=2, max_new_tokens=5), expected)
+    finally:
+        torch.set_default_dtype(before)

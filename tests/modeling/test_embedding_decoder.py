@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+
+import pandas as pd
 import pytest
 import torch
+from datasets import Dataset
 from transformers import AutoModel, AutoModelForSeq2SeqLM, CompileConfig
 
 from hf_meanmax import EmbeddingDecoderConfig, EmbeddingDecoderForGeneration
@@ -143,6 +147,8 @@ class TestEmbeddingDecoder(FamilyTests):
                 {"sentence_embedding": vectors},
                 {"sentence_embedding": vectors.numpy()},
                 {"sentence_embedding": list(vectors)},
+                {"sentence_embedding": pd.DataFrame(vectors.numpy())},
+                {"sentence_embedding": Dataset.from_dict({"v": vectors.numpy()}).with_format("torch")["v"]},
                 {"sentence_embedding": vectors.double()},
                 {"encoder_outputs": model.encoder(vectors)},
             ):
@@ -163,6 +169,17 @@ class TestEmbeddingDecoder(FamilyTests):
             model(labels=torch.tensor([[5, 6, 3]]))
         with pytest.raises(TypeError, match="input_ids"):
             model.encoder(vectors, input_ids=torch.tensor([[5, 6, 3]]))
+
+    def test_what_is_no_batch_of_vectors_is_said(self):
+        model = self.full()
+        for given in ((row for row in self.vectors()), object(), [[1.0] * DIM, [1.0] * 5]):
+            with pytest.raises(ValueError, match=r"no batch \(.*\); this model decodes vectors of"):
+                model.generate(sentence_embedding=given)
+
+    def test_columns_of_the_decoder_are_kept_by_a_trainer(self):
+        """It drops what `forward` does not name."""
+        names = inspect.signature(self.full().forward).parameters
+        assert {"labels", "decoder_input_ids", "decoder_attention_mask"} <= names.keys()
 
     def test_any_length_where_the_embedder_has_one(self):
         vectors = self.vectors()

@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from hf_meanmax.checkpoint.folder import load_decoder
 from hf_meanmax.data.corpus import CorpusLines
-from hf_meanmax.evaluation.text_scores import score_texts, tokenization_of
+from hf_meanmax.evaluation.text_scores import Tokenization, score_texts, tokenization_of
 from hf_meanmax.files import replacing_file
 from hf_meanmax.inference.continued_file import continued_file, is_file_name
 from hf_meanmax.inference.decode import MOST_BEAMS
@@ -34,7 +33,7 @@ class TranslateOptions:
     reference: str | None = option("reference translations, line by line: prints BLEU and chrF", None)
     batch_size: int = count("texts translated together", 64)
     num_beams: int = count("beams of the search; 1 is greedy", 1, at_most=MOST_BEAMS)
-    tokenize: Literal["none", "13a", "intl", "zh", "char"] | None = option(
+    tokenize: Tokenization | None = option(
         "how BLEU cuts texts; by default 13a, or by character in scripts without spaces", None
     )
 

@@ -66,12 +66,6 @@ class Docstrings:
         return sides
 
 
-def default_roots() -> list[Path]:
-    """The folders of the standard library and of the installed packages."""
-    paths = sysconfig.get_paths()
-    return list(dict.fromkeys(Path(paths[name]) for name in ("stdlib", "purelib", "platlib")))
-
-
 def harvest_docstrings(
     roots: Sequence[str | os.PathLike[str]] | None = None, num_proc: int | None = None, show_progress: bool = True
 ) -> Docstrings:
@@ -91,7 +85,9 @@ def harvest_docstrings(
         FileNotFoundError: a root that is no folder.
         ValueError: no sentence was found.
     """
-    folders = default_roots() if roots is None else [Path(root) for root in roots]
+    if roots is None:
+        roots = list(dict.fromkeys(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")))
+    folders = [Path(root) for root in roots]
     for folder in folders:
         if not folder.is_dir():
             raise FileNotFoundError(f"No such folder: {folder}.")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import count, pairwise
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 # How sacrebleu cuts texts into the tokens of BLEU; its other ways need the network or further packages.
-TOKENIZATIONS = ("none", "13a", "intl", "zh", "char")
+Tokenization = Literal["none", "13a", "intl", "zh", "char"]
 
 _ROUGE_TYPES = ("rouge1", "rouge2", "rougeL")
 _NGRAM = 4
@@ -241,8 +241,8 @@ def length_table(systems: Mapping[str, Sequence[Json]], metrics: Sequence[str] =
 
 
 def _check_texts(hypotheses: Sequence[str], references: Sequence[str], tokenize: str) -> None:
-    if tokenize not in TOKENIZATIONS:
-        raise ValueError(f"tokenize is {tokenize!r}; choose one of {', '.join(map(repr, TOKENIZATIONS))}.")
+    if tokenize not in get_args(Tokenization):
+        raise ValueError(f"tokenize is {tokenize!r}; choose one of {', '.join(map(repr, get_args(Tokenization)))}.")
     for name, texts in (("hypotheses", hypotheses), ("references", references)):
         if isinstance(texts, str):
             raise ValueError(f"{name} is a single string; give a list of texts.")

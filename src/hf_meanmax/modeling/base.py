@@ -2,7 +2,7 @@
 
 import inspect
 import os
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,14 +64,14 @@ class LatentPreTrainedModel(PreTrainedModel):
         config.check()
         super().__init__(config, *args, **kwargs)
 
-    def refuse_unknown(self, names: Iterable[str]) -> None:
-        """Checks the further arguments of a forward pass, most of which would change nothing.
+    def refuse_unknown(self, arguments: Mapping[str, object]) -> None:
+        """Checks the further arguments of a forward pass, most of which would change nothing; None asks for nothing.
 
         Raises:
             TypeError: nothing reads one of them.
         """
-        for name in names:
-            if name not in _COMMON_ARGUMENTS:
+        for name, value in arguments.items():
+            if name not in _COMMON_ARGUMENTS and value is not None:
                 known = [*inspect.signature(self.forward).parameters, *_COMMON_ARGUMENTS]
                 hint = did_you_mean(name, known, quote="`")
                 raise TypeError(f"{type(self).__name__} got an unexpected argument `{name}`.{hint}")

@@ -62,7 +62,7 @@ class BeamSearch:
         texts = torch.arange(len(latents)).to(device)  # that are still searched
         # All beams of a text begin alike, so at first there is one.
         words = torch.full((len(latents), 1, 1), self.start_id, device=device)
-        scores = torch.zeros(words.shape[:2], device=device)
+        scores = torch.zeros(words.shape[:2], dtype=torch.float32, device=device)
         cache: Any = None
         for length in range(1, self.max_new_tokens + 1):
             width = words.shape[1]
@@ -102,7 +102,7 @@ class _Ended:
         self.words = torch.full((texts, beams, bound + 1), pad_id, device=device)
         self.words[:, :, 0] = start_id
         self.lengths = torch.zeros((texts, beams), dtype=torch.long, device=device)
-        self.scores = torch.full((texts, beams), _NO_BEAM, device=device)
+        self.scores = torch.full((texts, beams), _NO_BEAM, dtype=torch.float32, device=device)
 
     def add(self, texts: torch.Tensor, words: torch.Tensor, scores: torch.Tensor, ends: torch.Tensor) -> None:
         """Takes those of `(n, beams)` beams of some texts that end, where they are better."""

@@ -382,7 +382,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         if has_inputs:
             raise ValueError(
                 f"decoder_type is {self.config.decoder_type!r}, which is not autoregressive: it takes no "
-                "`decoder_input_ids` or `decoder_inputs_embeds`."
+                "`decoder_input_ids` or `decoder_inputs_embeds`. Leave the data collator's `model` out: it makes them."
             )
         predict: Any = self.decoder
         outputs = predict(None, latents, **kwargs)

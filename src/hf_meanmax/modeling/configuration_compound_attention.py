@@ -73,8 +73,6 @@ class CompoundAttentionConfig(LatentConfig):
     intermediate_size: int = 2048
     num_attention_heads: int = 8
     initializer_range: float | int = 0.7
-    embedding_dropout: float | int = 0.0
-    attention_dropout: float | int = 0.0
     # None until the architecture has set them.
     encoder_type: EncoderType | None = None  # type: ignore[assignment]
     pooling: Pooling | None = None  # type: ignore[assignment]

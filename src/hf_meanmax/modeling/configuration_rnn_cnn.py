@@ -44,8 +44,6 @@ class RNNCNNConfig(LatentConfig):
     decoder_type: DecoderType = "words_cnn"
     num_context_words: int = 30
     position_embedding_type: PositionType = "none"
-    embedding_dropout: float | int = 0.0
-    attention_dropout: float | int = 0.0
     initializer_range: float | int = 0.7
     tie_word_embeddings: bool = True
     output_bias: bool = False

@@ -49,8 +49,6 @@ class StructuredSelfAttentionConfig(LatentConfig):
     attention_penalty: float | int | None = None  # type: ignore[assignment]
     decoder_type: DecoderType = "lstm_attention"
     position_embedding_type: PositionType = "none"
-    embedding_dropout: float | int = 0.0
-    attention_dropout: float | int = 0.0
     initializer_range: float | int = 0.1
     classifier_hidden_size: int | None = 3000
     classifier_dropout: float | int = 0.5

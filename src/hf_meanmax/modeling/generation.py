@@ -134,13 +134,6 @@ def _mark_read_words(kwargs: dict[str, Any]) -> None:
         kwargs["decoder_attention_mask"] = torch.ones_like(words)
 
 
-def _stacked(rows: Sequence[Any], expected: str) -> torch.Tensor:
-    try:
-        return torch.stack([_as_tensor(row) for row in rows])
-    except (RuntimeError, TypeError) as error:
-        raise ValueError(f"These sentence embeddings are no batch ({error}); this model decodes {expected}.") from error
-
-
 def _as_tensor(vectors: Any) -> torch.Tensor:
     if not torch.is_tensor(vectors) and hasattr(vectors, "astype"):
         # torch takes no array whose rows run backwards, or whose bytes do.
@@ -159,7 +152,8 @@ def checked_vectors(
     """Sentence embeddings with the type and on the device of a model.
 
     Args:
-        vectors: `(B, size)` or `(size,)`, or of the shape `matrix` each; a tensor, an array or a list of them.
+        vectors: `(B, size)` or `(size,)`, or of the shape `matrix` each; a tensor, an array, a column or table of
+            pandas or `datasets`, or a list of them.
         expected: what the model decodes, for errors.
         any_scale: whether a row of the matrix means the same times any positive number; they then come as large as fits
             the model's type, `(B, L, d)`.
@@ -167,15 +161,21 @@ def checked_vectors(
     Raises:
         ValueError: a vector has another size, holds NaN or infinities or is quantised.
     """
-    if getattr(getattr(vectors, "dtype", None), "hasobject", False) and vectors.ndim:
+    if hasattr(vectors, "to_numpy"):
+        vectors = vectors.to_numpy()
+    is_of_objects = getattr(getattr(vectors, "dtype", None), "hasobject", False) and vectors.ndim
+    if is_of_objects or (isinstance(vectors, Sequence) and not isinstance(vectors, str)):
         # A column of a table, a vector a cell.
         vectors = list(vectors)
     rows = vectors if isinstance(vectors, (list, tuple)) else [vectors]
     if any(isinstance(row, str) for row in rows):
         raise ValueError(f"`sentence_embedding` is text; this model decodes {expected}. Encode the text first.")
-    if rows is vectors and any(hasattr(row, "shape") for row in rows):
-        vectors = _stacked(rows, expected)
-    vectors = _as_tensor(vectors)
+    try:
+        if rows is vectors and any(hasattr(row, "shape") for row in rows):
+            vectors = torch.stack([_as_tensor(row) for row in rows])
+        vectors = _as_tensor(vectors)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"These sentence embeddings are no batch ({error}); this model decodes {expected}.") from error
     if vectors.dim() == 3:
         fits = matrix is not None and vectors.shape[1:] == matrix
     else:
@@ -405,7 +405,7 @@ class LatentGenerationMixin(GenerationMixin):
         bound, pad_id = (setting(name, settings) for name in ("max_new_tokens", "pad_token_id"))
         kwargs |= {"return_dict_in_generate": True, "decoder_input_ids": None, "past_key_values": None}
         rows = torch.arange(len(latents))
-        sequences, length = ids.new_full((len(latents), 1), pad_id), 1
+        sequences, length = torch.full((len(latents), 1), pad_id, dtype=torch.long, device=ids.device), 1
         while len(rows) and length <= bound:
             bounds = None if criteria is None else TextLengthCriteria(criteria.bounds[rows], criteria.prompt)
             left = bound + 1 - length

@@ -61,12 +61,9 @@ class EmbeddingMap(LatentPreTrainedModel):
         self.refuse_unknown(kwargs)
         size = self.config.embedding_dim
         if not isinstance(sentence_embedding, torch.Tensor) or sentence_embedding.shape[1:] != (size,):
-            shape = getattr(sentence_embedding, "shape", None)
-            given = (
-                type(sentence_embedding).__name__
-                if shape is None
-                else f"{type(sentence_embedding).__name__} {tuple(shape)}"
-            )
+            given = type(sentence_embedding).__name__
+            if hasattr(sentence_embedding, "shape"):
+                given += f" {tuple(sentence_embedding.shape)}"
             raise ValueError(
                 f"`sentence_embedding` is a {given}; this model reads a tensor (B, {size}), the vectors of "
                 f"{self.config.embedder_name}."
@@ -126,6 +123,8 @@ class EmbeddingDecoderForGeneration(LatentForConditionalDecoding):
         sentence_embedding: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         encoder_outputs: ModelOutput | tuple[torch.Tensor, ...] | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> LatentSeq2SeqOutput:
         """Maps vectors to latent rows, decodes under teacher forcing, and scores the labels.
@@ -133,7 +132,8 @@ class EmbeddingDecoderForGeneration(LatentForConditionalDecoding):
         Args:
             sentence_embedding: `(B, embedding_dim)`, or give `encoder_outputs`.
             labels: `(B, T)` target ids, -100 where there is none.
-            encoder_outputs: as `LatentForConditionalDecoding.forward` takes it.
+            encoder_outputs, decoder_input_ids, decoder_attention_mask: as `LatentForConditionalDecoding.forward` takes
+                them.
             kwargs: `attention_mask` `(B, T)` of the labels, 0 for padding on either side, and what
                 `LatentForConditionalDecoding.forward` takes.
 
@@ -142,7 +142,10 @@ class EmbeddingDecoderForGeneration(LatentForConditionalDecoding):
         """
         if encoder_outputs is None:
             encoder_outputs = self.encoder(sentence_embedding)
-        output: LatentSeq2SeqOutput = super().forward(encoder_outputs=encoder_outputs, labels=labels, **kwargs)
+        output: LatentSeq2SeqOutput = super().forward(
+            encoder_outputs=encoder_outputs, labels=labels, decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask, **kwargs,
+        )  # fmt: skip
         return output
 
 

@@ -3,7 +3,12 @@
 from dataclasses import dataclass
 
 import torch
-from transformers.modeling_outputs import ModelOutput, Seq2SeqLMOutput, SequenceClassifierOutput
+from transformers.modeling_outputs import (
+    BaseModelOutputWithPastAndCrossAttentions,
+    ModelOutput,
+    Seq2SeqLMOutput,
+    SequenceClassifierOutput,
+)
 
 
 @dataclass
@@ -55,12 +60,7 @@ class LatentClassifierOutput(SequenceClassifierOutput):
 
 
 @dataclass
-class DecoderOutput(ModelOutput):
+class DecoderOutput(BaseModelOutputWithPastAndCrossAttentions):
     """What a decoder returns: `last_hidden_state` `(B, T, d)`, the extended cache, and what was recorded."""
 
-    last_hidden_state: torch.Tensor | None = None
-    past_key_values: object | None = None
-    hidden_states: tuple[torch.Tensor, ...] | None = None
-    attentions: tuple[torch.Tensor, ...] | None = None
-    cross_attentions: tuple[torch.Tensor, ...] | None = None
     latent_gates: tuple[torch.Tensor, ...] | None = None
