@@ -113,6 +113,7 @@ def test_what_reads_word_by_word_is_not_cut(tmp_path, monkeypatch):
 
 def test_a_pooling_of_all_words_together_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(long_texts, "MOST_TOKENS", 11)
+    monkeypatch.setattr("hf_meanmax.inference.reconstruct.MOST_TOKENS", 11)
     model = make_model(full_class=CompoundAttentionForTranslation, architecture="trf-attn-attn")
     folder = save_checkpoint(model, make_tokenizer(), tmp_path / "model")
     with pytest.raises(ValueError, match=r"more than the 11 tokens.*--max_length"):

@@ -259,7 +259,7 @@ def test_a_setting_of_the_cards_may_be_left_empty(tmp_path):
         ({"systems": {"a": {"model": "{data}/other", "controls": "bog"}}}, "There is no control 'bog'. Did you mean"),
         ({"reconstruct": {"source": "{data}/none.txt"}}, "none.txt"),
         ({"reconstruct": {"source": "{data}/text.txt", "limit": "2e3"}}, "`limit` is '2e3'; it must be a whole number"),
-        ({"reconstruct": {"source": "{data}/text.txt", "tokenize": "foo"}}, "`tokenize` is 'foo'; choose one of"),
+        ({"reconstruct": {"source": "{data}/text.txt", "tokenize": "foo"}}, "`tokenize` is 'foo'; allowed: 'none'"),
         ({"prepare": [{"command": "true", "makes": "{data}"}]}, "is a folder; `makes` of a step"),
         (
             {"systems": {"a": {"model": "{data}/other"}, "b": {"recipe": "mean-max-aae-small", "max_step": 3}}},
