@@ -134,6 +134,24 @@ def _mark_read_words(kwargs: dict[str, Any]) -> None:
         kwargs["decoder_attention_mask"] = torch.ones_like(words)
 
 
+def _as_batch(vectors: Any, expected: str) -> torch.Tensor:
+    if hasattr(vectors, "to_numpy"):
+        vectors = vectors.to_numpy()
+    is_of_objects = getattr(getattr(vectors, "dtype", None), "hasobject", False) and vectors.ndim
+    if is_of_objects or (isinstance(vectors, Sequence) and not isinstance(vectors, str)):
+        # A column of a table, a vector a cell.
+        vectors = list(vectors)
+    rows = vectors if isinstance(vectors, list) else [vectors]
+    if any(isinstance(row, str) for row in rows):
+        raise ValueError(f"`sentence_embedding` is text; this model decodes {expected}. Encode the text first.")
+    try:
+        if rows is vectors and any(hasattr(row, "shape") for row in rows):
+            return torch.stack([_as_tensor(row) for row in rows])
+        return _as_tensor(vectors)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"These sentence embeddings are no batch ({error}); this model decodes {expected}.") from error
+
+
 def _as_tensor(vectors: Any) -> torch.Tensor:
     if not torch.is_tensor(vectors) and hasattr(vectors, "astype"):
         # torch takes no array whose rows run backwards, or whose bytes do.
@@ -161,21 +179,7 @@ def checked_vectors(
     Raises:
         ValueError: a vector has another size, holds NaN or infinities or is quantised.
     """
-    if hasattr(vectors, "to_numpy"):
-        vectors = vectors.to_numpy()
-    is_of_objects = getattr(getattr(vectors, "dtype", None), "hasobject", False) and vectors.ndim
-    if is_of_objects or (isinstance(vectors, Sequence) and not isinstance(vectors, str)):
-        # A column of a table, a vector a cell.
-        vectors = list(vectors)
-    rows = vectors if isinstance(vectors, (list, tuple)) else [vectors]
-    if any(isinstance(row, str) for row in rows):
-        raise ValueError(f"`sentence_embedding` is text; this model decodes {expected}. Encode the text first.")
-    try:
-        if rows is vectors and any(hasattr(row, "shape") for row in rows):
-            vectors = torch.stack([_as_tensor(row) for row in rows])
-        vectors = _as_tensor(vectors)
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise ValueError(f"These sentence embeddings are no batch ({error}); this model decodes {expected}.") from error
+    vectors = _as_batch(vectors, expected)
     if vectors.dim() == 3:
         fits = matrix is not None and vectors.shape[1:] == matrix
     else:
