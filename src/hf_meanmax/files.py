@@ -370,18 +370,19 @@ def _read_holder(place: Path) -> str:
         return "another process"
 
 
+def run_name(path: Path) -> str:
+    """The last part of a path, or the part before it of the folder `.../model` of a run."""
+    return (path.parent if path.name == "model" else path).name or path.name
+
+
 def shared_name(value: object) -> object:
-    """The last part of a path, or the part before it of the folder `.../model` of a run; any other name, as of a model
-    on the Hub, unchanged."""
+    """The [`run_name`] of a path; any other name, as of a model on the Hub, unchanged."""
     if not isinstance(value, str) or not value:
         return value
     is_path = (
         Path(value).is_absolute() or value.count("/") != 1 or any(c in value for c in "*?[") or Path(value).exists()
     )
-    if not is_path:
-        return value
-    path = Path(os.path.abspath(value))
-    return (path.parent if path.name == "model" else path).name or path.name
+    return run_name(Path(os.path.abspath(value))) if is_path else value
 
 
 def is_owned(name: str, owned: Sequence[str]) -> bool:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
-from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import FlopCounterMode
 
 if TYPE_CHECKING:
@@ -172,6 +171,8 @@ def prepare_training_on_cpu() -> None:
 
 def measure_matrix_rate(device: torch.device, dtype: torch.dtype, seconds: float = 1.0) -> float:
     """FLOP/s of products of two 2048 x 2048 matrices: the median over `seconds` of repetitions."""
+    from torch.utils.benchmark import Timer  # with the compiler of C++ extensions
+
     sides = {name: torch.randn(2048, 2048, device=device).to(dtype) for name in ("left", "right")}
     timer = Timer("torch.nn.functional.linear(left, right)", globals=sides, num_threads=torch.get_num_threads())
     return 2 * 2048**3 / timer.blocked_autorange(min_run_time=seconds).median

@@ -141,7 +141,10 @@ def test_erasure_of_latent_rows_and_dimensions(run, checkpoint):
     dimension = Results.load(folder).model["dimension"]
     assert len(found["rows"]["without"]) == len(found["rows"]["only"]) == 2
     assert len(found["dimensions"]["without"]) == dimension
+    assert len(found["dimensions"]["relative"]) == len(found["dimensions"]["absolute"]) == dimension
     assert found["rows"]["accuracy"] == pytest.approx(found["dimensions"]["accuracy"])
+    run(checkpoint, "--controls", "none", "--erasure", "TREC")
+    assert json.loads((folder / "erasure.json").read_text())["TREC"]["rows"] is None
 
 
 def test_erasure_needs_single_sentences_with_a_test_set(run, checkpoint):

@@ -123,8 +123,9 @@ class Embedder:
         for index, text in enumerate(texts):
             if first[text] != index:
                 result[index] = result[first[text]]
-        for text in missing if self.keep is None else filter(self.keep.__contains__, missing):
-            self._kept[text] = result[first[text]].copy()
+        for text in missing:
+            if self.keep is None or text in self.keep:
+                self._kept[text] = result[first[text]].copy()
             if len(self._kept) * result[0].nbytes > self.cache_bytes:
                 self._kept.popitem(last=False)
         return result

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hf_meanmax.checkpoint.folder import ONNX_FOLDER
-from hf_meanmax.files import replacing_file, write_json
+from hf_meanmax.files import replacing_file, run_name, write_json
 from hf_meanmax.metrics import format_score, gain_text, kind_name
 from hf_meanmax.modeling.suggestions import did_you_mean
 from hf_meanmax.plots.correlations import plot_correlations
@@ -252,9 +252,7 @@ def model_name(model: str) -> str:
         return f"{model_name(str(path.parent))}-{path.stem}"
     if path.name == ONNX_FOLDER and path.parent.name:
         return f"{model_name(str(path.parent))}-{ONNX_FOLDER}"
-    if path.name == "model" and path.parent.name:
-        return path.parent.name
-    return f"{path.parent.name}-expanded" if path.name == "expanded" and path.parent.name else path.name
+    return f"{path.parent.name}-expanded" if path.name == "expanded" and path.parent.name else run_name(path)
 
 
 def control_kinds(text: str) -> list[str] | None:

@@ -70,8 +70,9 @@ def check_texts(texts: Sequence[str], held_out: int = 0) -> None:
         ValueError: there are not.
     """
     if len(texts) < _FEWEST:
-        beside = f" beside {held_out:,} that {'is' if held_out == 1 else 'are'} held out" if held_out else ""
-        raise ValueError(f"{len(texts):,} different texts{beside} are too few; give {_FEWEST + held_out} or more.")
+        beside = f"different texts beside {held_out:,} that {'is' if held_out == 1 else 'are'} held out"
+        counted = f"{len(texts):,} {beside if held_out else 'texts'}"
+        raise ValueError(f"{counted} are too few; give {_FEWEST + held_out} or more.")
 
 
 def align(

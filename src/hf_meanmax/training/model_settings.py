@@ -110,7 +110,7 @@ def refuse_new_tokenizer(settings: Json, given: Json) -> None:
         return
     tokenizers = [name for name in (settings.get("tokenizer", "word"), settings.get("target_tokenizer")) if name]
     there = [name for name in tokenizers if name == WORDPIECE or (Path(str(name)) / "tokenizer.json").is_file()]
-    fixed: Json = {"source_vocab_size": 0} if tokenizers[:1] == there[:1] else {}
+    fixed: Json = {"source_vocab_size": 0} if settings.get("tokenizer") in there else {}
     if len(there) == len(tokenizers):
         fixed |= {"vocab_size": None, "min_frequency": 1}
         # Words and pieces are cut of text in lower case or not.
