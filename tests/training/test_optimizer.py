@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from hf_meanmax.training.optimizer import RowAdam, clip_gradients, hidden_matrices, make_optimizers
+from hf_meanmax.training.optimizer import Float32Muon, RowAdam, clip_gradients, hidden_matrices, make_optimizers
 from hf_meanmax.training.settings import PretrainArguments
 
 WORDS, WIDTH = 50, 6
@@ -176,10 +176,13 @@ def test_muon_takes_the_hidden_matrices_and_adam_the_rest():
     assert muon.param_groups[0]["lr_factor"] == 2.0
 
 
-def test_muon_steps_along_the_orthogonal_factor_of_the_momentum():
+@pytest.mark.parametrize("is_bf16_fast", [True, False])
+def test_muon_steps_along_the_orthogonal_factor_of_the_momentum(is_bf16_fast, monkeypatch):
+    monkeypatch.setattr("hf_meanmax.training.optimizer.is_bf16_fast", lambda device: is_bf16_fast)
     model = Network()
     args = PretrainArguments(optimizer="muon")
     _, muon = make_optimizers(model, args, fused=True)
+    assert isinstance(muon, Float32Muon) != is_bf16_fast
     for group in muon.param_groups:
         group["lr"] = 0.01
     momentum = torch.zeros_like(model.hidden.weight)
@@ -196,3 +199,25 @@ def test_muon_steps_along_the_orthogonal_factor_of_the_momentum():
         large = values > 0.02 * values.max()
         assert ((in_basis.diagonal()[large] > 0.6) & (in_basis.diagonal()[large] < 1.3)).all()
         assert (in_basis - in_basis.diagonal().diag()).abs().max() < 0.05
+
+
+def test_muon_in_float32_agrees_with_torch_and_goes_on_from_its_state():
+    torch.manual_seed(0)
+    options = {"lr": 0.1, "weight_decay": 0.3, "adjust_lr_fn": "match_rms_adamw"}
+    theirs = [nn.Parameter(torch.randn(*shape)) for shape in ((4, 20), (20, 4), (8, 8), (3, 3))]
+    ours = [nn.Parameter(matrix.detach().clone()) for matrix in theirs]
+    of_torch, muon = torch.optim.Muon(theirs, **options), Float32Muon(ours, **options)
+    for step in range(6):
+        if step == 3:
+            muon.load_state_dict(copy.deepcopy(of_torch.state_dict()))
+        for one, other in zip(theirs[:3], ours[:3], strict=True):
+            one.grad = torch.randn_like(one)
+            other.grad = one.grad.clone()
+        before = [matrix.detach().clone() for matrix in ours]
+        of_torch.step()
+        assert muon.step(lambda: 7.0) == 7.0
+        for one, other, old in zip(theirs, ours, before, strict=True):
+            # torch has eight bits of the step.
+            assert (other - one).norm() <= 0.03 * (one - old).norm()
+            with torch.no_grad():
+                other.copy_(one)

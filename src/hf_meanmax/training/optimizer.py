@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hf_meanmax.files import Json
+from hf_meanmax.hardware import is_bf16_fast
 
 if TYPE_CHECKING:
     from .settings import PretrainArguments
@@ -101,6 +102,44 @@ class RowAdam(torch.optim.Adam):
         state["moved_for"].index_copy_(0, rows, waited.squeeze(1))
 
 
+class Float32Muon(torch.optim.Muon):
+    """Muon that orthogonalizes in float32, for devices on which torch's bf16 is slow."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """One step, of all parameters that have a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                if not state:
+                    state["momentum_buffer"] = torch.zeros_like(parameter.grad)
+                mean = state["momentum_buffer"].lerp_(parameter.grad, 1 - group["momentum"])
+                update = parameter.grad.lerp(mean, group["momentum"])
+                # As large as Adam's steps are.
+                rate = 0.2 * max(parameter.shape) ** 0.5 * group["lr"]
+                parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                parameter.add_(self._orthogonalized(update, group), alpha=-rate)
+        return loss
+
+    @staticmethod
+    def _orthogonalized(update: torch.Tensor, group: Json) -> torch.Tensor:
+        """The Newton-Schulz iteration, over the shorter side."""
+        a, b, c = group["ns_coefficients"]
+        is_tall = update.shape[0] > update.shape[1]
+        matrix = (update.T if is_tall else update).float()
+        matrix = matrix / matrix.norm().clamp(min=group["eps"])
+        for _ in range(group["ns_steps"]):
+            gram = matrix @ matrix.T
+            matrix = torch.addmm(matrix, torch.addmm(gram, gram, gram, beta=b, alpha=c), matrix, beta=a)
+        return matrix.T if is_tall else matrix
+
+
 def make_optimizers(module: torch.nn.Module, args: PretrainArguments, fused: bool) -> list[torch.optim.Optimizer]:
     """The optimizers of what `module` trains: Adam, whose word weights have a learning rate of their own; and for
     `args.optimizer` "muon" one that takes the hidden matrices over, at `args.muon_rate` times the learning rate (Jordan
@@ -120,8 +159,8 @@ def make_optimizers(module: torch.nn.Module, args: PretrainArguments, fused: boo
         optimizers.append(RowAdam(groups, lazy=args.lazy_adam, betas=betas, fused=fused, **shared))
     if matrices:
         of_matrices: Json = {"params": matrices, "lr_factor": args.muon_rate}
-        decay = args.weight_decay
-        optimizers.append(torch.optim.Muon([of_matrices], weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
+        kind = torch.optim.Muon if is_bf16_fast(matrices[0].device) else Float32Muon
+        optimizers.append(kind([of_matrices], weight_decay=args.weight_decay, adjust_lr_fn="match_rms_adamw"))
     return optimizers
 
 
