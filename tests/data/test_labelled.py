@@ -10,7 +10,7 @@ import datasets
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 
-from hf_meanmax.data import read_labelled
+from hf_meanmax.data import open_corpus, read_labelled
 
 ROWS = [('it was "good", really', "5"), ("bad", "1"), ("so, so", "3")]
 PAIRS = [("a man sleeps", "he is awake", "contradiction"), ("a dog ran", "an animal ran", "entailment")]
@@ -43,8 +43,10 @@ def test_tables_and_data_sets(tmp_path):
     for name in ("a.csv", "a.jsonl", "a.jsonl.gz", "a"):
         texts = read_labelled(tmp_path / name, text_column="review", label_column="stars")
         assert (texts.texts, texts.labels) == ([t for t, _ in ROWS], ["5", "1", "3"]), name
-    with pytest.raises(ValueError, match="no column 'text'; choose one of review, stars"):
+    with pytest.raises(ValueError, match=r"no column 'text'; choose one of review, stars with `text_column`\.$"):
         read_labelled(tmp_path / "a.csv")
+    with pytest.raises(ValueError, match=r"no column 'words'; choose one of review, stars\.$"):
+        read_labelled(tmp_path / "a.csv", text_column="words")
 
 
 def test_a_word_that_no_tokenizer_can_read_is_torn(tmp_path):
@@ -78,6 +80,7 @@ def test_a_stream_of_unknown_columns_lacks_one(monkeypatch):
         ("a\tb\t1\na\tb\n", "line 2: expected 'text TAB second text TAB label', found"),
         ("a\tb\tc\td\n", "line 1: expected 'text TAB label'"),
         ("a\tb\t\nc\td\t\n", "line 1: expected 'text TAB second text TAB label'"),
+        ("review\tstars\ngood\t5\n", "line 1: 'review.tstars' looks like a header.*Remove the line"),
         ("Text\tLabel\ngood\t5\n", "line 1: 'Text.tLabel' looks like a header.*Remove the line"),
     ],
 )
@@ -94,7 +97,8 @@ def test_damaged_tables_are_named(tmp_path):
         ("c.parquet", b"no parquet"),
     ):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(ValueError, match=f"{name} cannot be read as a table: "):
+        remedy = r"it is not UTF-8.*iconv.*--encoding_errors replace" if name == "a.csv" else ""
+        with pytest.raises(ValueError, match=f"{name} cannot be read as a table: {remedy}"):
             read_labelled(tmp_path / name)
     assert read_labelled(tmp_path / "a.csv", encoding_errors="ignore").texts == ["caf"]
     (tmp_path / "e.csv").write_text("text,label\ngood,01\nbad,1\n")
@@ -103,6 +107,33 @@ def test_damaged_tables_are_named(tmp_path):
     (tmp_path / "d.csv").write_text("text,label\nnull,None\n")
     found = read_labelled(tmp_path / "d.csv")
     assert (found.texts, found.labels) == (["null"], ["None"])
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        # pandas would take the first value of each row for its number, and each text for the label before it.
+        ("text,label\ngood,1,\nbad,0,\n", "more values in its first row than names in its header"),
+        ("text,label\nso, so,1\nbad,0\n", "more values in its first row than names in its header"),
+        (
+            "text,label\nbad,0\nso, so,1\n",
+            r"Expected 2 fields in line 3, saw 3\. Put texts that hold commas in",
+        ),
+        (
+            "text;label\ngood;1\nbad;0\n",
+            r"text;label with `text_column`\. A .csv has commas .* this one has ';'",
+        ),
+    ],
+)
+def test_commas_that_are_not_between_columns(tmp_path, content, reason, caplog):
+    (tmp_path / "x.csv").write_text(content)
+    with pytest.raises(ValueError, match=reason):
+        read_labelled(tmp_path / "x.csv")
+    with pytest.raises(ValueError, match=reason):
+        list(open_corpus((tmp_path / "x.csv").as_uri()))
+    assert not caplog.records
+    (tmp_path / "x.csv").write_text("text,label,\ngood,1,\nbad,0,\n")
+    assert read_labelled(tmp_path / "x.csv").texts == ["good", "bad"]
 
 
 def test_damaged_rows_are_located(tmp_path):

@@ -61,6 +61,7 @@ def _torn(word: re.Match[str]) -> str:
     return " ".join(found[start : start + _LONGEST_WORD] for start in range(0, len(found), _LONGEST_WORD))
 
 
+NOT_UTF8_REMEDY = "Convert it, for instance: iconv -f LATIN1 -t UTF-8, or go on with --encoding_errors replace"
 CHANGED = "The text changed while it was read, so its lines no longer match their vectors. Start again."
 
 
@@ -194,11 +195,11 @@ class TextFile(Corpus):
                     error, place = found, f"{self.name}, line {number}"
                     break
         if error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-            remedy = "it seems to be UTF-16. Convert it: iconv -f UTF-16 -t UTF-8"
+            remedy = "It seems to be UTF-16. Convert it: iconv -f UTF-16 -t UTF-8"
         elif 3 * error.object.decode("utf-8", "replace").count("\ufffd") > len(error.object):
             remedy = "Convert it from its own encoding, for instance: iconv -f GB18030 -t UTF-8"
         else:
-            remedy = "Convert it, or go on with --encoding_errors replace"
+            remedy = NOT_UTF8_REMEDY
         reason = f"{error.reason} in {place}: the file is not UTF-8. {remedy}"
         return UnicodeDecodeError(error.encoding, error.object, error.start, error.end, reason)
 

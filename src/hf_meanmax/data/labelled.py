@@ -12,14 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from .corpus import TextFile, readable
-from .tables import TABLES, load_from_disk, load_from_hub, load_table, looks_local, table_kind
+from .tables import TABLES, load_from_disk, load_from_hub, load_table, looks_local, missing_column, table_kind
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 # First lines that are no example.
-_TEXT_HEADERS = {"text", "texts", "sentence", "sentence1", "sentence_1", "premise", "review", "question", "title"}
-_LABEL_HEADERS = {"label", "labels", "class", "category", "target", "score", "rating", "sentiment"}
+_TEXT_HEADERS = set("text texts sentence sentence1 sentence_1 premise review question title comment tweet".split())
+_LABEL_HEADERS = set("label labels class category target score rating sentiment stars topic intent emotion".split())
 
 
 @dataclass
@@ -120,9 +120,10 @@ def _from_dataset(
 ) -> Iterator[tuple[str, str | None, str | None]]:
     # A stream does not always know its columns.
     columns = dataset.column_names or list(next(iter(dataset), {}))
-    for wanted in filter(None, (text_column, pair_column, label_column)):
-        if columns and wanted not in columns:
-            raise ValueError(f"{name} has no column {wanted!r}; choose one of {', '.join(columns)}.")
+    settings = {"text_column": text_column, "pair_column": pair_column, "label_column": label_column}
+    for setting, wanted in settings.items():
+        if wanted and columns and wanted not in columns:
+            raise missing_column(name, wanted, columns, setting)
     features = getattr(dataset, "features", None) or {}
     names = getattr(features.get(label_column), "names", None)
     for number, row in enumerate(dataset):

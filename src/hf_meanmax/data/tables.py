@@ -6,14 +6,14 @@ import csv
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hf_meanmax.files import Json
 
-from .corpus import COMPRESSED, Corpus, decompressed, readable, text_digest
+from .corpus import COMPRESSED, NOT_UTF8_REMEDY, Corpus, decompressed, readable, text_digest
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -32,7 +32,7 @@ class DatasetRows(Corpus):
         if columns is not None and text_column not in columns:
             self.column, _, self.part = text_column.partition(".")
         if columns is not None and self.column not in columns:
-            raise _no_column(text_column, columns)
+            raise missing_column("The data set", text_column, columns, "text_column")
         self.dataset = dataset
         self.text_column = text_column
         self.name = name
@@ -43,7 +43,7 @@ class DatasetRows(Corpus):
         dataset = self.dataset if self.dataset.column_names is None else self.dataset.select_columns(self.column)
         for batch in _decoded(dataset.iter(batch_size=1024)):
             if self.column not in batch:
-                raise _no_column(self.text_column, batch)
+                raise missing_column("The data set", self.text_column, list(batch), "text_column")
             for row, text in enumerate(batch[self.column], start=self.position):
                 if self.part and text is not None:
                     if not isinstance(text, dict) or self.part not in text:
@@ -72,11 +72,16 @@ def _decoded(batches: Iterator[Json]) -> Iterator[Json]:
     try:
         yield from batches
     except UnicodeDecodeError as error:
-        raise ValueError(f"A text of the table is not UTF-8 ({error.reason}). Convert the file.") from None
+        raise ValueError(f"A text of the table is not UTF-8 ({error.reason}). {NOT_UTF8_REMEDY}.") from None
 
 
-def _no_column(name: str, columns: Iterable[str]) -> ValueError:
-    return ValueError(f"The data set has no column {name!r}; choose one of {', '.join(columns)}.")
+def missing_column(source: str, name: str, columns: Sequence[str], setting: str) -> ValueError:
+    """The error of a source that has no column of a name, which `setting` gives."""
+    # Who has named a column knows how.
+    how = f" with `{setting}`" if name == setting.removesuffix("_column") else ""
+    found = [mark for mark in (";", "\t") if len(columns) == 1 and mark in columns[0]]
+    remedy = f" A .csv has commas between its columns, this one has {found[0]!r}: convert it." if found else ""
+    return ValueError(f"{source} has no column {name!r}; choose one of {', '.join(columns)}{how}.{remedy}")
 
 
 def table_kind(path: str | os.PathLike[str]) -> str:
@@ -155,18 +160,36 @@ def stream_table(url: str, encoding_errors: str = "strict") -> Dataset:
 
 def _read_table(address: str, pattern: str, encoding_errors: str, **options: object) -> Dataset:
     from datasets import load_dataset
+    from datasets.utils import logging
 
     kind = table_kind(address)
     if kind == "csv":
         # Words such as "None" are texts, not missing values.
         options |= {"keep_default_na": False, "encoding_errors": encoding_errors}
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL)  # it logs what it also raises
     try:
-        return load_dataset(kind, data_files=pattern, split="train", **options)
+        table = load_dataset(kind, data_files=pattern, split="train", **options)
+        columns = table.column_names or list(next(iter(table), {})) if kind == "csv" else []
     except ImportError:
         raise
     except Exception as error:
         # Of many kinds, most of which name what went wrong in their cause.
-        raise ValueError(f"{address} cannot be read as a table: {error.__cause__ or error}") from error
+        cause = error.__cause__ or error
+        reason = str(cause).strip()
+        if isinstance(cause, UnicodeDecodeError):
+            reason = f"it is not UTF-8 ({cause.reason}). {NOT_UTF8_REMEDY}."
+        elif type(cause).__name__ == "ParserError":  # of pandas
+            reason += ". Put texts that hold commas in quotes."
+        raise ValueError(f"{address} cannot be read as a table: {reason}") from error
+    finally:
+        logging.set_verbosity(verbosity)
+    if "__index_level_0__" in columns:  # pandas has taken the first value of each row for its number
+        raise ValueError(
+            f"{address} has more values in its first row than names in its header. Put texts that hold commas in "
+            "quotes, remove commas at the ends of lines, or name all columns."
+        )
+    return table
 
 
 def load_from_disk(path: Path, split: str) -> Dataset:
