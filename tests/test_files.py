@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from hf_meanmax.files import naming_failed_writes, replacing_file, replacing_folder, shared_name
+from hf_meanmax.files import differences, naming_failed_writes, replacing_file, replacing_folder, shared_name
 
 
 def test_the_target_of_a_link_is_replaced_and_not_the_link(tmp_path):
@@ -84,3 +84,13 @@ def test_a_table_that_a_full_disk_elsewhere_cuts_short_is_not_what_is_written(tm
         raise ValueError(reason)
     with pytest.raises(OSError, match="run could not be written"), naming_failed_writes(tmp_path / "run"):
         raise RuntimeError("I/O error: No space left on device (os error 28)")
+
+
+def test_differences_are_told_by_the_names_that_differ():
+    there = {"seed": 1, "gone": 2, "model": {"size": 3, "layers": 1, "dropped": 4}, "kind": {"a": 1}}
+    now = {"seed": 1, "model": {"size": 5, "layers": 1, "added": None}, "kind": None, "new": "x"}
+    assert differences(there, now) == (
+        "kind: {'a': 1} there, None now; model.dropped: 4 there, None now; model.size: 3 there, 5 now; "
+        "new: None there, 'x' now"
+    )
+    assert differences(there, there) == ""

@@ -241,9 +241,16 @@ def file_digest(path: Path, size: int = 16) -> str:
 
 
 def differences(there: Json, now: Json) -> str:
-    """Which values of a record differ from those of an older one, and how."""
-    changed = sorted(name for name in now if there.get(name) != now[name])
-    return "; ".join(f"{name}: {there.get(name)!r} there, {now[name]!r} now" for name in changed)
+    """Which values of a record differ from those of an older one, and how; those of a dictionary by their own names."""
+
+    def changed(before: object, after: object, name: str) -> Iterator[str]:
+        if isinstance(before, dict) and isinstance(after, dict):
+            for key in sorted({*before, *after}):
+                yield from changed(before.get(key), after.get(key), f"{name}.{key}")
+        elif before != after:
+            yield f"{name}: {before!r} there, {after!r} now"
+
+    return "; ".join(line for name in sorted(now) for line in changed(there.get(name), now[name], name))
 
 
 def open_array(path: str | os.PathLike[str]) -> npt.NDArray[Any]:

@@ -45,6 +45,19 @@ def test_misspelt_options_name_the_nearest(capsys):
     assert parse(["a", "--batch_size", "2e4"]).batch_size == 20_000
 
 
+def test_texts_may_stand_behind_options(capsys):
+    assert parse(["a", "--number", "2", "b", "--batch_size", "3"]).texts == ["a", "b"]
+
+    @dataclass
+    class Single:
+        model: str = positional("a model")
+        tasks: str = option("names", "all")
+
+    with pytest.raises(SystemExit):
+        OptionParser("verb", "Does things.", Single).parse(["m", "--tasks", "A", "B"])
+    assert "'B' is not expected: it is no value of an option. See hf-meanmax verb --help." in capsys.readouterr().err
+
+
 def test_help_shows_types_and_defaults(capsys):
     with pytest.raises(SystemExit):
         parse(["--help"])

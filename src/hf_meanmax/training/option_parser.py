@@ -104,13 +104,21 @@ class OptionParser(HfArgumentParser):  # type: ignore[misc]
         words = sys.argv[1:] if argv is None else list(argv)
         self._refuse_unknown(words)
         try:
-            parsed: tuple[Any, ...] = self.parse_args_into_dataclasses(args=words, look_for_args_file=False)
+            # Texts may stand behind options; argparse loses a `--` where it reads them so.
+            read = self.parse_known_args if "--" in words else self.parse_known_intermixed_args
+            found, unread = read(words)
+            self._refuse_unread(unread)
+            parsed: tuple[Any, ...] = self.parse_dict(vars(found))
             for options in parsed:
                 check_settings(options)
         except ValueError as error:
             self.error(str(error))
         _check_outputs(parsed)
         return parsed
+
+    def _refuse_unread(self, words: Sequence[str], hint: str = "") -> None:
+        if words:
+            self.error(f"{words[0]!r} is not expected: it is no value of an option.{hint} See {self.prog} --help.")
 
     def _refuse_unknown(self, words: Sequence[str]) -> None:
         known = [name for action in self._actions for name in action.option_strings]

@@ -47,7 +47,8 @@ class SettingsParser(OptionParser):
             raise ValueError(f"`family` is {family!r}; allowed: {', '.join(sorted(FAMILIES))}.")
         config = FAMILIES[str(family)].config
         self.kinds: dict[str, object] = {**get_type_hints(arguments), **model_fields(config)}
-        verb = "finetune" if issubclass(arguments, FinetuneArguments) else "pretrain"
+        is_finetuning = issubclass(arguments, FinetuneArguments)
+        verb, self.texts = ("finetune", "--train") if is_finetuning else ("pretrain", "--corpus")
         super().__init__(verb, "", arguments, _configuration_options(config))
         self.usage = f"{self.prog} [recipe] [--option value ...]"
 
@@ -85,7 +86,9 @@ class SettingsParser(OptionParser):
                 name = action.option_strings[0]
                 self.error(f"`{name}` is given twice. Give all values after one option: {name} first second.")
             action.default = argparse.SUPPRESS
-        return {name: None if value == [None] else value for name, value in vars(self.parse_args(words)).items()}
+        found, unread = self.parse_known_args(words)
+        self._refuse_unread(unread, f" Texts are given with {self.texts}.")
+        return {name: None if value == [None] else value for name, value in vars(found).items()}
 
     def read_dict(self, settings: Json) -> Json:
         """The same of flat settings, whose values may be strings.
@@ -173,6 +176,8 @@ def parse_command_line(
     has_own = any(word.startswith("--corpus") for word in words) or by_objective is not None
     if not name and arguments is PretrainArguments and not has_own:
         name = DEFAULT_RECIPE
+    if arguments is FinetuneArguments and name in list_recipes():
+        raise ValueError(f"The recipe {name!r} is of `hf-meanmax pretrain`. Give options, or a YAML file of them.")
     settings = read_recipe(name) if name else {}
     given = SettingsParser(arguments, family_of({**settings, **of_words})).read(words)
     settings = {**settings, **given}
