@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from hf_meanmax import GatedMeanMaxAAEConfig, MeanMaxAAEConfig, RNNCNNConfig
+from hf_meanmax.training.finetune_settings import FinetuneArguments
 from hf_meanmax.training.model_settings import model_fields
 from hf_meanmax.training.recipes import (
     arguments_from_settings,
@@ -157,6 +159,41 @@ def test_options_win_over_the_recipe(tmp_path):
     wider = parse_command_line([str(recipe), "--decoder_channels", "90", "300"])
     assert wider.build_config().decoder_channels == [90, 300]
     assert args.lowercase is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "others", "needed"),
+    [
+        ("teacher_loss", "squared", [], "a `teacher`"),
+        ("contrastive_weight", "2", [], "`contrastive`"),
+        ("temperature", "0.1", ["--teacher", "x"], "`contrastive` or `teacher_loss` 'contrast'"),
+        ("decoding_weight", "2", ["--teacher", "x", "--objective", "none"], "a decoder"),
+        ("num_context_words", "5", [], "`objective` 'next_words'"),
+        ("max_target_tokens", "9", [], "`objective` 'translation'"),
+        ("num_negatives", "9", [], "`softmax` 'sampled'"),
+        ("muon_rate", "3", [], "`optimizer` 'muon'"),
+        ("num_hidden_layers", "3", ["--encoder_type", "none", "--pooling", "weighted_mean"], "an encoder"),
+        ("word_vector_scale", "2", [], "`word_vectors`"),
+        ("word_vector_epochs", "9", ["--word_vectors", "y.safetensors"], "`word_vectors` 'train'"),
+    ],
+)
+def test_an_option_that_nothing_reads_is_refused(name, value, others, needed):
+    words = ["--corpus", "x.txt", f"--{name}", value, *others]
+    with pytest.raises(ValueError, match=rf"`{name}` is .*, which has no effect without {re.escape(needed)}\. Leave"):
+        parse_command_line(words)
+    # A recipe may have settings of another one, and a default asks for nothing.
+    default = PretrainArguments().defaults()
+    words[3] = str({**default["model"], **default}[name])
+    parse_command_line(words)
+
+
+def test_an_option_of_another_classifier_is_refused():
+    for words in (["--classifier_row_size", "3"], ["--classifier_type", "pruned", "--classifier_hidden_size", "3"]):
+        with pytest.raises(ValueError, match=f"`{words[-2][2:]}` is 3, which has no effect without `classifier_type`"):
+            parse_command_line(["--train", "x.tsv", *words], FinetuneArguments)
+    assert parse_command_line(
+        ["--train", "x.tsv", "--classifier_type", "pruned", "--classifier_row_size", "3"], FinetuneArguments
+    )
 
 
 @pytest.mark.parametrize(

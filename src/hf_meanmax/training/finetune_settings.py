@@ -95,6 +95,14 @@ class FinetuneArguments(RunArguments):
             self.build_config()
         self.check_sources()
 
+    def without_effect(self) -> dict[str, str]:
+        is_pruned = self.model.get("classifier_type") == "pruned"
+        names = ("classifier_hidden_size",) if is_pruned else ("classifier_row_size", "classifier_column_size")
+        unused = dict.fromkeys(names, f"`classifier_type` {'mlp' if is_pruned else 'pruned'!r}")
+        if self.model.get("pair_combination") != "multiplicative":
+            unused["pair_size"] = "`pair_combination` 'multiplicative'"
+        return {**super().without_effect(), **unused}
+
 
 def _is_of_head(name: str) -> bool:
     """Whether a configuration field can be set anew for a checkpoint's encoder."""

@@ -185,7 +185,9 @@ def parse_command_line(
         refuse_new_model(settings["initial_model"], given)
     else:
         refuse_new_tokenizer(settings, given)
-    return arguments_from_settings(settings, Path(name).stem, arguments)
+    read = arguments_from_settings(settings, Path(name).stem, arguments)
+    read.refuse_without_effect(given)
+    return read
 
 
 def split_recipe(argv: Sequence[str]) -> tuple[str, list[str]]:

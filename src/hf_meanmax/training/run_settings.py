@@ -104,6 +104,27 @@ class RunArguments:
         check_trackers(self.report_to)
         check_settings(self)
 
+    def without_effect(self) -> dict[str, str]:
+        """Settings that nothing reads in this run, and what would."""
+        unused = {} if self.word_vectors else {"word_vector_scale": "`word_vectors`"}
+        if self.word_vectors != "train":
+            unused["word_vector_epochs"] = "`word_vectors` 'train'"
+        return unused
+
+    def refuse_without_effect(self, given: Json) -> None:
+        """Checks that each of some settings acts on something.
+
+        Args:
+            given: those that were asked for, without those of a recipe; at their defaults they ask for nothing.
+
+        Raises:
+            ValueError: one does not.
+        """
+        defaults = self.defaults()
+        for name, needed in self.without_effect().items():
+            if name in given and given[name] != {**defaults["model"], **defaults}[name]:
+                raise ValueError(f"`{name}` is {given[name]!r}, which has no effect without {needed}. Leave it out.")
+
     def check_sources(self) -> None:
         """Checks that nothing that the run reads lies in its output folder, where its own would take the place.
 

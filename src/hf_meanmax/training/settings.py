@@ -211,6 +211,22 @@ class PretrainArguments(RunArguments):
             self.output_dir = str(Path("runs") / (self.recipe or "pretrain"))
         self.check_sources()
 
+    def without_effect(self) -> dict[str, str]:
+        config = self.build_config()
+        unread = (
+            ("a `teacher`", not self.teacher, ("teacher_loss", "teacher_weight", "teacher_head")),
+            ("`contrastive`", self.contrastive == "none", ("contrastive_weight",)),
+            ("`contrastive` or `teacher_loss` 'contrast'", not self.compares_in_batch, ("temperature",)),
+            ("a decoder", self.objective == "none", ("decoding_weight",)),
+            ("`objective` 'next_words'", not self.is_of_context and not self.context_weight, ("num_context_words",)),
+            ("`objective` 'translation'", self.objective != "translation", ("max_target_tokens",)),
+            ("`softmax` 'sampled'", self.softmax != "sampled", ("num_negatives",)),
+            ("`optimizer` 'muon'", self.optimizer != "muon", ("muon_rate",)),
+            ("an encoder", config.is_static, ("num_hidden_layers", "num_attention_heads", "intermediate_size")),
+        )
+        of_this = {name: needed for needed, is_missing, names in unread if is_missing for name in names}
+        return {**super().without_effect(), **of_this}
+
     def _check_docstrings(self) -> None:
         """The built-in corpus stands alone."""
         is_alone = self.corpus == ["docstrings"] and self.objective != "translation"
@@ -405,6 +421,11 @@ class PretrainArguments(RunArguments):
     def learns_from_teacher(self) -> bool:
         """Whether the loss reads a teacher's vectors of the texts; without a weight its word vectors alone are read."""
         return bool(self.teacher) and (self.teacher_weight > 0 or self.similarity_weight > 0)
+
+    @property
+    def compares_in_batch(self) -> bool:
+        """Whether a loss is the cross entropy of cosines in a batch."""
+        return self.contrastive != "none" or (self.learns_from_teacher and self.teacher_loss == "contrast")
 
     @property
     def frozen_encoder(self) -> str:
