@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import socket
 from pathlib import Path
 
 import pytest
@@ -203,6 +204,18 @@ def test_bad_models_are_told_on_one_line(tmp_path):
     pytest.importorskip("gradio", reason="the demo needs gradio")
     with pytest.raises(SystemExit, match="No checkpoint folder"):
         command.main(["--model", str(tmp_path / "none")])
+
+
+def test_a_place_that_cannot_be_listened_at_is_told_on_one_line(model):
+    pytest.importorskip("gradio", reason="the demo needs gradio")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(
+            SystemExit, match=rf"127\.0\.0\.1, port {port}, cannot be listened at \(Address already in use\)"
+        ):
+            command.main(["--model", model, "--port", str(port)])
+    with pytest.raises(SystemExit, match=r"demo: 999\.1\.1\.1 cannot be listened at"):
+        command.main(["--model", model, "--host", "999.1.1.1"])
 
 
 def test_without_gradio_it_says_what_to_install(model):

@@ -16,7 +16,7 @@ from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 import hf_meanmax
 from hf_meanmax.checkpoint.card import CardDescription, write_model_card
 from hf_meanmax.checkpoint.compact import compact_checkpoint
-from hf_meanmax.checkpoint.folder import save_checkpoint
+from hf_meanmax.checkpoint.folder import check_checkpoint, save_checkpoint
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.tokenization.tokenizers import train_tokenizer
@@ -75,6 +75,11 @@ def test_an_unknown_name_is_told_with_those_that_there_are(models, monkeypatch, 
         match=rf"^No model '{name}': .* the Hub \(.*[^.]\)\. The package has mini and static\.{hint}$",
     ):
         load(name)
+
+
+def test_where_a_folder_is_asked_for_the_name_is_told_as_what_it_is(models):
+    with pytest.raises(FileNotFoundError, match=r"a model of the package, and here a folder is asked for: `pretrained"):
+        check_checkpoint("mini")
 
 
 def test_commands_take_the_name(models, tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 
 from hf_meanmax import files
 from hf_meanmax.training import checkpoints as module
-from hf_meanmax.training.checkpoints import Checkpoints
+from hf_meanmax.training.checkpoints import Checkpoints, check_run_folder
 from tiny_model import make_model
 
 
@@ -232,3 +232,8 @@ def test_state_survives_json(tmp_path):
     state = json.loads((path / "state.json").read_text())
     assert state["best_accuracy"] == 0.1 + 0.2
     assert state["param_groups"][0]["betas"] == [0.8, 0.9]
+
+
+def test_a_run_takes_no_name_of_a_packaged_model():
+    with pytest.raises(ValueError, match="--output_dir mini-en would hide the model of that name"):
+        check_run_folder(Path("mini-en"))

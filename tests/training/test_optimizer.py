@@ -171,8 +171,8 @@ def test_muon_takes_the_hidden_matrices_and_adam_the_rest():
     assert len(make_optimizers(model, PretrainArguments(), fused=True)) == 1
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name == "hidden.weight")
-    (muon,) = make_optimizers(model, PretrainArguments(optimizer="muon", muon_rate=2.0), fused=True)
-    assert isinstance(muon, torch.optim.Muon)
+    (muon,) = make_optimizers(model, PretrainArguments(optimizer="muon", muon_rate=2.0, precision="fp32"), fused=True)
+    assert isinstance(muon, Float32Muon)
     assert muon.param_groups[0]["lr_factor"] == 2.0
 
 
@@ -180,7 +180,7 @@ def test_muon_takes_the_hidden_matrices_and_adam_the_rest():
 def test_muon_steps_along_the_orthogonal_factor_of_the_momentum(is_bf16_fast, monkeypatch):
     monkeypatch.setattr("hf_meanmax.training.optimizer.is_bf16_fast", lambda device: is_bf16_fast)
     model = Network()
-    args = PretrainArguments(optimizer="muon")
+    args = PretrainArguments(optimizer="muon", precision="bf16")
     _, muon = make_optimizers(model, args, fused=True)
     assert isinstance(muon, Float32Muon) != is_bf16_fast
     for group in muon.param_groups:

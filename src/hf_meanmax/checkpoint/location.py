@@ -54,6 +54,10 @@ def naming_unread(name: str | os.PathLike[str]) -> Iterator[None]:
 def packaged_hint(name: str | os.PathLike[str]) -> str:
     """Which models come with the package, for messages about one that is not found."""
     packaged = packaged_names()
+    if str(name) in packaged:
+        return (
+            f" That is a model of the package, and here a folder is asked for: `pretrained({str(name)!r})` names its."
+        )
     return f" The package has {' and '.join(packaged)}.{did_you_mean(Path(name).name, packaged)}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import traceback
 from collections.abc import Callable
@@ -81,10 +82,16 @@ def launch(model: str, host: str = "127.0.0.1", port: int | None = None, trust_r
 
     Raises:
         ImportError: gradio is not installed.
-        OSError: no free port.
+        OSError: the port is taken, or there is no such address.
         FileNotFoundError, ValueError: no such model.
     """
     load_gradio()
+    try:
+        # gradio would tell of its own arguments, and of a wrong address a hundred times.
+        socket.create_server((host, port or 0)).close()
+    except OSError as error:
+        place, reason = host if port is None else f"{host}, port {port},", str(error.strerror).partition(" (")[0]
+        raise OSError(f"{place} cannot be listened at ({reason}). Give another `port` or `host`.") from None
     page = build_page(DemoModel(model, trust_remote_code))
     page.queue(max_size=20).launch(**launch_settings(), server_name=host, server_port=port)
 

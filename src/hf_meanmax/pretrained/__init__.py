@@ -60,6 +60,18 @@ def packaged_names() -> list[str]:
     return list(_folders())
 
 
+def check_hides_none(place: str | Path, setting: str) -> None:
+    """Checks that a place to write to has not the name of a packaged model, which then would not be found.
+
+    Raises:
+        ValueError: it has.
+    """
+    if str(place) in packaged_names():
+        raise ValueError(
+            f"{setting} {place} would hide the model of that name that comes with the package. Name another."
+        )
+
+
 def packaged_folder(name: str) -> Path | None:
     """The folder of the packaged model of this name, unless there is none, or something of this name lies here."""
     return None if Path(name).exists() else _folders().get(name)

@@ -24,6 +24,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 from hf_meanmax.checkpoint.folder import SETTINGS_FILE, model_around
 from hf_meanmax.files import Json, differences, is_owned, read_json, replacing_folder, write_json
+from hf_meanmax.pretrained import check_hides_none
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -266,7 +267,8 @@ def _completed(theirs: Json, settings: Json, defaults: Json) -> Json:
 
 
 def check_run_folder(folder: Path) -> None:
-    """Checks that nothing but a run, and what logs it, is in the folder, which lies in no model."""
+    """Checks that nothing but a run, and what logs it, is in the folder, which lies in no model and hides none."""
+    check_hides_none(folder, "--output_dir")
     model = model_around(folder)
     if model is not None:
         raise FileExistsError(f"{folder} holds a model, or lies in {model}, which does. Give another --output_dir.")

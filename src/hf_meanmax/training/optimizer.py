@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hf_meanmax.files import Json
-from hf_meanmax.hardware import is_bf16_fast
+from hf_meanmax.hardware import is_bf16_fast, uses_bf16
 
 if TYPE_CHECKING:
     from .settings import PretrainArguments
@@ -103,7 +103,7 @@ class RowAdam(torch.optim.Adam):
 
 
 class Float32Muon(torch.optim.Muon):
-    """Muon that orthogonalizes in float32, for devices on which torch's bf16 is slow."""
+    """Muon that orthogonalizes in float32, where a run computes in it or the device is slow in torch's bf16."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -159,7 +159,9 @@ def make_optimizers(module: torch.nn.Module, args: PretrainArguments, fused: boo
         optimizers.append(RowAdam(groups, lazy=args.lazy_adam, betas=betas, fused=fused, **shared))
     if matrices:
         of_matrices: Json = {"params": matrices, "lr_factor": args.muon_rate}
-        kind = torch.optim.Muon if is_bf16_fast(matrices[0].device) else Float32Muon
+        device = matrices[0].device
+        in_bf16 = uses_bf16(args.precision, device) and is_bf16_fast(device)
+        kind = torch.optim.Muon if in_bf16 else Float32Muon
         optimizers.append(kind([of_matrices], weight_decay=args.weight_decay, adjust_lr_fn="match_rms_adamw"))
     return optimizers
 

@@ -22,7 +22,7 @@ from hf_meanmax.files import is_owned
 from hf_meanmax.inference.embedding_files import COMPRESSION, FORMATS, MANIFEST
 from hf_meanmax.inference.index import INDEX_FILES
 from hf_meanmax.modeling.suggestions import did_you_mean
-from hf_meanmax.pretrained import packaged_names
+from hf_meanmax.pretrained import check_hides_none
 
 _METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", bool: "BOOL"}
 
@@ -141,10 +141,7 @@ def _check_outputs(parsed: Sequence[Any]) -> None:
                 f"--{field.name} {path} is the name of a file, but it names a folder. Take for instance "
                 f"{path.with_suffix('')}."
             )
-        if str(path) in packaged_names():
-            raise ValueError(
-                f"--{field.name} {path} would hide the model of that name that comes with the package. Name another."
-            )
+        check_hides_none(path, f"--{field.name}")
         model = model_around(path.absolute().parent) if field.metadata["writes"] == "folder" else None
         if model is not None:
             raise FileExistsError(f"--{field.name} {path} lies in {model}, a model. Name a folder outside it.")
