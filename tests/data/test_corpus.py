@@ -290,8 +290,11 @@ def test_tables_are_read_by_their_column(tmp_path, suffix):
     assert list(open_corpus(str(tmp_path / "*"), text_column="said")) == [*rows, ""]
     with pytest.raises(ValueError, match="no column 'text'; choose one of number, said"):
         open_corpus(path)
-    with pytest.raises(ValueError, match=r"Row 0 of column 'number' is int, not text"):
-        list(open_corpus(path, text_column="number"))
+    if suffix == ".csv":  # whose values have no type
+        assert list(open_corpus(path, text_column="number")) == ["0", "1", "2", "3"]
+    else:
+        with pytest.raises(ValueError, match=r"Row 0 of column 'number' is int, not text"):
+            list(open_corpus(path, text_column="number"))
     assert open_corpus(path, text_column="said").fingerprint() == open_corpus(path, text_column="said").fingerprint()
     with pytest.raises(FileNotFoundError, match="No such file"):
         open_corpus("missing.jsonl")

@@ -112,3 +112,10 @@ def test_files_one_after_the_other_have_no_line_between(folder, tmp_path):
         main([str(folder), str(source), "--output", str(tmp_path / "said"), "--reference", str(tmp_path / "[ab].txt")])
         said.append((tmp_path / "said").read_text(encoding="utf-8"))
     assert said[0] == said[1]
+
+
+def test_an_empty_file_is_told(folder, tmp_path, capsys):
+    (tmp_path / "empty.txt").write_text("")
+    main([str(folder), str(tmp_path / "empty.txt")])
+    said = capsys.readouterr()
+    assert (said.out, said.err.splitlines()[-1]) == ("", f"warning: there is no line in {tmp_path / 'empty.txt'}")

@@ -48,6 +48,7 @@ def main(encoder: EncoderOptions, corpus_options: CorpusOptions, args: EncodeOpt
     if state.is_main_process:
         shape = f"{manifest['rows']:,} rows of {manifest['dimension']}"
         if not manifest["rows"]:
-            print(f"warning: there is no line in {', '.join(corpus_options.input)}", file=sys.stderr)
-        print(f"{shape} in {len(manifest['shards'])} shards: {args.output}", file=sys.stderr)
+            corpus_options.warn_of_no_line()
+        count = len(manifest["shards"])
+        print(f"{shape} in {count} {'shard' if count == 1 else 'shards'}: {args.output}", file=sys.stderr)
     end_processes()

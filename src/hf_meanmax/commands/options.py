@@ -233,3 +233,7 @@ class CorpusOptions(TextOptions):
             split=self.split,
             config_name=self.config_name,
         )
+
+    def warn_of_no_line(self) -> None:
+        """Says on stderr that the corpus is empty."""
+        print(f"warning: there is no line in {', '.join(self.input)}", file=sys.stderr)

@@ -45,6 +45,8 @@ def main(args: TranslateOptions, corpus_options: CorpusOptions) -> None:
         raise ValueError(f"`tokenize` is {args.tokenize!r}, which is for the BLEU of a `reference`. Give one.")
     corpus = corpus_options.open()
     check_translator(args.model)
+    if next(iter(CorpusLines(corpus)), None) is None:
+        corpus_options.warn_of_no_line()
     references = None
     if args.reference is not None:
         references = list(CorpusLines(corpus_options.open_beside(args.reference)))

@@ -174,7 +174,7 @@ def _open_file(
             return DatasetRows(table, text_column, name)
         if is_empty_table(Path(path)):
             return Documents([])
-        return DatasetRows(load_table(Path(path), encoding_errors), text_column)
+        return DatasetRows(load_table(Path(path), encoding_errors, text_column), text_column)
     if text_column != "text":
         raise ValueError(
             f"{path} is read as lines of text, which have no column {text_column!r}. Columns are those of "

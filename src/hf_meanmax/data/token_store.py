@@ -522,7 +522,10 @@ def _write_arrays(
     arrays = {name: writer.close() for name, writer in writers.items()}
     if report.kept == 0:
         reason = "The corpus is empty" if report.lines == 0 else "No sentence of the corpus is left after the filters"
-        raise ValueError(f"{reason} ({report.dropped()}).")
+        remedy = " Widen these limits." if report.lines else ""
+        if 2 * report.too_long > report.lines:
+            remedy += " Lines of several sentences are cut by `hf-meanmax prepare`."
+        raise ValueError(f"{reason} ({report.dropped()}).{remedy}")
     return arrays
 
 

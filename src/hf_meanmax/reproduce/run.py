@@ -99,7 +99,7 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
     names = {name: plan.groups.get(name, name) for name in plan.systems}
     for name in only:
         if name not in names and name not in names.values():
-            raise ValueError(f"There is no system {name!r}; choose among {', '.join(names)}.")
+            raise ValueError(f"There is no system {name!r}; choose among {', '.join(map(repr, names))}.")
     chosen = [name for name, group in names.items() if not only or name in only or group in only]
     (output / RUNS).mkdir(parents=True, exist_ok=True)
     results = FileLock(output / RUNS / "results.lock")

@@ -110,6 +110,9 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
     if args.objective == "translation":
         return _prepare_translation(args, cache, word_vectors, show_progress)
     train, held_out = open_sides(args, show_progress)
+    if not any(held_out):  # before a teacher reads all words
+        reason = f"`validation` {args.validation!r} holds no text" if args.validation else "the corpus is too short"
+        raise ValueError(f"No text is held out for validation: {reason}. Name a file with `--validation`.")
     if word_vectors == "teacher":
         word_vectors = str(teachers_words(args, train, cache, show_progress))
     tokenizer = load_or_train_tokenizer(args, args.tokenizer, train, cache, show_progress, word_vectors=word_vectors)
@@ -137,11 +140,7 @@ def _held_out_documents(
     """The first held-out lines with their neighbours, or where these do not count the first sentences of the lengths
     that are trained on."""
     if needs_context:
-        first = first_documents(held_out, args.validation_sentences)
-        if not first:
-            reason = f"`validation` {args.validation!r} holds no text" if args.validation else "the corpus is too short"
-            raise ValueError(f"No text is held out for validation: {reason}. Name a file with `--validation`.")
-        return Documents(first)
+        return Documents(first_documents(held_out, args.validation_sentences))
     # Longer ones cannot be generated at once; the end token counts, too.
     longest = min(args.max_tokens, MOST_TOKENS - 1)
     texts = pick_sentences(held_out, tokenizer, args.validation_sentences, args.min_tokens, longest)
