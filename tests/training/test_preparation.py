@@ -225,8 +225,11 @@ def test_many_sentences_left_out_by_their_length_are_told(make_arguments, tmp_pa
 def test_nothing_to_hold_out(make_arguments, tmp_path):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("one two three four\n" * 3)
-    with pytest.raises(ValueError, match=r"No sentence of 4-32 tokens could be held out.*`--validation`"):
+    with pytest.raises(ValueError, match=r"No text is held out.*the corpus is too short.*`--validation`"):
         prepare(make_arguments(corpus=[str(corpus)], validation=None), show_progress=False)
+    (tmp_path / "short.txt").write_text("one two\n")
+    with pytest.raises(ValueError, match=r"No sentence of 4-32 tokens could be held out.*`--validation`"):
+        prepare(make_arguments(corpus=[str(corpus)], validation=[str(tmp_path / "short.txt")]), show_progress=False)
 
 
 def test_where_the_cache_is(make_arguments, monkeypatch):

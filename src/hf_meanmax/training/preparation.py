@@ -110,7 +110,7 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
     if args.objective == "translation":
         return _prepare_translation(args, cache, word_vectors, show_progress)
     train, held_out = open_sides(args, show_progress)
-    if not any(held_out):  # before a teacher reads all words
+    if any(train) and not any(held_out):  # before a teacher reads all words
         reason = f"`validation` {args.validation!r} holds no text" if args.validation else "the corpus is too short"
         raise ValueError(f"No text is held out for validation: {reason}. Name a file with `--validation`.")
     if word_vectors == "teacher":
