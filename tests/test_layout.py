@@ -13,7 +13,8 @@ import hf_meanmax
 SOURCE = Path(hf_meanmax.__file__).parent
 # Each part imports from parts on lines above its own, and from itself.
 ORDER = [
-    ["_version", "fields", "files", "hardware", "extras", "progress", "metrics", "cosines", "pretrained"],
+    ["_version", "fields"],
+    ["files", "hardware", "extras", "progress", "metrics", "cosines", "pretrained"],
     ["processes"],
     ["modeling"],
     ["families"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Iterable
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints, overload
 
@@ -44,8 +45,8 @@ def check_settings(settings: DataclassInstance) -> None:
             continue
         parts = (kind, *get_args(kind))
         allowed = [one for part in parts if get_origin(part) is Literal for one in get_args(part)]
-        if allowed and value not in allowed:
-            raise ValueError(f"`{field.name}` is {value!r}; allowed: {', '.join(map(repr, allowed))}.")
+        if allowed:
+            check_choice(field.name, value, allowed)
         least, most = field.metadata.get("at_least"), field.metadata.get("at_most")
         if (least, most) != (None, None) and int in parts and not isinstance(value, Integral):
             raise ValueError(f"`{field.name}` is {value!r}; it must be a whole number.")
@@ -53,6 +54,17 @@ def check_settings(settings: DataclassInstance) -> None:
             check_least(settings, **{field.name: least})
         if most is not None and not value <= most:
             raise ValueError(f"`{field.name}` is {value:,}; it may be {most:,} at most.")
+
+
+def check_choice(name: str, value: object, allowed: Iterable[object]) -> None:
+    """Checks that a setting is one of some values.
+
+    Raises:
+        ValueError: it is another.
+    """
+    choices = list(allowed)
+    if value not in choices:
+        raise ValueError(f"`{name}` is {value!r}; allowed: {', '.join(map(repr, choices))}.")
 
 
 def check_least(settings: object, **least: float) -> None:

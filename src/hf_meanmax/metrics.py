@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from hf_meanmax.fields import check_choice
+
 Record: TypeAlias = Mapping[str, Any]  # of a JSON file
 SENTEVAL = frozenset(
     "CR MPQA MR MRPC SICK-E SICK-R SNLI SST2 SST5 STS12 STS13 STS14 STS15 STS16 STSB SUBJ TREC".split()
@@ -51,8 +53,7 @@ def length_bins(systems: Mapping[str, Sequence[Record]], metrics: Sequence[str])
         ValueError: as [`length_table`].
     """
     for metric in metrics:
-        if metric not in LENGTH_METRICS:
-            raise ValueError(f"metric is {metric!r}; choose among {', '.join(map(repr, LENGTH_METRICS))}.")
+        check_choice("metric", metric, LENGTH_METRICS)
     if not systems:
         raise ValueError("No system to show: give the rows of scores_by_length by the system's name.")
     bins: dict[tuple[int, float], dict[str, Record]] = {}

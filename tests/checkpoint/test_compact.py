@@ -159,7 +159,7 @@ def test_what_int8_or_float16_cannot_hold_is_kept():
 
 
 def test_another_type_is_refused_before_anything_is_written(tmp_path):
-    with pytest.raises(ValueError, match="'int4'; choose one of 'float16', 'int8'"):
+    with pytest.raises(ValueError, match="'int4'; allowed: 'float16', 'int8'"):
         compact_checkpoint(saved(tmp_path), tmp_path / "new" / "small", "int4")
     assert not (tmp_path / "new").exists()
 

@@ -146,7 +146,7 @@ def test_sentences_and_their_context(store):
 
 
 def test_what_is_refused(make_store, store):
-    with pytest.raises(ValueError, match="objective is 'next'; choose one of next_words, next_sentence, neighbours"):
+    with pytest.raises(ValueError, match="`objective` is 'next'; allowed: 'next_words', 'next_sentence', 'neighbours'"):
         ContextSentences(store, "next")
     with pytest.raises(ValueError, match="num_words is 0; it must be at least 1"):
         ContextSentences(store, num_words=0)

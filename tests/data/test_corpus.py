@@ -102,7 +102,7 @@ def test_text_of_another_encoding_is_not_to_be_replaced(tmp_path):
 
 def test_unknown_encoding_errors(tmp_path):
     (tmp_path / "a.txt").write_text("x")
-    with pytest.raises(ValueError, match="'skip'; choose one of strict, replace, ignore"):
+    with pytest.raises(ValueError, match="'skip'; allowed: 'strict', 'replace', 'ignore'"):
         open_corpus(tmp_path / "a.txt", encoding_errors="skip")
 
 

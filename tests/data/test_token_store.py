@@ -283,7 +283,7 @@ def test_truncated_lines_are_reported_once(make_store):
     [
         ({"min_tokens": 0}, "min_tokens is 0"),
         ({"min_tokens": 5, "max_tokens": 4}, "max_tokens is 4"),
-        ({"beyond_max": "wrap"}, "'wrap'; choose drop or truncate"),
+        ({"beyond_max": "wrap"}, "'wrap'; allowed: 'drop', 'truncate'"),
         ({"max_unknown_rate": 1.5}, r"max_unknown_rate is 1\.5"),
     ],
 )

@@ -51,7 +51,7 @@ def test_vectors_of_zeros_are_not_near_by_cosine():
 
 def test_bad_arguments_are_refused():
     rows = np.zeros((2, 3), dtype=np.float32)
-    with pytest.raises(ValueError, match="metric is 'l1'; choose one of l2, cosine"):
+    with pytest.raises(ValueError, match="`metric` is 'l1'; allowed: 'l2', 'cosine'"):
         nearest(rows, rows, "l1")
     with pytest.raises(ValueError, match=r"\(2, 3\) and a pool of shape \(2, 2\)"):
         nearest(rows, rows[:, :2])

@@ -149,7 +149,7 @@ def test_empty_texts_cost_and_do_not_fail(tokenize):
         ([], [], {}, "both lists are empty"),
         ("abc", ["a"], {}, "hypotheses is a single string"),
         (["a"], [None], {}, r"references\[0\] is NoneType"),
-        (["a"], ["a"], {"tokenize": "words"}, "tokenize is 'words'; choose one of 'none', '13a'"),
+        (["a"], ["a"], {"tokenize": "words"}, "`tokenize` is 'words'; allowed: 'none', '13a'"),
     ],
 )
 def test_bad_texts_are_refused(hypotheses, references, options, message):
@@ -242,7 +242,7 @@ def test_table_of_several_systems():
         "| 6+ | 1 | - | 100.0 |\n"
     )
     assert length_table({"good": good}, ["exact_match"]).splitlines()[2] == "| 1-5 | 1 | 100.0% |"
-    with pytest.raises(ValueError, match="metric is 'blue'; choose among 'bleu'"):
+    with pytest.raises(ValueError, match="`metric` is 'blue'; allowed: 'bleu'"):
         length_table({"good": good}, ["blue"])
     with pytest.raises(ValueError, match="No system"):
         length_table({})

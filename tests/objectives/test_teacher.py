@@ -79,7 +79,7 @@ def test_cosines_are_compared_in_float32_under_autocast():
 
 
 def test_mistakes():
-    with pytest.raises(ValueError, match="`teacher_loss` is 'manhattan'; allowed: cosine, squared, contrast"):
+    with pytest.raises(ValueError, match="`teacher_loss` is 'manhattan'; allowed: 'cosine', 'squared', 'contrast'"):
         TeacherDistance(kind="manhattan")
     with pytest.raises(ValueError, match="`temperature` is 0; it must be a positive number"):
         TeacherDistance(kind="contrast", temperature=0)

@@ -304,7 +304,7 @@ def test_an_option_of_another_classifier_is_refused():
         (["--projection_activation", "gelu"], r"--projection-activation: invalid choice: 'gelu' \(choose from .*relu"),
         (
             ["--family", "bert"],
-            "`family` is 'bert'; allowed: compound_attention, embedding_decoder, gated",
+            "`family` is 'bert'; allowed: 'compound_attention', 'embedding_decoder', 'gated",
         ),
         (["docstrings", "two"], "'two' is not expected"),
         (["--validation", "docstrings"], "'docstrings', the built-in corpus, stands alone in `corpus`"),

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
+from hf_meanmax.fields import check_choice
 from hf_meanmax.files import is_owned, read_json, write_json
 from hf_meanmax.modeling.storage import INT8, SCALE, restore_rows, restored_state_dict
 
@@ -46,8 +47,7 @@ def compact_checkpoint(
         FileNotFoundError, ValueError: no whole checkpoint, or another `dtype`.
         FileExistsError: `output` is `folder`, or holds somebody else's files.
     """
-    if dtype not in STORED_DTYPES:
-        raise ValueError(f"dtype is {dtype!r}; choose one of {', '.join(map(repr, STORED_DTYPES))}.")
+    check_choice("dtype", dtype, STORED_DTYPES)
     source, target = checkpoint_folder(folder), check_free(Path(output))
     check_checkpoint(source, encoder_alone=True)
     if target.resolve() == source.resolve():

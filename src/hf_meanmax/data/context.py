@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from hf_meanmax.fields import check_choice
+
 from .batches import Sentences
 from .token_store import Ragged, TokenStore
 
@@ -39,8 +41,7 @@ class ContextSentences(Sentences):
         max_tokens: int | None = None,
         num_words: int = 30,
     ):
-        if objective not in CONTEXTS:
-            raise ValueError(f"objective is {objective!r}; choose one of {', '.join(CONTEXTS)}.")
+        check_choice("objective", objective, CONTEXTS)
         if num_words < 1:
             raise ValueError(f"num_words is {num_words}; it must be at least 1.")
         self.objective = objective

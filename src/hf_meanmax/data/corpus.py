@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast, get_args
 
 from hf_meanmax.extras import require
+from hf_meanmax.fields import check_choice
 from hf_meanmax.files import EncodingErrors, json_digest
 
 if TYPE_CHECKING:
@@ -127,9 +128,7 @@ class TextFile(Corpus):
         filesystem: AbstractFileSystem | None = None,
         is_table: bool = False,
     ):
-        if encoding_errors not in get_args(EncodingErrors):
-            allowed = ", ".join(get_args(EncodingErrors))
-            raise ValueError(f"encoding_errors is {encoding_errors!r}; choose one of {allowed}.")
+        check_choice("encoding_errors", encoding_errors, get_args(EncodingErrors))
         self.path = os.fspath(path)
         self.encoding_errors = encoding_errors
         self.filesystem = filesystem

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from hf_meanmax.fields import check_choice
 from hf_meanmax.files import Json, bytes_digest, json_digest, naming_failed_writes, replacing_file, replacing_folder
 from hf_meanmax.progress import progress_bar
 from hf_meanmax.tokenization.tokenizers import bare_backend, check_end_token
@@ -68,8 +69,7 @@ class SentenceFilter:
             raise ValueError(f"min_tokens is {self.min_tokens}; it must be at least 1.")
         if self.max_tokens is not None and self.max_tokens < self.min_tokens:
             raise ValueError(f"max_tokens is {self.max_tokens}; it must be at least min_tokens = {self.min_tokens}.")
-        if self.beyond_max not in ("drop", "truncate"):
-            raise ValueError(f"beyond_max is {self.beyond_max!r}; choose drop or truncate.")
+        check_choice("beyond_max", self.beyond_max, ("drop", "truncate"))
         if not 0.0 <= self.max_unknown_rate <= 1.0:
             raise ValueError(f"max_unknown_rate is {self.max_unknown_rate}; it must lie between 0 and 1.")
 

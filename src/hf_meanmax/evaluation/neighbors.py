@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from hf_meanmax.cosines import unit_rows
+from hf_meanmax.fields import check_choice
 
 METRICS = ("l2", "cosine")
 _BLOCK = 512
@@ -37,8 +38,7 @@ def nearest(
     Raises:
         ValueError: an unknown metric, shapes that do not fit, or a pool with no row left.
     """
-    if metric not in METRICS:
-        raise ValueError(f"metric is {metric!r}; choose one of {', '.join(METRICS)}.")
+    check_choice("metric", metric, METRICS)
     if queries.ndim != 2 or pool.ndim != 2 or queries.shape[1] != pool.shape[1]:
         raise ValueError(f"Queries of shape {queries.shape} and a pool of shape {pool.shape} do not fit together.")
     if len(pool) <= (excluded is not None):

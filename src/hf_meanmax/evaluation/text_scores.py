@@ -20,6 +20,7 @@ import numpy as np
 from hf_meanmax.data.sentences import CJK, has_ideographs, is_unsegmented
 from hf_meanmax.evaluation.markdown import markdown_table
 from hf_meanmax.extras import require
+from hf_meanmax.fields import check_choice
 from hf_meanmax.files import Json
 from hf_meanmax.metrics import LENGTH_METRICS, count_label, length_bins
 from hf_meanmax.tokenization.tokenizers import is_character_level, is_word_level
@@ -241,8 +242,7 @@ def length_table(systems: Mapping[str, Sequence[Json]], metrics: Sequence[str] =
 
 
 def _check_texts(hypotheses: Sequence[str], references: Sequence[str], tokenize: str) -> None:
-    if tokenize not in get_args(Tokenization):
-        raise ValueError(f"tokenize is {tokenize!r}; choose one of {', '.join(map(repr, get_args(Tokenization)))}.")
+    check_choice("tokenize", tokenize, get_args(Tokenization))
     for name, texts in (("hypotheses", hypotheses), ("references", references)):
         if isinstance(texts, str):
             raise ValueError(f"{name} is a single string; give a list of texts.")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import torch
 
+from hf_meanmax.fields import check_choice
 from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
 from hf_meanmax.modeling.losses import IGNORE_INDEX
 
 from .base import Batch, Divisors, Encoded, Objective
 from .decoding import Decoding
-from .softmax import CANDIDATES, Softmax, check_softmax, token_loss
+from .softmax import CANDIDATES, Softmax, token_loss
 
 
 class NeighbourDecoding(Decoding):
@@ -52,7 +55,7 @@ class ContextWords(Objective):
 
     def __init__(self, weight: float = 1.0, softmax: Softmax = "chunked") -> None:
         super().__init__(weight)
-        check_softmax(softmax)
+        check_choice("softmax", softmax, get_args(Softmax))
         self.softmax: Softmax = softmax
 
     def check(self, model: LatentForConditionalDecoding) -> None:

@@ -8,6 +8,7 @@ import torch
 import torch.distributed
 from torch import nn
 
+from hf_meanmax.fields import check_choice
 from hf_meanmax.modeling.by_length import encode_by_length
 from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
 from hf_meanmax.modeling.layers import full_precision
@@ -45,8 +46,7 @@ class Contrastive(Objective):
     ) -> None:
         super().__init__(weight)
         check_temperature(temperature)
-        if partner not in get_args(Partner):
-            raise ValueError(f"`partner` is {partner!r}; choose one of {', '.join(map(repr, get_args(Partner)))}.")
+        check_choice("partner", partner, get_args(Partner))
         self.partner = partner
         self.temperature = temperature
         self.row_weight = row_weight

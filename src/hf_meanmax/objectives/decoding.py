@@ -6,12 +6,15 @@ What the targets are is a matter of the batches (`hf_meanmax.data`): the mean-ma
 
 from __future__ import annotations
 
+from typing import get_args
+
 import torch
 
+from hf_meanmax.fields import check_choice
 from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
 
 from .base import Batch, Divisors, Encoded, Objective
-from .softmax import CANDIDATES, Softmax, check_softmax, token_loss
+from .softmax import CANDIDATES, Softmax, token_loss
 
 
 class Decoding(Objective):
@@ -30,7 +33,7 @@ class Decoding(Objective):
 
     def __init__(self, weight: float = 1.0, softmax: Softmax = "full") -> None:
         super().__init__(weight)
-        check_softmax(softmax)
+        check_choice("softmax", softmax, get_args(Softmax))
         self.softmax: Softmax = softmax
 
     def check(self, model: LatentForConditionalDecoding) -> None:

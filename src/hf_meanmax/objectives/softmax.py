@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 
@@ -14,16 +14,6 @@ from .cross_entropy import chunked_cross_entropy, sampled_cross_entropy
 
 Softmax = Literal["full", "chunked", "sampled"]
 CANDIDATES = ("candidate_ids", "candidate_log_prob")
-
-
-def check_softmax(softmax: str) -> None:
-    """Checks the name of a softmax.
-
-    Raises:
-        ValueError: for an unknown one.
-    """
-    if softmax not in get_args(Softmax):
-        raise ValueError(f"`softmax` is {softmax!r}; allowed: {', '.join(get_args(Softmax))}.")
 
 
 def token_loss(

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 import torch
 from torch import nn
 
+from hf_meanmax.fields import check_choice
 from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
 from hf_meanmax.modeling.layers import full_precision
 from hf_meanmax.modeling.losses import mean_over_sentences
@@ -66,8 +67,7 @@ class TeacherDistance(_Teacher):
 
     def __init__(self, weight: float = 1.0, kind: TeacherLoss = "cosine", temperature: float = 0.05) -> None:
         super().__init__(weight)
-        if kind not in get_args(TeacherLoss):
-            raise ValueError(f"`teacher_loss` is {kind!r}; allowed: {', '.join(get_args(TeacherLoss))}.")
+        check_choice("teacher_loss", kind, get_args(TeacherLoss))
         check_temperature(temperature)
         self.kind = kind
         self.temperature = temperature

@@ -16,6 +16,7 @@ from typing import NoReturn, get_args, get_type_hints
 import yaml
 
 from hf_meanmax.families import FAMILIES
+from hf_meanmax.fields import check_choice
 from hf_meanmax.files import Json
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.modeling.configuration_embedding_decoder import EmbeddingDecoderConfig
@@ -43,8 +44,7 @@ class SettingsParser(OptionParser):
 
     def __init__(self, arguments: type[RunArguments], family: object = None) -> None:
         family = family or arguments.__dataclass_fields__["family"].default
-        if family not in list(FAMILIES):
-            raise ValueError(f"`family` is {family!r}; allowed: {', '.join(sorted(FAMILIES))}.")
+        check_choice("family", family, sorted(FAMILIES))
         config = FAMILIES[str(family)].config
         self.kinds: dict[str, object] = {**get_type_hints(arguments), **model_fields(config)}
         is_finetuning = issubclass(arguments, FinetuneArguments)

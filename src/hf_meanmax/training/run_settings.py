@@ -15,7 +15,7 @@ from huggingface_hub.errors import StrictDataclassError
 
 from hf_meanmax.checkpoint.card import LOCAL_SETTINGS
 from hf_meanmax.families import FAMILIES
-from hf_meanmax.fields import check_settings, count, option
+from hf_meanmax.fields import check_choice, check_settings, count, option
 from hf_meanmax.files import EncodingErrors, Json, shared_name
 from hf_meanmax.hardware import check_sizes
 from hf_meanmax.modeling.configuration_base import LatentConfig
@@ -98,8 +98,7 @@ class RunArguments:
                 "`overwrite` with `--max_restarts` of the launcher would begin anew at each restart. Remove "
                 f"{self.output_dir or 'the folder'} first, and leave `overwrite` out."
             )
-        if self.family not in FAMILIES:
-            raise ValueError(f"`family` is {self.family!r}; allowed: {', '.join(sorted(FAMILIES))}.")
+        check_choice("family", self.family, sorted(FAMILIES))
         self.report_to = ",".join(filter(None, (name.strip() for name in self.report_to.split(","))))
         check_trackers(self.report_to)
         check_settings(self)
