@@ -40,7 +40,7 @@ def front_matter(folder: Path) -> dict[str, object]:
 
 def test_a_space_has_the_page_and_the_model(model, tmp_path, capsys):
     folder = tmp_path / "space"
-    command.main(["--model", model, "--space", str(folder)])
+    command.main([model, "--space", str(folder)])
     assert f"hf-meanmax push {folder} USER/NAME --space" in capsys.readouterr().out
     assert {path.name for path in folder.iterdir()} == {"app.py", "requirements.txt", "README.md", "model"}
     front = front_matter(folder)
@@ -173,7 +173,7 @@ def test_a_space_takes_no_card_of_a_model(model, capsys):
 def test_what_is_of_a_served_page_alone_is_refused(model, tmp_path):
     for words in (["--host", "0.0.0.0"], ["--port", "7999"], ["--trust_remote_code"]):
         with pytest.raises(SystemExit, match=f"{words[0]} cannot be used with --space"):
-            command.main(["--model", model, "--space", str(tmp_path / "space"), *words])
+            command.main([model, "--space", str(tmp_path / "space"), *words])
     assert not (tmp_path / "space").exists()
 
 
@@ -188,8 +188,8 @@ def test_the_app_of_a_space_starts_the_page(model, tmp_path):
 def test_the_command_listens_at_this_machine_alone(model, monkeypatch):
     called = []
     monkeypatch.setattr(command, "launch", lambda *args: called.append(args))
-    command.main(["--model", model])
-    command.main(["--model", model, "--host", "0.0.0.0", "--port", "7999"])
+    command.main([model])
+    command.main([model, "--host", "0.0.0.0", "--port", "7999"])
     assert called == [(model, "127.0.0.1", None, False), (model, "0.0.0.0", 7999, False)]
 
 
@@ -203,7 +203,7 @@ def test_without_a_model_it_takes_that_of_the_package(monkeypatch):
 def test_bad_models_are_told_on_one_line(tmp_path):
     pytest.importorskip("gradio", reason="the demo needs gradio")
     with pytest.raises(SystemExit, match="No checkpoint folder"):
-        command.main(["--model", str(tmp_path / "none")])
+        command.main([str(tmp_path / "none")])
 
 
 def test_a_place_that_cannot_be_listened_at_is_told_on_one_line(model):
@@ -213,9 +213,9 @@ def test_a_place_that_cannot_be_listened_at_is_told_on_one_line(model):
         with pytest.raises(
             SystemExit, match=rf"127\.0\.0\.1, port {port}, cannot be listened at \(Address already in use\)"
         ):
-            command.main(["--model", model, "--port", str(port)])
+            command.main([model, "--port", str(port)])
     with pytest.raises(SystemExit, match=r"demo: 999\.1\.1\.1 cannot be listened at"):
-        command.main(["--model", model, "--host", "999.1.1.1"])
+        command.main([model, "--host", "999.1.1.1"])
 
 
 def test_without_gradio_it_says_what_to_install(model):
@@ -223,7 +223,7 @@ def test_without_gradio_it_says_what_to_install(model):
 import sys
 sys.modules["gradio"] = None
 from hf_meanmax.commands.demo import main
-main(["--model", {model!r}])
+main([{model!r}])
 """
     result = run_python("-c", code)
     assert result.returncode == 1

@@ -1,7 +1,7 @@
 """Serve a page that shows what a model does: similarity, decoding, paths between texts, search, attention.
 
 hf-meanmax demo
-hf-meanmax demo --model runs/docstrings/model --space spaces/docstrings
+hf-meanmax demo runs/docstrings/model --space spaces/docstrings
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hf_meanmax.demo.page import launch
 from hf_meanmax.demo.space import write_space
 from hf_meanmax.pretrained import ENCODER_SOURCES, pretrained
 
-from .options import option, verb, written
+from .options import option, positional, verb, written
 
 _HOST = "127.0.0.1"
 
@@ -21,7 +21,7 @@ _HOST = "127.0.0.1"
 class DemoOptions:
     """The options of `hf-meanmax demo`."""
 
-    model: str | None = option(
+    model: str | None = positional(
         f"a checkpoint, or any SentenceTransformer ({ENCODER_SOURCES}); by default mini-en",
         None,
     )

@@ -32,7 +32,7 @@ _CARD = """---
 # {title}
 
 Similarity, decoding, paths between texts, search and attention of a model of hf_meanmax. Nothing that is typed is kept.
-The same page on your own machine: `hf-meanmax demo --model MODEL`.
+The same page on your own machine: `hf-meanmax demo MODEL`.
 """
 
 
