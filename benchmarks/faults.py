@@ -191,26 +191,28 @@ def kills(folder: Path, count: int, seed: int) -> Iterator[Row]:
         if Command(words_of(verb, folder, whole), log).wait() != 0:
             raise SystemExit(f"{verb} failed: {log.read_text()[-2000:]}")
         seconds, expected = time.monotonic() - started, result_of(verb, whole)
-        done = right = 0
+        killed = cases = right = 0
         with tqdm(total=count, desc=f"kill {verb}") as bar:
-            while done < count:
+            while killed < count:
                 remove(output)
                 # A few kills of one run, each of which gets further, or of the beginning.
-                for _ in range(min(draw.randint(1, 5), count - done)):
+                for _ in range(min(draw.randint(1, 5), count - killed)):
                     command = Command(words_of(verb, folder, output), log)
-                    command.wait(draw.uniform(0, seconds))
-                    if command.code is None:
+                    code = command.wait(draw.uniform(0, seconds))
+                    if code:
+                        raise SystemExit(f"{verb} did not go on: {log.read_text()[-2000:]}")
+                    if code is None:
                         command.kill()
-                        done += 1
-                        right += 1
+                        killed += 1
                         bar.update()
+                cases += 1
                 if Command(words_of(verb, folder, output), log).wait() != 0:
                     print(f"{verb} did not go on: {log.read_text()[-500:]}", file=sys.stderr)
-                    right -= 1
                 elif result_of(verb, output) != expected:
                     print(f"{verb} has another result", file=sys.stderr)
-                    right -= 1
-        yield f"SIGKILL of {verb}: the result of an uninterrupted run", done, right
+                else:
+                    right += 1
+        yield f"{verb}, killed {killed} times in all: the result of an uninterrupted run", cases, right
 
 
 def full_disks(folder: Path, disk: Path) -> Iterator[Row]:

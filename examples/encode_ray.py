@@ -28,6 +28,7 @@ from hf_meanmax.progress import progress_bar
 
 MADE_BY = "encoding.json"  # in the output folder: the model and the column
 ROWS = 16384  # held in memory at a time
+SOURCE = b"hf_meanmax.source"  # in the metadata of an output file: which version of its input it is of
 
 
 class Encoder:
@@ -40,15 +41,16 @@ class Encoder:
         """Encodes one file; says how many texts it had and how many were cut, or what is wrong with it."""
         try:
             return self.encode(row["source"], Path(row["target"])) | {"error": ""}
-        except (OSError, ValueError) as error:  # The other files go on.
+        except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:  # The other files go on.
             return {"texts": 0, "cut": 0, "error": f"{row['source']}: {error}"}
 
     def encode(self, source: str, target: Path) -> dict[str, object]:
         target.parent.mkdir(parents=True, exist_ok=True)
         kind = pa.list_(pa.float32(), self.model.get_embedding_dimension())
-        texts = cut = 0
+        texts, cut, version = 0, 0, version_of(Path(source))
         with pq.ParquetFile(source) as table, replacing_file(target, "wb") as file:
             schema = table.schema_arrow.append(pa.field(EMBEDDINGS, kind))
+            schema = schema.with_metadata({**(schema.metadata or {}), SOURCE: version})
             with pq.ParquetWriter(file, schema) as writer:
                 for batch in table.iter_batches(ROWS):
                     lines = [text or "" for text in batch[self.column].to_pylist()]
@@ -56,11 +58,24 @@ class Encoder:
                     column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), type=kind)
                     writer.write_batch(pa.record_batch([*batch.columns, column], schema=schema))
                     texts, cut = texts + len(lines), cut + count_truncated(self.model, lines)
+            if version_of(Path(source)) != version:
+                raise ValueError("it changed while it was encoded; the same command encodes it anew")
         return {"texts": texts, "cut": cut}
 
 
+def version_of(path: Path) -> bytes:
+    """Size and time of a file, which change with it."""
+    status = path.stat()
+    return f"{status.st_size} {status.st_mtime_ns}".encode()
+
+
+def is_encoded(path: Path, target: Path) -> bool:
+    """Whether an output file is of this version of its input."""
+    return target.exists() and (pq.read_schema(target).metadata or {}).get(SOURCE) == version_of(path)
+
+
 def files_to_encode(source: Path, output: Path, column: str) -> list[dict[str, str]]:
-    """The input files that no newer output file belongs to; each must have a column of text."""
+    """The input files that have no output file yet, or one of another version; each must have a column of text."""
     paths = sorted(source.rglob("*.parquet"))
     if not paths:
         raise FileNotFoundError(f"There is no .parquet file in {source}.")
@@ -69,7 +84,7 @@ def files_to_encode(source: Path, output: Path, column: str) -> list[dict[str, s
     rows = []
     for path in paths:
         target = output / path.relative_to(source)
-        if target.exists() and target.stat().st_mtime >= path.stat().st_mtime:
+        if is_encoded(path, target):
             continue
         try:
             schema = pq.read_schema(path)

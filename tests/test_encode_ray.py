@@ -141,9 +141,9 @@ def test_finished_files_are_kept(example, checkpoint, lake, tmp_path, encode_her
     assert sum(row["texts"] for row in encode_here()) == sum(FILES.values())
     check_complete(example, checkpoint, lake, output)
     assert f"all files of {lake} are encoded" in run()
-    # One that is missing is encoded, and one whose text is newer.
+    # One that is missing is encoded, and one whose text is another, also an older one.
     (output / "day=1/b.parquet").unlink()
-    os.utime(output / "day=2/a.parquet", (1, 1))
+    os.utime(lake / "day=2/a.parquet", (1, 1))
     assert [row["texts"] for row in encode_here()] == [4000, 5000]
     check_complete(example, checkpoint, lake, output)
 
@@ -160,6 +160,23 @@ def test_a_file_that_is_damaged_inside_leaves_no_output_and_stops_no_other(lake,
     assert sorted(path.name for path in (tmp_path / "vectors").rglob("*") if path.is_file()) == [
         "a.parquet", "a.parquet", "none.parquet"
     ]  # fmt: skip
+
+
+def test_a_file_that_changes_meanwhile_is_not_taken_for_encoded(example, lake, tmp_path, encode_here, monkeypatch):
+    path, encode_texts = lake / "day=1/a.parquet", example.encode_texts
+
+    def replaced(*arguments, **options):
+        os.utime(path, (1, 1))
+        return encode_texts(*arguments, **options)
+
+    monkeypatch.setattr(example, "encode_texts", replaced)
+    results = encode_here()
+    assert [row["error"] for row in results if row["error"]] == [
+        f"{path}: it changed while it was encoded; the same command encodes it anew"
+    ]
+    assert not (tmp_path / "vectors/day=1/a.parquet").exists()
+    monkeypatch.undo()
+    assert [row["texts"] for row in encode_here()] == [6000]
 
 
 def test_long_texts_are_counted(example, checkpoint, tmp_path):

@@ -154,6 +154,11 @@ def test_systems_become_a_table(data, tmp_path, capsys, monkeypatch):
     main([plan, "--data", str(data), "--output", str(output), "--only", "another"])
     assert len(commands) == 1
     assert commands[0][1:4] == ["-m", "hf_meanmax.commands", "evaluate"]
+    # Whose results were deleted is made again.
+    shutil.rmtree(output / folder_name("another"))
+    main([plan, "--data", str(data), "--output", str(output), "--only", "another"])
+    assert len(commands) == 2
+    assert (output / folder_name("another") / "results.json").is_file()
 
 
 @pytest.mark.usefixtures("in_process")

@@ -35,7 +35,7 @@ MOST_TEXTS, MOST_CHARACTERS, MOST_LINES, MOST_MEGABYTES = 12, 1000, 20_000, 5
 MOST_NEW_TOKENS = 64
 NO_DECODER = (
     "This model has no decoder: it gives vectors, and no text comes back from them. Start the demo with a checkpoint "
-    "that has one (--model)."
+    "that has one: hf-meanmax demo MODEL."
 )
 NO_ROWS = "This model is none of hf_meanmax, so what its pooling reads is not known."
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from gradio.components import Component, Textbox
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+# Uploads and their vectors are kept for an hour, and looked at each hour.
+_SECONDS_KEPT = 3600
+
 # A corpus and the file that it was read from.
 _Known = tuple[str | None, EncodedSentences]
 
@@ -52,7 +55,7 @@ def build_page(model: DemoModel) -> Blocks:
         ImportError: gradio is not installed.
     """
     gr = load_gradio()
-    with gr.Blocks(title="hf_meanmax", analytics_enabled=False, delete_cache=(3600, 3600)) as page:
+    with gr.Blocks(title="hf_meanmax", analytics_enabled=False, delete_cache=(_SECONDS_KEPT, _SECONDS_KEPT)) as page:
         gr.Markdown(f"## hf_meanmax\n{_name_of(model)}: vectors of {model.dimension:,} numbers")
         # What a tab says where the model lacks what it shows.
         no_decoder, no_rows = NO_DECODER if model.model is None else "", NO_ROWS if model.encoder is None else ""
@@ -207,7 +210,7 @@ def _search_tab(gr: ModuleType, model: DemoModel) -> None:
             gr.HTML(panels.panel(f'<p class="note">UTF-8, {limit}</p>'))
         count = gr.Slider(1, 20, 5, step=1, label="Neighbours", min_width=280)
     # The last file's vectors, of each visitor apart.
-    kept = gr.State(None)
+    kept = gr.State(None, time_to_live=_SECONDS_KEPT)
 
     def handler(query: str, path: str | None, count: float, known: _Known | None) -> tuple[str, _Known | None]:
         def searched() -> str:

@@ -46,7 +46,7 @@ from hf_meanmax.checkpoint.folder import (
 )
 from hf_meanmax.data import open_corpus
 from hf_meanmax.evaluation.reconstruction import ReconstructionSettings, score_checkpoint
-from hf_meanmax.evaluation.report import Results
+from hf_meanmax.evaluation.report import RESULTS, Results
 from hf_meanmax.evaluation.runner import package_versions
 from hf_meanmax.evaluation.suite import control_kinds, load_tasks
 from hf_meanmax.families import FAMILIES
@@ -103,8 +103,7 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
     chosen = [name for name, group in names.items() if not only or name in only or group in only]
     (output / RUNS).mkdir(parents=True, exist_ok=True)
     results = FileLock(output / RUNS / "results.lock")
-    finished = read_rows(output)
-    todo = [name for name in chosen if not is_finished(plan, name, finished.get(name, {}))]
+    todo = [name for name in chosen if not is_finished(plan, name, _noted(name, output))]
     if todo:
         _check_evaluation(plan, todo, data)
         _check_training(plan, todo)
@@ -115,8 +114,7 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
     for name in chosen:
         try:
             with FileLock(output / RUNS / f"{folder_name(name)}.lock", timeout=0):
-                row = read_rows(output).get(name, {})
-                if is_finished(plan, name, row):
+                if is_finished(plan, name, _noted(name, output)):
                     _write_card(plan, name, output, anew=False)
                     continue
                 row = {"plan": plan.written[name], **_make_row(plan, name, Path(data), output)}
@@ -131,6 +129,11 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
     with results:
         write_tables(plan, output)
     return failures
+
+
+def _noted(name: str, output: Path) -> Json:
+    """What an earlier call noted of a system, as long as its results are there."""
+    return read_rows(output).get(name, {}) if (output / folder_name(name) / RESULTS).is_file() else {}
 
 
 def _add_row(plan: Plan, name: str, row: Json, output: Path) -> None:
