@@ -1,6 +1,6 @@
 """Runs the speed benchmarks, keeps their figures in one JSON file, and writes the tables of docs/speed.md from it.
 
-    python benchmarks/all.py books.txt --peer all-MiniLM-L6-v2 --rounds 3 --output results/speed.json
+    python benchmarks/all.py books.txt --peer sentence-transformers/all-MiniLM-L6-v2 --output results/speed.json
     python benchmarks/all.py books.txt --only encoding decoding --output results/speed.json --overwrite
     python benchmarks/all.py --output results/speed.json --docs docs/speed.md
 

@@ -37,7 +37,7 @@ import test_fuzz as fuzz
 from evaluation.senteval_folder import write_senteval_folder
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands.__main__ import main as command_line
-from hf_meanmax.files import read_json
+from hf_meanmax.files import read_json, replacing_file
 from hf_meanmax.inference.encoder import encode_texts, load_encoder
 from hf_meanmax.inference.search import SentenceIndex
 from odd_texts import odd_texts
@@ -323,7 +323,8 @@ def main() -> int:
     table = "\n".join(lines)
     print(f"\n{table}")
     if args.output is not None:
-        args.output.write_text(table + "\n")
+        with replacing_file(args.output) as file:
+            file.write(table + "\n")
     return int(any(right != cases for _, cases, right in rows))
 
 

@@ -1,6 +1,7 @@
 """Nearest sentences of a corpus by a model, and how many of a reference model's ten nearest are among them.
 
-    python benchmarks/neighbours.py runs/student-small/model wiki.txt --queries queries.txt --reference all-MiniLM-L6-v2
+    python benchmarks/neighbours.py runs/student-small/model wiki.txt --queries queries.txt \\
+        --reference sentence-transformers/all-MiniLM-L6-v2
 
 Prints the three nearest sentences of the first ten queries. `--reference_vectors` takes the reference's vectors of the
 corpus, row by row, in place of encoding it. With `--same_space`, also what the model's queries find in the reference's

@@ -1,7 +1,7 @@
 """Vectors of several models beside each other: quality by plain cosines, speed in the same run, size, reconstruction.
 
-    HF_MEANMAX_DATA=... python benchmarks/vectors.py all-MiniLM-L6-v2 mini-en student=runs/student-small/model \\
-        --texts held-out.txt --output vectors.json
+    HF_MEANMAX_DATA=... python benchmarks/vectors.py sentence-transformers/all-MiniLM-L6-v2 mini-en \\
+        student=runs/student-small/model --texts held-out.txt --output vectors.json
 
 The first model is what the others' speed is a multiple of. Any SentenceTransformer will do (a folder,
 NAME=FOLDER, or a name), and a folder that model2vec has saved, where that package is installed. Speed is that of
@@ -31,6 +31,7 @@ from hf_meanmax.data import open_corpus
 from hf_meanmax.evaluation.reconstruction import ReconstructionSettings, score_checkpoint
 from hf_meanmax.evaluation.senteval import load_senteval_task
 from hf_meanmax.evaluation.suite import data_folder
+from hf_meanmax.files import write_json
 from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.pretrained import packaged_folder
 
@@ -96,10 +97,11 @@ def main() -> None:
     lines = [line for line in open_corpus(args.texts) if 4 <= len(line.split()) <= 32]
     texts = [lines[row] for row in np.random.default_rng(0).permutation(len(lines))[: args.sentences]]
     if not args.no_speed:
+        sizes = {name: megabytes(folder) for name, folder in folders.items()}
         workers = {name: Worker(Encoding, texts, load, folder) for name, folder in folders.items()}
         found, facts = measure_throughput(workers, args.batch_sizes, args.rounds, "float32")
         found.facts = {
-            name: {"size, MB": megabytes(folders[name]), **facts[name], MEMORY: worker.peak_memory()}
+            name: {"size, MB": sizes[name], **facts[name], MEMORY: worker.peak_memory()}
             for name, worker in workers.items()
         }
         report(found, args, "model")
@@ -108,6 +110,7 @@ def main() -> None:
     if args.speed_only:
         return
     rows: dict[str, dict[str, Any]] = {}
+    content = {"threads": torch.get_num_threads(), "sentences": len(texts), "rows": rows}
     for name, folder in folders.items():
         encoder = load(folder)
         rows[name] = {
@@ -119,9 +122,8 @@ def main() -> None:
             settings = ReconstructionSettings(limit=args.sentences)
             rows[name]["BLEU"] = score_checkpoint(folder, args.texts, settings)["bleu"]
         print(name, json.dumps({key: np.round(value, 4).tolist() for key, value in rows[name].items()}), flush=True)
-    if args.output:
-        content = {"threads": torch.get_num_threads(), "sentences": len(texts), "rows": rows}
-        Path(args.output).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        if args.output:
+            write_json(args.output, content)
 
 
 if __name__ == "__main__":
