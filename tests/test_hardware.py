@@ -6,6 +6,7 @@ import mmap
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -19,11 +20,12 @@ from hf_meanmax.hardware import (
     keep_freed_memory,
     measure_matrix_rate,
     peak_memory_bytes,
+    return_freed_memory,
     synchronize,
     use_all_cores,
     uses_bf16,
 )
-from tiny_model import make_model
+from tiny_model import make_model, run_python
 from training_loss import training_loss
 
 CPU = torch.device("cpu")
@@ -130,6 +132,29 @@ def test_freed_memory_is_kept_only_where_both_thresholds_can_be_set(monkeypatch)
         assert said == expected
     monkeypatch.setattr("ctypes.CDLL", lambda name: SimpleNamespace())
     keep_freed_memory()
+
+
+@pytest.mark.skipif(not Path("/proc/meminfo").is_file(), reason="memory is looked at on Linux alone")
+def test_freed_memory_goes_back_where_memory_is_short():
+    code = """
+from pathlib import Path
+import psutil, torch
+from hf_meanmax.hardware import keep_freed_memory, return_freed_memory
+keep_freed_memory()
+blocks = [torch.zeros(4_000_000) for _ in range(40)]
+del blocks[:-1]  # The last one holds the others' memory.
+for available in (300, 200):
+    Path.read_text = lambda self: f"MemTotal:  1000 kB\\nMemAvailable:  {available} kB\\n"
+    return_freed_memory()
+    print(psutil.Process().memory_info().rss // 2**20)
+"""
+    kept, left = map(int, run_python("-c", code).stdout.split())
+    assert kept - left > 400
+
+
+def test_nothing_is_known_of_the_memory(monkeypatch):
+    monkeypatch.setattr(Path, "read_text", lambda self: "MemTotal:  1000 kB\n")
+    return_freed_memory()
 
 
 def test_compiled_products_are_kept(monkeypatch):

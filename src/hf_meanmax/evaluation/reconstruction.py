@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
     from transformers.configuration_utils import PreTrainedConfig
 
-# Logits that are held at once: a gigabyte of fp32.
-_MOST_LOGITS = 2**28
+# Logits that are held at once: a quarter of a gigabyte of fp32.
+_MOST_LOGITS = 2**26
 # Texts that are shown beside what comes back of them, while progress is shown.
 _SHOWN = 3
 
@@ -120,7 +120,7 @@ def teacher_forced_counts(model: PreTrainedModel, batch: dict[str, torch.Tensor]
 
     On the CPU, whatever the model's device. The cross entropy is of the words alone, without the attention's penalty.
     Of a model that also generates the previous sentence, the next one counts. With `splits` a batch whose logits would
-    need more than a gigabyte is scored in parts.
+    need more than a quarter of a gigabyte is scored in parts.
     """
     batch = {name: value for name, value in batch.items() if name != "previous_targets"}
     # Not every accelerator has float64.

@@ -21,7 +21,14 @@ from tqdm.auto import tqdm
 from hf_meanmax.checkpoint.folder import SETTINGS_FILE, save_checkpoint
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.files import Json, json_digest, naming_failed_writes, sole_writer
-from hf_meanmax.hardware import measure_matrix_rate, prepare_training_on_cpu, synchronize, use_all_cores, uses_bf16
+from hf_meanmax.hardware import (
+    measure_matrix_rate,
+    prepare_training_on_cpu,
+    return_freed_memory,
+    synchronize,
+    use_all_cores,
+    uses_bf16,
+)
 from hf_meanmax.inference.embedder import fit_standardization
 from hf_meanmax.inference.fingerprints import model_fingerprints
 from hf_meanmax.modeling.generation import MIN_TOKENS_FROM_TEXT, decoding_bound
@@ -61,6 +68,9 @@ _FREE_ON_RESUME = {
     "checkpoint_steps", "keep_checkpoints", "overwrite", "report_to", "showcase", "normalize", "cache_dir",
     "output_dir", "recipe", "attention",
 }  # fmt: skip
+
+# Steps after which the memory is looked at. To take a step's memory from the system anew costs an eighth of the step.
+_MEMORY_STEPS = 10
 
 
 def pretrain(args: PretrainArguments) -> Json:
@@ -287,6 +297,8 @@ class Run:
                 bar.update()
                 if state["step"] % args.log_steps == 0:
                     self._log(bar)
+                if self.device.type == "cpu" and state["step"] % _MEMORY_STEPS == 0:
+                    return_freed_memory()
                 if args.eval_steps and state["step"] % args.eval_steps == 0 and state["step"] < self.total_steps:
                     must_save = self._evaluate_during_training()
                     take_time()
