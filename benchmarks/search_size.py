@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,7 +19,9 @@ from pathlib import Path
 from typing import get_args
 
 import numpy as np
+import torch
 
+from hf_meanmax.hardware import peak_memory_bytes
 from hf_meanmax.inference.index import IndexSettings, IndexType, Metric, build_index
 from hf_meanmax.inference.search import SentenceIndex
 
@@ -49,9 +50,9 @@ def main() -> None:
             shards.append(Path(folder) / f"shard-{number:06d}.npy")
             np.save(shards[-1], rows.astype(args.dtype))
         made = time.perf_counter()
-        before = peak_memory()
+        before = peak_memory_bytes(torch.device("cpu"))
         manifest = build_index(shards, Path(folder) / "index", settings, recall_queries=args.recall_queries)
-        built, peak = time.perf_counter(), peak_memory()
+        built, peak = time.perf_counter(), peak_memory_bytes(torch.device("cpu"))
 
         index = SentenceIndex(Path(folder) / "index")
         queries = next(synthetic_vectors(1000, args, seed=1))
@@ -97,11 +98,6 @@ def synthetic_vectors(rows: int, args: argparse.Namespace, seed: int = 0) -> Ite
         batch += 1.5 * draw.standard_normal((count, args.rank), dtype=np.float32) @ directions
         batch += 0.1 * draw.standard_normal((count, args.dimension), dtype=np.float32)
         yield batch
-
-
-def peak_memory() -> int:
-    """Most bytes that this process has held so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 if __name__ == "__main__":

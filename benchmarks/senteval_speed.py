@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import statistics
 import time
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from rounds import peak_memory
 from tqdm.auto import tqdm
 
 from hf_meanmax.evaluation.senteval import NestedCrossValidationTask
@@ -104,7 +104,7 @@ def main() -> None:
             entry["ratio"] = round(entry["scikit_learn_seconds"] / entry["seconds"], 1)
         report["tasks"][task.name] = entry
     report["seconds"] = round(sum(entry["seconds"] for entry in report["tasks"].values()), 1)
-    report["peak_gib"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2)
+    report["peak_gib"] = round(peak_memory(), 2)
     print(json.dumps(report, indent=1))
 
 
