@@ -200,7 +200,7 @@ def kills(folder: Path, count: int, seed: int) -> Iterator[Row]:
                     command = Command(words_of(verb, folder, output), log)
                     code = command.wait(draw.uniform(0, seconds))
                     if code:
-                        raise SystemExit(f"{verb} did not go on: {log.read_text()[-2000:]}")
+                        break  # It fails again below.
                     if code is None:
                         command.kill()
                         killed += 1

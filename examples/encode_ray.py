@@ -71,7 +71,10 @@ def version_of(path: Path) -> bytes:
 
 def is_encoded(path: Path, target: Path) -> bool:
     """Whether an output file is of this version of its input."""
-    return target.exists() and (pq.read_schema(target).metadata or {}).get(SOURCE) == version_of(path)
+    try:
+        return (pq.read_schema(target).metadata or {}).get(SOURCE) == version_of(path)
+    except (OSError, ValueError):  # not there, or damaged
+        return False
 
 
 def files_to_encode(source: Path, output: Path, column: str) -> list[dict[str, str]]:

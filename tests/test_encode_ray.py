@@ -141,10 +141,11 @@ def test_finished_files_are_kept(example, checkpoint, lake, tmp_path, encode_her
     assert sum(row["texts"] for row in encode_here()) == sum(FILES.values())
     check_complete(example, checkpoint, lake, output)
     assert f"all files of {lake} are encoded" in run()
-    # One that is missing is encoded, and one whose text is another, also an older one.
+    # One that is missing is encoded, one that is damaged, and one whose text is another, also an older one.
+    (output / "day=1/a.parquet").write_bytes(b"PAR1")
     (output / "day=1/b.parquet").unlink()
     os.utime(lake / "day=2/a.parquet", (1, 1))
-    assert [row["texts"] for row in encode_here()] == [4000, 5000]
+    assert [row["texts"] for row in encode_here()] == [6000, 4000, 5000]
     check_complete(example, checkpoint, lake, output)
 
 

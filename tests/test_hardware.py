@@ -135,7 +135,8 @@ def test_freed_memory_is_kept_only_where_both_thresholds_can_be_set(monkeypatch)
 
 
 @pytest.mark.skipif(not Path("/proc/meminfo").is_file(), reason="memory is looked at on Linux alone")
-def test_freed_memory_goes_back_where_memory_is_short():
+@pytest.mark.parametrize("place", ["machine", "container"])
+def test_freed_memory_goes_back_where_memory_is_short(place):
     code = """
 from pathlib import Path
 import psutil, torch
@@ -143,18 +144,21 @@ from hf_meanmax.hardware import keep_freed_memory, return_freed_memory
 keep_freed_memory()
 blocks = [torch.zeros(4_000_000) for _ in range(40)]
 del blocks[:-1]  # The last one holds the others' memory.
-for available in (300, 200):
-    Path.read_text = lambda self: f"MemTotal:  1000 kB\\nMemAvailable:  {available} kB\\n"
-    return_freed_memory()
+for used in (700, 800):
+    text = {"meminfo": "MemTotal:  1000 kB\\nMemAvailable:  1000 kB\\n", "memory.max": "1000", "memory.current": used}
+    if %r == "machine":
+        text = {"meminfo": f"MemTotal:  1000 kB\\nMemAvailable:  {1000 - used} kB\\n", "memory.max": "max"}
+    Path.read_text = lambda self: str(text.get(self.name, ""))
+    return_freed_memory(10)
     print(psutil.Process().memory_info().rss // 2**20)
 """
-    kept, left = map(int, run_python("-c", code).stdout.split())
+    kept, left = map(int, run_python("-c", code % place).stdout.split())
     assert kept - left > 400
 
 
 def test_nothing_is_known_of_the_memory(monkeypatch):
     monkeypatch.setattr(Path, "read_text", lambda self: "MemTotal:  1000 kB\n")
-    return_freed_memory()
+    return_freed_memory(10)
 
 
 def test_compiled_products_are_kept(monkeypatch):

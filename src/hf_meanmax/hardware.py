@@ -154,17 +154,28 @@ def keep_freed_memory() -> None:
         set_option(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def return_freed_memory() -> None:
-    """Has the C library give back what [`keep_freed_memory`] has it keep, where less than a quarter of the machine's
-    memory is available (glibc; elsewhere nothing happens).
+def return_freed_memory(step: int) -> None:
+    """Has the C library give back, each tenth step, what [`keep_freed_memory`] has it keep, where less than a quarter
+    of the memory of the machine, or of the container, is available (glibc; elsewhere nothing happens).
 
     Blocks of other sizes at each step, and small ones that stay between them, leave ever more memory that no block fits
     in: after an hour it is several times what a step needs.
     """
-    with suppress(OSError, KeyError, AttributeError):
-        sizes = dict(re.findall(r"(?m)^(\w+):\s+(\d+) kB$", Path("/proc/meminfo").read_text()))
-        if 4 * int(sizes["MemAvailable"]) < int(sizes["MemTotal"]):
+    if step % 10 == 0 and _used_memory() > 0.75:
+        with suppress(AttributeError, OSError, TypeError):
             ctypes.CDLL(None).malloc_trim(0)
+
+
+def _used_memory() -> float:
+    """The share of the memory that is not available, as far as Linux tells."""
+    used = [0.0]
+    with suppress(OSError, KeyError):
+        sizes = dict(re.findall(r"(?m)^(\w+):\s+(\d+) kB$", Path("/proc/meminfo").read_text()))
+        used.append(1 - int(sizes["MemAvailable"]) / int(sizes["MemTotal"]))
+    with suppress(OSError, ValueError):  # of a container without a limit it is "max"
+        current, most = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("current", "max"))
+        used.append(current / most)
+    return max(used)
 
 
 def keep_compiled_products() -> None:

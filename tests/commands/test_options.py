@@ -18,7 +18,7 @@ from tiny_model import make_model, make_tokenizer, python_environment, run_pytho
 
 @dataclass
 class Options:
-    texts: list[str] = positional("texts")
+    texts: list[str] = positional("texts", is_text=True)
     batch_size: int = count("texts a batch", 1)
     number: int | None = option("a number", None)
 
@@ -49,13 +49,14 @@ def test_texts_may_stand_behind_options(capsys):
     assert parse(["a", "--number", "2", "b", "--batch_size", "3"]).texts == ["a", "b"]
 
     @dataclass
-    class Single:
-        model: str = positional("a model")
+    class Files:
+        models: list[str] = positional("models")
         tasks: str = option("names", "all")
 
-    with pytest.raises(SystemExit):
-        OptionParser("verb", "Does things.", Single).parse(["m", "--tasks", "A", "B"])
-    assert "'B' is not expected: it is no value of an option. See hf-meanmax verb --help." in capsys.readouterr().err
+    for words, left in ((["m", "--tasks", "A", "B"], "B"), (["m", "--tasks", "A", "--", "-b"], "-b")):
+        with pytest.raises(SystemExit):
+            OptionParser("verb", "Does things.", Files).parse(words)
+        assert f"'{left}' is not expected: it is no value of an option. See hf-meanmax verb" in capsys.readouterr().err
 
 
 def test_help_shows_types_and_defaults(capsys):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import datasets
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
+from datasets.utils.logging import get_verbosity
 
 from hf_meanmax.data import open_corpus, read_labelled
 
@@ -97,7 +100,7 @@ def test_damaged_tables_are_named(tmp_path):
         ("c.parquet", b"no parquet"),
     ):
         (tmp_path / name).write_bytes(content)
-        remedy = r"it is not UTF-8.*iconv.*--encoding_errors replace" if name == "a.csv" else ""
+        remedy = r"it is not UTF-8.*iconv -f LATIN1.*--encoding_errors replace" if name == "a.csv" else ""
         with pytest.raises(ValueError, match=f"{name} cannot be read as a table: {remedy}"):
             read_labelled(tmp_path / name)
     assert read_labelled(tmp_path / "a.csv", encoding_errors="ignore").texts == ["caf"]
@@ -113,8 +116,8 @@ def test_damaged_tables_are_named(tmp_path):
     ("content", "reason"),
     [
         # pandas would take the first value of each row for its number, and each text for the label before it.
-        ("text,label\ngood,1,\nbad,0,\n", "more values in its first row than names in its header"),
-        ("text,label\nso, so,1\nbad,0\n", "more values in its first row than names in its header"),
+        ("text,label\ngood,1,\nbad,0,\n", "its first row has more values than its header has names"),
+        ("text,label\nso, so,1\nbad,0\n", "its first row has more values than its header has names"),
         (
             "text,label\nbad,0\nso, so,1\n",
             r"Expected 2 fields in line 3, saw 3\. Put texts that hold commas in",
@@ -132,8 +135,18 @@ def test_commas_that_are_not_between_columns(tmp_path, content, reason, caplog):
     with pytest.raises(ValueError, match=reason):
         list(open_corpus((tmp_path / "x.csv").as_uri()))
     assert not caplog.records
-    (tmp_path / "x.csv").write_text("text,label,\ngood,1,\nbad,0,\n")
-    assert read_labelled(tmp_path / "x.csv").texts == ["good", "bad"]
+    for header in ("text,label,", "text,label,__index_level_0__"):
+        (tmp_path / "x.csv").write_text(f"{header}\ngood,1,\nbad,0,\n")
+        assert read_labelled(tmp_path / "x.csv").texts == ["good", "bad"]
+
+
+def test_tables_may_be_opened_at_once(tmp_path):
+    """What `datasets` logs, and which warnings are errors, is as before."""
+    (tmp_path / "x.csv").write_text("text,label\ngood,1\n")
+    before = get_verbosity(), list(warnings.filters)
+    with ThreadPoolExecutor(6) as pool:
+        assert [*pool.map(lambda _: read_labelled(tmp_path / "x.csv").texts, range(12))] == [["good"]] * 12
+    assert (get_verbosity(), list(warnings.filters)) == before
 
 
 def test_damaged_rows_are_located(tmp_path):

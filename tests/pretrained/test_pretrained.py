@@ -78,7 +78,7 @@ def test_an_unknown_name_is_told_with_those_that_there_are(models, monkeypatch, 
 
 
 def test_where_a_folder_is_asked_for_the_name_is_told_as_what_it_is(models):
-    with pytest.raises(FileNotFoundError, match=r"a model of the package, and here a folder is asked for: `pretrained"):
+    with pytest.raises(FileNotFoundError, match=r"give its folder, which hf_meanmax.pretrained\('mini'\)"):
         check_checkpoint("mini")
 
 

@@ -201,12 +201,13 @@ def test_muon_steps_along_the_orthogonal_factor_of_the_momentum(is_bf16_fast, mo
         assert (in_basis - in_basis.diagonal().diag()).abs().max() < 0.05
 
 
-def test_muon_in_float32_agrees_with_torch_and_goes_on_from_its_state():
+@pytest.mark.parametrize("nesterov", [True, False])
+def test_muon_in_float32_agrees_with_torch_and_goes_on_from_its_state(nesterov):
     torch.manual_seed(0)
-    options = {"lr": 0.1, "weight_decay": 0.3, "adjust_lr_fn": "match_rms_adamw"}
+    options = {"lr": 0.1, "weight_decay": 0.3, "nesterov": nesterov}
     theirs = [nn.Parameter(torch.randn(*shape)) for shape in ((4, 20), (20, 4), (8, 8), (3, 3))]
     ours = [nn.Parameter(matrix.detach().clone()) for matrix in theirs]
-    of_torch, muon = torch.optim.Muon(theirs, **options), Float32Muon(ours, **options)
+    of_torch, muon = torch.optim.Muon(theirs, **options, adjust_lr_fn="match_rms_adamw"), Float32Muon(ours, **options)
     for step in range(6):
         if step == 3:
             muon.load_state_dict(copy.deepcopy(of_torch.state_dict()))

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from hf_meanmax import GatedMeanMaxAAEConfig, MeanMaxAAEConfig, RNNCNNConfig
+from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.training.finetune_settings import FinetuneArguments
 from hf_meanmax.training.model_settings import model_fields
 from hf_meanmax.training.recipes import (
@@ -17,6 +18,7 @@ from hf_meanmax.training.recipes import (
     read_recipe,
 )
 from hf_meanmax.training.settings import PretrainArguments
+from tiny_model import make_model, make_tokenizer
 
 
 @pytest.mark.parametrize("name", list_recipes())
@@ -161,6 +163,9 @@ def test_options_win_over_the_recipe(tmp_path):
     assert args.lowercase is None
 
 
+STATIC = ["--encoder_type", "none", "--pooling", "weighted_mean", "--objective", "none", "--teacher", "x"]
+
+
 @pytest.mark.parametrize(
     ("name", "value", "others", "needed"),
     [
@@ -172,7 +177,7 @@ def test_options_win_over_the_recipe(tmp_path):
         ("max_target_tokens", "9", [], "`objective` 'translation'"),
         ("num_negatives", "9", [], "`softmax` 'sampled'"),
         ("muon_rate", "3", [], "`optimizer` 'muon'"),
-        ("num_hidden_layers", "3", ["--encoder_type", "none", "--pooling", "weighted_mean"], "an encoder"),
+        ("num_hidden_layers", "3", STATIC, "an encoder or a decoder"),
         ("word_vector_scale", "2", [], "`word_vectors`"),
         ("word_vector_epochs", "9", ["--word_vectors", "y.safetensors"], "`word_vectors` 'train'"),
     ],
@@ -187,13 +192,25 @@ def test_an_option_that_nothing_reads_is_refused(name, value, others, needed):
     parse_command_line(words)
 
 
-def test_an_option_of_another_classifier_is_refused():
+def test_a_decoder_reads_its_layers():
+    for words in (["embedding-decoder", "--embedder", "x"], ["docstrings", *STATIC[:4]]):
+        assert parse_command_line([*words, "--num_hidden_layers", "3"]).model["num_hidden_layers"] == 3
+
+
+def test_an_option_of_another_classifier_is_refused(tmp_path):
     for words in (["--classifier_row_size", "3"], ["--classifier_type", "pruned", "--classifier_hidden_size", "3"]):
         with pytest.raises(ValueError, match=f"`{words[-2][2:]}` is 3, which has no effect without `classifier_type`"):
             parse_command_line(["--train", "x.tsv", *words], FinetuneArguments)
+    words = ["--train", "x.tsv", "--classifier_row_size", "3", "--pair_size", "8"]
     assert parse_command_line(
-        ["--train", "x.tsv", "--classifier_type", "pruned", "--classifier_row_size", "3"], FinetuneArguments
+        [*words, "--classifier_type", "pruned", "--pair_combination", "multiplicative"], FinetuneArguments
     )
+    # Those of a classifier that the run starts from.
+    saved = {"classifier_type": "pruned", "pair_combination": "multiplicative"}
+    folder = save_checkpoint(make_model(**saved), make_tokenizer(), tmp_path / "model")
+    assert parse_command_line([*words, "--checkpoint", str(folder)], FinetuneArguments)
+    with pytest.raises(ValueError, match="`classifier_row_size` is 3, which has no effect"):
+        parse_command_line([*words, "--checkpoint", str(folder), "--classifier_type", "mlp"], FinetuneArguments)
 
 
 @pytest.mark.parametrize(

@@ -55,9 +55,7 @@ def packaged_hint(name: str | os.PathLike[str]) -> str:
     """Which models come with the package, for messages about one that is not found."""
     packaged = packaged_names()
     if str(name) in packaged:
-        return (
-            f" That is a model of the package, and here a folder is asked for: `pretrained({str(name)!r})` names its."
-        )
+        return f" It comes with the package: give its folder, which hf_meanmax.pretrained({str(name)!r}) returns."
     return f" The package has {' and '.join(packaged)}.{did_you_mean(Path(name).name, packaged)}"
 
 

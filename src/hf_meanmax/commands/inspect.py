@@ -30,7 +30,7 @@ class DecodingOptions(TextOptions):
     """The options of `hf-meanmax inspect decoding`."""
 
     checkpoint: str = positional(f"a checkpoint with its decoder ({DECODER_SOURCES})")
-    text: list[str] = positional("texts")
+    text: list[str] = positional("texts", is_text=True)
     output: str = written("folder for inspection.json and the figures", folder=True)
     positions: str | None = option("text file or table: each head's weights by position, averaged over its lines", None)
 
@@ -39,7 +39,7 @@ class DecodingOptions(TextOptions):
 class PoolingOptions(TextOptions):
     """The options of `hf-meanmax inspect pooling`."""
 
-    what: list[str] = positional("checkpoints (folders), then texts")
+    what: list[str] = positional("checkpoints (folders), then texts", is_text=True)
     input: str | None = option("text file or table with further texts, one a line", None)
     output: str | None = written("folder for the page, the figures and the numbers", None, folder=True)
     limit: int = count("most texts of --input", 200)

@@ -34,9 +34,10 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
-def positional(help: str, default: Any = dataclasses.MISSING) -> Any:
-    """A field of an options class that is given by its place, not its name; a list takes one value or more."""
-    return option(help, default, positional=True)
+def positional(help: str, default: Any = dataclasses.MISSING, is_text: bool = False) -> Any:
+    """A field of an options class that is given by its place, not its name; a list takes one value or more, and where
+    these are texts they may stand behind options."""
+    return option(help, default, positional=True, is_text=is_text)
 
 
 def written(help: str, default: Any = dataclasses.MISSING, folder: bool = False) -> Any:

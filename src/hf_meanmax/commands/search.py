@@ -72,7 +72,7 @@ class QueryOptions(TextOptions):
     """The options of `hf-meanmax search query`."""
 
     index: str = positional("folder of the index")
-    queries: list[str] = positional("sentences", [])
+    queries: list[str] = positional("sentences", [], is_text=True)
     file: str | None = option("text file or table of queries, one a line", None)
     embeddings: str | None = option("vectors of the queries: a folder of `encode` or a file of a matrix", None)
     model: str | None = option("the model of the index, where it has moved", None)

@@ -62,7 +62,6 @@ def _torn(word: re.Match[str]) -> str:
     return " ".join(found[start : start + _LONGEST_WORD] for start in range(0, len(found), _LONGEST_WORD))
 
 
-NOT_UTF8_REMEDY = "Convert it, for instance: iconv -f LATIN1 -t UTF-8, or go on with --encoding_errors replace"
 CHANGED = "The text changed while it was read, so its lines no longer match their vectors. Start again."
 
 
@@ -193,14 +192,17 @@ class TextFile(Corpus):
                 except UnicodeDecodeError as found:
                     error, place = found, f"{self.name}, line {number}"
                     break
-        if error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-            remedy = "It seems to be UTF-16. Convert it: iconv -f UTF-16 -t UTF-8"
-        elif 3 * error.object.decode("utf-8", "replace").count("\ufffd") > len(error.object):
-            remedy = "Convert it from its own encoding, for instance: iconv -f GB18030 -t UTF-8"
-        else:
-            remedy = NOT_UTF8_REMEDY
-        reason = f"{error.reason} in {place}: the file is not UTF-8. {remedy}"
+        reason = f"{error.reason} in {place}: the file is not UTF-8. {convert_remedy(error.object)}"
         return UnicodeDecodeError(error.encoding, error.object, error.start, error.end, reason)
+
+
+def convert_remedy(content: bytes) -> str:
+    """What to do with text that is not UTF-8."""
+    if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return "It seems to be UTF-16. Convert it: iconv -f UTF-16 -t UTF-8"
+    if 3 * content.decode("utf-8", "replace").count("\ufffd") > len(content):
+        return "Convert it from its own encoding, for instance: iconv -f GB18030 -t UTF-8"
+    return "Convert it, for instance: iconv -f LATIN1 -t UTF-8, or go on with --encoding_errors replace"
 
 
 def decompressed(raw: IO[bytes], name: str) -> Any:

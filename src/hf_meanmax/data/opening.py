@@ -170,8 +170,8 @@ def _open_file(
     if table_kind(path):
         if filesystem is not None:
             address = filesystem.unstrip_protocol(path)
-            table, name = stream_table(address, encoding_errors), [address, *version_at(filesystem, str(path))]
-            return DatasetRows(table, text_column, name)
+            table = stream_table(address, encoding_errors, text_column)
+            return DatasetRows(table, text_column, [address, *version_at(filesystem, str(path))])
         if is_empty_table(Path(path)):
             return Documents([])
         return DatasetRows(load_table(Path(path), encoding_errors, text_column), text_column)

@@ -6,6 +6,8 @@ import csv
 import glob
 import os
 import re
+import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -13,12 +15,15 @@ from typing import TYPE_CHECKING
 
 from hf_meanmax.files import Json
 
-from .corpus import COMPRESSED, NOT_UTF8_REMEDY, Corpus, decompressed, readable, text_digest
+from .corpus import COMPRESSED, Corpus, convert_remedy, decompressed, readable, text_digest
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+# What `datasets` logs, and which warnings are errors, is of the whole process.
+_TABLE_LOCK = threading.Lock()
+
 TABLES = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 
 
@@ -72,7 +77,7 @@ def _decoded(batches: Iterator[Json]) -> Iterator[Json]:
     try:
         yield from batches
     except UnicodeDecodeError as error:
-        raise ValueError(f"A text of the table is not UTF-8 ({error.reason}). {NOT_UTF8_REMEDY}.") from None
+        raise ValueError(f"A text of the table is not UTF-8 ({error.reason}). Convert the file.") from None
 
 
 def missing_column(source: str, name: str, columns: Sequence[str], setting: str) -> ValueError:
@@ -135,11 +140,9 @@ def load_table(path: Path, encoding_errors: str = "strict", text_column: str = "
     options: dict[str, object] = {}
     if table_kind(path) == "csv":
         options["skip_blank_lines"] = not _has_one_column(path)
-        if text_column and encoding_errors == "strict":  # pandas' converters are
-            options["converters"] = {text_column: str}
     # `datasets` takes a name for a pattern, and a file of the same name and time for the one that it has in its cache.
     options["name"] = f"of-{path.stat().st_size}-bytes"
-    return _read_table(str(path), glob.escape(str(path)), encoding_errors, **options)
+    return _read_table(str(path), glob.escape(str(path)), encoding_errors, text_column, **options)
 
 
 def _has_one_column(path: Path) -> bool:
@@ -149,46 +152,49 @@ def _has_one_column(path: Path) -> bool:
     return len(next(csv.reader(line.decode("utf-8", "replace") for line in header), [])) == 1
 
 
-def stream_table(url: str, encoding_errors: str = "strict") -> Dataset:
-    """A file with named columns at an address as a data set that is read as it comes.
+def stream_table(url: str, encoding_errors: str = "strict", text_column: str = "") -> Dataset:
+    """A file with named columns at an address as a data set that is read as it comes; see [`load_table`].
 
     Raises:
         ValueError: the file cannot be read.
     """
-    return _read_table(url, url, encoding_errors, streaming=True)
+    return _read_table(url, url, encoding_errors, text_column, streaming=True)
 
 
-def _read_table(address: str, pattern: str, encoding_errors: str, **options: object) -> Dataset:
+def _read_table(address: str, pattern: str, encoding_errors: str, text_column: str, **options: object) -> Dataset:
     from datasets import load_dataset
     from datasets.utils import logging
 
-    kind = table_kind(address)
-    if kind == "csv":
-        # Words such as "None" are texts, not missing values.
-        options |= {"keep_default_na": False, "encoding_errors": encoding_errors}
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity(logging.CRITICAL)  # it logs what it also raises
-    try:
-        table = load_dataset(kind, data_files=pattern, split="train", **options)
-        columns = table.column_names or list(next(iter(table), {})) if kind == "csv" else []
-    except ImportError:
-        raise
-    except Exception as error:
-        # Of many kinds, most of which name what went wrong in their cause.
-        cause = error.__cause__ or error
-        reason = str(cause).strip()
-        if isinstance(cause, UnicodeDecodeError):
-            reason = f"it is not UTF-8 ({cause.reason}). {NOT_UTF8_REMEDY}."
-        elif type(cause).__name__ == "ParserError":  # of pandas
-            reason += ". Put texts that hold commas in quotes."
-        raise ValueError(f"{address} cannot be read as a table: {reason}") from error
-    finally:
-        logging.set_verbosity(verbosity)
-    if "__index_level_0__" in columns:  # pandas has taken the first value of each row for its number
-        raise ValueError(
-            f"{address} has more values in its first row than names in its header. Put texts that hold commas in "
-            "quotes, remove commas at the ends of lines, or name all columns."
-        )
+    is_csv = (kind := table_kind(address)) == "csv"
+    if is_csv:
+        # Words such as "None" are texts, not missing values, and the first value of a row is no number of it.
+        options |= {"keep_default_na": False, "encoding_errors": encoding_errors, "index_col": False}
+        if text_column and encoding_errors == "strict":  # pandas' converters are
+            options["converters"] = {text_column: str}
+    with _TABLE_LOCK, warnings.catch_warnings():
+        # In place of values that are dropped, beyond the columns.
+        warnings.filterwarnings("error", "Length of header or names does not match")
+        verbosity = logging.get_verbosity()
+        logging.set_verbosity(logging.CRITICAL)  # it logs what it also raises
+        try:
+            table = load_dataset(kind, data_files=pattern, split="train", **options)
+            if is_csv and table.column_names is None:
+                next(iter(table), None)
+        except ImportError:
+            raise
+        except Exception as error:
+            # Of many kinds, most of which name what went wrong in their cause.
+            cause = error.__cause__ or error
+            reason = str(cause).strip()
+            if is_csv and isinstance(cause, UnicodeDecodeError):
+                reason = f"it is not UTF-8 ({cause.reason}). {convert_remedy(cause.object)}."
+            elif isinstance(cause, Warning):
+                reason = "its first row has more values than its header has names"
+            if type(cause).__name__ in ("ParserError", "ParserWarning"):  # of pandas
+                reason += ". Put texts that hold commas in quotes, and remove commas at the ends of lines."
+            raise ValueError(f"{address} cannot be read as a table: {reason}") from error
+        finally:
+            logging.set_verbosity(verbosity)
     return table
 
 

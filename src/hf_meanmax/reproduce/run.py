@@ -54,7 +54,7 @@ from hf_meanmax.files import Json, file_digest, read_json, write_json
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.tokenization.tokenizers import is_word_level
 from hf_meanmax.training.checkpoints import CHECKPOINTS, METRICS_FILE, SYSTEM_FILE, Checkpoints
-from hf_meanmax.training.recipes import SettingsParser, family_of, read_recipe
+from hf_meanmax.training.recipes import SettingsParser, arguments_from_settings, family_of, read_recipe
 from hf_meanmax.training.settings import PretrainArguments
 
 from .plan import (
@@ -246,9 +246,16 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> Json:
             Path(step["makes"]).name: file_digest(Path(step["makes"]), size=8) for step in plan.prepare
         }
         model = str(run / "model")
-        settings = {**plan.common, **_of_training(system), "output_dir": str(run)}
-        command = [*COMMAND, "pretrain", str(settings.pop("recipe"))]
+        own = {**_of_training(system), "output_dir": str(run)}
+        settings = {**plan.common, **own}
+        recipe = str(settings.pop("recipe"))
+        # What all systems share may be nothing to one of them.
+        arguments: PretrainArguments = arguments_from_settings({**read_recipe(recipe), **settings})
+        unread = arguments.without_effect()
+        command = [*COMMAND, "pretrain", recipe]
         for key, value in settings.items():
+            if key in unread and key not in own:
+                continue
             values = (value or [None]) if isinstance(value, list) else [value]
             command += [f"--{key}", *map(as_text, values)]
     else:

@@ -9,6 +9,7 @@ from typing import Literal
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.checkpoint.sentence_transformer import saved_normalization
 from hf_meanmax.fields import count, option
+from hf_meanmax.files import read_json
 from hf_meanmax.pretrained import ENCODER_SOURCES
 
 from .model_settings import OF_NEW_MODELS
@@ -96,10 +97,12 @@ class FinetuneArguments(RunArguments):
         self.check_sources()
 
     def without_effect(self) -> dict[str, str]:
-        is_pruned = self.model.get("classifier_type") == "pruned"
+        saved = read_json(checkpoint_folder(self.checkpoint) / "config.json") if self.checkpoint else {}
+        head = {**saved, **self.model}
+        is_pruned = head.get("classifier_type") == "pruned"
         names = ("classifier_hidden_size",) if is_pruned else ("classifier_row_size", "classifier_column_size")
         unused = dict.fromkeys(names, f"`classifier_type` {'mlp' if is_pruned else 'pruned'!r}")
-        if self.model.get("pair_combination") != "multiplicative":
+        if head.get("pair_combination") != "multiplicative":
             unused["pair_size"] = "`pair_combination` 'multiplicative'"
         return {**super().without_effect(), **unused}
 

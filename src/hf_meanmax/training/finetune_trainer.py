@@ -14,11 +14,12 @@ from transformers import (
     EarlyStoppingCallback,
     ProgressCallback,
     Trainer,
+    TrainerCallback,
     TrainingArguments,
 )
 
 from hf_meanmax.files import Json, read_json
-from hf_meanmax.hardware import usable_device, uses_bf16
+from hf_meanmax.hardware import return_freed_memory, usable_device, uses_bf16
 from hf_meanmax.progress import progress_bar
 
 from .checkpoints import CHECKPOINTS
@@ -58,6 +59,7 @@ def build_trainer(
         compute_metrics=_score_classes if args.problem == "classification" else _score_numbers,
         callbacks=[early_stopping(args.early_stopping_patience, latest)] if args.early_stopping_patience else [],
     )
+    trainer.add_callback(FreedMemory)
     # A notebook has bars of its own.
     if trainer.pop_callback(ProgressCallback) is not None:
         trainer.add_callback(NamedProgress)
@@ -120,6 +122,16 @@ def _score_numbers(prediction: EvalPrediction) -> dict[str, float]:
     varies = len(predicted) > 1 and predicted.std() > 0 and prediction.label_ids.std() > 0
     pearson = float(np.corrcoef(predicted, prediction.label_ids)[0, 1]) if varies else 0.0
     return {"pearson": pearson}
+
+
+class FreedMemory(TrainerCallback):  # type: ignore[misc]
+    """Looks at the memory of a CPU after each step."""
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        if args.device.type == "cpu":
+            return_freed_memory(state.global_step)
 
 
 class NamedProgress(ProgressCallback):  # type: ignore[misc]

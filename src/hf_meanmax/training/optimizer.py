@@ -103,7 +103,11 @@ class RowAdam(torch.optim.Adam):
 
 
 class Float32Muon(torch.optim.Muon):
-    """Muon that orthogonalizes in float32, where a run computes in it or the device is slow in torch's bf16."""
+    """Muon that orthogonalizes in float32, where a run computes in it or the device is slow in torch's bf16; its steps
+    are as large as Adam's (`adjust_lr_fn="match_rms_adamw"`)."""
+
+    def __init__(self, parameters: Iterable[torch.Tensor] | Iterable[Json], **options: Any) -> None:
+        super().__init__(parameters, adjust_lr_fn="match_rms_adamw", **options)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -120,8 +124,7 @@ class Float32Muon(torch.optim.Muon):
                 if not state:
                     state["momentum_buffer"] = torch.zeros_like(parameter.grad)
                 mean = state["momentum_buffer"].lerp_(parameter.grad, 1 - group["momentum"])
-                update = parameter.grad.lerp(mean, group["momentum"])
-                # As large as Adam's steps are.
+                update = parameter.grad.lerp(mean, group["momentum"]) if group["nesterov"] else mean
                 rate = 0.2 * max(parameter.shape) ** 0.5 * group["lr"]
                 parameter.mul_(1 - group["lr"] * group["weight_decay"])
                 parameter.add_(self._orthogonalized(update, group), alpha=-rate)
@@ -161,8 +164,12 @@ def make_optimizers(module: torch.nn.Module, args: PretrainArguments, fused: boo
         of_matrices: Json = {"params": matrices, "lr_factor": args.muon_rate}
         device = matrices[0].device
         in_bf16 = uses_bf16(args.precision, device) and is_bf16_fast(device)
-        kind = torch.optim.Muon if in_bf16 else Float32Muon
-        optimizers.append(kind([of_matrices], weight_decay=args.weight_decay, adjust_lr_fn="match_rms_adamw"))
+        decay = args.weight_decay
+        optimizers.append(
+            torch.optim.Muon([of_matrices], weight_decay=decay, adjust_lr_fn="match_rms_adamw")
+            if in_bf16
+            else Float32Muon([of_matrices], weight_decay=decay)
+        )
     return optimizers
 
 

@@ -30,7 +30,7 @@ _METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", bool: "BOOL"}
 _MOST = 2**63 - 1
 
 # Fields of the metadata that argparse does not take.
-_OWN_METADATA = ("at_least", "at_most", "writes")
+_OWN_METADATA = ("at_least", "at_most", "writes", "is_text")
 
 # What the folders that a verb reads consist of.
 _PARTS = (*CHECKPOINT_FILES, MANIFEST, COMPRESSION, "shard-*", *INDEX_FILES, SETTINGS_FILE, "metrics.jsonl")
@@ -63,6 +63,9 @@ class OptionParser(HfArgumentParser):  # type: ignore[misc]
     """
 
     def __init__(self, verb: str, description: str, *options: type) -> None:
+        every = [field for kind in options for field in dataclasses.fields(kind)]
+        # Texts may stand behind options; another file or model there is rather a second value of the option.
+        self.takes_texts = any(field.metadata.get("is_text") for field in every)
         super().__init__(
             list(options), prog=f"hf-meanmax {verb}", description=description, allow_abbrev=False,
             formatter_class=_ShortHelp,
@@ -104,10 +107,10 @@ class OptionParser(HfArgumentParser):  # type: ignore[misc]
         words = sys.argv[1:] if argv is None else list(argv)
         self._refuse_unknown(words)
         try:
-            # Texts may stand behind options; argparse loses a `--` where it reads them so.
-            read = self.parse_known_args if "--" in words else self.parse_known_intermixed_args
+            # argparse loses a `--` where it reads texts that stand behind options.
+            read = self.parse_known_intermixed_args if self.takes_texts and "--" not in words else self.parse_known_args
             found, unread = read(words)
-            self._refuse_unread(unread)
+            self._refuse_unread([word for word in unread if word != "--"])
             parsed: tuple[Any, ...] = self.parse_dict(vars(found))
             for options in parsed:
                 check_settings(options)

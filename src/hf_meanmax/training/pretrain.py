@@ -69,9 +69,6 @@ _FREE_ON_RESUME = {
     "output_dir", "recipe", "attention",
 }  # fmt: skip
 
-# Steps after which the memory is looked at. To take a step's memory from the system anew costs an eighth of the step.
-_MEMORY_STEPS = 10
-
 
 def pretrain(args: PretrainArguments) -> Json:
     """Trains a model as `args` say and writes `<output_dir>/model`; resumes a run that was interrupted.
@@ -297,8 +294,8 @@ class Run:
                 bar.update()
                 if state["step"] % args.log_steps == 0:
                     self._log(bar)
-                if self.device.type == "cpu" and state["step"] % _MEMORY_STEPS == 0:
-                    return_freed_memory()
+                if self.device.type == "cpu":
+                    return_freed_memory(state["step"])
                 if args.eval_steps and state["step"] % args.eval_steps == 0 and state["step"] < self.total_steps:
                     must_save = self._evaluate_during_training()
                     take_time()

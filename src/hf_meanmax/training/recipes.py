@@ -176,7 +176,7 @@ def parse_command_line(
     has_own = any(word.startswith("--corpus") for word in words) or by_objective is not None
     if not name and arguments is PretrainArguments and not has_own:
         name = DEFAULT_RECIPE
-    if arguments is FinetuneArguments and name in list_recipes():
+    if arguments is FinetuneArguments and name in list_recipes() and not Path(name).is_file():
         raise ValueError(f"The recipe {name!r} is of `hf-meanmax pretrain`. Give options, or a YAML file of them.")
     settings = read_recipe(name) if name else {}
     given = SettingsParser(arguments, family_of({**settings, **of_words})).read(words)

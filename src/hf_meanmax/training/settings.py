@@ -14,6 +14,9 @@ from hf_meanmax.pretrained import ENCODER_SOURCES
 from .model_settings import settings_of
 from .run_settings import RunArguments
 
+# Settings of the layers of an encoder or a decoder.
+_OF_LAYERS = ("num_hidden_layers", "num_attention_heads", "intermediate_size")
+
 
 @dataclass
 class PretrainArguments(RunArguments):
@@ -222,7 +225,7 @@ class PretrainArguments(RunArguments):
             ("`objective` 'translation'", self.objective != "translation", ("max_target_tokens",)),
             ("`softmax` 'sampled'", self.softmax != "sampled", ("num_negatives",)),
             ("`optimizer` 'muon'", self.optimizer != "muon", ("muon_rate",)),
-            ("an encoder", config.is_static, ("num_hidden_layers", "num_attention_heads", "intermediate_size")),
+            ("an encoder or a decoder", config.is_static and not config.has_decoder, _OF_LAYERS),
         )
         of_this = {name: needed for needed, is_missing, names in unread if is_missing for name in names}
         return {**super().without_effect(), **of_this}
