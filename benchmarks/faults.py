@@ -28,6 +28,8 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+# Processes are forked here, in which a thread of jemalloc, the allocator of pyarrow, would hold its locks for ever.
+os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 # The generators of the seeded tests, in larger numbers.
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 

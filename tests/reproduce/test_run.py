@@ -66,7 +66,8 @@ def write_plan(path, **changes):
     (path.parent / "tiny.yaml").write_text(yaml.safe_dump(TINY))
     plan = {
         "prepare": [{"command": "cp {data}/text.txt {output}/corpus.txt", "makes": "{output}/corpus.txt"}],
-        "common": {"corpus": "{output}/corpus.txt", "cache_dir": "{output}/cache"},
+        # A rate of an optimizer that only another system might have.
+        "common": {"corpus": "{output}/corpus.txt", "cache_dir": "{output}/cache", "muon_rate": 2.0},
         "systems": {
             "mean-max AAE (tiny)": {"recipe": str(path.parent / "tiny.yaml"), "seeds": [3, 4]},
             "another": {"model": "{data}/other", "controls": "none"},
