@@ -180,6 +180,12 @@ for _ in range(2):
     assert not any("cache_miss" in line for line in products[1200:])
 
 
+def test_few_products_are_kept_where_sizes_do_not_recur(monkeypatch):
+    monkeypatch.setattr(os, "environ", {})
+    keep_compiled_products(sizes_recur=False)
+    assert os.environ == {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256"}
+
+
 def test_a_user_s_number_of_compiled_products_stays(monkeypatch):
     monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "7")
     keep_compiled_products()

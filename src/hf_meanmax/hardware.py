@@ -30,8 +30,8 @@ COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16
 # Of malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
-# Kinds of product whose compiled code is kept.
-_PRODUCTS = 1 << 12
+# Kinds of product whose compiled code is kept, where batches come again in their sizes, and where they do not.
+_PRODUCTS, _FEW_PRODUCTS = 1 << 12, 1 << 8
 
 # Larger sizes are mistakes: such a model would exhaust the memory or never be finished.
 _MOST_LAYERS, _MOST_SIZE = 1000, 1 << 28
@@ -178,20 +178,23 @@ def _used_memory() -> float:
     return max(used)
 
 
-def keep_compiled_products() -> None:
+def keep_compiled_products(sizes_recur: bool = True) -> None:
     """Has oneDNN keep the code of as many kinds of product as a run has; only before its first product.
 
     It compiles one for each combination of sizes, in up to 50 ms, and forgets the oldest beyond 1,024. Batches of
     sentences of all lengths have more, so that a fifth of a run with a decoder would be compiling. Each takes half a
-    megabyte.
+    megabyte, which lies between the blocks of a step.
+
+    Args:
+        sizes_recur: whether batches come again in the same sizes; else what is kept is seldom used, and few are.
     """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_PRODUCTS))
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_PRODUCTS if sizes_recur else _FEW_PRODUCTS))
 
 
-def prepare_training_on_cpu() -> None:
+def prepare_training_on_cpu(sizes_recur: bool = True) -> None:
     """What a process does before it trains on a CPU: see [`keep_freed_memory`] and [`keep_compiled_products`]."""
     keep_freed_memory()
-    keep_compiled_products()
+    keep_compiled_products(sizes_recur)
 
 
 def measure_matrix_rate(device: torch.device, dtype: torch.dtype, seconds: float = 1.0) -> float:

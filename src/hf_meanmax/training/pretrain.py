@@ -109,7 +109,8 @@ class Run:
         self.is_sharded = is_sharded(self.accelerator)
         if self.device.type == "cpu":
             use_all_cores(self.world_size)
-            prepare_training_on_cpu()
+            # What follows a sentence, or is left of it, has any length.
+            prepare_training_on_cpu(sizes_recur=args.contrastive == "none")
         self.use_bf16 = uses_bf16(args.precision, self.device)
         self.checkpoints = Checkpoints(
             self.folder / CHECKPOINTS, args.keep_checkpoints, prefix="model." if self.is_sharded else ""
