@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +12,14 @@ from hf_meanmax.hardware import is_bf16_fast, uses_bf16
 
 if TYPE_CHECKING:
     from .settings import PretrainArguments
+
+
+def _loss_of(closure: Callable[[], Any] | None) -> Any:
+    """What an optimizer's `closure`, if there is one, returns, with the gradients that it makes."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
 
 
 class RowAdam(torch.optim.Adam):
@@ -37,10 +45,7 @@ class RowAdam(torch.optim.Adam):
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """One step, of all parameters that have a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = _loss_of(closure)
         sparse = [
             (group, parameter, parameter.grad.coalesce())
             for group in self.param_groups
@@ -112,10 +117,7 @@ class Float32Muon(torch.optim.Muon):
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """One step, of all parameters that have a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = _loss_of(closure)
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is None:
