@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import transformers
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from .modeling.base import LatentPreTrainedModel
 from .modeling.classifier_model import LatentForSequenceClassification
@@ -40,6 +40,7 @@ from .modeling.modeling_structured_self_attention import (
     StructuredSelfAttentionForSequenceClassification,
     StructuredSelfAttentionModel,
 )
+from .tokenization.latent_tokenizer import LatentTokenizer
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ def register(family: Family) -> None:
     """Makes a family known to the Auto classes of transformers and to this package, by its `model_type`."""
     FAMILIES[family.config.model_type] = family
     AutoConfig.register(family.config.model_type, family.config, exist_ok=True)
+    AutoTokenizer.register(family.config, tokenizer_class=LatentTokenizer, exist_ok=True)
     getattr(transformers, family.config.full_auto_class).register(family.config, family.full, exist_ok=True)
     for auto_class, model in (
         (AutoModel, family.encoder),

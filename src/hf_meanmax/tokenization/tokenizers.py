@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from hf_meanmax.modeling.suggestions import did_you_mean
 from hf_meanmax.progress import progress_bar
 
+from .latent_tokenizer import LatentTokenizer
 from .words import word_decoder, word_normalizer, word_pre_tokenizer
 
 # The first four ids of every tokenizer that is trained here.
@@ -120,7 +121,7 @@ def _fast_tokenizer(backend: Tokenizer) -> PreTrainedTokenizerFast:
         pair=f"$A {EOS_TOKEN} $B:1 {EOS_TOKEN}:1",
         special_tokens=[(EOS_TOKEN, SPECIAL_TOKENS.index(EOS_TOKEN))],
     )
-    return PreTrainedTokenizerFast(
+    return LatentTokenizer(
         tokenizer_object=backend,
         pad_token=PAD_TOKEN,
         unk_token=UNK_TOKEN,
