@@ -32,6 +32,7 @@ import psutil
 import torch
 from kill_resume import Processes
 from rounds import GIB, Rounds, add_options, fast_precision, report
+from rounds import device as default_device
 from training_speed import make_optimizer
 
 from hf_meanmax import MeanMaxAAEConfig, MeanMaxAAEForReconstruction
@@ -67,7 +68,7 @@ TARGET_SENTENCES = 100_000_000
 
 def measure(task: dict[str, Any]) -> dict[str, float]:
     """Medians of one point: tokens/s of training and of encoding, their shares of the matrix rate, peak memory."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = default_device()
     use_bf16 = is_bf16_fast(device)
     torch.manual_seed(0)
     size, length = task["hidden_size"], task["length"]

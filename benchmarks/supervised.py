@@ -27,6 +27,7 @@ from hf_meanmax.data.labelled import LabelledTexts
 from hf_meanmax.evaluation.markdown import markdown_table
 from hf_meanmax.files import replacing_file
 from hf_meanmax.reproduce.plan import folder_name
+from hf_meanmax.reproduce.tables import format_mean
 from hf_meanmax.training.finetune import claim, finetune, read_sets
 from hf_meanmax.training.finetune_settings import FinetuneArguments
 from hf_meanmax.training.recipes import (
@@ -145,7 +146,7 @@ def write(output: Path, rows: dict[str, list[dict[str, Any]]]) -> None:
         line = [name]
         for part in ("validation", "test"):
             values = [100 * one[part]["accuracy"] for one in found]
-            line.append(f"{np.mean(values):.1f}" + (f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""))
+            line.append(format_mean(values, 1))
         penalties = [one["test"]["attention_penalty"] for one in found if "attention_penalty" in one["test"]]
         line.append(f"{np.mean(penalties):.1f}" if penalties else "")
         parameters = found[0].get("classifier_parameters")
