@@ -1020,6 +1020,7 @@ def test_command_line(make_arguments, texts, tmp_path, capsys):
     for words, said in (
         (["--seeed", "1"], "unknown option --seeed. Did you mean --seed?"),
         (["no-recipe"], "No recipe file 'no-recipe'"),
+        (["mini-en"], "A model is given as `--initial_model` (pretrain)"),
         (["--corpus", str(tmp_path / "none.txt")], "none.txt"),
         (["--corpus", str(texts / "train.txt"), "--num_attention_heads", "7"], "`num_attention_heads` is 7"),
     ):

@@ -21,6 +21,7 @@ from hf_meanmax.files import Json
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.modeling.configuration_embedding_decoder import EmbeddingDecoderConfig
 from hf_meanmax.modeling.suggestions import did_you_mean
+from hf_meanmax.pretrained import packaged_folder
 
 from .finetune_settings import FinetuneArguments
 from .model_settings import model_fields, refuse_new_model, refuse_new_tokenizer
@@ -127,7 +128,9 @@ def read_recipe(name: str) -> Json:
     elif name in list_recipes():
         text = (importlib.resources.files("hf_meanmax") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
     else:
-        hint = did_you_mean(name, list_recipes())
+        is_model = path.is_dir() or packaged_folder(name) is not None
+        option = " A model is given as `--initial_model` (pretrain) or `--checkpoint` (finetune)."
+        hint = option if is_model else did_you_mean(name, list_recipes())
         raise FileNotFoundError(
             f"No recipe file {name!r} and no packaged recipe of that name.{hint} Packaged: {', '.join(list_recipes())}."
         )
