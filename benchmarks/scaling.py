@@ -242,7 +242,7 @@ def measure_start(args: Any, folder: Path) -> dict[str, float]:
     rate = tokens / (time.perf_counter() - start - first)
     memory = (own_memory() - before) / 2**20
     batches.close()
-    return {"tokens": store.num_tokens, "checked, s": opening, "first batch, s": first, "tokens/s": rate,
+    return {"tokens": store.report.tokens, "checked, s": opening, "first batch, s": first, "tokens/s": rate,
             "own memory, MiB": memory}  # fmt: skip
 
 

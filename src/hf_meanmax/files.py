@@ -382,6 +382,16 @@ def run_name(path: Path) -> str:
     return (path.parent if path.name == "model" else path).name or path.name
 
 
+def short_names(paths: Sequence[str]) -> list[str]:
+    """The shortest ends of the paths that tell them apart."""
+    parts = [Path(path).parts for path in paths]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = [str(Path(*part[-length:])) for part in parts]
+        if len(set(names)) == len(names) and names != ["model"]:
+            return names
+    return list(paths)
+
+
 def shared_name(value: object) -> object:
     """The [`run_name`] of a path; any other name, as of a model on the Hub, unchanged."""
     if not isinstance(value, str) or not value:

@@ -135,6 +135,13 @@ def test_several_models_have_a_common_report(run, checkpoint, tmp_path):
     assert not (folder / "correlations.csv").exists()
 
 
+def test_a_model_within_another_has_a_report_of_its_own(run, checkpoint, tmp_path):
+    save_checkpoint(make_model(seed=1), make_tokenizer(), Path(checkpoint) / "model")
+    folder = run(checkpoint, Path(checkpoint) / "model", "--controls", "none", tasks="STS14") / "comparison"
+    assert {path.parent.name for path in folder.glob("*/report.md")} == {"tiny", "model"}
+    assert (folder / "report.md").is_file()
+
+
 def test_erasure_of_latent_rows_and_dimensions(run, checkpoint):
     folder = run(checkpoint, "--controls", "none", "--erasure", "TREC", "--latent-rows", "2") / "tiny"
     found = json.loads((folder / "erasure.json").read_text())["TREC"]

@@ -99,7 +99,7 @@ def test_micro_batches_hold_their_sentences(store, budget):
                 assert "attention_mask" not in batch
             else:
                 assert batch["attention_mask"].tolist() == [[1] * len(s) + [0] * (width - len(s)) for s in sentences]
-    assert total == store.num_tokens
+    assert total == store.report.tokens
 
 
 def make(store, rank=0, world_size=1, budget=48):

@@ -14,7 +14,6 @@ import shlex
 import signal
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +34,7 @@ from hf_meanmax.evaluation.suite import (
     model_name,
     summary,
 )
-from hf_meanmax.files import sole_writer
+from hf_meanmax.files import short_names, sole_writer
 from hf_meanmax.hardware import usable_device
 from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.pretrained import ENCODER_SOURCES
@@ -161,8 +160,7 @@ def _named(models: Sequence[str]) -> list[tuple[str, str]]:
         paths = [os.path.abspath(model) for model in models]
         if len(set(paths)) < len(paths):
             raise ValueError(f"A model is named twice: {', '.join(models)}. Name each once.")
-        shared = os.path.commonpath(paths)
-        names = [os.path.relpath(path, shared).replace(os.sep, "-") for path in paths]
+        names = [name.replace(os.sep, "-") for name in short_names(paths)]
     return list(zip(names, models, strict=True))
 
 
@@ -185,8 +183,6 @@ def _resumable(cache: str) -> Iterator[None]:
 
     handles = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, interrupt) if handles else None
-    show_warning = warnings.showwarning
-    warnings.showwarning = lambda message, *unused, **also: print(f"hf-meanmax evaluate: {message}", file=sys.stderr)
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -196,6 +192,5 @@ def _resumable(cache: str) -> Iterator[None]:
         )
         raise SystemExit(128 + (stop.args[0] if stop.args else signal.SIGINT)) from None
     finally:
-        warnings.showwarning = show_warning
         if handles:
             signal.signal(signal.SIGTERM, before)

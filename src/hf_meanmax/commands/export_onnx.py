@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 
 from hf_meanmax.data.opening import TextOptions
 from hf_meanmax.inference.onnx_export import TEXTS, export_onnx, onnx_folder
@@ -33,7 +32,7 @@ def main(args: ExportOnnxOptions) -> None:
     folder = onnx_folder(args.checkpoint, args.output)
     texts: Sequence[str] = TEXTS
     if args.texts is not None:
-        texts = list(islice(filter(None, args.open_texts(Path(args.texts))), 1000))
+        texts = list(islice(filter(None, args.open_beside(args.texts)), 1000))
     if not texts:
         raise ValueError(f"{args.texts} has no text to compare on.")
     report = export_onnx(args.checkpoint, folder, int8=args.int8, texts=texts)

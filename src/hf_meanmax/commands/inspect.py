@@ -11,13 +11,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Literal
 
 from hf_meanmax.checkpoint.folder import load_decoder
 from hf_meanmax.data.corpus import readable
 from hf_meanmax.data.opening import TextOptions
-from hf_meanmax.inspection.attention import read_texts, short_names, write_attention
+from hf_meanmax.files import short_names
+from hf_meanmax.inspection.attention import read_texts, write_attention
 from hf_meanmax.inspection.decoding import write_inspection
 from hf_meanmax.plots.attention import attention_text
 from hf_meanmax.pretrained import DECODER_SOURCES
@@ -50,7 +50,7 @@ class PoolingOptions(TextOptions):
 def inspect_decoding(args: DecodingOptions) -> None:
     """Show what a decoder reads of the latent rows at each step."""
     model, tokenizer, target_tokenizer = load_decoder(args.checkpoint)
-    lines = None if args.positions is None else filter(None, args.open_texts(Path(args.positions)))
+    lines = None if args.positions is None else filter(None, args.open_beside(args.positions))
     texts = [*map(readable, args.text)]
     records = write_inspection(model, tokenizer, texts, args.output, args.checkpoint, target_tokenizer, lines)
     for record in records:
@@ -64,7 +64,7 @@ def inspect_pooling(args: PoolingOptions) -> None:
     checkpoints, given = _checkpoints_and_texts(args.what)
     texts = [*map(readable, given)]
     if args.input is not None:
-        texts += islice(filter(None, args.open_texts(Path(args.input))), args.limit)
+        texts += islice(filter(None, args.open_beside(args.input)), args.limit)
     if not texts:
         raise ValueError("There is no text to show: give texts after the checkpoints, or --input FILE.")
     read = read_texts(checkpoints, texts)

@@ -164,7 +164,7 @@ def search_query(args: QueryOptions) -> None:
         raise ValueError("--markdown and --json exclude each other.")
     queries = [
         *filter(None, (readable(query).strip() for query in args.queries)),
-        *(filter(None, args.open_texts(Path(args.file))) if args.file else ()),
+        *(filter(None, args.open_beside(args.file)) if args.file else ()),
     ]
     if args.model and args.embeddings:
         raise ValueError("--model and --embeddings exclude each other: vectors of queries need no model.")

@@ -11,7 +11,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, chain, islice
+from functools import lru_cache, partial
+from itertools import accumulate, chain, islice, starmap
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -329,15 +330,10 @@ def _cut_chunks(corpus: Corpus, settings: Cutting, num_proc: int) -> Iterator[tu
     start = list(islice(chunks, 1))
     settings = settings.for_texts([line for _, lines in start for line in lines])
     chunks = chain(start, chunks)
-    if num_proc == 1:
-        cutter = Cutter(settings)
-        for first, lines in chunks:
-            yield _cut_lines(cutter, first, lines)
-        return
-    if settings.segment is not None:
-        # A package that is missing is missed here, not in a worker.
-        SEGMENTERS[settings.segment]()
-    yield from map_in_processes(_work, chunks, num_proc, _start_worker, (settings,))
+    # A package that is missing is missed here, not in a worker.
+    _cutter(settings)
+    cut = partial(_cut_lines, settings)
+    yield from starmap(cut, chunks) if num_proc == 1 else map_in_processes(cut, chunks, num_proc)
 
 
 def _chunks(corpus: Corpus) -> Iterator[tuple[int, list[str]]]:
@@ -349,8 +345,15 @@ def _chunks(corpus: Corpus) -> Iterator[tuple[int, list[str]]]:
         first += len(chunk)
 
 
-def _cut_lines(cutter: Cutter, first: int, lines: list[str]) -> tuple[str, CuttingReport]:
-    is_cut = cutter.settings.max_length is not None
+@lru_cache(maxsize=1)
+def _cutter(settings: Cutting) -> Cutter:
+    """Made once a process; segmenters take seconds to load."""
+    return Cutter(settings)
+
+
+def _cut_lines(settings: Cutting, first: int, lines: list[str]) -> tuple[str, CuttingReport]:
+    cutter = _cutter(settings)
+    is_cut = settings.max_length is not None
     written: list[str] = []
     report = CuttingReport()
     for number, line in enumerate(lines, start=first):
@@ -363,17 +366,3 @@ def _cut_lines(cutter: Cutter, first: int, lines: list[str]) -> tuple[str, Cutti
         elif not is_cut:
             written.append("")
     return "".join(f"{line}\n" for line in written), report
-
-
-_worker: Cutter | None = None
-
-
-def _start_worker(settings: Cutting) -> None:
-    global _worker
-    _worker = Cutter(settings)
-
-
-def _work(first: int, lines: list[str]) -> tuple[str, CuttingReport]:
-    if _worker is None:
-        raise RuntimeError("The worker process was not started by cut_corpus.")
-    return _cut_lines(_worker, first, lines)

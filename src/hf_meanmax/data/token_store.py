@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hf_meanmax.fields import check_choice
-from hf_meanmax.files import Json, bytes_digest, json_digest, naming_failed_writes, replacing_file, replacing_folder
+from hf_meanmax.files import Json, bytes_digest, json_digest, naming_failed_writes, replacing_folder, write_json
 from hf_meanmax.progress import progress_bar
 from hf_meanmax.tokenization.tokenizers import bare_backend, check_end_token
 
@@ -191,10 +191,6 @@ class TokenStore:
         index = range(len(self))[index]
         return np.array(self.tokens[self.offsets[index] : self.offsets[index + 1]])
 
-    @property
-    def num_tokens(self) -> int:
-        return int(self.offsets[-1])
-
     def rows(self, indices: np.ndarray) -> Ragged:
         """The sentences of the given indices, ids as int64."""
         lengths = self.lengths[indices].astype(np.int64)
@@ -285,10 +281,6 @@ class _Progress:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         return cls(fingerprint)
-
-    def write(self, folder: Path) -> None:
-        with replacing_file(folder / _PROGRESS) as file:
-            json.dump(asdict(self), file)
 
 
 class _Chunk(NamedTuple):
@@ -510,7 +502,7 @@ def _write_arrays(
             if number % _CHUNKS_PER_RECORD == 0:
                 progress.chunks = number
                 progress.arrays = {name: writer.record() for name, writer in writers.items()}
-                progress.write(folder)
+                write_json(folder / _PROGRESS, asdict(progress), indent=None)
             bar.set_postfix(sentences=report.kept, tokens=report.tokens, refresh=False)
             bar.update(corpus.position - bar.n)
         # What is held out behind the last line is read, too.

@@ -8,17 +8,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, TypeVar
+from typing import TypeVar
 
 Result = TypeVar("Result")
 
 
 def map_in_processes(
-    function: Callable[..., Result],
-    items: Iterable[tuple[object, ...]],
-    num_proc: int,
-    initializer: Callable[..., None] | None = None,
-    initargs: tuple[Any, ...] = (),
+    function: Callable[..., Result], items: Iterable[tuple[object, ...]], num_proc: int
 ) -> Iterator[Result]:
     """What `function` gives for the arguments in each item, in order; items are taken as results are.
 
@@ -26,7 +22,6 @@ def map_in_processes(
         function: of a module, since other processes import it.
         items: the arguments of each call.
         num_proc: processes.
-        initializer, initargs: what each process calls first.
 
     Raises:
         ChildProcessError: a process was killed.
@@ -34,7 +29,7 @@ def map_in_processes(
     # Forked workers need not import anything again; they run nothing but Python code and tokenizers.
     method = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
     context = multiprocessing.get_context(method)
-    pool = ProcessPoolExecutor(num_proc, context, initializer=initializer, initargs=initargs)
+    pool = ProcessPoolExecutor(num_proc, context)
     waiting: deque[Future[Result]] = deque()
     try:
         for item in items:

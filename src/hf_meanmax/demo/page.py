@@ -7,11 +7,12 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from hf_meanmax.extras import require
-from hf_meanmax.files import Json
+from hf_meanmax.files import Json, run_name
 
 from . import panels
 from .model import MOST_MEGABYTES, MOST_TEXTS, NO_DECODER, NO_ROWS, DemoModel, EncodedSentences
@@ -56,7 +57,7 @@ def build_page(model: DemoModel) -> Blocks:
     """
     gr = load_gradio()
     with gr.Blocks(title="hf_meanmax", analytics_enabled=False, delete_cache=(_SECONDS_KEPT, _SECONDS_KEPT)) as page:
-        gr.Markdown(f"## hf_meanmax\n{_name_of(model)}: vectors of {model.dimension:,} numbers")
+        gr.Markdown(f"## hf_meanmax\n`{run_name(Path(model.name))}`: vectors of {model.dimension:,} numbers")
         # What a tab says where the model lacks what it shows.
         no_decoder, no_rows = NO_DECODER if model.model is None else "", NO_ROWS if model.encoder is None else ""
         for label, fill, missing in (
@@ -130,11 +131,6 @@ class _OwnMachineAlone:
             await send(message)
 
         await self.app(scope, receive, send_with_policy)
-
-
-def _name_of(model: DemoModel) -> str:
-    parts = [part for part in model.name.replace("\\", "/").split("/") if part and part != "model"]
-    return f"`{parts[-1] if parts else model.name}`"
 
 
 def shown(run: Callable[..., str]) -> Callable[..., str]:

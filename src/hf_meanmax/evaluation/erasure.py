@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from hf_meanmax.evaluation.logistic_regression import fit_logistic_regressions
 from hf_meanmax.files import Json
@@ -66,29 +65,28 @@ class Erasure:
 
 
 def erase_rows(
-    features_train: npt.ArrayLike,
-    labels_train: npt.ArrayLike,
-    features_test: npt.ArrayLike,
-    labels_test: npt.ArrayLike,
+    train: np.ndarray,
+    labels: np.ndarray,
+    test: np.ndarray,
+    gold: np.ndarray,
     rows: int,
     device: torch.device | str | None = None,
 ) -> Erasure:
     """Accuracy of classifiers fitted anew without each latent row, and on each row alone.
 
     Args:
-        features_train: `(N, L * d)` float32.
-        labels_train: `(N,)` of any sortable kind.
-        features_test: `(M, L * d)`.
-        labels_test: `(M,)`.
+        train: embeddings `(N, L * d)` float32 to fit on.
+        labels: their labels `(N,)`, of any sortable kind.
+        test: embeddings `(M, L * d)` float32 to score.
+        gold: their labels `(M,)`.
         rows: L, the latent rows that an embedding is the flattened matrix of; 2 or more.
         device: where classifiers are fitted, by default the CPU.
 
     Raises:
-        ValueError: shapes that do not fit, `rows` below 2, or labels of one class only.
+        ValueError: `rows` is below 2 or fits no embedding, or labels are of one class only.
     """
     if rows < 2:
         raise ValueError(f"rows is {rows}; without the only row nothing is left. Give 2 or more.")
-    train, labels, test, gold = _checked(features_train, labels_train, features_test, labels_test)
     size = train.shape[1]
     if size % rows:
         raise ValueError(f"An embedding of {size} dimensions is no matrix of {rows} rows.")
@@ -105,10 +103,10 @@ def erase_rows(
 
 
 def erase_dimensions(
-    features_train: npt.ArrayLike,
-    labels_train: npt.ArrayLike,
-    features_test: npt.ArrayLike,
-    labels_test: npt.ArrayLike,
+    train: np.ndarray,
+    labels: np.ndarray,
+    test: np.ndarray,
+    gold: np.ndarray,
     device: torch.device | str | None = None,
 ) -> Erasure:
     """Accuracy of one fitted classifier when a dimension is set to its mean over the training set, for each dimension.
@@ -116,7 +114,6 @@ def erase_dimensions(
     The classifier is fitted once: its logits change by the dimension's own share alone. Arguments and errors are those
     of [`erase_rows`].
     """
-    train, labels, test, gold = _checked(features_train, labels_train, features_test, labels_test)
     size = train.shape[1]
     fitted = fit_logistic_regressions(train, labels, None, _C, device=device)
     weights = fitted.coefficients[0].cpu().numpy()  # (K, D)
@@ -137,19 +134,3 @@ def erase_dimensions(
 def _classes_of(logits: np.ndarray) -> np.ndarray:
     """Class numbers `(M, ...)` of logits `(M, K, ...)`; one logit is that of the second of two classes."""
     return (logits[:, 0] > 0).astype(np.int64) if logits.shape[1] == 1 else logits.argmax(axis=1)
-
-
-def _checked(
-    features_train: npt.ArrayLike,
-    labels_train: npt.ArrayLike,
-    features_test: npt.ArrayLike,
-    labels_test: npt.ArrayLike,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    train, test = np.asarray(features_train, dtype=np.float32), np.asarray(features_test, dtype=np.float32)
-    labels, gold = np.asarray(labels_train), np.asarray(labels_test)
-    if train.ndim != 2 or test.ndim != 2 or train.shape[1] != test.shape[1]:
-        raise ValueError(f"Features of shape {train.shape} for training and {test.shape} for testing do not fit.")
-    for name, features, found in (("training", train, labels), ("test", test, gold)):
-        if len(features) != len(found) or not len(found):
-            raise ValueError(f"{len(features)} {name} features need as many labels, at least one; got {len(found)}.")
-    return train, labels, test, gold

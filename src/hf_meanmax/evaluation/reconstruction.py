@@ -81,19 +81,17 @@ def score_reconstructions(
     texts: Sequence[str],
     generated: Sequence[Sequence[int]],
     tokenize: str | None = None,
-    rouge: bool | None = False,
 ) -> TextScores:
     """Scores of token ids against the texts' own words, before any vocabulary was applied to them.
 
     Args:
         tokenizer, texts, generated, tokenize: as `reconstruction_pairs` takes them.
-        rouge: as [`score_texts`][hf_meanmax.evaluation.text_scores.score_texts] takes it.
 
     Raises:
-        ValueError, ImportError: as [`score_texts`][hf_meanmax.evaluation.text_scores.score_texts].
+        ValueError: as [`score_texts`][hf_meanmax.evaluation.text_scores.score_texts].
     """
     hypotheses, references, tokenize = reconstruction_pairs(tokenizer, texts, generated, tokenize)
-    return score_texts(hypotheses, references, tokenize, rouge=rouge)
+    return score_texts(hypotheses, references, tokenize, rouge=False)
 
 
 @torch.no_grad()

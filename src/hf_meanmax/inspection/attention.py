@@ -16,7 +16,7 @@ import torch
 
 from hf_meanmax.checkpoint.folder import check_checkpoint, require_text_encoder, saved_auto_class
 from hf_meanmax.checkpoint.location import checkpoint_folder
-from hf_meanmax.files import Json, replacing_folder, write_json
+from hf_meanmax.files import Json, replacing_folder, short_names, write_json
 from hf_meanmax.plots.attention import ReadText, attention_page, plot_head_maps
 from hf_meanmax.plots.figures import save_figure, skip_figures_without_matplotlib
 
@@ -85,16 +85,6 @@ def _label(classifier: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text
         return ", ".join(f"{names[label]} ({share:.2f})" for label, share in shares if share > 0.5) or "none"
     probability, label = logits.softmax(dim=-1).max(dim=-1)
     return f"{names[label.item()]} ({probability.item():.2f})"
-
-
-def short_names(paths: Sequence[str]) -> list[str]:
-    """The shortest ends of the paths that tell them apart."""
-    parts = [Path(path).parts for path in paths]
-    for length in range(1, max(map(len, parts)) + 1):
-        names = [str(Path(*part[-length:])) for part in parts]
-        if len(set(names)) == len(names) and names != ["model"]:
-            return names
-    return list(paths)
 
 
 def write_attention(

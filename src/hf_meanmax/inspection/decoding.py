@@ -219,18 +219,12 @@ def write_inspection(
         if aligned:
             page = alignment_page(name or config.model_type, aligned)
             (partial / ALIGNMENT_PAGE).write_text(page, encoding="utf-8")
-        _draw_all(records, config, profile, partial)
+        with skip_figures_without_matplotlib():
+            if profile is not None:
+                save_figure(plot_attention_by_position(profile), partial / POSITIONS_FIGURE)
+            for number, record in enumerate(records, 1):
+                _draw(record, config, partial, f"text-{number}")
     return records
-
-
-def _draw_all(
-    records: Sequence[DecodingRecord], config: LatentConfig, profile: np.ndarray | None, folder: Path
-) -> None:
-    with skip_figures_without_matplotlib():
-        if profile is not None:
-            save_figure(plot_attention_by_position(profile), folder / POSITIONS_FIGURE)
-        for number, record in enumerate(records, 1):
-            _draw(record, config, folder, f"text-{number}")
 
 
 def _numbers(record: DecodingRecord, gated_rows: Sequence[str]) -> Json:
