@@ -17,8 +17,9 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoToken
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands.export import main as export
 from hf_meanmax.commands.pretrain import main as pretrain_command
+from hf_meanmax.files import write_json
 from hf_meanmax.inference import encode as encode_module
-from hf_meanmax.inference.embedding_files import read_manifest, write_manifest
+from hf_meanmax.inference.embedding_files import MANIFEST, read_manifest
 from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.inference.fingerprints import weights_fingerprint
 from hf_meanmax.training import teacher as teacher_module
@@ -112,6 +113,9 @@ def test_sentences_that_are_context_alone_are_counted(make_arguments, tmp_path, 
     pretrain(make_arguments(objective="none", contrastive="neighbours", **STATIC, **changes))
     said = "warning: 120 of these sentences are encoded; 60 are context alone, by `min_tokens` 4 and `max_tokens` 10"
     assert said in capsys.readouterr().out.splitlines()
+    corpus.write_text("the cat saw a book\nthe dog saw some bread\n\n" * 20 + "the dog saw a book\n\n" * 60)
+    pretrain(make_arguments("alone", objective="none", contrastive="neighbours", **STATIC, **changes))
+    assert "; 80 lack the neighbour that they would predict\n" in capsys.readouterr().out
 
 
 def test_a_teacher_replaced_in_place_is_another_run(make_arguments, tmp_path, monkeypatch):
@@ -209,7 +213,9 @@ def test_of_a_grown_corpus_only_new_texts_are_encoded(make_arguments, teacher, m
         lambda file: (file.parent / "manifest.json").unlink(),
         lambda file: file.parent.with_suffix(".npy").write_bytes(b""),
         # As a kill leaves what was being computed again.
-        lambda file: write_manifest(file.parent, {**read_manifest(file.parent), "complete": False}) or file.unlink(),
+        lambda file: (
+            write_json(file.parent / MANIFEST, {**read_manifest(file.parent), "complete": False}) or file.unlink()
+        ),
     ):
         damage(vectors_of("first.txt").files[0])
         vectors_of("first.txt")

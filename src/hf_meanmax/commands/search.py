@@ -27,7 +27,13 @@ from hf_meanmax.hardware import COMPUTE_DTYPES
 from hf_meanmax.inference.compression import PCA, Compression
 from hf_meanmax.inference.embedding_files import COMPRESSION, MANIFEST, count_rows, read_embeddings, read_manifest
 from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
-from hf_meanmax.inference.encoder import count_truncated, limited_length, load_encoder, report_truncated
+from hf_meanmax.inference.encoder import (
+    count_truncated,
+    limited_length,
+    load_encoder,
+    report_truncated,
+    report_unknown,
+)
 from hf_meanmax.inference.index import (
     MAX_C_INT,
     RESCORE,
@@ -218,6 +224,7 @@ def _search(args: QueryOptions, index: SentenceIndex, queries: list[str]) -> tup
         model = _load_model(args, index)
         model.to(COMPUTE_DTYPES[index.encoding.compute_dtype])
         vectors = index.embed(model, queries, args.batch_size)
+        report_unknown(getattr(model, "tokenizer", None), queries, "the queries")
         with limited_length(model, index.encoding.max_length):
             report_truncated(count_truncated(model, queries), model)
     found = index.nearest(

@@ -22,6 +22,7 @@ from hf_meanmax.data.opening import TextOptions
 from hf_meanmax.fields import check_settings, count, option
 from hf_meanmax.files import Json, write_json
 from hf_meanmax.inference.decode import MOST_BEAMS
+from hf_meanmax.inference.encoder import report_unknown
 from hf_meanmax.inference.reconstruct import reconstruct, rows_by_length
 from hf_meanmax.modeling.losses import IGNORE_INDEX
 from hf_meanmax.tokenization.tokenizers import is_word_level, normalizer_of, split_words
@@ -207,6 +208,8 @@ def score_checkpoint(
     _check_objective(folder)
     model, tokenizer, _ = load_decoder(folder, settings.device)
     texts, left_out = _pick_texts(source, tokenizer, settings)
+    if show_progress:
+        report_unknown(tokenizer, texts, "the texts")
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
     generated = reconstruct(

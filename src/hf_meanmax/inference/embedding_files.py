@@ -14,7 +14,7 @@ import pyarrow.parquet  # type: ignore[import-untyped]
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as safetensors_bytes
 
-from hf_meanmax.files import Json, open_array, read_json, replacing_file, write_json
+from hf_meanmax.files import Json, open_array, read_json, replacing_file
 
 from .compression import Compression, dequantize_int8
 
@@ -206,11 +206,6 @@ def read_manifest(folder: Path) -> Json:
 def shard_name(number: int, suffix: str) -> str:
     """The file name of a shard."""
     return f"shard-{number:06d}{suffix}"
-
-
-def write_manifest(output: Path, manifest: Json) -> None:
-    """Writes what a folder of vectors says of itself."""
-    write_json(output / MANIFEST, manifest, indent=2)
 
 
 def is_finished(path: Path, rows: int, dimension: int) -> bool:

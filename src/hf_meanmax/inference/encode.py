@@ -13,18 +13,17 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from hf_meanmax.cosines import unit_rows
 from hf_meanmax.data.corpus import Corpus, CorpusLines
 from hf_meanmax.fields import check_settings, count, option
-from hf_meanmax.files import LOCK, Json, differences, sole_writer
+from hf_meanmax.files import LOCK, Json, differences, sole_writer, write_json
 from hf_meanmax.hardware import COMPUTE_DTYPES, ComputeDtype, compute_dtype, in_dtype
 from hf_meanmax.processes import check_agreement, errors_shared, main_process_first, shared_versions
 from hf_meanmax.progress import progress_bar
-from hf_meanmax.tokenization import unknown_word_rate
 
 from .compression import PCA, Compression, calibrate_int8, check_finite, quantize_int8
 from .embedding_files import (
@@ -35,10 +34,9 @@ from .embedding_files import (
     is_finished,
     read_manifest,
     shard_name,
-    write_manifest,
     write_shard,
 )
-from .encoder import count_truncated, encode_texts, limited_length, report_truncated
+from .encoder import count_truncated, encode_texts, limited_length, report_truncated, report_unknown
 from .fingerprints import model_fingerprints
 
 if TYPE_CHECKING:
@@ -155,7 +153,8 @@ def encode_corpus(
             plan = _plan(model, corpus, settings, pca, model_name)
         check_agreement(state, _to_agree_on(plan, batch_size))
         if is_main and show_progress:
-            _report_unknown(model, corpus)
+            lines = [line for line in islice(CorpusLines(corpus), _LOOKED_AT) if 0 < len(line) <= _LONG_LINE]
+            report_unknown(getattr(model, "tokenizer", None), lines, f"the first {len(lines):,} lines")
         with _writing(output) if is_main else nullcontext():
             with errors_shared(state):
                 if is_main:
@@ -172,7 +171,7 @@ def encode_corpus(
             fitted = compression.describe()
             manifest = {**plan, "compression": fitted, "shards": rows, "rows": sum(rows), "complete": True}
             if is_main:
-                write_manifest(output, manifest)
+                write_json(output / MANIFEST, manifest)
     return manifest
 
 
@@ -408,7 +407,7 @@ def _prepare(output: Path, plan: Json) -> None:
     # A run that was killed before it had encoded anything leaves no settings that others must match.
     if not output.exists() or (output.is_dir() and not names) or _is_bare(output):
         _empty(output)
-        write_manifest(output, {**plan, "complete": False})
+        write_json(output / MANIFEST, {**plan, "complete": False})
         return
     if not output.is_dir() or not (output / MANIFEST).is_file():
         raise FileExistsError(f"{output} exists and holds no encoded corpus; name another folder.")
@@ -431,18 +430,3 @@ def _prepare(output: Path, plan: Json) -> None:
             raise FileExistsError(
                 f"{output} holds an encoding of {words}{detail}. Name another folder, or remove this one."
             )
-
-
-def _report_unknown(model: SentenceTransformer, corpus: Corpus) -> None:
-    """Says on stderr how many words of the first lines a model does not know, if they are most."""
-    tokenizer: Any = getattr(model, "tokenizer", None)
-    if getattr(tokenizer, "backend_tokenizer", None) is None or tokenizer.unk_token_id is None:
-        return
-    lines = [line for line in islice(CorpusLines(corpus), _LOOKED_AT) if 0 < len(line) <= _LONG_LINE]
-    found = unknown_word_rate(tokenizer, lines)
-    if found.rate > 0.5:
-        print(
-            f"warning: the model does not know {found.unknown:,} of {found.total:,} words ({found.rate:.1%}) of the "
-            f"first {len(lines):,} lines. Is it of their language?",
-            file=sys.stderr,
-        )

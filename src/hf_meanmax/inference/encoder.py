@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,9 +15,11 @@ import torch
 from hf_meanmax.checkpoint.folder import check_checkpoint, is_own_checkpoint, naming_damage, require_embedding
 from hf_meanmax.checkpoint.location import hint_at_model, is_missing_folder, naming_unread
 from hf_meanmax.data.corpus import by_size, readable
+from hf_meanmax.data.sentences import is_unsegmented
 from hf_meanmax.files import Json, read_json
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.pretrained import packaged_folder
+from hf_meanmax.tokenization import unknown_word_rate
 
 from .long_texts import default_prompt, encode_in_parts, groups_by_length, has_long, latent_config
 
@@ -32,6 +34,8 @@ LONG_TEXT = 256
 _TEXTS_OF_CALL = 4
 # Texts that are cut into tokens at once to count these.
 _COUNTED_TEXTS = 1000
+# A share of unknown words that a user should know of.
+_MANY_UNKNOWN = 0.2
 
 
 def load_encoder(
@@ -206,6 +210,25 @@ def count_truncated(model: SentenceTransformer, texts: list[str]) -> int:
     shortest = (limit - 8) // 4 - len(default_prompt(model))
     long = [text for text in texts if len(text) > shortest]
     return sum(length > limit for length in count_tokens(model, long))
+
+
+def report_unknown(tokenizer: Any, texts: Sequence[str], where: str) -> None:
+    """Says on stderr how many words of texts, `where` they are, a model's tokenizer does not know, if they are many."""
+    if getattr(tokenizer, "backend_tokenizer", None) is None or tokenizer.unk_token_id is None:
+        return
+    found = unknown_word_rate(tokenizer, texts)
+    if found.rate < _MANY_UNKNOWN:
+        return
+    remedy = "Is it of their language?"
+    if is_unsegmented(texts):
+        remedy = (
+            "They have no spaces between words: segment them as the texts of the training, see `hf-meanmax prepare`."
+        )
+    print(
+        f"warning: the model does not know {found.unknown:,} of {found.total:,} words ({found.rate:.1%}) of {where}. "
+        f"{remedy}",
+        file=sys.stderr,
+    )
 
 
 def report_truncated(number: int, model: SentenceTransformer, where: str = "") -> None:

@@ -102,11 +102,12 @@ def make_run_batches(
     counts_sentences = bool(config.attention_penalty) or args.contrastive != "none"
     sentences = sentences_to_learn(args, prepared.train, prepared.train_target, words, and_context)
     if isinstance(sentences, ContextSentences):
-        is_much = sentences.other_lengths > MUCH_LEFT_OUT * len(prepared.train)
+        alone = len(prepared.train) - len(sentences) - sentences.other_lengths
+        is_much = max(sentences.other_lengths, alone) > MUCH_LEFT_OUT * len(prepared.train)
         tell(
             f"{'warning: ' if is_much else ''}{len(sentences):,} of these sentences are encoded; "
             f"{sentences.other_lengths:,} are context alone, by `min_tokens` {args.min_tokens} and `max_tokens` "
-            f"{args.max_tokens}"
+            f"{args.max_tokens}" + (f"; {alone:,} lack the neighbour that they would predict" if alone else "")
         )
     training = make_batches(
         args, sentences,

@@ -258,7 +258,8 @@ def check_known(unknown: int, words: int, tokenizer: PreTrainedTokenizerBase, in
     """
     remedy = (
         f"The tokenizer has {len(tokenizer):,} tokens: give one of this language, or train one with a lower "
-        "`min_frequency` and a larger `vocab_size`."
+        "`min_frequency` and a larger `vocab_size`. Texts without spaces between words are segmented by `hf-meanmax "
+        "prepare` first, or read with `--tokenizer char`."
     )
     if initial_model:
         remedy = f"The words are those of {initial_model}: add others with `hf-meanmax expand`, or start without it."
