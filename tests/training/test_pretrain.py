@@ -533,6 +533,11 @@ def test_schedules(make_arguments):
     assert list(factors(lr_schedule="linear", warmup_steps=5))[4:] == pytest.approx([1, 1, 0.8, 0.6, 0.4, 0.2, 0])
     cosine = [0.5 + 0.5 * math.cos(math.pi * step / 10) for step in range(11)]
     assert list(factors(lr_schedule="cosine")) == pytest.approx(cosine)
+    # A run that ends by the clock warms up for a quarter of its time at most.
+    warm = Schedule(make_arguments(max_steps=100, max_minutes=1, lr_schedule="linear", warmup_steps=40), 100)
+    assert [warm.factor(step, seconds, 0) for step, seconds in ((0, 0.0), (3, 7.5), (5, 15.0), (9, 30.0))] == [
+        1 / 40, 0.5, 0.75, 0.5,
+    ]  # fmt: skip
     schedule = Schedule(make_arguments(max_steps=10, max_minutes=1, lr_schedule="linear"), 10)
     assert schedule.factor(0, 45.0, 0) == pytest.approx(0.25)
 
@@ -872,10 +877,10 @@ def test_sigterm_saves_and_the_same_command_goes_on(make_arguments, monkeypatch,
     """Stopped between two log lines and two checkpoints: the mean of the next line still covers all of its steps."""
     options, whole = uninterrupted
     args = make_arguments("terminated", **options)
-    for moment in (5, 10):
+    for moment, number in ((5, signal.SIGTERM), (10, signal.SIGINT)):
         with monkeypatch.context() as patch:
-            interrupt(patch, moment, lambda: os.kill(os.getpid(), signal.SIGTERM))
-            assert pretrain(args) == {"step": moment + 1, "terminated": True}
+            interrupt(patch, moment, lambda number=number: os.kill(os.getpid(), number))
+            assert pretrain(args) == {"step": moment + 1, "terminated_by": number}
         assert f"terminated at step {moment + 1}; the same command resumes" in capsys.readouterr().out
         assert (Path(args.output_dir) / "checkpoints" / f"step-{moment + 1:08d}").is_dir()
         assert not (Path(args.output_dir) / "model").exists()
@@ -883,6 +888,20 @@ def test_sigterm_saves_and_the_same_command_goes_on(make_arguments, monkeypatch,
     assert losses(args.output_dir) == losses(whole)
     assert same(weights(args.output_dir), weights(whole))
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert "this run had ended" not in capsys.readouterr().out
+    pretrain(args)
+    assert "this run had ended; with more epochs, steps or minutes it goes on" in capsys.readouterr().out
+
+
+def test_checkpoints_come_by_the_clock_too(make_arguments, capsys):
+    args = make_arguments(max_steps=3, checkpoint_steps=100, checkpoint_minutes=1e-9, keep_checkpoints=9, log_steps=1)
+    pretrain(args)
+    folder = Path(args.output_dir) / "checkpoints"
+    assert [path.name for path in sorted(folder.iterdir())] == [f"step-{step:08d}" for step in (1, 2, 3)]
+    assert "no checkpoint had been saved" not in capsys.readouterr().out
+    shutil.rmtree(folder)
+    pretrain(args)
+    assert "no checkpoint had been saved; training starts anew" in capsys.readouterr().out
 
 
 def test_sigterm_of_a_process(make_arguments, settings):

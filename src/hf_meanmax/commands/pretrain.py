@@ -42,5 +42,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         with errors_once():
             arguments: PretrainArguments = parse_command_line(words)
         summary = pretrain(arguments)
-    # The status of a program that SIGTERM ended, so that callers see that the run did not finish.
-    return 128 + signal.SIGTERM if summary.get("terminated") else 0
+    # The status of a program that a signal ended, so that callers see that the run did not finish; where the signal
+    # was for another process, SIGTERM's.
+    return 128 + (summary["terminated_by"] or signal.SIGTERM) if "terminated_by" in summary else 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
@@ -55,7 +54,7 @@ from .preparation import Prepared, prepare
 from .schedule import Schedule
 from .settings import PretrainArguments
 from .showcase import show
-from .stopping import NO_BETTER, TERMINATED, agree_to_stop, termination_flag
+from .stopping import NO_BETTER, TERMINATED, Termination, agree_to_stop, termination_flag
 from .summary import count_flops_per_token, format_summary, summarize_run
 from .teacher import TeacherVectors, load_teacher, prepare_vectors
 from .validation import Validation
@@ -64,7 +63,7 @@ from .vocabulary import prepare_word_vectors
 # Settings that say how long a run goes on and what it shows, not what each step does.
 _FREE_ON_RESUME = {
     "max_steps", "epochs", "max_minutes", "max_training_tokens", "early_stopping_patience", "log_steps", "eval_steps",
-    "sample_sentences", "ddp_timeout",
+    "sample_sentences", "ddp_timeout", "checkpoint_minutes",
     "checkpoint_steps", "keep_checkpoints", "overwrite", "report_to", "showcase", "normalize", "cache_dir",
     "output_dir", "recipe", "attention",
 }  # fmt: skip
@@ -120,7 +119,7 @@ class Run:
             "step": 0, "tokens": 0, "seconds": 0.0, "cpu_seconds": 0.0, "best_step": None, "best_accuracy": -1.0,
             "bad_evaluations": 0, "unlogged_losses": [], "step_seconds": 0.0, "flops_per_token": 0.0,
         }  # fmt: skip
-        self.agreed_seconds = 0.0
+        self.agreed_seconds = self.saved_at = 0.0
         self.stop_reason = ""
 
     def execute(self) -> Json:
@@ -141,13 +140,16 @@ class Run:
             if args.report_to:
                 self.accelerator.init_trackers("hf_meanmax")
         self.matrix_rate = measure_matrix_rate(self.device, torch.bfloat16 if self.use_bf16 else torch.float32)
+        start = self.state["step"]
         with termination_flag() as terminated:
             self._train(terminated)
         if self.stop_reason == TERMINATED:
             option = " without --overwrite" if args.overwrite else ""
             self.print(f"terminated at step {self.state['step']}; the same command{option} resumes")
             self._end()
-            return {"step": self.state["step"], "terminated": True}
+            return {"step": self.state["step"], "terminated_by": terminated.number}
+        if start == self.state["step"]:
+            self.print("this run had ended; with more epochs, steps or minutes it goes on")
         if args.early_stopping_patience and self._best_is_older():
             self.checkpoints.load_weights(self._best_checkpoint(), self.stateful_model)
             self.print(f"exporting the best checkpoint, step {self.state['best_step']}")
@@ -180,6 +182,8 @@ class Run:
                 # Without early stopping the best weights need not have been saved.
                 self.state.update(best_step=None, best_accuracy=-1.0, bad_evaluations=0)
             self.print(f"resumed from {latest}")
+        elif self.log.path.is_file():
+            self.print("no checkpoint had been saved; training starts anew")
         self.log.trim(self.state["step"])
 
     def _best_checkpoint(self) -> Path:
@@ -265,7 +269,7 @@ class Run:
         self.trained = [parameter for parameter in self.wrapped.parameters() if parameter.requires_grad]
         self.stateful_model = self.wrapped if self.is_sharded else self.model
 
-    def _train(self, terminated: threading.Event) -> None:
+    def _train(self, terminated: Termination) -> None:
         args, state = self.args, self.state
         losses = StepLosses()
         take_time = self._start_clocks()
@@ -273,6 +277,7 @@ class Run:
         self._agree_to_stop(terminated)
         if self.stop_reason:
             return
+        self.saved_at = self.agreed_seconds
         expected = self._expected_steps()
         with progress_bar(
             total=expected, initial=state["step"], desc="train", disable=not self.is_main, unit="step"
@@ -303,6 +308,7 @@ class Run:
                 if checks or self.world_size == 1:
                     self._agree_to_stop(terminated)
                 at_end = state["step"] >= self.total_steps or self.stop_reason not in ("", TERMINATED)
+                must_save |= 0 < 60 * args.checkpoint_minutes <= self.agreed_seconds - self.saved_at
                 if must_save or self.stop_reason or at_end or state["step"] % args.checkpoint_steps == 0:
                     self._check_losses(losses)
                     if at_end:
@@ -318,7 +324,7 @@ class Run:
         """Where the run will end; while nothing is known of its pace, after all steps."""
         return self.schedule.expected_steps(self.state["step"], self.state["seconds"], self.state["tokens"])
 
-    def _agree_to_stop(self, terminated: threading.Event) -> None:
+    def _agree_to_stop(self, terminated: Termination) -> None:
         self.stop_reason, self.agreed_seconds = agree_to_stop(
             self.args, self.accelerator, self.state, terminated.is_set()
         )
@@ -436,6 +442,7 @@ class Run:
     def _save(self) -> None:
         with errors_shared(self.processes):
             self.checkpoints.save(self.stateful_model, self.optimizers, self.state, self.is_main)
+        self.saved_at = self.agreed_seconds
 
     def _finish(self) -> Json:
         """Final scores, the checkpoint folder and the summary."""

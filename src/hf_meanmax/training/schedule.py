@@ -6,9 +6,13 @@ import math
 
 from .settings import PretrainArguments
 
+_MOST_WARMUP = 0.25
+
 
 class Schedule:
     """The share of a run that is done, by the limit that will end it, and the learning rate there.
+
+    Warm-up takes a quarter at most of a run that ends by time or tokens, whose steps are not known before.
 
     Args:
         args: settings with `warmup_steps`, `lr_schedule` and the limits `max_minutes` and `max_training_tokens`.
@@ -25,11 +29,11 @@ class Schedule:
 
     def factor(self, step: int, seconds: float, tokens: int) -> float:
         """The factor of the learning rate, in 0..1."""
-        args = self.args
-        if step < args.warmup_steps:
-            return (step + 1) / args.warmup_steps
+        args, share = self.args, self._by_limits(seconds, tokens)
+        if step < args.warmup_steps and share < _MOST_WARMUP:
+            return max((step + 1) / args.warmup_steps, share / _MOST_WARMUP)
         by_steps = (step - args.warmup_steps) / max(1, self.total_steps - args.warmup_steps)
-        progress = min(1.0, max(by_steps, self._by_limits(seconds, tokens)))
+        progress = min(1.0, max(by_steps, share))
         if args.lr_schedule == "linear":
             return 1.0 - progress
         if args.lr_schedule == "cosine":

@@ -161,6 +161,7 @@ class PretrainArguments(RunArguments):
         "stop after so many evaluations without better accuracy (0: never)", 0, at_least=0
     )
     checkpoint_steps: int = count("steps between checkpoints", 1000)
+    checkpoint_minutes: float = option("minutes after which there is one at the latest (0: no limit)", 5.0, at_least=0)
     keep_checkpoints: int = count("latest checkpoints kept beside the best", 2)
     ddp_timeout: float = option("seconds that a process waits for others in a step", 1800, at_least=1)
     showcase: bool = option("end by printing neighbours and reconstructions", False)

@@ -46,16 +46,23 @@ def agree_to_stop(
     return [*reasons][reason], seconds
 
 
+class Termination(threading.Event):
+    """An event that a signal has set, of this number."""
+
+    number = 0
+
+
 @contextmanager
-def termination_flag() -> Iterator[threading.Event]:
+def termination_flag() -> Iterator[Termination]:
     """An event that SIGTERM and the first Ctrl-C set instead of ending the process."""
-    event = threading.Event()
+    event = Termination()
     if threading.current_thread() is not threading.main_thread():
         yield event
         return
     previous: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
 
     def on_signal(number: int, frame: FrameType | None) -> None:
+        event.number = number
         event.set()
         # A second signal ends the process as usual.
         signal.signal(number, previous[number])
