@@ -120,7 +120,7 @@ def test_damaged_tables_are_named(tmp_path):
         ("text,label\nso, so,1\nbad,0\n", "its first row has more values than its header has names"),
         (
             "text,label\nbad,0\nso, so,1\n",
-            r"Expected 2 fields in line 3, saw 3\. Put texts that hold commas in",
+            r"Expected 2 fields in line 3, saw 3\. Commas separate columns, not semicolons",
         ),
         (
             "text;label\ngood;1\nbad;0\n",
@@ -151,12 +151,15 @@ def test_tables_may_be_opened_at_once(tmp_path):
 
 def test_damaged_rows_are_located(tmp_path):
     (tmp_path / "x.jsonl").write_text('{"text": "a", "label": 1}\n{"text": null, "label": 2}\n')
-    with pytest.raises(ValueError, match=r"x.jsonl, row 1: expected text and one label, found None"):
+    with pytest.raises(ValueError, match=r"x.jsonl, row 1 \(.*\): expected text and one label, found {'text': None"):
         read_labelled(tmp_path / "x.jsonl")
-    for row in ("no label,", ",1", "  ,1"):
+    for row in (",1", "  ,1"):
         (tmp_path / "x.csv").write_text(f"text,label\ngood,1\n{row}\n")
-        with pytest.raises(ValueError, match=r"x.csv, row 1: expected text and one label"):
+        with pytest.raises(ValueError, match=r"x.csv, row 1 \(the first is 0\): expected text and one label"):
             read_labelled(tmp_path / "x.csv")
+    (tmp_path / "x.csv").write_text("text,label\ngood,1\nno label,\nblank,  \n")
+    found = read_labelled(tmp_path / "x.csv")
+    assert (found.texts, found.unlabelled) == (["good"], 2)
     for name in ("missing.tsv", "./missing", "missing.csv", "MISSING.TSV", str(tmp_path / "missing")):
         with pytest.raises(FileNotFoundError, match="No such file or data set"):
             read_labelled(name)

@@ -117,7 +117,7 @@ def test_by_length():
 def test_examples_do_not_overlap(count):
     texts = [f"text {number}" for number in range(count)]
     scores = [(number * 11 % count) / count for number in range(count)]
-    groups = pick_examples(texts, texts, scores, 5)
+    groups = pick_examples(texts, texts, [(score, False) for score in scores], 5)
     shown = [row["text"] for rows in groups.values() for row in rows]
     assert len(shown) == len(set(shown)) == min(count, 15)
     assert groups["best"][0]["token_f1"] == max(scores)
@@ -127,6 +127,12 @@ def test_examples_do_not_overlap(count):
         assert min(values[0]) > max(values[1]) >= min(values[1]) > max(values[2])
     if count == 40:
         assert abs(sorted(values[1])[2] - 0.5) < 0.06
+
+
+def test_texts_that_came_back_word_for_word_are_the_best():
+    texts = ["a long text with its words in another order", "a text", "a b"]
+    groups = pick_examples(texts, texts, [(1.0, False), (1.0, True), (0.5, False)], 1)
+    assert [rows[0]["text"] for rows in groups.values()] == [texts[1], texts[0], texts[2]]
 
 
 def test_no_text():

@@ -78,6 +78,7 @@ def main(args: DecodeOptions, decoding: DecodingSettings) -> None:
             for batch in decode(start):
                 output.append(_lines(batch, args.write_keys), batch.keys[-1])
                 bar.update(len(batch.texts))
+    print(f"{total:,} texts: {args.output}", file=sys.stderr)
 
 
 def _lines(batch: DecodedBatch, write_keys: bool) -> list[str]:

@@ -30,7 +30,7 @@ class LabelledTexts:
         texts: the texts, or the first of each pair.
         pairs: the second of each pair; None for single texts.
         labels: their labels, as they stand in the file or data set.
-        unlabelled: rows that were left out because a data set marks them as having no label (-1).
+        unlabelled: rows that were left out because they have no label (in a data set of numbered ones, -1).
     """
 
     texts: list[str]
@@ -129,10 +129,13 @@ def _from_dataset(
     for number, row in enumerate(dataset):
         text, pair, label = row[text_column], row[pair_column] if pair_column else None, row[label_column]
         is_text = all(isinstance(side, str) and side.strip() for side in ((text, pair) if pair_column else (text,)))
-        if not is_text or label is None or isinstance(label, (list, dict)) or not str(label).strip():
-            raise ValueError(f"{name}, row {number}: expected text and one label, found {text!r}, {pair!r}, {label!r}.")
+        if not is_text or isinstance(label, (list, dict)):
+            found = {column: row[column] for column in settings.values() if column}
+            raise ValueError(f"{name}, row {number} (the first is 0): expected text and one label, found {found}.")
         text, pair = readable(text), None if pair is None else readable(pair)
-        if not names:
+        if label is None or not str(label).strip():
+            yield text, pair, None
+        elif not names:
             yield text, pair, str(label)
         else:
             yield text, pair, names[label] if label >= 0 else None

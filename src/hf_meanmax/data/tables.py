@@ -191,7 +191,10 @@ def _read_table(address: str, pattern: str, encoding_errors: str, text_column: s
             elif isinstance(cause, Warning):
                 reason = "its first row has more values than its header has names"
             if type(cause).__name__ in ("ParserError", "ParserWarning"):  # of pandas
-                reason += ". Put texts that hold commas in quotes, and remove commas at the ends of lines."
+                reason += (
+                    ". Commas separate columns, not semicolons or tabs. Put texts that hold commas in quotes, and "
+                    "remove commas at the ends of lines."
+                )
             raise ValueError(f"{address} cannot be read as a table: {reason}") from error
         finally:
             logging.set_verbosity(verbosity)

@@ -42,6 +42,7 @@ LIMITS = (
 )
 # Token F1 that a decoder must gain by the right vector, or it does not read vectors well enough to tell anything.
 _LEAST_GAIN = 0.02
+_FEW_TEXTS = 200
 
 
 @dataclass
@@ -163,10 +164,17 @@ def audit(
             _try_defence, decode=decode, vectors=vectors[rows], cut=cut, references=references.select(rows.tolist())
         )
         result["defences"] = _score_defences(defences, attack, embed, pairs)
-    f1 = [token_f1(a, b) for a, b in zip(recovered, references.words, strict=True)]
-    result["examples"] = pick_examples(texts, decoded, f1, settings.examples)
+    pairs_of_words = list(zip(recovered, references.words, strict=True))
+    # Of texts with all their words, those in their order come first.
+    ranks = [(token_f1(a, b), a == b) for a, b in pairs_of_words]
+    result["examples"] = pick_examples(texts, decoded, ranks, settings.examples)
     result["warnings"] = _warnings(result["decoder"], result["controls"])
     result["limits"] = list(LIMITS)
+    if len(texts) < _FEW_TEXTS:
+        result["limits"].append(
+            f"These are {len(texts):,} texts; with others every figure here may differ by many points. Audit some "
+            "hundreds."
+        )
     return result
 
 

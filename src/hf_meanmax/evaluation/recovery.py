@@ -174,17 +174,17 @@ def recovery_by_length(decoded: Sequence[Sequence[str]], references: References)
 
 
 def pick_examples(
-    texts: Sequence[str], decoded: Sequence[str], scores: Sequence[float], number: int
+    texts: Sequence[str], decoded: Sequence[str], ranks: Sequence[tuple[float, bool]], number: int
 ) -> dict[str, list[Mapping[str, str | float]]]:
-    """The best, the middle and the worst texts by a score, without overlap; of equally good ones the longest first.
+    """The best, the middle and the worst texts, without overlap; of equally good ones the longest first.
 
     Args:
         texts: as they were.
         decoded: what came back of each.
-        scores: of each.
+        ranks: the token F1 of each, and whether it came back word for word.
         number: most texts of each group.
     """
-    order = sorted(range(len(texts)), key=lambda row: (-scores[row], -len(texts[row])))
+    order = sorted(range(len(texts)), key=lambda row: (*ranks[row], len(texts[row])), reverse=True)
     best = min(number, -(-len(order) // 3))
     worst = min(number, -(-(len(order) - best) // 2))
     between = order[best : len(order) - worst]
@@ -195,6 +195,6 @@ def pick_examples(
         "worst": order[len(order) - worst :][::-1],
     }
     return {
-        name: [{"text": texts[row], "decoded": decoded[row], "token_f1": scores[row]} for row in rows]
+        name: [{"text": texts[row], "decoded": decoded[row], "token_f1": ranks[row][0]} for row in rows]
         for name, rows in groups.items()
     }
