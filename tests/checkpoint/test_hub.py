@@ -300,6 +300,7 @@ def test_card_of_rows_of_unit_length_tells_that_a_scaled_vector_decodes(tmp_path
     model = make_model(weighted_mean_row=True, latent_normalization="rows")
     folder = save_checkpoint(model, make_tokenizer(), tmp_path / "m", normalize=normalize)
     text = write_model_card(folder, "user/tiny").read_text(encoding="utf-8")
+    assert f"| parameters | {sum(p.numel() for p in model.parameters()):,} |" in text
     assert "the maximum over the tokens, the mean over the tokens, a weighted mean of the word vectors" in text
     assert "can be multiplied by any positive number" in text
     assert "normalised" not in text

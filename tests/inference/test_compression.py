@@ -88,5 +88,8 @@ def test_files_round_trip_and_damage_is_named(tmp_path):
     save_file({"ranges": np.zeros(3, np.float32)}, path)
     with pytest.raises(ValueError, match=r"ranges of shape \(3,\)"):
         Compression.load(path)
+    save_file({"weight": np.zeros(3, np.float32)}, path)
+    with pytest.raises(ValueError, match=r"holds no PCA and no ranges \(it holds weight\)"):
+        Compression.load(path)
     with pytest.raises(FileNotFoundError, match=r"none\.safetensors"):
         Compression.load(tmp_path / "none.safetensors")

@@ -23,7 +23,6 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from hf_meanmax.modeling.attention import MultiHeadAttention
 from hf_meanmax.modeling.generation import WORDS_OF_A_STAGE
-from hf_meanmax.modeling.losses import attention_penalty
 from training_loss import training_loss, training_model
 
 PAD, UNK, START, END = 0, 1, 2, 3
@@ -1070,7 +1069,7 @@ class FamilyTests:
         batch = labelled(self.batch(model.config, side="left"))
         text = text_of(batch)
         encoded = model.get_encoder()(**text)
-        close(model(encoder_outputs=encoded, **batch).loss, model(**batch).loss - self.penalty(model, text))
+        close(model(encoder_outputs=encoded, **batch).loss, model(**batch).loss)
         if model.config.is_autoregressive:
             beams = {"num_beams": 2, "max_new_tokens": 6}
             mask = {} if model.config.has_latents else {"attention_mask": text["attention_mask"]}
@@ -1081,11 +1080,6 @@ class FamilyTests:
             states = BaseModelOutput(last_hidden_state=torch.randn(4, 11, model.config.hidden_size).double())
             with pytest.raises(ValueError, match=r"begin with a tensor of shape \(4, 11, \d+\); this decoder reads Z"):
                 model(encoder_outputs=states, labels=batch["labels"])
-
-    def penalty(self, model, text):
-        """What the loss has for the heads of `inner_attention`, whose weights come with a text alone."""
-        weights = model.encoder(**text).pooling_attentions
-        return 0.0 if weights is None else model.config.attention_penalty * attention_penalty(weights).mean()
 
     def test_text_and_its_embedding_say_the_same(self, variant):
         model = self.saying(variant)

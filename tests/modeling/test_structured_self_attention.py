@@ -89,6 +89,8 @@ class TestStructuredSelfAttention(FamilyTests):
         close(output.attention_penalty, by_hand.mean())
         close(output.loss, plain.loss + output.attention_penalty)
         close(training_loss(model, batch, softmax="chunked").loss, output.loss)
+        given = {"encoder_outputs": model.get_encoder()(**text_of(batch)), "labels": batch["labels"]}
+        close(model(**given, attention_mask=batch["attention_mask"]).loss, output.loss)
         parts = []
         for rows in (slice(0, 1), slice(1, 4)):
             part = {name: tensor[rows] for name, tensor in batch.items()}

@@ -25,7 +25,7 @@ from hf_meanmax.checkpoint.folder import check_checkpoint, load_checkpoint, save
 from hf_meanmax.checkpoint.sentence_transformer import saved_normalization
 from hf_meanmax.commands.finetune import main
 from hf_meanmax.inference.encoder import load_encoder
-from hf_meanmax.training.finetune import build_classifier, finetune, read_sets
+from hf_meanmax.training.finetune import build_classifier, finetune, latest_checkpoint, read_sets
 from hf_meanmax.training.finetune_settings import FinetuneArguments
 from hf_meanmax.training.finetune_trainer import early_stopping
 from hf_meanmax.training.recipes import arguments_from_settings
@@ -364,6 +364,13 @@ def test_a_folder_of_another_kind_of_run_is_refused(sets, checkpoint, tmp_path):
     claim_folder(other, {**given, "model": {}}, defaults={"seed": 0, "model": {"hidden_size": 600}})
     with pytest.raises(FileExistsError, match="seed: 0 there"):
         claim_folder(other, {**given, "model": {}}, defaults={"seed": 1, "model": {"hidden_size": 600}})
+
+
+def test_a_folder_of_another_name_is_no_checkpoint(tmp_path):
+    for name in ("checkpoint-best", "checkpoint-9", "checkpoint-10"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "trainer_state.json").write_text("{}")
+    assert latest_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
 
 
 def test_a_rare_label_may_be_held_out_whole(tmp_path):

@@ -37,6 +37,10 @@ _SENTEVAL_METRICS = ("accuracy", "f1", "pearson", "spearman")
 _METRICS = {"pearson": ("pearsonr", "Pearson correlation"), "spearman": ("spearmanr", "Spearman correlation")}
 
 
+# What a checkpoint holds beside its parameters.
+_BUFFERS = ("word_pooler.frequencies", "standardization.mean", "standardization.scale")
+
+
 # Settings of a run that say where it read, wrote and reported: no card shows them.
 LOCAL_SETTINGS = frozenset(
     "cache_dir checkpoint corpus embedder initial_model output_dir overwrite report_to target target_tokenizer teacher "
@@ -361,6 +365,7 @@ def _count_parameters(folder: Path) -> int:
     count = 0
     for path in weight_files(folder):
         with safe_open(path, framework="pt") as weights:
-            names = stored_names(list(weights.keys())).values()
-            count += sum(math.prod(weights.get_slice(parts[0]).get_shape()) for parts in names)
+            stored = stored_names(list(weights.keys()))
+            kept = [parts[0] for name, parts in stored.items() if not name.endswith(_BUFFERS)]
+            count += sum(math.prod(weights.get_slice(part).get_shape()) for part in kept)
     return count

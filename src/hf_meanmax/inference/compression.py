@@ -147,6 +147,8 @@ class Compression:
             ranges = tensors.get("ranges")
             if ranges is not None and (ranges.ndim != 2 or len(ranges) != 2):
                 raise ValueError(f"ranges of shape {ranges.shape}, expected (2, K)")
+            if pca is None and ranges is None:
+                raise ValueError(f"it holds {', '.join(tensors) or 'nothing'}")
         except (SafetensorError, KeyError, ValueError) as error:
             raise ValueError(f"{path} is damaged or holds no PCA and no ranges ({error}).") from error
         return cls(pca, ranges)

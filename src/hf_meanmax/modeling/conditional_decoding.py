@@ -232,8 +232,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         encoder_outputs: ModelOutput | tuple[torch.Tensor, ...] | None,
         **text: Any,
     ) -> LatentModelOutput:
-        """What the decoder reads, as `latents`, with what the encoder has recorded on request; the pooling's attention
-        weights where a text is encoded with them."""
+        """What the decoder reads, as `latents`, with what the encoder has recorded."""
         if encoder_outputs is None:
             encoded = self.encoder(**text)
             return LatentModelOutput(
@@ -246,6 +245,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
             latents=self._given_latents(encoder_outputs),
             hidden_states=getattr(encoder_outputs, "hidden_states", None),
             attentions=getattr(encoder_outputs, "attentions", None),
+            pooling_attentions=getattr(encoder_outputs, "pooling_attentions", None),
         )
 
     def _decoding_cache(self, past_key_values: Cache | None) -> Cache | None:
@@ -281,6 +281,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
+        decoder: LatentDecoderModel | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> DecoderOutput:
         """The decoder's states `(B, T, d)` under teacher forcing.
@@ -292,6 +293,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
             decoder_input_ids: `(B, T)`; made from `targets` when left out.
             decoder_attention_mask: `(B, T)`, 0 for padding in the decoder's input.
             decoder_inputs_embeds: `(B, T, embedding_size)` in place of `decoder_input_ids`.
+            decoder: the model's own by default; `previous_decoder` is that of the previous sentence (skip-thought).
             kwargs: `past_key_values`, and what the layers take.
         """
         given = [words for words in (decoder_input_ids, decoder_inputs_embeds) if words is not None]
@@ -310,19 +312,9 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
             # Without any padding the causal mask is enough; with it, padding on the left must be hidden.
             if decoder_input_ids is None:
                 decoder_attention_mask = _from_first(targets != IGNORE_INDEX)
-            else:
-                decoder_attention_mask = self._from_first_word(decoder_input_ids)
-        return self._run_decoder(self.decoder, given[0], latents, decoder_attention_mask, **kwargs)
-
-    def decode_previous(
-        self, latents: torch.Tensor, targets: torch.Tensor, attention_mask: torch.Tensor | None
-    ) -> torch.Tensor:
-        """States `(B, T', d)` of the decoder of the previous sentence (skip-thought) under teacher forcing."""
-        mask = None if attention_mask is None else _from_first(targets != IGNORE_INDEX)
-        options = {} if self.config.has_latents or mask is None else {"latent_mask": attention_mask}
-        ids = self.prepare_decoder_input_ids_from_labels(targets)
-        outputs: Any = self._run_decoder(self.previous_decoder, ids, latents, mask, **options)
-        return outputs.last_hidden_state
+            elif self.config.decoder_start_token_id != self.config.pad_token_id:
+                decoder_attention_mask = _from_first(decoder_input_ids != self.config.pad_token_id)
+        return self._run_decoder(decoder or self.decoder, given[0], latents, decoder_attention_mask, **kwargs)
 
     def predict_context(self, latents: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """What the output layer scores of the second decoder, `(B, N, d)` over the places of the targets `(B, N)`."""
@@ -341,12 +333,6 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
                 f"(B, {rows}, {width}). Give what `get_encoder()` returns with `return_dict=True`."
             )
         return latents
-
-    def _from_first_word(self, decoder_input_ids: torch.Tensor) -> torch.Tensor | None:
-        """A mask `(B, T)` that hides padding on the left of inputs that a collator has made of labels."""
-        if self.config.decoder_start_token_id == self.config.pad_token_id:
-            return None
-        return _from_first(decoder_input_ids != self.config.pad_token_id)
 
     def _run_decoder(
         self,

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import torch
 
-from hf_meanmax.fields import check_choice
 from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
 from hf_meanmax.modeling.losses import IGNORE_INDEX
 
-from .base import Batch, Divisors, Encoded, Objective
+from .base import Batch, Divisors, Encoded
 from .decoding import Decoding
-from .softmax import CANDIDATES, Softmax, token_loss
+from .softmax import CANDIDATES, token_loss
 
 
 class NeighbourDecoding(Decoding):
@@ -34,11 +31,12 @@ class NeighbourDecoding(Decoding):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         states, labels = super().states_and_labels(model, encoded, batch)
         previous = batch["previous_targets"]
-        previous_states = model.decode_previous(encoded.latents, previous, batch.get("attention_mask"))
+        decoded = model.decode(encoded.latents, previous, batch.get("attention_mask"), decoder=model.previous_decoder)
+        previous_states = decoded.last_hidden_state
         return torch.cat((states, previous_states), dim=1), torch.cat((labels, previous), dim=1)
 
 
-class ContextWords(Objective):
+class ContextWords(Decoding):
     """Cross entropy of the words around a text, `context_targets` `(B, N)`, under a second, non-autoregressive decoder
     (`config.context_channels`), beside [`Decoding`] of the text.
 
@@ -52,11 +50,6 @@ class ContextWords(Objective):
     name = "context_loss"
     fields = ("labels", "context_targets")
     optional_fields = CANDIDATES
-
-    def __init__(self, weight: float = 1.0, softmax: Softmax = "chunked") -> None:
-        super().__init__(weight)
-        check_choice("softmax", softmax, get_args(Softmax))
-        self.softmax: Softmax = softmax
 
     def check(self, model: LatentForConditionalDecoding) -> None:
         if model.context_decoder is None:

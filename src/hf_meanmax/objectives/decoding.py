@@ -29,7 +29,7 @@ class Decoding(Objective):
 
     name = "decoding"
     fields: tuple[str, ...] = ("labels",)
-    optional_fields = ("decoder_input_ids", "decoder_attention_mask", *CANDIDATES)
+    optional_fields: tuple[str, ...] = ("decoder_input_ids", "decoder_attention_mask", *CANDIDATES)
 
     def __init__(self, weight: float = 1.0, softmax: Softmax = "full") -> None:
         super().__init__(weight)

@@ -194,8 +194,9 @@ def _claimed(
 
 def latest_checkpoint(folder: Path, remove_partial: bool = False) -> Path | None:
     """The newest checkpoint that Trainer wrote to its end; `remove_partial` removes newer ones, which it did not."""
-    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]), reverse=True)
-    for path in found:
+    steps = {path: path.name.removeprefix("checkpoint-") for path in folder.glob("checkpoint-*")}
+    found = [path for path, step in steps.items() if step.isdecimal()]
+    for path in sorted(found, key=lambda path: int(steps[path]), reverse=True):
         # Its last file.
         try:
             read_json(path / "trainer_state.json")
