@@ -50,7 +50,7 @@ class LatentPreTrainedModel(PreTrainedModel):
     supports_gradient_checkpointing = True
     _no_split_modules = [
         "SelfAttentionLayer", "RecurrentLayer", "ConvolutionalLayer",
-        "WideningLayer", "LatentAttentionLayer", "LatentGateLayer", "RecurrentDecoderLayer", "ContextGRULayer",
+        "WideningLayer", "CausalLayer", "RecurrentDecoderLayer", "ContextGRULayer",
         "ConditionalGRULayer", "CausalConvolutionLayer", "NonAutoregressiveLayer",
     ]  # fmt: skip
     _skip_keys_device_placement = ["past_key_values"]

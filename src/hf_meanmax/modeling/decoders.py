@@ -18,10 +18,11 @@ from .recurrent import cached_state, run_recurrent_on
 
 
 class CausalLayer(SequenceLayer):
-    """a = LN(MHA_causal(y, y, y)) (mean-max autoencoder, eq. 15-16), which subclasses go on from.
+    """a = LN(MHA_causal(y, y, y)) (mean-max autoencoder, eq. 15-16), then what reads Z.
 
-    The first layer changes the width, so nothing is added around its self-attention; deeper layers have the usual
-    residual.
+    `attention`: c = LN(MHA(a, Z, Z) + a); h = LN(FFN(c) + c) (eq. 17-20). `gates`: f = LN(FFN(a) + a); h = LN(f + gated
+    rows of Z) (Zhang, Wu, Li and Zhang, eq. 17-21). The first layer changes the width, so nothing is added around its
+    self-attention; deeper layers have the usual residual.
     """
 
     def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
@@ -34,6 +35,11 @@ class CausalLayer(SequenceLayer):
         self.latent_dropout = nn.Dropout(config.hidden_dropout)
         self.latent_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.output_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.has_gates = config.decoder_type == "gates"
+        if self.has_gates:
+            self.latent_gates = LatentGates(config)
+        else:
+            self.latent_attention = MultiHeadAttention(config, config.hidden_size, config.latent_width, layer_idx)
 
     def forward(
         self,
@@ -50,56 +56,15 @@ class CausalLayer(SequenceLayer):
         )
         if self.has_residual:
             attended = attended + hidden_states
-        return self.read(self.attention_norm(attended), latents, latent_mask, **kwargs)
-
-    def read(
-        self,
-        attended: torch.Tensor,
-        latents: torch.Tensor,
-        latent_mask: torch.Tensor | None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> torch.Tensor:
-        """The output `(B, T, d)` of the attended states `(B, T, d)` and Z `(B, L, latent_width)`."""
-        raise NotImplementedError
-
-
-class LatentAttentionLayer(CausalLayer):
-    """c = LN(MHA(a, Z, Z) + a); h = LN(FFN(c) + c) (mean-max autoencoder, eq. 17-20)."""
-
-    def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
-        super().__init__(config, layer_idx)
-        self.latent_attention = MultiHeadAttention(config, config.hidden_size, config.latent_width, layer_idx)
-
-    def read(
-        self,
-        attended: torch.Tensor,
-        latents: torch.Tensor,
-        latent_mask: torch.Tensor | None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> torch.Tensor:
+        states = self.attention_norm(attended)
+        if self.has_gates:
+            states = self.output_norm(self.feed_forward(states) + states)
+            gated, _ = self.latent_gates(states, latents)
+            return self.latent_norm(states + self.latent_dropout(gated))
         # The L projected rows are recomputed at each step: cheaper than a cache for them.
-        context, _ = self.latent_attention(attended, key_value_states=latents, attention_mask=latent_mask, **kwargs)
-        context = self.latent_norm(self.latent_dropout(context) + attended)
-        return self.output_norm(self.feed_forward(context) + context)
-
-
-class LatentGateLayer(CausalLayer):
-    """f = LN(FFN(a) + a); h = LN(f + gated rows of Z) (Zhang, Wu, Li and Zhang, eq. 17-21)."""
-
-    def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
-        super().__init__(config, layer_idx)
-        self.latent_gates = LatentGates(config)
-
-    def read(
-        self,
-        attended: torch.Tensor,
-        latents: torch.Tensor,
-        latent_mask: torch.Tensor | None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> torch.Tensor:
-        states = self.output_norm(self.feed_forward(attended) + attended)
-        gated, _ = self.latent_gates(states, latents)
-        return self.latent_norm(states + self.latent_dropout(gated))
+        context, _ = self.latent_attention(states, key_value_states=latents, attention_mask=latent_mask, **kwargs)
+        states = self.latent_norm(self.latent_dropout(context) + states)
+        return self.output_norm(self.feed_forward(states) + states)
 
 
 class RecurrentDecoderLayer(SequenceLayer):
@@ -380,9 +345,9 @@ class NonAutoregressiveLayer(SequenceLayer):
 class AutoregressiveDecoder(nn.Module):
     """A decoder that generates one word after the other: layers over the preceding tokens, each with access to Z."""
 
-    attention_layers = {"attention": LatentAttentionLayer, "gates": LatentGateLayer}
     layer_classes = {
-        **attention_layers,
+        "attention": CausalLayer,
+        "gates": CausalLayer,
         "lstm": RecurrentDecoderLayer,
         "lstm_attention": RecurrentDecoderLayer,
         "lstm_gates": RecurrentDecoderLayer,
@@ -413,7 +378,7 @@ class AutoregressiveDecoder(nn.Module):
         """
         if isinstance(past_key_values, EncoderDecoderCache):
             past_key_values = past_key_values.self_attention_cache
-        if self.config.decoder_type in self.attention_layers:
+        if self.layer_classes[self.config.decoder_type] is CausalLayer:
             if latent_mask is not None:
                 latent_mask = create_bidirectional_mask(self.config, inputs, latent_mask, encoder_hidden_states=latents)
             attention_mask = create_causal_mask(

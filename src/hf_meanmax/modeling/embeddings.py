@@ -101,9 +101,8 @@ class TextEmbeddings(nn.Module):
             if position_ids is None and not torch.compiler.is_compiling() and length <= limit:
                 return self.position_embeddings(ids)
             return self.position_embeddings(ids.clamp(max=limit - 1)) * (ids < limit).unsqueeze(-1)
-        if position_ids is None:
-            return sinusoidal_positions(length, self.config.embedding_size, device)
-        return sinusoidal_positions(length, self.config.embedding_size, device)[position_ids]
+        codes = sinusoidal_positions(length, self.config.embedding_size, device)
+        return codes if position_ids is None else codes[position_ids]
 
     def _warn_about_length(self, rows: int, length: int, position_ids: torch.Tensor | None) -> None:
         limit = self.config.max_position_embeddings

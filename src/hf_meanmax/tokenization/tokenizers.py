@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -64,19 +65,15 @@ def train_tokenizer(
     if kind == "unigram" and iter(texts) is texts:
         texts = list(texts)
     counted = _NonEmpty(texts, show_progress)
-    try:
-        backend = train(
-            counted,
-            vocab_size=vocab_size,
-            min_frequency=min_frequency,
-            lowercase=(kind == "word") if lowercase is None else lowercase,
-            # The library's own bars, which would fill a log.
-            show_progress=show_progress and sys.stderr.isatty(),
-        )
-    finally:
-        # The library reports an error of the iterator as its own; the original one says more.
-        if counted.error is not None:
-            raise counted.error
+    backend = train(
+        counted,
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        special_tokens=list(SPECIAL_TOKENS),
+        lowercase=(kind == "word") if lowercase is None else lowercase,
+        # The library's own bars, which would fill a log.
+        show_progress=show_progress and sys.stderr.isatty(),
+    )
     if counted.lines == 0:
         raise ValueError("the corpus is empty: no text with a character other than white space")
     return _fast_tokenizer(backend)
@@ -106,10 +103,7 @@ def wordpiece_tokenizer(vocabulary: Iterable[str], lowercase: bool = True) -> Pr
     model = models.WordPiece(
         ids, unk_token=UNK_TOKEN, continuing_subword_prefix="##", max_input_chars_per_word=_MOST_LETTERS
     )
-    backend = Tokenizer(model)
-    backend.normalizer = word_normalizer(lowercase)
-    backend.pre_tokenizer = word_pre_tokenizer()
-    backend.decoder = word_decoder()
+    backend = _word_backend(model, lowercase)
     backend.add_special_tokens(list(SPECIAL_TOKENS))
     return _fast_tokenizer(backend)
 
@@ -156,109 +150,76 @@ def _find_trainer(texts: Iterable[str], kind: str, vocab_size: int, min_frequenc
 
 
 class _NonEmpty:
-    """Batches of the texts that hold more than white space, their number, and the error that ended them, if any."""
+    """Batches of the texts that hold more than white space, and their number."""
 
     def __init__(self, texts: Iterable[str], show_progress: bool = False):
         self.texts = texts
         self.show_progress = show_progress
         self.lines = 0
-        self.error: Exception | None = None
 
     def __iter__(self) -> Iterator[list[str]]:
         self.lines = 0
         batch: list[str] = []
-        try:
-            for text in progress_bar(self.texts, desc="tokenizer", unit=" lines", disable=not self.show_progress):
-                if not text or text.isspace():
-                    continue
-                self.lines += 1
-                batch.append(text)
-                if len(batch) == _BATCH:
-                    yield batch
-                    batch = []
-        except Exception as error:
-            self.error = error
-            raise
+        for text in progress_bar(self.texts, desc="tokenizer", unit=" lines", disable=not self.show_progress):
+            if not text or text.isspace():
+                continue
+            self.lines += 1
+            batch.append(text)
+            if len(batch) == _BATCH:
+                yield batch
+                batch = []
         if batch:
             yield batch
 
 
-def _train_words(
-    texts: Iterable[list[str]], vocab_size: int, min_frequency: int, lowercase: bool, show_progress: bool
-) -> Tokenizer:
-    backend = Tokenizer(models.WordLevel(unk_token=UNK_TOKEN))
+def _word_backend(model: models.Model, lowercase: bool) -> Tokenizer:
+    backend = Tokenizer(model)
     backend.normalizer = word_normalizer(lowercase)
     backend.pre_tokenizer = word_pre_tokenizer()
     backend.decoder = word_decoder()
-    return _train_word_level(backend, texts, vocab_size, min_frequency, show_progress)
+    return backend
 
 
-def _train_chars(
-    texts: Iterable[list[str]], vocab_size: int, min_frequency: int, lowercase: bool, show_progress: bool
-) -> Tokenizer:
-    backend = Tokenizer(models.WordLevel(unk_token=UNK_TOKEN))
-    if lowercase:
-        backend.normalizer = normalizers.Lowercase()
-    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+def _train_words(texts: Iterable[list[str]], lowercase: bool, **options: Any) -> Tokenizer:
+    backend = _word_backend(models.WordLevel(unk_token=UNK_TOKEN), lowercase)
+    backend.train_from_iterator(texts, trainer=trainers.WordLevelTrainer(**options))
+    return backend
+
+
+def _train_chars(texts: Iterable[list[str]], lowercase: bool, **options: Any) -> Tokenizer:
+    backend = _cutting(models.WordLevel(unk_token=UNK_TOKEN), r"[\s\S]", lowercase)
     backend.decoder = decoders.Fuse()
-    return _train_word_level(backend, texts, vocab_size, min_frequency, show_progress)
-
-
-def _train_word_level(
-    backend: Tokenizer, texts: Iterable[list[str]], vocab_size: int, min_frequency: int, show_progress: bool
-) -> Tokenizer:
-    trainer = trainers.WordLevelTrainer(
-        vocab_size=vocab_size,
-        min_frequency=min_frequency,
-        special_tokens=list(SPECIAL_TOKENS),
-        show_progress=show_progress,
-    )
-    backend.train_from_iterator(texts, trainer=trainer)
+    backend.train_from_iterator(texts, trainer=trainers.WordLevelTrainer(**options))
     return backend
 
 
-def _train_bpe(
-    texts: Iterable[list[str]], vocab_size: int, min_frequency: int, lowercase: bool, show_progress: bool
-) -> Tokenizer:
-    backend = Tokenizer(models.BPE())
-    if lowercase:
-        backend.normalizer = normalizers.Lowercase()
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(rf"'(?:[sdmt]|re|ve|ll)|{_PIECE_PATTERN}"), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+def _train_bpe(texts: Iterable[list[str]], lowercase: bool, **options: Any) -> Tokenizer:
+    backend = _cutting(models.BPE(), rf"'(?:[sdmt]|re|ve|ll)|{_PIECE_PATTERN}", lowercase)
+    bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([backend.pre_tokenizer, bytes_of])
     backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        min_frequency=min_frequency,
-        special_tokens=list(SPECIAL_TOKENS),
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=show_progress,
-    )
-    backend.train_from_iterator(texts, trainer=trainer)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend.train_from_iterator(texts, trainer=trainers.BpeTrainer(initial_alphabet=alphabet, **options))
     return backend
 
 
-def _train_unigram(
-    texts: Iterable[list[str]], vocab_size: int, min_frequency: int, lowercase: bool, show_progress: bool
-) -> Tokenizer:
-    del min_frequency  # pieces are pruned by likelihood instead
-    pieces = vocab_size - len(SPECIAL_TOKENS) - len(_BYTE_PIECES)
-    backend = Tokenizer(models.Unigram())
-    if lowercase:
-        backend.normalizer = normalizers.Lowercase()
-    backend.pre_tokenizer = pre_tokenizers.Split(Regex(_PIECE_PATTERN), behavior="isolated")
-    trainer = trainers.UnigramTrainer(
-        vocab_size=vocab_size - len(_BYTE_PIECES),
-        special_tokens=list(SPECIAL_TOKENS),
-        unk_token=UNK_TOKEN,
-        show_progress=show_progress,
-    )
+def _train_unigram(texts: Iterable[list[str]], lowercase: bool, **options: Any) -> Tokenizer:
+    del options["min_frequency"]  # pieces are pruned by likelihood instead
+    options["vocab_size"] -= len(_BYTE_PIECES)
+    pieces = options["vocab_size"] - len(SPECIAL_TOKENS)
+    backend = _cutting(models.Unigram(), _PIECE_PATTERN, lowercase)
+    trainer = trainers.UnigramTrainer(unk_token=UNK_TOKEN, **options)
     backend.train_from_iterator(_without_rare_characters(texts, most=pieces), trainer=trainer)
     backend.model = _with_byte_fallback(backend, pieces)
     backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    return backend
+
+
+def _cutting(model: models.Model, pattern: str, lowercase: bool) -> Tokenizer:
+    backend = Tokenizer(model)
+    if lowercase:
+        backend.normalizer = normalizers.Lowercase()
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
     return backend
 
 

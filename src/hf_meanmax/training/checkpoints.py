@@ -148,7 +148,6 @@ class Checkpoints:
             ValueError: if a file is missing or damaged, or belongs to another model.
         """
         state = self.read_state(path)
-        weights = _read(path / "model.safetensors", load_file)
         tensors = _read(path / "optimizer.safetensors", load_file)
         groups = state.pop("param_groups")
         for group in groups:
@@ -158,7 +157,7 @@ class Checkpoints:
             parameter, _, key = name.rpartition(".")
             moments["state"].setdefault(self.prefix + parameter, {})[key] = tensor
         try:
-            set_model_state_dict(model, self._prefixed(weights), options=StateDictOptions(full_state_dict=True))
+            self.load_weights(path, model)
             set_optimizer_state_dict(model, optimizers, moments, options=StateDictOptions(full_state_dict=True))
         except (RuntimeError, KeyError) as error:
             raise ValueError(f"The checkpoint {path} belongs to another model: {error}") from error

@@ -224,15 +224,9 @@ def _start_new(
 def start_words(
     encoder: LatentEncoderModel, vectors: npt.NDArray[np.float32] | None, token_counts: npt.NDArray[np.int64]
 ) -> None:
-    """Gives a new encoder its words.
-
-    Args:
-        encoder: it.
-        vectors: the word table `(V, embedding_size)`, if one is given.
-        token_counts: how often the training texts have each word `(V,)`, for the weights of a weighted mean.
-    """
+    """Gives a new encoder its words: the table `(V, embedding_size)`, if one is given, and the weights of a weighted
+    mean, from how often the training texts have each word `(V,)`."""
     if vectors is not None:
         encoder.embeddings.start_from(torch.from_numpy(np.asarray(vectors)))
-    word_pooler = encoder.word_pooler if encoder.config.has_weighted_mean else None
-    if word_pooler is not None:
+    if (word_pooler := getattr(encoder, "word_pooler", None)) is not None:
         word_pooler.start_from_frequencies(torch.from_numpy(token_counts))

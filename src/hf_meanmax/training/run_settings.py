@@ -131,10 +131,10 @@ class RunArguments:
             ValueError: something does.
         """
         place = Path(self.output_dir).resolve()
-        for name in local_settings(type(self)):
-            value = getattr(self, name)
+        for name in sorted(LOCAL_SETTINGS - _WRITTEN):
+            value = getattr(self, name, None)
             for source in map(str, filter(None, value if isinstance(value, list) else [value])):
-                if name not in _WRITTEN and Path(source).exists() and place in Path(source).resolve().parents:
+                if Path(source).exists() and place in Path(source).resolve().parents:
                     raise ValueError(
                         f"`{name}` {source!r} lies in `output_dir` {self.output_dir!r}, where what the run writes "
                         "would take its place. Give another `output_dir`."
@@ -176,7 +176,7 @@ class RunArguments:
         """All settings as `training_args.json` holds them, which goes where the checkpoint goes: of the paths of this
         machine the last part alone."""
         shared = self.to_dict()
-        for name in local_settings(type(self)):
+        for name in LOCAL_SETTINGS & shared.keys():
             value = shared[name]
             shared[name] = list(map(shared_name, value)) if isinstance(value, list) else shared_name(value)
         return shared
@@ -196,11 +196,6 @@ def check_trackers(report_to: str) -> None:
         if name not in map(str, get_available_trackers()):
             remedy = '"hf_meanmax[trackers]"' if name in ("tensorboard", "wandb") else name
             raise ImportError(f"`report_to` is {report_to!r}, and {name} is not installed: pip install {remedy}")
-
-
-def local_settings(kind: type[RunArguments]) -> list[str]:
-    """The settings that say where a run read, wrote and reported, not what it was."""
-    return [setting.name for setting in dataclasses.fields(kind) if setting.name in LOCAL_SETTINGS]
 
 
 def takes_list(kind: object) -> bool:
