@@ -10,6 +10,7 @@ import lzma
 import os
 import sys
 import zipfile
+from contextlib import nullcontext
 
 import datasets
 import pytest
@@ -160,6 +161,8 @@ def test_lines_of_text_have_no_columns(tmp_path, name):
         ValueError, match=r"read as lines of text, which have no column 'en'\. Columns are those of .csv"
     ):
         open_corpus(str(tmp_path / name), text_column="en")
+    with pytest.warns(UserWarning, match="with the tabs in them") if ".tsv" in name else nullcontext():
+        assert list(open_corpus(str(tmp_path / name)))[1] == "a dog\tein Hund"
 
 
 def test_lists_of_long_lines_are_short(monkeypatch):

@@ -269,6 +269,7 @@ def test_the_table_of_a_query(indexed, capsys):
         "| query | rank | cosine | sentence |\n|---|---:|---:|---|\n| the cat sat | 1 | 1.0000 | the cat sat |\n"
     )
     assert "| a \\| b \\* |  |" in format_table(["a | b *"], [[]], markdown=True)
+    assert format_table(["a"], [[]]) == "a\n  (none)"
     assert "row 3" in format_table(["a"], [[Neighbor(3, 0.5, None)]])
     assert format_table(["a"], [[Neighbor(0, 0.5, "one\ntwo")]]).endswith("0.5000  one two")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -179,5 +180,10 @@ def _open_file(
         raise ValueError(
             f"{path} is read as lines of text, which have no column {text_column!r}. Columns are those of "
             f"{', '.join(TABLES)} files and of data sets; write one of these, or leave the column out."
+        )
+    if Path(path).suffix.lower() == ".tsv":
+        warnings.warn(
+            f"{path} is read as lines of text, with the tabs in them. Columns are those of {', '.join(TABLES)} files.",
+            stacklevel=2,
         )
     return TextFile(path, encoding_errors, filesystem)
