@@ -241,7 +241,7 @@ def _encode_shards(
     rank, processes = (0, 1) if state is None else (state.process_index, state.num_processes)
     dimension = settings.check_dimension(int(model.get_embedding_dimension() or 0))
     rows: list[int] = []
-    truncated = 0
+    truncated = blank = 0
     lines = CorpusLines(corpus)
     suffix = FORMATS[settings.format]
     with progress_bar(
@@ -255,9 +255,12 @@ def _encode_shards(
                     embeddings = embed_texts(model, shard, settings, compression.pca, batch_size)
                 write_shard(path, _stored(embeddings, settings, compression, sum(rows)))
             rows.append(len(shard))
+            blank += sum(not line.strip() for line in shard)
             bar.set_postfix(rows=sum(rows), refresh=False)
             bar.update(lines.position - bar.n)
     report_truncated(truncated, model, f" (process {rank})" if processes > 1 else "")
+    if blank and rank == 0 and show_progress:
+        print(f"{blank:,} of the lines have no text.", file=sys.stderr)
     return rows
 
 
