@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from evaluation.senteval_folder import write_senteval_folder
-from hf_meanmax.evaluation.audit import LIMITS, AuditSettings, ScoredPairs, audit, stsb_pairs
+from hf_meanmax.evaluation.audit import LIMITS, AuditSettings, audit, stsb_pairs
 from hf_meanmax.evaluation.audit_page import render_page, write_audit
 from hf_meanmax.evaluation.recovery import References, score_recovery
+from hf_meanmax.evaluation.senteval_files import LabelledSet
 
 SIZE = 24
 SETTINGS = {"embedder": "tiny", "decoder": "memory", "corpus_texts": 30}
@@ -55,7 +56,7 @@ class Memory:
 
 def pairs():
     first, second = TEXTS[:20], [f"{text} more" if row % 2 else CORPUS[row] for row, text in enumerate(TEXTS[:20])]
-    return ScoredPairs("tiny pairs", first, second, np.arange(20) % 2 * 5.0)
+    return LabelledSet((first, second), np.arange(20) % 2 * 5.0)
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +175,7 @@ def test_the_page_is_whole_and_asks_for_nothing(whole, tmp_path):
     for limit in LIMITS:
         assert limit.split(".")[0] in visible
     assert "Capitals and small letters are taken as equal" in visible
-    for words in ("nearest text", "shuffled words", "PCA 12", "tiny pairs", "100.0&nbsp;%", "1 of the"):
+    for words in ("nearest text", "shuffled words", "PCA 12", "20 pairs", "100.0&nbsp;%", "1 of the"):
         assert words.replace("&nbsp;", " ") in " ".join(visible.replace("&#39;", "'").split()), words
     record = json.loads((tmp_path / "audit" / "audit.json").read_text(encoding="utf-8"))
     assert record["settings"] == SETTINGS
@@ -215,9 +216,10 @@ def test_the_pairs_of_the_sts_benchmark(tmp_path, monkeypatch):
     write_senteval_folder(tmp_path / "senteval", size=30)
     monkeypatch.setattr("hf_meanmax.evaluation.senteval._check_counts", lambda *_: None)
     found = stsb_pairs(str(tmp_path))
-    assert len(found.first) == len(found.second) == len(found.scores) > 0
+    first, second = found.texts
+    assert len(first) == len(second) == len(found.labels) > 0
     # A text begins with its score.
-    scores = [float(re.match(r"score([\d.]+)a", text)[1]) for text in found.first]
-    np.testing.assert_allclose(found.scores, scores)
+    scores = [float(re.match(r"score([\d.]+)a", text)[1]) for text in first]
+    np.testing.assert_allclose(found.labels, scores)
     with pytest.raises(FileNotFoundError):
         stsb_pairs(str(tmp_path / "none"))

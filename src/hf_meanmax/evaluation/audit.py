@@ -19,6 +19,7 @@ from .neighbors import nearest
 from .recovery import Cut, References, ignores_case, pick_examples, recovery_by_length, score_recovery, token_f1
 from .relatedness import correlations
 from .senteval import load_senteval_task
+from .senteval_files import LabelledSet
 from .suite import data_folder, senteval_folder
 
 # Vectors (N, D) to N texts, and texts to vectors; the second argument is what a progress bar says.
@@ -43,6 +44,7 @@ LIMITS = (
 # Token F1 that a decoder must gain by the right vector, or it does not read vectors well enough to tell anything.
 _LEAST_GAIN = 0.02
 _FEW_TEXTS = 200
+_PAIRS = "STS benchmark, test"
 
 
 @dataclass
@@ -68,24 +70,8 @@ class AuditSettings:
         check_levels(self.noise_levels, self.kept_shares)
 
 
-@dataclass(frozen=True)
-class ScoredPairs:
-    """Pairs of texts with gold scores of their similarity.
-
-    Args:
-        name: what the page calls them.
-        first, second: the texts.
-        scores: `(N,)`.
-    """
-
-    name: str
-    first: Sequence[str]
-    second: Sequence[str]
-    scores: np.ndarray
-
-
-def stsb_pairs(data: str | None = None) -> ScoredPairs:
-    """The test set of the STS benchmark.
+def stsb_pairs(data: str | None = None) -> LabelledSet:
+    """The test set of the STS benchmark: pairs of texts with their similarity.
 
     Args:
         data: the folder with `senteval/`; by default HF_MEANMAX_DATA.
@@ -94,9 +80,7 @@ def stsb_pairs(data: str | None = None) -> ScoredPairs:
         FileNotFoundError: the folder is not named, or lacks the files.
         ValueError: a file is damaged.
     """
-    test = load_senteval_task("STSB", senteval_folder(data_folder(data))).sets["test"]
-    first, second = test.texts
-    return ScoredPairs("STS benchmark, test", first, second, test.labels)
+    return load_senteval_task("STSB", senteval_folder(data_folder(data))).sets["test"]
 
 
 def audit(
@@ -107,7 +91,7 @@ def audit(
     *,
     embed: Encode | None = None,
     corpus: Sequence[str] = (),
-    pairs: ScoredPairs | None = None,
+    pairs: LabelledSet | None = None,
     settings: AuditSettings | None = None,
 ) -> Json:
     """How much of texts a decoder recovers from their vectors.
@@ -120,7 +104,7 @@ def audit(
         embed: the embedder; without one there is no nearest text, no shuffled words and no similarity.
         corpus: what the attacker has: the nearest of these texts is a control, their words tell which words are rare,
             and defences are fitted to their vectors.
-        pairs: for the similarity that defences leave.
+        pairs: of the STS benchmark, for the similarity that defences leave.
         settings: by default as the class says.
 
     Returns:
@@ -152,7 +136,7 @@ def audit(
     result["controls"] = {name: _scores(cut(found), references) for name, found in hypotheses.items()}
     known = set(corpus)
     result["texts_in_corpus"] = sum(text in known for text in texts) if known else None
-    result["pairs"] = None if pairs is None else {"name": pairs.name, "number": len(pairs.first)}
+    result["pairs"] = None if pairs is None else {"name": _PAIRS, "number": len(pairs)}
     result["defences"] = []
     if settings.defence_texts:
         result["defences_fitted_on"] = "texts" if pool is None else "corpus"
@@ -164,22 +148,17 @@ def audit(
             _try_defence, decode=decode, vectors=vectors[rows], cut=cut, references=references.select(rows.tolist())
         )
         result["defences"] = _score_defences(defences, attack, embed, pairs)
-    pairs_of_words = list(zip(recovered, references.words, strict=True))
     # Of texts with all their words, those in their order come first.
-    ranks = [(token_f1(a, b), a == b) for a, b in pairs_of_words]
+    ranks = [(token_f1(a, b), a == b) for a, b in zip(recovered, references.words, strict=True)]
     result["examples"] = pick_examples(texts, decoded, ranks, settings.examples)
     result["warnings"] = _warnings(result["decoder"], result["controls"])
-    result["limits"] = list(LIMITS)
-    if len(texts) < _FEW_TEXTS:
-        result["limits"].append(
-            f"These are {len(texts):,} texts; with others every figure here may differ by many points. Audit some "
-            "hundreds."
-        )
+    few = f"These are {len(texts):,} texts; with others every figure may differ by many points. Audit some hundreds."
+    result["limits"] = [*LIMITS, *([few] if len(texts) < _FEW_TEXTS else [])]
     return result
 
 
 def _check(
-    texts: Sequence[str], vectors: np.ndarray, embed: Encode | None, corpus: Sequence[str], pairs: ScoredPairs | None
+    texts: Sequence[str], vectors: np.ndarray, embed: Encode | None, corpus: Sequence[str], pairs: LabelledSet | None
 ) -> None:
     if not len(texts):
         raise ValueError("There is no text to audit.")
@@ -246,13 +225,13 @@ def _warnings(decoder: Json, controls: dict[str, Json]) -> list[str]:
 
 
 def _score_defences(
-    defences: Sequence[Defence], attack: Callable[[Defence], Json], embed: Encode | None, pairs: ScoredPairs | None
+    defences: Sequence[Defence], attack: Callable[[Defence], Json], embed: Encode | None, pairs: LabelledSet | None
 ) -> list[Json]:
     """What is recovered behind each defence and, with pairs, what it leaves of similarity."""
     if embed is None or pairs is None:
         return [attack(defence) for defence in defences]
     embedded = _embed_pairs(embed, pairs)
-    return [{**attack(defence), "spearman": _similarity(defence, embedded, pairs.scores)} for defence in defences]
+    return [{**attack(defence), "spearman": _similarity(defence, embedded, pairs.labels)} for defence in defences]
 
 
 def _try_defence(defence: Defence, decode: Decode, vectors: np.ndarray, cut: Cut, references: References) -> Json:
@@ -261,11 +240,12 @@ def _try_defence(defence: Defence, decode: Decode, vectors: np.ndarray, cut: Cut
     return {"kind": defence.kind, "name": defence.name, "num_bytes": defence.num_bytes, **scores}
 
 
-def _embed_pairs(embed: Encode, pairs: ScoredPairs) -> tuple[np.ndarray, np.ndarray]:
+def _embed_pairs(embed: Encode, pairs: LabelledSet) -> tuple[np.ndarray, np.ndarray]:
     """The vectors of both sides; each text is embedded once."""
-    unique = list(dict.fromkeys([*pairs.first, *pairs.second]))
-    vectors, rows = embed(unique, pairs.name), {text: row for row, text in enumerate(unique)}
-    return vectors[[rows[text] for text in pairs.first]], vectors[[rows[text] for text in pairs.second]]
+    first, second = pairs.texts
+    unique = list(dict.fromkeys([*first, *second]))
+    vectors, rows = embed(unique, _PAIRS), {text: row for row, text in enumerate(unique)}
+    return vectors[[rows[text] for text in first]], vectors[[rows[text] for text in second]]
 
 
 def _similarity(defence: Defence, embedded: tuple[np.ndarray, np.ndarray], gold: np.ndarray) -> float | None:

@@ -29,9 +29,10 @@ from hf_meanmax.inference.sources import SourceOptions, VectorSource, open_sourc
 from hf_meanmax.plots.figures import new_figure
 from hf_meanmax.pretrained import DECODER_SOURCES
 
-from .audit import AuditSettings, Decode, ScoredPairs, audit, stsb_pairs
+from .audit import AuditSettings, Decode, audit, stsb_pairs
 from .audit_page import write_audit
 from .recovery import word_cutter
+from .senteval_files import LabelledSet
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -120,7 +121,7 @@ def audit_checkpoint(
     return result
 
 
-def _prepare(source: AuditSource, output: str | os.PathLike[str], settings: AuditSettings) -> ScoredPairs | None:
+def _prepare(source: AuditSource, output: str | os.PathLike[str], settings: AuditSettings) -> LabelledSet | None:
     """Finds out before the long work what would end it; returns the pairs of STS."""
     if Path(output).exists() and not Path(output).is_dir():
         raise FileExistsError(f"{output} is a file; name a folder.")

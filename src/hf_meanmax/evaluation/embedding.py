@@ -142,8 +142,9 @@ class Embedder:
         return f"{key}, unit length" if self.unit_length and key is not None else key
 
     def clear(self) -> None:
-        """Forgets all remembered embeddings."""
+        """Forgets all remembered embeddings, and which texts were worth it."""
         self._kept.clear()
+        self.keep = None
         self.dimension = None
 
     def _encode_function(self) -> tuple[Callable[[list[str]], object], int]:

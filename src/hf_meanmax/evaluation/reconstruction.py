@@ -208,8 +208,6 @@ def score_checkpoint(
     _check_objective(folder)
     model, tokenizer, _ = load_decoder(folder, settings.device)
     texts, left_out = _pick_texts(source, tokenizer, settings)
-    if show_progress:
-        report_unknown(tokenizer, texts, "the texts")
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
     generated = reconstruct(
@@ -249,6 +247,7 @@ def _pick_texts(
     if not texts:
         named = ", ".join(map(str, source)) if isinstance(source, list | tuple) else source
         raise ValueError(f"{named} has no sentence of {least}-{most} tokens.")
+    report_unknown(tokenizer, texts, "the texts")
     # Where the limit is reached, lines behind it were read too.
     if len(texts) == settings.limit:
         return texts, None

@@ -178,7 +178,6 @@ def evaluate(
                 bar.set_postfix_str(f"{task.name} {format_score(found.result.score, found.result.main)}", refresh=False)
                 bar.update()
             embedder.clear()
-            embedder.keep = None
             _warn_of_cuts(embedder)
     return evaluation
 

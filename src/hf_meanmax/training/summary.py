@@ -62,8 +62,8 @@ def format_summary(summary: Json) -> str:
     if "tokens_per_second" in summary:
         share, rate = summary["share_of_matrix_rate"], summary["matrix_rate_flops"] / 1e12
         # Beside other work the rate is measured too low.
-        told = f"; {100 * share:.0f} % of the measured matrix rate ({rate:.2f} TFLOP/s)" if share <= 1 else ""
-        lines.append(f"{summary['tokens_per_second']:,.0f} tokens/s{told}")
+        of_limit = f"; {100 * share:.0f} % of the measured matrix rate ({rate:.2f} TFLOP/s)" if share <= 1 else ""
+        lines.append(f"{summary['tokens_per_second']:,.0f} tokens/s{of_limit}")
     lines.append(f"peak memory {summary['peak_memory_bytes'] / 2**30:.2f} GiB")
     scores = f"held-out: loss {summary['validation_loss']:.3f}"
     for name, value in summary.items():
