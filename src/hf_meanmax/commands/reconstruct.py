@@ -6,6 +6,7 @@ hf-meanmax reconstruct runs/docstrings/model held-out.txt --limit 2000 --output 
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 
 from hf_meanmax.evaluation.reconstruction import ReconstructionSettings, score_checkpoint
@@ -28,3 +29,8 @@ def main(args: ReconstructOptions, settings: ReconstructionSettings) -> None:
     """Score how well held-out sentences come back from their embeddings."""
     scores = score_checkpoint(args.checkpoint, args.text, settings, output=args.output)
     print(json.dumps(scores, indent=1, ensure_ascii=False))
+    print(
+        f"BLEU {scores['bleu']:.1f} and chrF {scores['chrf']:.1f} of 100; {scores['exact_match']:.1%} of "
+        f"{scores['sentences']:,} texts came back word for word",
+        file=sys.stderr,
+    )
