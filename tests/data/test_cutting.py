@@ -220,11 +220,11 @@ def test_segmented_pieces(tmp_path):
     assert any("北京大学 看书" in piece for document in documents for piece in document)
     assert any("Windows 11 和" in piece for document in documents for piece in document)
     # With spaces around the marks, as in other segmented text.
-    spaced = [" ".join(re.sub("([，。])", r" \1 ", piece).split()) for document in documents for piece in document]
+    spaced = [" ".join(re.sub("([，。”])", r" \1 ", piece).split()) for document in documents for piece in document]
     source = write_corpus(tmp_path / "spaced.txt", [" ".join(spaced)], 1)
     cut_corpus(open_corpus(source), output, Cutting(9, 4, unit="word"), show_progress=False)
     assert "，" in output.read_text()
-    assert not re.search("^[，。]", output.read_text(), re.MULTILINE)
+    assert not re.search("^[，。”]", output.read_text(), re.MULTILINE)
 
 
 def test_command_line(tmp_path, capsys):

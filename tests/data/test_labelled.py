@@ -9,6 +9,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import datasets
+import pandas as pd
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 from datasets.utils.logging import get_verbosity
@@ -112,11 +113,21 @@ def test_damaged_tables_are_named(tmp_path):
     assert (found.texts, found.labels) == (["null"], ["None"])
 
 
+def test_commas_at_the_ends_of_lines(tmp_path):
+    """Refused, or read as they are meant: older versions of pandas leave out values that are empty in all rows."""
+    (tmp_path / "x.csv").write_text("text,label\ngood,1,\nbad,0,\n")
+    try:
+        found = read_labelled(tmp_path / "x.csv")
+    except ValueError as error:
+        assert "its first row has more values than its header has names" in str(error)  # noqa: PT017
+    else:
+        assert (found.texts, found.labels) == (["good", "bad"], ["1", "0"])
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
         # pandas would take the first value of each row for its number, and each text for the label before it.
-        ("text,label\ngood,1,\nbad,0,\n", "its first row has more values than its header has names"),
         ("text,label\nso, so,1\nbad,0\n", "its first row has more values than its header has names"),
         (
             "text,label\nbad,0\nso, so,1\n",
@@ -160,6 +171,12 @@ def test_damaged_rows_are_located(tmp_path):
     (tmp_path / "x.csv").write_text("text,label\ngood,1\nno label,\nblank,  \n")
     found = read_labelled(tmp_path / "x.csv")
     assert (found.texts, found.unlabelled) == (["good"], 2)
+    (tmp_path / "x.csv").write_text("text,label\nno label,\n")
+    with pytest.raises(ValueError, match="none of its 1 rows has a label in the column 'label'"):
+        read_labelled(tmp_path / "x.csv")
+    pd.DataFrame({"text": ["one", "none", "two"], "label": [1, None, 2.5]}).to_parquet(tmp_path / "x.parquet")
+    found = read_labelled(tmp_path / "x.parquet")
+    assert (found.labels, found.unlabelled) == (["1", "2.5"], 1)
     for name in ("missing.tsv", "./missing", "missing.csv", "MISSING.TSV", str(tmp_path / "missing")):
         with pytest.raises(FileNotFoundError, match="No such file or data set"):
             read_labelled(name)

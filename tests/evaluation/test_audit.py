@@ -77,7 +77,7 @@ def test_a_decoder_that_knows_the_texts(whole):
     assert sum(row["count"] for row in decoder["by_length"]) == result["texts"] == 40
     assert result["case"] == "ignored"
     assert result["limits"][:-1] == list(LIMITS)
-    assert result["limits"][-1].startswith(f"These are {len(TEXTS)} texts; ")
+    assert result["limits"][-1].startswith(f"With other texts than these {len(TEXTS)} every figure")
 
 
 def test_text_without_blanks_is_shuffled_too():

@@ -160,7 +160,8 @@ def _named(models: Sequence[str]) -> list[tuple[str, str]]:
         paths = [os.path.abspath(model) for model in models]
         if len(set(paths)) < len(paths):
             raise ValueError(f"A model is named twice: {', '.join(models)}. Name each once.")
-        names = [name.replace(os.sep, "-") for name in short_names(paths)]
+        places = [path if os.path.exists(path) else model for path, model in zip(paths, models, strict=True)]
+        names = [name.replace(os.sep, "-").strip("-") for name in short_names(places)]
     return list(zip(names, models, strict=True))
 
 

@@ -40,8 +40,9 @@ _LINES_PER_CHUNK = 512
 _KNOWN_WORDS = 1 << 20
 _ENDS = f"[,;:.!?\u2026\u3001\u3002\uff0c\uff1b\uff1a\uff01\uff1f{FULL_STOPS}{COMMAS}]"
 _CLAUSE_END = re.compile(rf"{_ENDS}[{CLOSING}]*\s*$")
-# A word, with the marks that stand alone behind it in segmented text: no piece begins with them.
-_BETWEEN_SPACES = re.compile(rf"\S+\s*(?:{_ENDS}+(?:\s+|$))*")
+# A word, with the marks that stand alone behind it in segmented text; straight quotes may belong to what follows.
+_CLOSED = CLOSING.replace("\"'", "")
+_BETWEEN_SPACES = re.compile(rf"\S+\s*(?:(?:{_ENDS}|[{_CLOSED}])+(?:\s+|$))*")
 # A letter and the marks on it stay together.
 _CHARACTERS = pre_tokenizers.Split(Regex(r"\X"), behavior="isolated")
 # A CJK character, or a word or number among them, with the marks around it.

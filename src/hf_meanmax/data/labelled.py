@@ -70,7 +70,7 @@ def read_labelled(
     Raises:
         FileNotFoundError: there is no such file or data set.
         ValueError: nothing in it, no such column or split, columns named of a file that has none, a damaged file, or a
-            line or row without its text or label; with its number.
+            line without its text or label, or a row without its text; with its number.
     """
     path, columns = Path(source).expanduser(), (text_column, pair_column, label_column)
     rows: Iterator[tuple[str, str | None, str | None]]
@@ -92,6 +92,8 @@ def read_labelled(
         rows = _from_dataset(load_from_hub(os.fspath(source), split, config_name)[0], *columns, str(source))
     read = list(rows)
     found = [row for row in read if row[2] is not None]
+    if read and not found:
+        raise ValueError(f"{source}: none of its {len(read):,} rows has a label in the column {label_column!r}.")
     if not found:
         raise ValueError(f"{source}: empty, expected texts with labels.")
     texts, pairs, labels = (list(column) for column in zip(*found, strict=True))
@@ -133,9 +135,11 @@ def _from_dataset(
             found = {column: row[column] for column in settings.values() if column}
             raise ValueError(f"{name}, row {number} (the first is 0): expected text and one label, found {found}.")
         text, pair = readable(text), None if pair is None else readable(pair)
-        if label is None or not str(label).strip():
+        # What is not equal to itself is NaN.
+        if label is None or label != label or not str(label).strip():
             yield text, pair, None
         elif not names:
-            yield text, pair, str(label)
+            # Where a label is missing, tables hold whole numbers as 1.0.
+            yield text, pair, str(int(label) if isinstance(label, float) and label.is_integer() else label)
         else:
             yield text, pair, names[label] if label >= 0 else None

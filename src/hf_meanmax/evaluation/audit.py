@@ -152,7 +152,7 @@ def audit(
     ranks = [(token_f1(a, b), a == b) for a, b in zip(recovered, references.words, strict=True)]
     result["examples"] = pick_examples(texts, decoded, ranks, settings.examples)
     result["warnings"] = _warnings(result["decoder"], result["controls"])
-    few = f"These are {len(texts):,} texts; with others every figure may differ by many points. Audit some hundreds."
+    few = f"With other texts than these {len(texts):,} every figure may differ by many points; audit some hundreds."
     result["limits"] = [*LIMITS, *([few] if len(texts) < _FEW_TEXTS else [])]
     return result
 

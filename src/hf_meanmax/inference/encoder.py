@@ -19,7 +19,7 @@ from hf_meanmax.data.sentences import is_unsegmented
 from hf_meanmax.files import Json, read_json
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.pretrained import packaged_folder
-from hf_meanmax.tokenization import unknown_word_rate
+from hf_meanmax.tokenization.tokenizers import is_character_level, is_word_level, unknown_word_rate
 
 from .long_texts import default_prompt, encode_in_parts, groups_by_length, has_long, latent_config
 
@@ -220,7 +220,10 @@ def report_unknown(tokenizer: Any, texts: Sequence[str], where: str) -> None:
     if found.rate < _MANY_UNKNOWN:
         return
     remedy = "Is it of their language?"
-    if is_unsegmented(texts):
+    is_of_words = is_word_level(tokenizer) and not is_character_level(tokenizer)
+    spaces, characters = sum(text.count(" ") for text in texts), sum(map(len, texts))
+    words = [*tokenizer.get_vocab().keys() - set(tokenizer.all_special_tokens)]
+    if is_of_words and is_unsegmented(words) and 20 * spaces < characters:
         remedy = (
             "They have no spaces between words: segment them as the texts of the training, see `hf-meanmax prepare`."
         )

@@ -19,9 +19,11 @@ class LatentTokenizer(PreTrainedTokenizerFast):
 
     def __call__(self, text: Any = None, *args: Any, **kwargs: Any) -> BatchEncoding:
         """As `PreTrainedTokenizerFast` does it."""
-        if not isinstance(text, list) or kwargs.get("return_tensors") != "pt":
+        is_batch = isinstance(text, list) and kwargs.get("return_tensors") == "pt"
+        # Of one text that is split into words the tensors have an axis that the lists have not.
+        if args or not is_batch or kwargs.get("is_split_into_words") or "tokenizer_kwargs" in kwargs:
             return super().__call__(text, *args, **kwargs)
-        encoding = super().__call__(text, *args, **{**kwargs, "return_tensors": None})
+        encoding = super().__call__(text, **{**kwargs, "return_tensors": None})
         for name, rows in encoding.items():
             # Rows of several lengths are left to `convert_to_tensors`, which says what to do.
             with suppress(ValueError):

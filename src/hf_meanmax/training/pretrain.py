@@ -119,7 +119,9 @@ class Run:
             "step": 0, "tokens": 0, "seconds": 0.0, "cpu_seconds": 0.0, "best_step": None, "best_accuracy": -1.0,
             "bad_evaluations": 0, "unlogged_losses": [], "step_seconds": 0.0, "flops_per_token": 0.0,
         }  # fmt: skip
-        self.agreed_seconds = self.saved_at = 0.0
+        self.agreed_seconds = 0.0
+        # Seconds of the run behind the last checkpoint; None until they are agreed upon.
+        self.saved_at: float | None = None
         self.stop_reason = ""
 
     def execute(self) -> Json:
@@ -149,7 +151,7 @@ class Run:
             self._end()
             return {"step": self.state["step"], "terminated_by": terminated.number}
         if start == self.state["step"]:
-            self.print("this run had ended; with more epochs, steps or minutes it goes on")
+            self.print("this run had ended; it goes on where the limit that ended it is larger")
         if args.early_stopping_patience and self._best_is_older():
             self.checkpoints.load_weights(self._best_checkpoint(), self.stateful_model)
             self.print(f"exporting the best checkpoint, step {self.state['best_step']}")
@@ -277,7 +279,6 @@ class Run:
         self._agree_to_stop(terminated)
         if self.stop_reason:
             return
-        self.saved_at = self.agreed_seconds
         expected = self._expected_steps()
         with progress_bar(
             total=expected, initial=state["step"], desc="train", disable=not self.is_main, unit="step"
@@ -307,8 +308,8 @@ class Run:
                     take_time()
                 if checks or self.world_size == 1:
                     self._agree_to_stop(terminated)
+                    must_save |= self._is_late()
                 at_end = state["step"] >= self.total_steps or self.stop_reason not in ("", TERMINATED)
-                must_save |= 0 < 60 * args.checkpoint_minutes <= self.agreed_seconds - self.saved_at
                 if must_save or self.stop_reason or at_end or state["step"] % args.checkpoint_steps == 0:
                     self._check_losses(losses)
                     if at_end:
@@ -328,6 +329,12 @@ class Run:
         self.stop_reason, self.agreed_seconds = agree_to_stop(
             self.args, self.accelerator, self.state, terminated.is_set()
         )
+
+    def _is_late(self) -> bool:
+        """Whether the last checkpoint was `checkpoint_minutes` ago."""
+        if self.saved_at is None:
+            self.saved_at = self.agreed_seconds
+        return 0 < 60 * self.args.checkpoint_minutes <= self.agreed_seconds - self.saved_at
 
     def _start_clocks(self) -> Callable[[], None]:
         """A function that puts the seconds of all starts of the run into its state: by the clock, and of the processor
@@ -442,7 +449,7 @@ class Run:
     def _save(self) -> None:
         with errors_shared(self.processes):
             self.checkpoints.save(self.stateful_model, self.optimizers, self.state, self.is_main)
-        self.saved_at = self.agreed_seconds
+        self.saved_at = None
 
     def _finish(self) -> Json:
         """Final scores, the checkpoint folder and the summary."""

@@ -128,7 +128,7 @@ def read_recipe(name: str) -> Json:
     elif name in list_recipes():
         text = (importlib.resources.files("hf_meanmax") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
     else:
-        is_model = path.is_dir() or packaged_folder(name) is not None
+        is_model = (path / "config.json").is_file() or packaged_folder(name) is not None
         option = " A model is given as `--initial_model` (pretrain) or `--checkpoint` (finetune)."
         hint = option if is_model else did_you_mean(name, list_recipes())
         raise FileNotFoundError(

@@ -1,0 +1,27 @@
+"""What a model's texts get before they are encoded."""
+
+from __future__ import annotations
+
+import pytest
+
+from hf_meanmax.inference.encoder import report_unknown
+from hf_meanmax.tokenization import train_tokenizer
+
+
+@pytest.mark.parametrize(
+    ("learnt", "text", "advice"),
+    [
+        ("今天 天气 很 好 。", "今天天气很好。", "They have no spaces between words"),
+        ("今天 天气 很 好 。", "明天 早上 也许 下雨", "Is it of their language?"),
+        ("the weather is good", "今天天气很好", "Is it of their language?"),
+        ("the weather is good", "the weather is bad and old", "Is it of their language?"),
+        ("the weather is good", "the weather is good is good today", None),
+    ],
+)
+def test_many_unknown_words_are_told_with_what_to_do(capsys, learnt, text, advice):
+    tokenizer = train_tokenizer([learnt] * 3, show_progress=False)
+    report_unknown(tokenizer, [text], "the queries")
+    said = capsys.readouterr().err
+    assert (f"of the queries. {advice}" in said) if advice else said == ""
+    report_unknown(None, [text], "the queries")
+    assert capsys.readouterr().err == ""
