@@ -57,22 +57,14 @@ def check_settings(settings: DataclassInstance) -> None:
 
 
 def check_choice(name: str, value: object, allowed: Iterable[object]) -> None:
-    """Checks that a setting is one of some values.
-
-    Raises:
-        ValueError: it is another.
-    """
+    """Raises ValueError unless a setting is one of some values."""
     choices = list(allowed)
     if value not in choices:
         raise ValueError(f"`{name}` is {value!r}; allowed: {', '.join(map(repr, choices))}.")
 
 
 def check_least(settings: object, **least: float) -> None:
-    """Checks that settings are as large as they must be.
-
-    Raises:
-        ValueError: one is smaller.
-    """
+    """Raises ValueError unless settings are as large as they must be."""
     for name, smallest in least.items():
         # NaN is no less than anything.
         if not getattr(settings, name) >= smallest:

@@ -93,11 +93,7 @@ class Corpus:
         return json_digest(self.identity())
 
     def check_unchanged(self, fingerprint: str) -> None:
-        """Checks that the text is still that of a fingerprint, after it was read.
-
-        Raises:
-            ValueError: it is not.
-        """
+        """Raises ValueError unless the text is still that of a fingerprint, after it was read."""
         if self.fingerprint() != fingerprint:
             raise ValueError(CHANGED)
 

@@ -45,11 +45,8 @@ def stratified_folds(labels: np.ndarray, folds: int) -> list[tuple[np.ndarray, n
 
 
 def check_folds(name: str, labels: np.ndarray, folds: int, inner: bool) -> None:
-    """Checks that each fold can have an example of each class, `inner` ones of what a fold leaves as well.
-
-    Raises:
-        ValueError: it cannot.
-    """
+    """Raises ValueError unless each fold can have an example of each class, `inner` ones of what a fold leaves as
+    well."""
     if folds < 2:
         raise ValueError(f"folds is {folds}; it must be 2 or more.")
     classes, counts = np.unique(labels, return_counts=True)

@@ -64,11 +64,7 @@ class Alignment:
 
 
 def check_texts(texts: Sequence[str], held_out: int = 0) -> None:
-    """Checks that there are enough texts to fit a map to, beside so many of them that are held out.
-
-    Raises:
-        ValueError: there are not.
-    """
+    """Raises ValueError unless there are enough texts to fit a map to, beside so many of them that are held out."""
     if len(texts) < _FEWEST:
         beside = f"different texts beside {held_out:,} that {'is' if held_out == 1 else 'are'} held out"
         counted = f"{len(texts):,} {beside if held_out else 'texts'}"
@@ -126,11 +122,7 @@ def align(
 
 
 def check_alignable(model: LatentForConditionalDecoding) -> None:
-    """Checks that a model has latent rows of texts and a decoder that generates from them.
-
-    Raises:
-        ValueError: it has not.
-    """
+    """Raises ValueError unless a model has latent rows of texts and a decoder that generates from them."""
     require_embedding(model.config, "The model to align to")
     if not model.config.has_decoder:
         raise ValueError(NO_DECODER)
@@ -141,11 +133,7 @@ def check_alignable(model: LatentForConditionalDecoding) -> None:
 
 
 def check_lengths(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> None:
-    """Checks that an autoencoder can read each text at once.
-
-    Raises:
-        ValueError: one is too long.
-    """
+    """Raises ValueError if a text is longer than an autoencoder can read at once."""
     for text in texts:
         # No token is less than a byte, a character at most four, so most texts need not be cut into tokens.
         if 4 * len(text) >= MOST_TOKENS and len(tokenizer(text)["input_ids"]) > MOST_TOKENS:

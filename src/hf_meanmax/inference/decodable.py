@@ -28,12 +28,8 @@ def has_unit_length(vectors: np.ndarray) -> bool:
 
 
 def refuse_scaled(vectors: np.ndarray, config: PreTrainedConfig) -> None:
-    """Checks that vectors `(N, D)` were not normalised where the decoder reads raw ones: an autoencoder's have no given
-    length.
-
-    Raises:
-        ValueError: they were.
-    """
+    """Raises ValueError if vectors `(N, D)` were normalised and the decoder reads raw ones: an autoencoder's have no
+    given length."""
     if not config.reads_text or config.ignores_length or vectors.shape[1] != config.sentence_embedding_size:
         return
     rows = vectors.reshape(-1, config.latent_width)

@@ -78,11 +78,7 @@ class LatentPreTrainedModel(PreTrainedModel):
 
     @staticmethod
     def refuse_other_ids(input_ids: object) -> None:
-        """Checks that token ids, where they are given, are integers `(B, N)`.
-
-        Raises:
-            ValueError: they are not.
-        """
+        """Raises ValueError unless token ids, where they are given, are integers `(B, N)`."""
         if input_ids is None:
             return
         given = type(input_ids).__name__
@@ -96,11 +92,7 @@ class LatentPreTrainedModel(PreTrainedModel):
         )
 
     def refuse_second_text(self, token_type_ids: torch.Tensor | None) -> None:
-        """Checks that `token_type_ids` `(B, N)`, as some tokenizers give them, tell of one text alone.
-
-        Raises:
-            ValueError: they tell of two.
-        """
+        """Raises ValueError unless `token_type_ids` `(B, N)`, as some tokenizers give them, tell of one text alone."""
         if token_type_ids is not None and bool(token_type_ids.any()):
             raise ValueError(
                 f"`token_type_ids` tell of a second text, and this {type(self).__name__} reads one. Give each text "

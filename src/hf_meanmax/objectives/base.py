@@ -61,11 +61,8 @@ class Objective(ABC):
 
     @abstractmethod
     def check(self, model: LatentForConditionalDecoding) -> None:
-        """Checks that the model has the heads.
-
-        Raises:
-            ValueError: if it has not; the message names the configuration's field that makes it.
-        """
+        """Raises ValueError unless the model has the heads; the message names the configuration's field that makes
+        it."""
 
     @abstractmethod
     def loss(

@@ -61,11 +61,7 @@ def packaged_names() -> list[str]:
 
 
 def check_hides_none(place: str | Path, setting: str) -> None:
-    """Checks that a place to write to has not the name of a packaged model, which then would not be found.
-
-    Raises:
-        ValueError: it has.
-    """
+    """Raises ValueError if a place to write to has the name of a packaged model, which then would not be found."""
     if str(place) in packaged_names():
         raise ValueError(
             f"{setting} {place} would hide the model of that name that comes with the package. Name another."

@@ -312,12 +312,8 @@ def bare_backend(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
 
 
 def check_end_token(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Checks that each text ends with the end token: without it an empty text has no token, and its maximum would be
-    minus infinity.
-
-    Raises:
-        ValueError: it does not.
-    """
+    """Raises ValueError unless each text ends with the end token: without it an empty text has no token, and its
+    maximum would be minus infinity."""
     if tokenizer("").input_ids != [tokenizer.eos_token_id]:
         raise ValueError(
             f"The tokenizer turns an empty text into {tokenizer('').input_ids}, expected the end token alone "

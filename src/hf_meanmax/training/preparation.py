@@ -314,11 +314,7 @@ def open_sides(args: PretrainArguments, show_progress: bool = True) -> tuple[Cor
 
 
 def _refuse_trained_on(corpus: Corpus, validation: Corpus, names: list[str]) -> None:
-    """Checks that no part of the validation texts is a part of the corpus.
-
-    Raises:
-        ValueError: one is.
-    """
+    """Raises ValueError if a part of the validation texts is a part of the corpus."""
     of_corpus, of_validation = ([part.identity() for part in side.parts] for side in (corpus, validation))
     if any(part in of_corpus for part in of_validation):
         raise ValueError(

@@ -125,11 +125,7 @@ class RunArguments:
                 raise ValueError(f"`{name}` is {given[name]!r}, which has no effect without {needed}. Leave it out.")
 
     def check_sources(self) -> None:
-        """Checks that nothing that the run reads lies in its output folder, where its own would take the place.
-
-        Raises:
-            ValueError: something does.
-        """
+        """Raises ValueError if what the run reads lies in its output folder, where its own would take the place."""
         place = Path(self.output_dir).resolve()
         for name in sorted(LOCAL_SETTINGS - _WRITTEN):
             value = getattr(self, name, None)

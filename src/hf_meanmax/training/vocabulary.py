@@ -127,11 +127,8 @@ def word_vectors_file(args: RunArguments, cache: Path) -> str:
 
 
 def _check_special_tokens(args: RunArguments, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Checks that a tokenizer from elsewhere has the special tokens of a model, where the model looks for them.
-
-    Raises:
-        ValueError: it has not.
-    """
+    """Raises ValueError unless a tokenizer from elsewhere has the special tokens of a model, where the model looks
+    for them."""
     ids = token_ids(tokenizer)
     missing = [field.removesuffix("_id") for field, number in ids.items() if number is None]
     if missing:
