@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rounds import device as default_device
 from tqdm import tqdm
 
 from hf_meanmax.data import open_corpus
@@ -190,7 +189,7 @@ def main() -> None:
     ]
     prepare_training_on_cpu()
     torch.manual_seed(args.seed)
-    device = default_device()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     checkpoint = Path(f"{args.output}.checkpoint")
     saved = torch.load(checkpoint, weights_only=True) if checkpoint.is_file() else None
     if saved is not None and saved["settings"] != vars(args):
