@@ -43,7 +43,10 @@ def naming_unread(name: str | os.PathLike[str]) -> Iterator[None]:
         raise FileNotFoundError(f"{str(name)!r} is a file; a model is a folder, or a name on the Hub.")
     try:
         yield
-    except (OSError, HFValidationError) as error:
+    except (OSError, HFValidationError, RuntimeError) as error:
+        # What huggingface_hub 1.5 raises where there is no network.
+        if isinstance(error, RuntimeError) and "client has been closed" not in str(error):
+            raise
         reason = " ".join(str(error).split()).rstrip(".")
         raise FileNotFoundError(
             f"No model {str(name)!r}: it is no folder here, and could not be read from the Hub ({reason})."
