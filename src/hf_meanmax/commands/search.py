@@ -278,7 +278,7 @@ def format_table(
             rows += [[markdown_text(query), *first], *(["", *row] for row in others)]
         return markdown_table(["query", "rank", score, "sentence"], rows, "lrrl")
     blocks = [
-        "\n".join([query, *(f"  {n.score:7.4f}  {_text(n)}" for n in neighbors)] + ["  (none)"] * (not neighbors))
+        "\n".join([query, *([f"  {n.score:7.4f}  {_text(n)}" for n in neighbors] or ["  (none)"])])
         for query, neighbors in zip(queries, found, strict=True)
     ]
     return "\n\n".join(blocks)

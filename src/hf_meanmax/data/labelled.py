@@ -92,10 +92,9 @@ def read_labelled(
         rows = _from_dataset(load_from_hub(os.fspath(source), split, config_name)[0], *columns, str(source))
     read = list(rows)
     found = [row for row in read if row[2] is not None]
-    if read and not found:
-        raise ValueError(f"{source}: none of its {len(read):,} rows has a label in the column {label_column!r}.")
     if not found:
-        raise ValueError(f"{source}: empty, expected texts with labels.")
+        reason = f"none of its {len(read):,} rows has a label in the column {label_column!r}"
+        raise ValueError(f"{source}: {reason if read else 'empty, expected texts with labels'}.")
     texts, pairs, labels = (list(column) for column in zip(*found, strict=True))
     return LabelledTexts(texts, None if None in pairs else pairs, labels, len(read) - len(found))
 

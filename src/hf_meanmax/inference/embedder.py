@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from hf_meanmax.cosines import unit_rows
@@ -25,6 +26,17 @@ if TYPE_CHECKING:
 _PROMPT = "text"
 _MOST_FITTED = 200_000
 _BLOCK = 1024
+
+
+class VectorRows(Protocol):
+    """Rows of numbers that are read by their indices: an array, or files of one."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.floating]: ...
 
 
 def load_embedder(
@@ -90,7 +102,7 @@ def describe_embedder(embedder: SentenceTransformer, name: str) -> dict[str, str
     }
 
 
-def fit_standardization(standardization: Standardization, vectors: Any, normalize: bool) -> None:
+def fit_standardization(standardization: Standardization, vectors: VectorRows, normalize: bool) -> None:
     """Sets mean and scale to those of vectors, number by number; a number that never varies keeps the scale 1.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from .long_texts import default_prompt, encode_in_parts, groups_by_length, has_l
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+    from transformers import PreTrainedTokenizerBase
 
 # The module of a SentenceTransformer that is an ONNX export.
 ONNX_TRANSFORMER = "hf_meanmax.inference.onnx_transformer.OnnxTransformer"
@@ -212,9 +213,9 @@ def count_truncated(model: SentenceTransformer, texts: list[str]) -> int:
     return sum(length > limit for length in count_tokens(model, long))
 
 
-def report_unknown(tokenizer: Any, texts: Sequence[str], where: str) -> None:
+def report_unknown(tokenizer: PreTrainedTokenizerBase | None, texts: Sequence[str], where: str) -> None:
     """Says on stderr how many words of texts, `where` they are, a model's tokenizer does not know, if they are many."""
-    if getattr(tokenizer, "backend_tokenizer", None) is None or tokenizer.unk_token_id is None:
+    if tokenizer is None or not hasattr(tokenizer, "backend_tokenizer") or tokenizer.unk_token_id is None:
         return
     found = unknown_word_rate(tokenizer, texts)
     if found.rate < _MANY_UNKNOWN:

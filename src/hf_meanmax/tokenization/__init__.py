@@ -1,6 +1,7 @@
 """Tokenizers, word vectors and vocabulary expansion."""
 
 from .expansion import Expansion, MapQuality, expand_vocabulary
+from .latent_tokenizer import LatentTokenizer
 from .tokenizers import (
     SPECIAL_TOKENS,
     TOKENIZER_KINDS,
@@ -15,6 +16,7 @@ from .word_vectors import SkipGramSettings, WordVectors, embedding_matrix, load_
 
 __all__ = [
     "Expansion",
+    "LatentTokenizer",
     "MapQuality",
     "SPECIAL_TOKENS",
     "SkipGramSettings",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ class LatentTokenizer(PreTrainedTokenizerFast):
     takes. The values are the same; where this package is not imported, `AutoTokenizer` takes `PreTrainedTokenizerFast`.
     """
 
-    def __call__(self, text: Any = None, *args: Any, **kwargs: Any) -> BatchEncoding:
+    def __call__(self, text: object = None, *args: object, **kwargs: object) -> BatchEncoding:
         """As `PreTrainedTokenizerFast` does it."""
         is_batch = isinstance(text, list) and kwargs.get("return_tensors") == "pt"
         # Of one text that is split into words the tensors have an axis that the lists have not.

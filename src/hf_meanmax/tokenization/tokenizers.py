@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from hf_meanmax.files import Json
 from hf_meanmax.modeling.suggestions import did_you_mean
 from hf_meanmax.progress import progress_bar
 
@@ -65,15 +65,14 @@ def train_tokenizer(
     if kind == "unigram" and iter(texts) is texts:
         texts = list(texts)
     counted = _NonEmpty(texts, show_progress)
-    backend = train(
-        counted,
-        vocab_size=vocab_size,
-        min_frequency=min_frequency,
-        special_tokens=list(SPECIAL_TOKENS),
-        lowercase=(kind == "word") if lowercase is None else lowercase,
+    options: Json = {
+        "vocab_size": vocab_size,
+        "min_frequency": min_frequency,
+        "special_tokens": list(SPECIAL_TOKENS),
         # The library's own bars, which would fill a log.
-        show_progress=show_progress and sys.stderr.isatty(),
-    )
+        "show_progress": show_progress and sys.stderr.isatty(),
+    }
+    backend = train(counted, (kind == "word") if lowercase is None else lowercase, options)
     if counted.lines == 0:
         raise ValueError("the corpus is empty: no text with a character other than white space")
     return _fast_tokenizer(backend)
@@ -173,6 +172,7 @@ class _NonEmpty:
 
 
 def _word_backend(model: models.Model, lowercase: bool) -> Tokenizer:
+    """What cuts text into words, without a vocabulary."""
     backend = Tokenizer(model)
     backend.normalizer = word_normalizer(lowercase)
     backend.pre_tokenizer = word_pre_tokenizer()
@@ -180,42 +180,44 @@ def _word_backend(model: models.Model, lowercase: bool) -> Tokenizer:
     return backend
 
 
-def _train_words(texts: Iterable[list[str]], lowercase: bool, **options: Any) -> Tokenizer:
+def _train_words(texts: Iterable[list[str]], lowercase: bool, options: Json) -> Tokenizer:
     backend = _word_backend(models.WordLevel(unk_token=UNK_TOKEN), lowercase)
     backend.train_from_iterator(texts, trainer=trainers.WordLevelTrainer(**options))
     return backend
 
 
-def _train_chars(texts: Iterable[list[str]], lowercase: bool, **options: Any) -> Tokenizer:
-    backend = _cutting(models.WordLevel(unk_token=UNK_TOKEN), r"[\s\S]", lowercase)
+def _train_chars(texts: Iterable[list[str]], lowercase: bool, options: Json) -> Tokenizer:
+    backend = _cutting_backend(models.WordLevel(unk_token=UNK_TOKEN), r"[\s\S]", lowercase)
     backend.decoder = decoders.Fuse()
     backend.train_from_iterator(texts, trainer=trainers.WordLevelTrainer(**options))
     return backend
 
 
-def _train_bpe(texts: Iterable[list[str]], lowercase: bool, **options: Any) -> Tokenizer:
-    backend = _cutting(models.BPE(), rf"'(?:[sdmt]|re|ve|ll)|{_PIECE_PATTERN}", lowercase)
-    bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.pre_tokenizer = pre_tokenizers.Sequence([backend.pre_tokenizer, bytes_of])
+def _train_bpe(texts: Iterable[list[str]], lowercase: bool, options: Json) -> Tokenizer:
+    backend = _cutting_backend(models.BPE(), rf"'(?:[sdmt]|re|ve|ll)|{_PIECE_PATTERN}", lowercase)
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([backend.pre_tokenizer, to_bytes])
     backend.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend.train_from_iterator(texts, trainer=trainers.BpeTrainer(initial_alphabet=alphabet, **options))
     return backend
 
 
-def _train_unigram(texts: Iterable[list[str]], lowercase: bool, **options: Any) -> Tokenizer:
-    del options["min_frequency"]  # pieces are pruned by likelihood instead
-    options["vocab_size"] -= len(_BYTE_PIECES)
-    pieces = options["vocab_size"] - len(SPECIAL_TOKENS)
-    backend = _cutting(models.Unigram(), _PIECE_PATTERN, lowercase)
-    trainer = trainers.UnigramTrainer(unk_token=UNK_TOKEN, **options)
+def _train_unigram(texts: Iterable[list[str]], lowercase: bool, options: Json) -> Tokenizer:
+    size = options["vocab_size"] - len(_BYTE_PIECES)
+    pieces = size - len(SPECIAL_TOKENS)
+    backend = _cutting_backend(models.Unigram(), _PIECE_PATTERN, lowercase)
+    # Pieces are pruned by likelihood, not by how often they occur.
+    taken = {name: value for name, value in options.items() if name != "min_frequency"}
+    trainer = trainers.UnigramTrainer(unk_token=UNK_TOKEN, **{**taken, "vocab_size": size})
     backend.train_from_iterator(_without_rare_characters(texts, most=pieces), trainer=trainer)
     backend.model = _with_byte_fallback(backend, pieces)
     backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     return backend
 
 
-def _cutting(model: models.Model, pattern: str, lowercase: bool) -> Tokenizer:
+def _cutting_backend(model: models.Model, pattern: str, lowercase: bool) -> Tokenizer:
+    """What cuts text where a pattern matches, without a vocabulary."""
     backend = Tokenizer(model)
     if lowercase:
         backend.normalizer = normalizers.Lowercase()

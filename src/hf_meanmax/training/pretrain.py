@@ -120,8 +120,8 @@ class Run:
             "bad_evaluations": 0, "unlogged_losses": [], "step_seconds": 0.0, "flops_per_token": 0.0,
         }  # fmt: skip
         self.agreed_seconds = 0.0
-        # Seconds of the run behind the last checkpoint; None until they are agreed upon.
-        self.saved_at: float | None = None
+        # Seconds of the run behind the last checkpoint; infinite until the processes agree on them.
+        self.saved_at = math.inf
         self.stop_reason = ""
 
     def execute(self) -> Json:
@@ -308,7 +308,8 @@ class Run:
                     take_time()
                 if checks or self.world_size == 1:
                     self._agree_to_stop(terminated)
-                    must_save |= self._is_late()
+                    self.saved_at = min(self.saved_at, self.agreed_seconds)
+                    must_save |= 0 < 60 * args.checkpoint_minutes <= self.agreed_seconds - self.saved_at
                 at_end = state["step"] >= self.total_steps or self.stop_reason not in ("", TERMINATED)
                 if must_save or self.stop_reason or at_end or state["step"] % args.checkpoint_steps == 0:
                     self._check_losses(losses)
@@ -329,12 +330,6 @@ class Run:
         self.stop_reason, self.agreed_seconds = agree_to_stop(
             self.args, self.accelerator, self.state, terminated.is_set()
         )
-
-    def _is_late(self) -> bool:
-        """Whether the last checkpoint was `checkpoint_minutes` ago."""
-        if self.saved_at is None:
-            self.saved_at = self.agreed_seconds
-        return 0 < 60 * self.args.checkpoint_minutes <= self.agreed_seconds - self.saved_at
 
     def _start_clocks(self) -> Callable[[], None]:
         """A function that puts the seconds of all starts of the run into its state: by the clock, and of the processor
@@ -449,7 +444,7 @@ class Run:
     def _save(self) -> None:
         with errors_shared(self.processes):
             self.checkpoints.save(self.stateful_model, self.optimizers, self.state, self.is_main)
-        self.saved_at = None
+        self.saved_at = math.inf
 
     def _finish(self) -> Json:
         """Final scores, the checkpoint folder and the summary."""
