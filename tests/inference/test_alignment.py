@@ -138,6 +138,9 @@ def test_noise_asks_for_regularisation(checkpoint):
         def __getattr__(self, name):
             return getattr(self.embedder, name)
 
+        def __call__(self, features):
+            return self.embedder(features)
+
         def __getitem__(self, index):
             return self.embedder[index]
 

@@ -66,16 +66,25 @@ def test_what_is_remembered(embedder):
     assert plain["pipeline"] != described["pipeline"]
 
 
-def test_the_pooling_of_stock_modules_is_remembered(embedder):
-    transformer = load_embedder(str(embedder), device="cpu")[0]
+class Tokens(torch.nn.Module):
+    """A first module that knows one text."""
+
+    def preprocess(self, texts, **kwargs):
+        return {"token_embeddings": torch.ones(1, 2, 32), "attention_mask": torch.ones(1, 2)}
+
+    def forward(self, features, **kwargs):
+        return features
+
+
+def test_the_pooling_of_stock_modules_is_remembered():
     for mode, name in (("mean", "mean"), (("cls", "max"), "cls+max")):
-        stock = SentenceTransformer(modules=[transformer, Pooling(32, pooling_mode=mode)], device="cpu")
+        stock = SentenceTransformer(modules=[Tokens(), Pooling(32, pooling_mode=mode)], device="cpu")
         described = describe_embedder(stock, "some/embedder")
         assert (described["pooling"], described["normalized"]) == (name, False)
         assert described["name"] == "some/embedder"
     # Of modules after a Normalize the length is another.
     for modules, normalized in (([Normalize()], True), ([Normalize(), Dense(32, 16)], False)):
-        stock = SentenceTransformer(modules=[transformer, Pooling(32), *modules], device="cpu")
+        stock = SentenceTransformer(modules=[Tokens(), Pooling(32), *modules], device="cpu")
         assert describe_embedder(stock, "some/embedder")["normalized"] is normalized
 
 

@@ -425,6 +425,24 @@ def test_any_sentence_transformer(tmp_path, text):
     assert np.allclose(read(tmp_path / "out"), other.encode(LINES), atol=1e-6)
 
 
+class FirstFive(torch.nn.Module):
+    """A module that shortens vectors and does not say so."""
+
+    def forward(self, features, **kwargs):
+        features["sentence_embedding"] = features["sentence_embedding"][:, :5]
+        return features
+
+
+def test_a_dimension_is_what_the_vectors_have(model, text, tmp_path, monkeypatch):
+    short = SentenceTransformer(modules=[*model, FirstFive()], device="cpu")
+    assert short.get_embedding_dimension() == 32
+    assert run(short, str(text), tmp_path / "out")["dimension"] == 5
+    monkeypatch.setattr(encode, "embed_texts", None)  # all shards are found whole
+    assert run(short, str(text), tmp_path / "out")["rows"] == len(LINES)
+    with pytest.raises(ValueError, match="truncate_dim is 6, the model's vectors have 5 numbers"):
+        run(short, str(text), tmp_path / "cut", truncate_dim=6)
+
+
 @pytest.mark.parametrize(
     ("option", "said"),
     [

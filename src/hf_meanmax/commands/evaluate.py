@@ -36,7 +36,7 @@ from hf_meanmax.evaluation.suite import (
 )
 from hf_meanmax.files import short_names, sole_writer
 from hf_meanmax.hardware import usable_device
-from hf_meanmax.inference.encoder import load_encoder
+from hf_meanmax.inference.encoder import embedding_dimension, load_encoder
 from hf_meanmax.pretrained import ENCODER_SOURCES
 
 from .options import OptionParser, command_line, count, option, positional, written
@@ -168,7 +168,7 @@ def _named(models: Sequence[str]) -> list[tuple[str, str]]:
 def _load_model(model: str, args: EvaluateOptions) -> SentenceTransformer:
     encoder = load_encoder(model, args.trust_remote_code, args.device)
     if args.truncate_dim is not None:
-        dimension = encoder.get_embedding_dimension() or 0
+        dimension = embedding_dimension(encoder)
         if args.truncate_dim > dimension:
             raise ValueError(f"--truncate_dim is {args.truncate_dim}, the vectors of {model} have {dimension} numbers.")
         encoder.truncate_dim = args.truncate_dim

@@ -29,6 +29,7 @@ from hf_meanmax.inference.embedding_files import COMPRESSION, MANIFEST, count_ro
 from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
 from hf_meanmax.inference.encoder import (
     count_truncated,
+    embedding_dimension,
     limited_length,
     load_encoder,
     report_truncated,
@@ -122,7 +123,7 @@ def search_index(
     if state.num_processes > 1:
         raise ValueError("An index is made by one process; encode with several first, and give --embeddings FOLDER.")
     # Settings that do not fit fail before the corpus is encoded.
-    dimension = encoding.check_dimension(int(model.get_embedding_dimension() or 0))
+    dimension = encoding.check_dimension(embedding_dimension(model))
     make_index(sum(1 for _ in CorpusLines(corpus)), dimension, settings)
     with sole_writer(output, beside=True), naming_failed_writes(output, None if args.embeddings else embeddings):
         encode = partial(

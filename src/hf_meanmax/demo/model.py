@@ -23,7 +23,7 @@ from hf_meanmax.checkpoint.folder import (
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.cosines import unit_rows
 from hf_meanmax.data.corpus import readable
-from hf_meanmax.inference.encoder import load_encoder
+from hf_meanmax.inference.encoder import embedding_dimension, load_encoder
 from hf_meanmax.inference.long_texts import default_prompt
 from hf_meanmax.inspection.decoding import DecodingRecord, record_decoding, token_texts
 from hf_meanmax.inspection.pooling import pooling_shares
@@ -116,7 +116,7 @@ class DemoModel:
     @property
     def dimension(self) -> int:
         """Numbers of a vector."""
-        return int(self.embedder.get_embedding_dimension() or 0)
+        return embedding_dimension(self.embedder)
 
     def similarity(self, texts: Sequence[str]) -> np.ndarray:
         """Cosines `(n, n)` of texts.

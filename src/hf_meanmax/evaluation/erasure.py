@@ -7,7 +7,6 @@ fitted classifier.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,48 +21,6 @@ _CHUNK_NUMBERS = 16_000_000
 _C = (1.0,)  # inverse regularisation strength, as in scikit-learn's `LogisticRegression`
 
 
-@dataclass(frozen=True)
-class Erasure:
-    """What the parts of an embedding, its L latent rows or its D dimensions, are worth by what is left without each.
-
-    Attributes:
-        accuracy: percent, of the whole embedding.
-        without: `(L,)` percent without one row, or `(D,)` percent with one dimension at its mean.
-        only: `(L,)` percent of one row alone; None for dimensions.
-    """
-
-    accuracy: float
-    without: np.ndarray
-    only: np.ndarray | None = None
-
-    @property
-    def absolute(self) -> np.ndarray:
-        """Points of accuracy lost without each part (equation 5.2); negative where it does harm."""
-        return self.accuracy - self.without
-
-    @property
-    def mean_absolute(self) -> float:
-        """The absolute importance averaged over the parts, as in figure 5.13."""
-        return float(self.absolute.mean())
-
-    @property
-    def relative(self) -> np.ndarray:
-        """The loss in percent of the accuracy (equation 5.3); NaN where that is 0."""
-        return 100 * self.absolute / self.accuracy if self.accuracy > 0 else np.full_like(self.absolute, np.nan)
-
-    def to_dict(self) -> Json:
-        """As JSON values; a number that is not defined is None."""
-        lists = {"without": self.without, "absolute": self.absolute, "relative": self.relative}
-        content: Json = {"accuracy": self.accuracy}
-        if self.only is None:
-            content["mean_absolute"] = self.mean_absolute
-        else:
-            lists["only"] = self.only
-        for name, values in lists.items():
-            content[name] = [None if np.isnan(value) else value for value in values.tolist()]
-        return content
-
-
 def erase_rows(
     train: np.ndarray,
     labels: np.ndarray,
@@ -71,7 +28,7 @@ def erase_rows(
     gold: np.ndarray,
     rows: int,
     device: torch.device | str | None = None,
-) -> Erasure:
+) -> Json:
     """Accuracy of classifiers fitted anew without each latent row, and on each row alone.
 
     Args:
@@ -81,6 +38,11 @@ def erase_rows(
         gold: their labels `(M,)`.
         rows: L, the latent rows that an embedding is the flattened matrix of; 2 or more.
         device: where classifiers are fitted, by default the CPU.
+
+    Returns:
+        Percent: `accuracy` of the whole embedding, `without` each row, of each row alone (`only`), the points that are
+        lost without it (`absolute`, equation 5.2; negative where it does harm), and these in percent of the accuracy
+        (`relative`, equation 5.3; None where that is 0).
 
     Raises:
         ValueError: `rows` is below 2 or fits no embedding, or labels are of one class only.
@@ -99,7 +61,8 @@ def erase_rows(
     without = np.array([accuracy(row_of_column != row) for row in range(rows)])
     # Of two rows, each is what the other leaves.
     only = without[::-1].copy() if rows == 2 else np.array([accuracy(row_of_column == row) for row in range(rows)])
-    return Erasure(accuracy(row_of_column >= 0), without, only)
+    whole = accuracy(row_of_column >= 0)
+    return {"accuracy": whole, **_losses(whole, without), "only": only.tolist()}
 
 
 def erase_dimensions(
@@ -108,11 +71,11 @@ def erase_dimensions(
     test: np.ndarray,
     gold: np.ndarray,
     device: torch.device | str | None = None,
-) -> Erasure:
+) -> Json:
     """Accuracy of one fitted classifier when a dimension is set to its mean over the training set, for each dimension.
 
-    The classifier is fitted once: its logits change by the dimension's own share alone. Arguments and errors are those
-    of [`erase_rows`].
+    The classifier is fitted once: its logits change by the dimension's own share alone. Arguments, result and errors
+    are those of [`erase_rows`], but for `mean_absolute`, the mean over dimensions (figure 5.13), in place of `only`.
     """
     size = train.shape[1]
     fitted = fit_logistic_regressions(train, labels, None, _C, device=device)
@@ -128,7 +91,15 @@ def erase_dimensions(
         part = slice(start, start + step)
         share = deviations[:, None, part] * weights[:, part]
         without[part] = 100 * np.mean(_classes_of(logits[:, :, None] - share) == numbers[:, None], axis=0)
-    return Erasure(100 * float(np.mean(_classes_of(logits) == numbers)), without)
+    whole = 100 * float(np.mean(_classes_of(logits) == numbers))
+    return {"accuracy": whole, "mean_absolute": whole - float(without.mean()), **_losses(whole, without)}
+
+
+def _losses(accuracy: float, without: np.ndarray) -> Json:
+    """What is lost of an accuracy, in percent, without each part."""
+    absolute = accuracy - without
+    relative = (100 * absolute / accuracy).tolist() if accuracy > 0 else [None] * len(without)
+    return {"without": without.tolist(), "absolute": absolute.tolist(), "relative": relative}
 
 
 def _classes_of(logits: np.ndarray) -> np.ndarray:

@@ -141,14 +141,14 @@ def evaluate_models(
     for name, load in models:
         encoder = load()
         embedder = Embedder(encoder, name, None, settings.batch_size, settings.show_progress, settings.unit_length)
-        # A mere function is only known by what it gives.
-        dimension = encoder.get_embedding_dimension() or 0 if hasattr(encoder, "get_embedding_dimension") else 0
         device = getattr(encoder, "device", None) if settings.device is None else settings.device
-        if dimension % settings.latent_rows:
-            raise ValueError(
-                f"--latent_rows is {settings.latent_rows}; the vectors of {name} have {dimension} numbers, not so many "
-                "rows of one length."
-            )
+        for task in settings.erasure[:1]:
+            dimension = embedder(_erasable_sets(task)[0].texts[0][:1]).shape[1]
+            if dimension % settings.latent_rows:
+                raise ValueError(
+                    f"--latent_rows is {settings.latent_rows}; the vectors of {name} have {dimension} numbers, not so "
+                    "many rows of one length."
+                )
         evaluation = evaluate_with_controls(
             embedder,
             tasks,
@@ -188,8 +188,8 @@ def write_erasure(
     for task in tasks:
         train, test = _erasable_sets(task)
         data = (embedder(train.texts[0]), train.labels, embedder(test.texts[0]), test.labels)
-        rows = erase_rows(*data, latent_rows, device).to_dict() if latent_rows > 1 else None
-        reports[task.name] = {"dimensions": erase_dimensions(*data, device).to_dict(), "rows": rows}
+        rows = erase_rows(*data, latent_rows, device) if latent_rows > 1 else None
+        reports[task.name] = {"dimensions": erase_dimensions(*data, device), "rows": rows}
     write_json(Path(folder) / "erasure.json", reports)
 
 

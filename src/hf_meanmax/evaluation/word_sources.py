@@ -17,6 +17,7 @@ from torch import nn
 
 from hf_meanmax.evaluation.embedding import is_sentence_transformer
 from hf_meanmax.files import json_digest
+from hf_meanmax.inference.encoder import embedding_dimension
 from hf_meanmax.inference.fingerprints import pipeline_fingerprint, tokenizer_text, weights_fingerprint
 from hf_meanmax.tokenization import unknown_word_rate
 
@@ -83,7 +84,7 @@ class WordSource:
         self.inner = cast("PreTrainedModel", transformers_model(model))
         self.device = self.inner.device
         self.tokenizer = model.tokenizer
-        self.dimension = int(model.get_embedding_dimension() or 0)
+        self.dimension = embedding_dimension(model)
         self.embedding_size = self.table.shape[1]
         self.special_ids = np.array(sorted(set(self.tokenizer.all_special_ids)), dtype=np.int64)
 

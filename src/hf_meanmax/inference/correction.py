@@ -24,7 +24,7 @@ from hf_meanmax.modeling.generation import MIN_TOKENS_FROM_EMBEDDING
 from .blocks import in_blocks
 from .edits import Tokens, log_likelihoods, propose_edits
 from .embedder import describe_embedder, load_embedder
-from .encoder import encode_texts, load_encoder
+from .encoder import embedding_dimension, encode_texts, load_encoder
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -95,7 +95,7 @@ class Corrector:
         check_least(self, num_candidates=1, num_corrections=0, batch_size=1, num_edits=1)
         config = self.model.config
         wanted = config.sentence_embedding_size if config.reads_text else config.embedding_dim
-        if (size := self.embedder.get_embedding_dimension()) not in (None, wanted):
+        if (size := embedding_dimension(self.embedder)) != wanted:
             raise ValueError(f"The embedder gives vectors of {size} numbers; the model decodes vectors of {wanted}.")
 
     def decode(self, vectors: np.ndarray, show_progress: bool = False, **generation: object) -> list[ChosenText]:

@@ -16,7 +16,7 @@ from hf_meanmax.modeling.layers import Standardization
 
 from .blocks import in_blocks
 from .compression import check_finite
-from .encoder import encode_texts, load_encoder
+from .encoder import embedding_dimension, encode_texts, load_encoder
 from .fingerprints import model_fingerprints
 from .long_texts import default_prompt
 
@@ -98,7 +98,7 @@ def describe_embedder(embedder: SentenceTransformer, name: str) -> dict[str, str
         "pooling": (modes[-1] if isinstance(modes[-1], str) else "+".join(modes[-1])) if modes else None,
         # What follows a Normalize changes the length again.
         "normalized": isinstance(embedder[-1], Normalize),
-        "dimension": embedder.get_embedding_dimension(),
+        "dimension": embedding_dimension(embedder),
     }
 
 

@@ -171,13 +171,23 @@ def embedding_files(source: str | os.PathLike[str]) -> list[Path]:
         manifest = read_manifest(path)
         if not manifest.get("complete"):
             raise ValueError(f"{path}: the encoding is not finished; give its command again to go on with it.")
-        suffix = FORMATS[manifest["settings"]["format"]]
-        return [path / shard_name(number, suffix) for number in range(len(manifest["shards"]))]
+        return _shards(path, manifest)
     if not path.is_file():
         raise FileNotFoundError(f"No such file or folder: {str(path)!r}.")
     if path.suffix not in _READERS:
         raise ValueError(f"{path}: embeddings are read from {', '.join(_READERS)} files or a folder of encode.")
     return [path]
+
+
+def _shards(folder: Path, manifest: Json) -> list[Path]:
+    suffix = FORMATS[manifest["settings"]["format"]]
+    return [folder / shard_name(number, suffix) for number in range(len(manifest["shards"]))]
+
+
+def lacking_shards(folder: Path, manifest: Json) -> list[Path]:
+    """The shards of an encoding that are not there whole."""
+    shards = zip(_shards(folder, manifest), manifest["shards"], strict=True)
+    return [path for path, rows in shards if not is_finished(path, rows, manifest["dimension"])]
 
 
 def read_manifest(folder: Path) -> Json:

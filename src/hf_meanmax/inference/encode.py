@@ -32,11 +32,19 @@ from .embedding_files import (
     FORMATS,
     MANIFEST,
     is_finished,
+    lacking_shards,
     read_manifest,
     shard_name,
     write_shard,
 )
-from .encoder import count_truncated, encode_texts, limited_length, report_truncated, report_unknown
+from .encoder import (
+    count_truncated,
+    embedding_dimension,
+    encode_texts,
+    limited_length,
+    report_truncated,
+    report_unknown,
+)
 from .fingerprints import model_fingerprints
 
 if TYPE_CHECKING:
@@ -160,17 +168,21 @@ def encode_corpus(
                 if is_main:
                     _prepare(output, plan)
             model = in_dtype(model, COMPUTE_DTYPES[settings.compute_dtype])
-            compression = _fitted_once(model, corpus, output, settings, pca, batch_size, state, show_progress)
+            encoding = _Encoding(model, corpus, output, settings, plan["dimension"], batch_size, state, show_progress)
+            compression = encoding.compression(pca)
             with errors_shared(state):
-                rows = _encode_shards(model, corpus, output, settings, compression, batch_size, state, show_progress)
+                rows = encoding.write_shards(compression)
             with errors_shared(state):
                 if is_main:
                     corpus.check_unchanged(plan["input"])
-            if is_main and state is not None and state.num_processes > 1:
-                _check_shards(output, rows, settings, plan["dimension"])
             fitted = compression.describe()
             manifest = {**plan, "compression": fitted, "shards": rows, "rows": sum(rows), "complete": True}
             if is_main:
+                if state is not None and state.num_processes > 1 and (lacks := lacking_shards(output, manifest)):
+                    raise FileNotFoundError(
+                        f"{output} lacks {len(lacks):,} of the shards that other machines have written, "
+                        f"{lacks[0].name} for instance; name a folder that all machines share."
+                    )
                 write_json(output / MANIFEST, manifest)
     return manifest
 
@@ -188,7 +200,7 @@ def _plan(
     model: SentenceTransformer, corpus: Corpus, settings: EncodeSettings, pca: PCA | None, model_name: str
 ) -> Json:
     """What the manifest says before anything is encoded; checks that the settings fit the model."""
-    full = int(model.get_embedding_dimension() or 0)
+    full = embedding_dimension(model)
     dimension, wanted = settings.check_dimension(full), settings.truncate_dim or full
     if pca is not None and pca.components.shape != (settings.pca, wanted):
         found = " to ".join(map(str, pca.components.shape[::-1]))
@@ -216,52 +228,83 @@ def _to_agree_on(plan: Json, batch_size: int) -> dict[str, object]:
     }
 
 
-def _check_shards(output: Path, rows: list[int], settings: EncodeSettings, dimension: int) -> None:
-    """Checks that the other processes have written to the folder that this one sees."""
-    names = [shard_name(number, FORMATS[settings.format]) for number in range(len(rows))]
-    lacks = [name for name, size in zip(names, rows, strict=True) if not is_finished(output / name, size, dimension)]
-    if lacks:
-        raise FileNotFoundError(
-            f"{output} lacks {len(lacks):,} of the shards that other machines have written, {lacks[0]} for instance; "
-            "name a folder that all machines share."
-        )
+@dataclass(frozen=True)
+class _Encoding:
+    """What one process, of those that `state` names, encodes into a folder.
 
+    Args:
+        model: a SentenceTransformer that has the precision of the settings.
+        dimension: numbers of a vector in the files.
+    """
 
-def _encode_shards(
-    model: SentenceTransformer,
-    corpus: Corpus,
-    output: Path,
-    settings: EncodeSettings,
-    compression: Compression,
-    batch_size: int,
-    state: PartialState | None,
-    show_progress: bool,
-) -> list[int]:
-    """Writes the shards of this process that are not there; returns the rows of all shards."""
-    rank, processes = (0, 1) if state is None else (state.process_index, state.num_processes)
-    dimension = settings.check_dimension(int(model.get_embedding_dimension() or 0))
-    rows: list[int] = []
-    truncated = blank = 0
-    lines = CorpusLines(corpus)
-    suffix = FORMATS[settings.format]
-    with progress_bar(
-        total=corpus.size, unit=corpus.unit, unit_scale=True, desc="encode", disable=not show_progress or rank > 0
-    ) as bar:
-        for number, shard in enumerate(lines.shards(settings.shard_size)):
-            path = output / shard_name(number, suffix)
-            if number % processes == rank and not is_finished(path, len(shard), dimension):
-                truncated += count_truncated(model, shard)
-                with _moved(bar, lines.position, model, len(shard)):
-                    embeddings = embed_texts(model, shard, settings, compression.pca, batch_size)
-                write_shard(path, _stored(embeddings, settings, compression, sum(rows)))
-            rows.append(len(shard))
-            blank += sum(not line.strip() for line in shard)
-            bar.set_postfix(rows=sum(rows), refresh=False)
-            bar.update(lines.position - bar.n)
-    report_truncated(truncated, model, f" (process {rank})" if processes > 1 else "")
-    if blank and rank == 0 and show_progress:
-        print(f"{blank:,} of the lines have no text.", file=sys.stderr)
-    return rows
+    model: SentenceTransformer
+    corpus: Corpus
+    output: Path
+    settings: EncodeSettings
+    dimension: int
+    batch_size: int
+    state: PartialState | None
+    show_progress: bool
+
+    def compression(self, pca: PCA | None) -> Compression:
+        """What the folder's vectors are compressed with: found in it, or fitted by the first process."""
+        path = self.output / COMPRESSION
+        if not self.settings.is_fitted:
+            return Compression()
+        with main_process_first(self.state):
+            if not path.is_file():
+                self._fit(pca).save(path)
+            return Compression.load(path)
+
+    def _fit(self, pca: PCA | None) -> Compression:
+        """A PCA, unless one is given, and the ranges of int8, on vectors of lines drawn from the corpus."""
+        settings, ranges = self.settings, None
+        if pca is None or settings.dtype == "int8":
+            texts = draw_lines(CorpusLines(self.corpus), settings.fit_rows)
+            if not texts:
+                raise ValueError("The corpus is empty; a PCA and the ranges of int8 are fitted to its lines.")
+            if self.show_progress:
+                print(f"Fitting the compression on {len(texts):,} lines.", file=sys.stderr)
+            raw = replace(settings, normalize=settings.normalize and settings.pca is None)
+            vectors = embed_texts(self.model, texts, raw, batch_size=self.batch_size)
+            check_finite(vectors)
+            if settings.pca is not None:
+                pca = pca or PCA.fit(vectors, settings.pca)
+                vectors = pca.apply(vectors)
+                vectors = unit_rows(vectors) if settings.normalize else vectors
+            if settings.dtype == "int8":
+                ranges = calibrate_int8(vectors)
+        if pca is not None and self.show_progress:
+            kept = f"{settings.pca} components keep {pca.explained_variance_ratio:.1%} of the variance."
+            print(kept, file=sys.stderr)
+        return Compression(pca, ranges)
+
+    def write_shards(self, compression: Compression) -> list[int]:
+        """Writes the shards of this process that are not there; returns the rows of all shards."""
+        rank, processes = (0, 1) if self.state is None else (self.state.process_index, self.state.num_processes)
+        model, corpus, settings = self.model, self.corpus, self.settings
+        rows: list[int] = []
+        truncated = blank = 0
+        lines = CorpusLines(corpus)
+        is_hidden = not self.show_progress or rank > 0
+        with progress_bar(
+            total=corpus.size, unit=corpus.unit, unit_scale=True, desc="encode", disable=is_hidden
+        ) as bar:
+            for number, shard in enumerate(lines.shards(settings.shard_size)):
+                path = self.output / shard_name(number, FORMATS[settings.format])
+                if number % processes == rank and not is_finished(path, len(shard), self.dimension):
+                    truncated += count_truncated(model, shard)
+                    with _moved(bar, lines.position, model, len(shard)):
+                        embeddings = embed_texts(model, shard, settings, compression.pca, self.batch_size)
+                    write_shard(path, _stored(embeddings, settings, compression, sum(rows)))
+                rows.append(len(shard))
+                blank += sum(not line.strip() for line in shard)
+                bar.set_postfix(rows=sum(rows), refresh=False)
+                bar.update(lines.position - bar.n)
+        report_truncated(truncated, model, f" (process {rank})" if processes > 1 else "")
+        if blank and rank == 0 and self.show_progress:
+            print(f"{blank:,} of the lines have no text.", file=sys.stderr)
+        return rows
 
 
 @contextmanager
@@ -314,56 +357,6 @@ def embed_texts(
         vectors = pca.apply(vectors)
     # Here, since in the model's bf16 no row would come out at length 1.
     return unit_rows(vectors) if settings.normalize else vectors
-
-
-def _fitted_once(
-    model: SentenceTransformer,
-    corpus: Corpus,
-    output: Path,
-    settings: EncodeSettings,
-    pca: PCA | None,
-    batch_size: int,
-    state: PartialState | None,
-    show_progress: bool,
-) -> Compression:
-    """What the folder's vectors are compressed with: found in it, or fitted by the first process."""
-    path = output / COMPRESSION
-    if not settings.is_fitted:
-        return Compression()
-    with main_process_first(state):
-        if not path.is_file():
-            _fit_compression(model, corpus, settings, pca, batch_size, show_progress).save(path)
-        return Compression.load(path)
-
-
-def _fit_compression(
-    model: SentenceTransformer,
-    corpus: Corpus,
-    settings: EncodeSettings,
-    pca: PCA | None,
-    batch_size: int,
-    show_progress: bool,
-) -> Compression:
-    """A PCA, unless one is given, and the ranges of int8, on vectors of lines drawn from the corpus."""
-    ranges = None
-    if pca is None or settings.dtype == "int8":
-        texts = draw_lines(CorpusLines(corpus), settings.fit_rows)
-        if not texts:
-            raise ValueError("The corpus is empty; a PCA and the ranges of int8 are fitted to its lines.")
-        if show_progress:
-            print(f"Fitting the compression on {len(texts):,} lines.", file=sys.stderr)
-        raw = replace(settings, normalize=settings.normalize and settings.pca is None)
-        vectors = embed_texts(model, texts, raw, batch_size=batch_size)
-        check_finite(vectors)
-        if settings.pca is not None:
-            pca = pca or PCA.fit(vectors, settings.pca)
-            vectors = pca.apply(vectors)
-            vectors = unit_rows(vectors) if settings.normalize else vectors
-        if settings.dtype == "int8":
-            ranges = calibrate_int8(vectors)
-    if pca is not None and show_progress:
-        print(f"{settings.pca} components keep {pca.explained_variance_ratio:.1%} of the variance.", file=sys.stderr)
-    return Compression(pca, ranges)
 
 
 def draw_lines(lines: Iterable[str], count: int) -> list[str]:

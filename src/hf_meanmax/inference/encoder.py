@@ -120,6 +120,16 @@ def encode_texts(
     return vectors
 
 
+def embedding_dimension(model: SentenceTransformer) -> int:
+    """Numbers of a model's vector, as it gives them: what it says of itself may be wrong, or missing."""
+    from sentence_transformers.util import batch_to_device
+
+    with torch.inference_mode():
+        features = batch_to_device(model.preprocess(["a"]), model.device)
+        size = int(model(features)["sentence_embedding"].shape[-1])
+    return min(size, model.truncate_dim or size)
+
+
 def _with_long_texts(
     model: SentenceTransformer, texts: list[str], in_parts: np.ndarray, batch_size: int, truncate_dim: int | None
 ) -> np.ndarray:

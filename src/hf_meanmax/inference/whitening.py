@@ -16,7 +16,7 @@ import torch
 
 from .compression import PCA
 from .embedder import embed
-from .encoder import append_linear
+from .encoder import append_linear, embedding_dimension
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -54,7 +54,7 @@ def whiten(
         )
     # The last module reads whole vectors: a SentenceTransformer cuts them after all modules.
     model.truncate_dim = None
-    if dimension > (given := model.get_embedding_dimension() or dimension):
+    if dimension > (given := embedding_dimension(model)):
         raise ValueError(
             f"`dimension` is {dimension}, and the model's vectors have {given} numbers; give as many at most."
         )

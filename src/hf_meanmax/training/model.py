@@ -15,6 +15,7 @@ from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.files import Json
 from hf_meanmax.hardware import attention_for
 from hf_meanmax.inference.embedder import describe_embedder
+from hf_meanmax.inference.encoder import embedding_dimension
 from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.modeling.encoder_model import LatentEncoderModel
@@ -23,7 +24,6 @@ from hf_meanmax.objectives.contrastive import Partner
 
 from .preparation import Prepared
 from .settings import PretrainArguments
-from .teacher import vector_size
 from .vocabulary import token_ids
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def make_config(
         ValueError: settings that do not go together, or an embedding that cannot be compared with the teacher's.
     """
     derived: Json = {}
-    size = 0 if teacher is None else vector_size(teacher)
+    size = 0 if teacher is None else embedding_dimension(teacher)
     if size and args.teacher and args.teacher_weight and args.teacher_head:
         derived["teacher_size"] = size
     if teacher is not None and args.embedder:

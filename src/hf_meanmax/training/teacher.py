@@ -20,9 +20,8 @@ from hf_meanmax.data.corpus import CHANGED
 from hf_meanmax.files import bytes_digest, open_array, replacing_file
 from hf_meanmax.hardware import most_open_files, uses_bf16
 from hf_meanmax.inference.embedder import load_embedder
-from hf_meanmax.inference.embedding_files import MANIFEST, embedding_files, is_finished, read_manifest
+from hf_meanmax.inference.embedding_files import MANIFEST, embedding_files, lacking_shards, read_manifest
 from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
-from hf_meanmax.inference.encoder import encode_texts
 from hf_meanmax.inference.fingerprints import model_fingerprints
 from hf_meanmax.processes import of_main_process
 from hf_meanmax.progress import progress_bar
@@ -77,11 +76,6 @@ def load_teacher(args: PretrainArguments, device: torch.device | str | None) -> 
         FileNotFoundError, ValueError: no such encoder, or one without a fixed representation.
     """
     return load_embedder(args.frozen_encoder, args.teacher_prompt or args.embedder_prompt, device)
-
-
-def vector_size(teacher: SentenceTransformer) -> int:
-    """Numbers of a teacher's vector."""
-    return int(encode_texts(teacher, ["a"], 1).shape[1])
 
 
 def prepare_vectors(
@@ -179,10 +173,9 @@ def _is_whole(part: Path) -> bool:
     """Whether an encoding and the hashes beside it are finished, and nothing of them is gone or cut short."""
     try:
         manifest = read_manifest(part)
-        shards = manifest["shards"] if manifest["complete"] else []
-        files = zip(embedding_files(part) if shards else [], shards, strict=True)
+        rows = sum(manifest["shards"]) if manifest["complete"] else 0
         hashes = open_array(part.with_suffix(".npy"))
-        return len(hashes) == sum(shards) > 0 and all(is_finished(*file, manifest["dimension"]) for file in files)
+        return len(hashes) == rows > 0 and not lacking_shards(part, manifest)
     except (OSError, ValueError, EOFError):
         return False
 
