@@ -241,6 +241,9 @@ def test_random_encoder_refuses_weights_that_it_cannot_draw(checkpoint):
             super().__init__()
             self.scale = nn.Parameter(torch.ones(1))
 
+        def forward(self, features):
+            return {**features, "sentence_embedding": self.scale * features["sentence_embedding"]}
+
     model = SentenceTransformer(modules=[*checkpoint, Scale()], device="cpu")
     with pytest.raises(ValueError, match=r"weights of Scale.*leave out the kind 'random_encoder'"):
         RandomEncoder(model)

@@ -289,33 +289,27 @@ def make_controls(
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"seeds are {list(seeds)}; expected distinct numbers.")
     reason = explain_no_controls(model)
-    if reason is not None and any(kind != "majority" for kind in kinds or ()):
-        raise ValueError(f"Only the majority class is a control of this encoder: {reason}.")
+    if reason is not None:
+        if kinds is None:
+            warnings.warn(f"Only the majority class is a control of this encoder: {reason}.", stacklevel=2)
+        elif any(kind != "majority" for kind in kinds):
+            raise ValueError(f"Only the majority class is a control of this encoder: {reason}.")
+        return [MajorityClass()] if kinds is None or "majority" in kinds else []
+    words = WordSource(model)
     if kinds is None:
-        kinds = _possible_kinds(model, reason)
+        kinds = CONTROL_KINDS
+        if lacks_random := _why_not_redrawable(words.model):
+            warnings.warn(f"{lacks_random}.", stacklevel=2)
+            kinds = [kind for kind in kinds if kind != RandomEncoder.kind]
     controls: list[Control] = []
-    if reason is None:
-        words = WordSource(model)
-        for drawn in (RandomEncoder, RandomProjection, EchoStateNetwork):
-            if drawn.kind in kinds:
-                controls += [drawn(words, seed) for seed in seeds]
-        if "bag" in kinds:
-            controls.append(BagOfWords(words))
+    for drawn in (RandomEncoder, RandomProjection, EchoStateNetwork):
+        if drawn.kind in kinds:
+            controls += [drawn(words, seed) for seed in seeds]
+    if "bag" in kinds:
+        controls.append(BagOfWords(words))
     if "majority" in kinds:
         controls.append(MajorityClass())
     return controls
-
-
-def _possible_kinds(model: object, reason: str | None) -> Sequence[str]:
-    """The kinds of control of an encoder, with a warning where it lacks some; `reason` is why it has but one."""
-    if reason is not None:
-        warnings.warn(f"Only the majority class is a control of this encoder: {reason}.", stacklevel=3)
-        return ["majority"]
-    reason = _why_not_redrawable(WordSource(model).model)
-    if reason:
-        warnings.warn(f"{reason}.", stacklevel=3)
-        return [kind for kind in CONTROL_KINDS if kind != RandomEncoder.kind]
-    return CONTROL_KINDS
 
 
 def _stream(kind: str, seed: int | None) -> int:
