@@ -53,7 +53,7 @@ def quality(encode: Any, all_eight: bool) -> dict[str, float]:
     """Pearson correlations of plain cosines, and of SICK-R's head; with `all_eight` the accuracies too."""
     scores = {}
     for name in (*STS, "STSB", "SICK-R", *(EIGHT if all_eight else ())):
-        result = load_senteval_task(name, data_folder() / "senteval").evaluate(encode)
+        result = load_senteval_task(name, data_folder()).evaluate(encode)
         scores[name] = float(result.metrics["cosine_pearson"] if name == "STSB" else result.score)
     scores["STS12-16"] = statistics.mean(scores[name] for name in STS)
     if all_eight:

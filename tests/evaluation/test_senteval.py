@@ -22,7 +22,7 @@ from hf_meanmax.evaluation.senteval import (
     averages,
     load_senteval_task,
 )
-from hf_meanmax.evaluation.suite import senteval_folder
+from hf_meanmax.evaluation.senteval_files import downstream
 from hf_meanmax.evaluation.tasks import TaskResult
 from hf_meanmax.metrics import SENTEVAL
 
@@ -533,8 +533,11 @@ def test_reports_and_cards_know_the_same_tasks():
     assert set(SENTEVAL_TASKS) == SENTEVAL
 
 
-def test_either_folder_can_be_named(folder, tmp_path):
-    assert senteval_folder(folder) == folder
-    (tmp_path / "senteval").mkdir()
-    assert senteval_folder(tmp_path) == tmp_path / "senteval"
-    assert senteval_folder(tmp_path / "none") == tmp_path / "none" / "senteval"
+def test_any_of_the_folders_can_be_named(folder, tmp_path):
+    assert downstream(folder) == downstream(folder / "downstream") == folder / "downstream"
+    (tmp_path / "senteval" / "TREC").mkdir(parents=True)
+    assert downstream(tmp_path) == downstream(tmp_path / "senteval") == tmp_path / "senteval"
+    (tmp_path / "senteval" / "downstream").mkdir()
+    assert downstream(tmp_path) == tmp_path / "senteval" / "downstream"
+    with pytest.raises(FileNotFoundError, match="No such folder"):
+        downstream(tmp_path / "none")

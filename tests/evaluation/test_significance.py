@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
-
 import numpy as np
 import pytest
 from scipy import stats
 
-from hf_meanmax.evaluation.significance import Gain, average_gain, gain, spread, strongest
+from hf_meanmax.evaluation.significance import Gain, average_gain, gain, strongest
 from hf_meanmax.evaluation.tasks import TaskResult
 
 
@@ -212,16 +210,8 @@ def test_strongest_kind():
     assert strongest(controls) == "bag"
     with pytest.raises(ValueError, match="no control"):
         strongest({})
-    with pytest.raises(ValueError, match="at least one score"):
+    with pytest.raises(ValueError, match="at least one data point"):
         strongest({"bag": []})
-
-
-def test_spread():
-    assert spread([3.0]) == (3.0, None, 1)
-    scores = [70.1, 71.4, 69.9]
-    assert spread(scores) == pytest.approx((statistics.mean(scores), statistics.stdev(scores), 3))
-    with pytest.raises(ValueError, match="at least one score"):
-        spread([])
 
 
 def test_results_of_other_test_sets_are_refused():

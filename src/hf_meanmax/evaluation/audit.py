@@ -20,7 +20,7 @@ from .recovery import Cut, References, ignores_case, pick_examples, recovery_by_
 from .relatedness import correlations
 from .senteval import load_senteval_task
 from .senteval_files import LabelledSet
-from .suite import data_folder, senteval_folder
+from .suite import data_folder
 
 # Vectors (N, D) to N texts, and texts to vectors; the second argument is what a progress bar says.
 Decode = Callable[[np.ndarray, str], list[str]]
@@ -80,7 +80,7 @@ def stsb_pairs(data: str | None = None) -> LabelledSet:
         FileNotFoundError: the folder is not named, or lacks the files.
         ValueError: a file is damaged.
     """
-    return load_senteval_task("STSB", senteval_folder(data_folder(data))).sets["test"]
+    return load_senteval_task("STSB", data_folder(data)).sets["test"]
 
 
 def audit(

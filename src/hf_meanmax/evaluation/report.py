@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean, stdev
 
 from hf_meanmax.evaluation.markdown import markdown_table
 from hf_meanmax.evaluation.published import published_rows
 from hf_meanmax.evaluation.runner import MODEL, EncoderRun, Evaluation, TaskRun, json_value, package_versions
 from hf_meanmax.evaluation.senteval import AVERAGED_TASKS, averages
-from hf_meanmax.evaluation.significance import Gain, average_gain, gain, spread, strongest
+from hf_meanmax.evaluation.significance import Gain, average_gain, gain, strongest
 from hf_meanmax.files import Json, read_json, replacing_file, write_json
 from hf_meanmax.metrics import SENTEVAL, format_score, gain_text, is_percentage, kind_name
 from hf_meanmax.plots.figures import save_figure, skip_figures_without_matplotlib
@@ -71,7 +72,9 @@ class Results:
 
     def to_dict(self) -> Json:
         """The content of results.json; a score that is no number is None."""
-        return {"format_version": FORMAT_VERSION, **{name: _strict(part) for name, part in asdict(self).items()}}
+        text = json.dumps({"format_version": FORMAT_VERSION, **asdict(self)}, default=json_value)
+        content: Json = json.loads(text, parse_constant=lambda _: None)
+        return content
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Results:
@@ -170,8 +173,11 @@ def _spreads(evaluation: Evaluation, control_averages: Mapping[str, Mapping[str,
 
     def of_each(seeds: Sequence[Mapping[str, float]]) -> Json:
         names = seeds[0] if seeds else ()
-        spreads = {name: spread([scores[name] for scores in seeds]) for name in names}
-        return {name: {"mean": found.mean, "std": found.deviation, "n": found.n} for name, found in spreads.items()}
+        values = {name: [float(scores[name]) for scores in seeds] for name in names}
+        return {
+            name: {"mean": fmean(found), "std": stdev(found) if len(found) > 1 else None, "n": len(found)}
+            for name, found in values.items()
+        }
 
     return {
         kind: {
@@ -198,9 +204,7 @@ def _average_gains(
     if not controls:
         return gains
     for average in averages(model.results):
-        means = {
-            kind: spread([control_averages[run.name][average] for run in runs]).mean for kind, runs in controls.items()
-        }
+        means = {kind: fmean(control_averages[run.name][average] for run in runs) for kind, runs in controls.items()}
         kind = max(means, key=lambda kind: means[kind])
         weighting, size = average.split("_")
         tasks = AVERAGED_TASKS[int(size)]
@@ -208,19 +212,6 @@ def _average_gains(
         weights = [model.results[task].num_test for task in tasks] if weighting == "micro" else None
         gains[average] = _gain(kind, average_gain(pairs, weights=weights, **bootstrap))
     return gains
-
-
-def _strict(value: object) -> object:
-    """Without NaN and infinity, which JSON lacks, and without numpy's types."""
-    if isinstance(value, Mapping):
-        return {str(name): _strict(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_strict(item) for item in value]
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if value is None or isinstance(value, (str, bool, int)):
-        return value
-    return _strict(json_value(value))
 
 
 def write_report(results: Sequence[Results], folder: str | os.PathLike[str], figures: Sequence[str] = ()) -> list[Path]:

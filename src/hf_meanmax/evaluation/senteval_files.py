@@ -60,7 +60,7 @@ def check_folds(name: str, labels: np.ndarray, folds: int, inner: bool) -> None:
 
 
 def downstream(folder: str | os.PathLike[str]) -> Path:
-    """The folder of the tasks: SentEval's downstream/, whether it is named or what holds it.
+    """The folder of the tasks: SentEval's downstream/, whether it is named or what holds it or its `senteval/`.
 
     Raises:
         FileNotFoundError: no such folder.
@@ -68,8 +68,8 @@ def downstream(folder: str | os.PathLike[str]) -> Path:
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"No such folder: {str(folder)!r}; it must hold SentEval's downstream/.")
-    inside = folder / "downstream"
-    return inside if inside.is_dir() else folder
+    inside = [folder / name for name in ("senteval/downstream", "downstream", "senteval")]
+    return next((path for path in inside if path.is_dir()), folder)
 
 
 # The words of its texts, and its label.

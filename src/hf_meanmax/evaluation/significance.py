@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from statistics import fmean
 
 import numpy as np
 
@@ -34,14 +34,6 @@ class Gain:
     high: float | None
 
 
-class Spread(NamedTuple):
-    """Mean and sample standard deviation (None for one score) of n scores."""
-
-    mean: float
-    deviation: float | None
-    n: int
-
-
 def gain(
     model: TaskResult,
     controls: Sequence[TaskResult],
@@ -54,7 +46,7 @@ def gain(
     A sample draws the test items with replacement, the same ones for the model and all controls; for a correlation over
     several data sets, the pairs of each data set, whose correlations are then averaged. The interval lies between
     quantiles of the samples' differences. It says what another test set would change; how much another seed of the
-    controls changes is their [`spread`].
+    controls changes is their standard deviation.
 
     Args:
         model: the result of the model.
@@ -139,19 +131,7 @@ def strongest(controls: Mapping[str, Sequence[TaskResult]]) -> str:
     """
     if not controls:
         raise ValueError("There is no control, so none is the strongest.")
-    return max(controls, key=lambda kind: spread([result.score for result in controls[kind]]).mean)
-
-
-def spread(scores: Sequence[float]) -> Spread:
-    """Mean, sample standard deviation (division by n - 1; None for one score) and number of scores.
-
-    Raises:
-        ValueError: no score.
-    """
-    if len(scores) == 0:
-        raise ValueError("A mean needs at least one score.")
-    values = np.asarray(scores, dtype=np.float64)
-    return Spread(float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else None, len(values))
+    return max(controls, key=lambda kind: fmean(result.score for result in controls[kind]))
 
 
 def _check_comparable(model: TaskResult, controls: Sequence[TaskResult]) -> None:

@@ -56,20 +56,14 @@ def load_tasks(names: str, data: str | os.PathLike[str] | None = None, check_cou
         raise ValueError(f"No task was named; choose among {', '.join(known)}.")
     parts = [_known_name(part, known) for part in parts]
     folder = data_folder(data)
-    found = available_senteval_tasks(senteval_folder(folder)) if {"senteval", "all"} & set(parts) else []
+    found = available_senteval_tasks(folder) if {"senteval", "all"} & set(parts) else []
     groups = {"ten": PAPER_TASKS, "senteval": found, "intrinsic": INTRINSIC_TASKS, "all": (*found, *INTRINSIC_TASKS)}
     chosen = dict.fromkeys(name for part in parts for name in groups.get(part, [part]))
     if not chosen:
         raise FileNotFoundError(
-            f"{senteval_folder(folder)} has the files of no SentEval task; expected downstream/MR/rt-polarity.pos."
+            f"{folder} has the files of no SentEval task; expected senteval/downstream/MR/rt-polarity.pos."
         )
     return [_load_task(name, folder, check_counts) for name in chosen]
-
-
-def senteval_folder(data: Path) -> Path:
-    """SentEval's folder: the `senteval/` of the folder of the tasks, or this itself where it has `downstream/`."""
-    inside = data / "senteval"
-    return data if not inside.is_dir() and (data / "downstream").is_dir() else inside
 
 
 def data_folder(data: str | os.PathLike[str] | None = None) -> Path:
@@ -282,4 +276,4 @@ def _load_task(name: str, folder: Path, check_counts: bool) -> Task:
         return load_paraphrase_task(folder)
     if name == "domain-alignment":
         return load_domain_alignment_task(folder)
-    return load_senteval_task(name, senteval_folder(folder), check_counts)
+    return load_senteval_task(name, folder, check_counts)
