@@ -230,14 +230,14 @@ def test_missing_data_says_what_to_set(monkeypatch, tmp_path, checkpoint):
     with pytest.raises(SystemExit, match=r"No such folder: .*nothing' \(from HF_MEANMAX_DATA\)"):
         main([str(checkpoint)])
     monkeypatch.setenv("HF_MEANMAX_DATA", str(tmp_path))
-    with pytest.raises(SystemExit, match="senteval"):
+    with pytest.raises(SystemExit, match="or in senteval/downstream/ of it"):
         main([str(checkpoint)])
 
 
 def test_groups_of_tasks(data, tmp_path):
     assert [task.name for task in load_tasks("ten", data, check_counts=False)] == list(PAPER_TASKS)
     (tmp_path / "senteval" / "downstream").mkdir(parents=True)
-    with pytest.raises(FileNotFoundError, match="has the files of no SentEval task; expected downstream/MR"):
+    with pytest.raises(FileNotFoundError, match="has the files of no SentEval task; expected senteval/downstream/MR"):
         load_tasks("senteval", tmp_path)
     names = [task.name for task in load_tasks("senteval,mr", data, check_counts=False)]
     assert len(names) == len(set(names)) == 17

@@ -92,9 +92,6 @@ class References:
         }
         return cls(words, special, rare, counts.total())
 
-    def __len__(self) -> int:
-        return len(self.words)
-
     def select(self, rows: Sequence[int]) -> References:
         """Those of some texts; which words are rare stays as it was."""
         special = {kind: [found[row] for row in rows] for kind, found in self.special.items()}

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean, stdev
 
-from hf_meanmax.evaluation.markdown import markdown_table
+from hf_meanmax.evaluation.markdown import markdown_table, markdown_text
 from hf_meanmax.evaluation.published import published_rows
 from hf_meanmax.evaluation.runner import MODEL, EncoderRun, Evaluation, TaskRun, json_value, package_versions
 from hf_meanmax.evaluation.senteval import AVERAGED_TASKS, averages
@@ -258,7 +258,9 @@ def markdown_report(results: Sequence[Results], figures: Sequence[str] = ()) -> 
     tasks = list(dict.fromkeys(task for one in results for task in one.tasks))
     senteval = [task for task in tasks if task in SENTEVAL]
     others = [task for task in tasks if task not in SENTEVAL]
-    names = ", ".join(one.name for one in results) if len(results) <= _NAMED else f"{len(results)} encoders"
+    names = (
+        ", ".join(markdown_text(one.name) for one in results) if len(results) <= _NAMED else f"{len(results)} encoders"
+    )
     parts = [f"# Evaluation of {names}"]
     if senteval:
         confidence = " or ".join(sorted({f"{one.settings.get('confidence', 0.95):.0%}" for one in results}))
@@ -307,7 +309,7 @@ def _measured_rows(one: Results, columns: Sequence[str]) -> Iterator[list[str]]:
         ]
 
     yield [
-        f"**{one.name}**",
+        f"**{markdown_text(one.name)}**",
         *cells({task: scores["metrics"] for task, scores in one.scores.items()}, one.averages),
         _dimension(one.model["dimension"]),
     ]
@@ -361,7 +363,7 @@ def _measured_metrics(results: Sequence[Results], tasks: Sequence[str]) -> str:
                     continue
                 gain = one.gains.get(task) if metric == one.tasks[task]["main"] else None
                 shown = f"{gain_text(gain, metric)} ({kind_name(gain['control'])})" if gain else ""
-                rows.append([task, metric, f"**{one.name}**", _shown(value, metric), shown])
+                rows.append([task, metric, f"**{markdown_text(one.name)}**", _shown(value, metric), shown])
                 for kind, spreads in one.spreads.items():
                     spread = spreads["tasks"].get(task, {}).get(metric)
                     if spread:
@@ -414,7 +416,7 @@ def _provenance(results: Sequence[Results]) -> str:
         for run in ({**one.model, "scores": one.scores}, *one.controls):
             rows.append(
                 [
-                    run["name"],
+                    markdown_text(run["name"]),
                     f"`{run['key']}`" if run["key"] else "none",
                     _dimension(run["dimension"]),
                     f"{speed:,.0f}" if run["name"] == one.name and speed else "",
@@ -427,7 +429,7 @@ def _provenance(results: Sequence[Results]) -> str:
         settings = one.settings
         seeds = ", ".join(map(str, settings.get("seeds", ()))) or "none"
         versions = ", ".join(f"{name} {number}" for name, number in one.versions.items())
-        text = f"{one.name}: {one.created}; seeds of the controls: {seeds}; {versions}."
+        text = f"{markdown_text(one.name)}: {one.created}; seeds of the controls: {seeds}; {versions}."
         if one.gains:
             text += f" Intervals: {settings['confidence']:.0%}, {settings['samples']:,} bootstrap samples."
         lines.append(text)

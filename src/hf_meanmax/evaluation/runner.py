@@ -168,6 +168,7 @@ def evaluate(
             kind, seed = getattr(embedder.encoder, "kind", MODEL), getattr(embedder.encoder, "seed", None)
             run = EncoderRun(embedder.name, kind, seed, embedder.key)
             evaluation.encoders.append(run)
+            embedder.encoded = embedder.truncated = 0
             for number, task in enumerate(tasks):
                 bar.set_description_str(f"{embedder.name}: {task.name}")
                 found = None if cache is None else cache.read(embedder.key, task.name, fingerprints[task.name])
@@ -216,17 +217,17 @@ def evaluate_with_controls(
         seeds: of the controls that draw at random.
         kinds: the kinds of controls, by default all that there are for this encoder; none if empty.
         name: what tables call the model.
-        cache_dir, device, batch_size, show_progress: as for [`evaluate`][].
+        cache_dir, device, batch_size, show_progress: as for [`evaluate`][]; an [`Embedder`][] has its own of the last
+            two.
 
     Raises:
         TaskError, ValueError: as [`evaluate`][] and `make_controls`.
     """
     embedder = model if isinstance(model, Embedder) else Embedder(model, name, None, batch_size, show_progress)
-    encoders = [embedder]
+    encoders, how = [embedder], (embedder.batch_size, embedder.show_progress, embedder.unit_length)
     if kinds is None or len(kinds) > 0:
-        for control in make_controls(embedder.encoder, seeds, kinds):
-            encoders.append(Embedder(control, None, None, batch_size, show_progress, embedder.unit_length))
-    return evaluate(encoders, tasks, cache_dir, device, show_progress)
+        encoders += [Embedder(control, None, None, *how) for control in make_controls(embedder.encoder, seeds, kinds)]
+    return evaluate(encoders, tasks, cache_dir, device, embedder.show_progress)
 
 
 def package_versions() -> dict[str, str]:

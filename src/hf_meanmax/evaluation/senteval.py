@@ -73,7 +73,10 @@ class SentEvalTask(Task):
         root = downstream(folder)
         missing = [root / file for file in source.files if not (root / file).is_file()]
         if missing:
-            raise FileNotFoundError(f"{name} needs {', '.join(map(str, missing))}: no such file.")
+            raise FileNotFoundError(
+                f"{name} needs {', '.join(map(str, missing))}: no such file. Expected the files of SentEval, in the "
+                "folder that was named or in senteval/downstream/ of it."
+            )
         self.name = name
         self.sets = source.read(root)
         if check_counts:

@@ -150,8 +150,6 @@ def evaluate_models(
             settings.controls,
             cache_dir=settings.cache_dir,
             device=device,
-            batch_size=settings.batch_size,
-            show_progress=settings.show_progress,
         )
         done.append(summarize(evaluation, command=settings.command))
         folder = output if len(models) == 1 else output / name
