@@ -270,6 +270,15 @@ def test_nothing_left_counts_what_each_filter_dropped(tmp_path, tokenizer):
         build_token_store(Documents([lines]), tokenizer, tmp_path / "s", rule, show_progress=False)
 
 
+@pytest.mark.parametrize("drops", [False, True])
+def test_a_report_tells_how_many_words_are_unknown(tmp_path, drops):
+    rule = SentenceFilter(drop_unknown_words=drops)
+    corpus = Documents([["the cat blorps", "the dog"]])
+    store = build_token_store(corpus, make_tokenizer(["the", "cat", "dog"]), tmp_path / "store", rule, False)
+    assert str(store.report).endswith("truncated: 0; unknown words: 1, 20.0%)")
+
+
+
 def test_truncated_lines_are_reported_once(make_store):
     with pytest.warns(UserWarning, match="2 of 3 sentences were longer than 2 tokens") as caught:
         store = make_store([["alpha beta gamma", "alpha beta gamma delta", "alpha"]], SentenceFilter(max_tokens=2))

@@ -106,9 +106,12 @@ class StoreReport:
         )
 
     def __str__(self) -> str:
+        unknown = self.unknown_tokens + self.dropped_unknown_words
+        # Of the words that the kept sentences had.
+        share = unknown / max(1, self.tokens - self.kept + self.dropped_unknown_words)
         return (
             f"{self.kept:,} sentences, {self.tokens:,} tokens, {self.documents:,} documents "
-            f"({self.dropped()}; truncated: {self.truncated:,})"
+            f"({self.dropped()}; truncated: {self.truncated:,}; unknown words: {unknown:,}, {share:.1%})"
         )
 
 
