@@ -161,7 +161,7 @@ def _check_normalization(normalize: str | None, config: LatentConfig) -> None:
 def check_free(folder: Path) -> Path:
     """The folder; checks that it can be replaced, and that what a checkpoint would replace in it is an older one."""
     check_replaceable(folder)
-    if not folder.is_dir() or _claims_to_be_ours(folder):
+    if not folder.is_dir() or is_own_checkpoint(folder, if_damaged=False):
         return folder
     taken = sorted(entry.name for entry in folder.iterdir() if is_owned(entry.name, CHECKPOINT_FILES))
     if taken:
@@ -359,13 +359,10 @@ def _check_tokenizer_files(folder: Path, most: int, name: str) -> None:
     _read_json(folder / "tokenizer_config.json")
 
 
-def is_own_checkpoint(folder: str | os.PathLike[str]) -> bool:
-    """Whether a folder claims, by its config.json, to be a checkpoint of this package (whole or not)."""
-    return _claims_to_be_ours(Path(folder), if_damaged=True)  # check_checkpoint says so
-
-
-def _claims_to_be_ours(folder: Path, if_damaged: bool = False) -> bool:
-    path = folder / "config.json"
+def is_own_checkpoint(folder: str | os.PathLike[str], if_damaged: bool = True) -> bool:
+    """Whether a folder claims, by its config.json, to be a checkpoint of this package (whole or not); `if_damaged` is
+    the answer for a config.json that cannot be read."""
+    path = Path(folder) / "config.json"
     try:
         content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
     except ValueError:
@@ -397,7 +394,7 @@ def _read_json(path: Path, kind: type = dict) -> Any:
 def _read_config(folder: Path) -> LatentConfig:
     path = folder / "config.json"
     content = _read_json(path)
-    model_type = content.get("model_type") if isinstance(content, dict) else None
+    model_type = content.get("model_type")
     if model_type not in FAMILIES:
         raise ValueError(
             f"{path}: model_type is {model_type!r}, a family that hf_meanmax does not have; expected one of "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as safetensors_bytes
 
-from hf_meanmax.files import replacing_file
+from hf_meanmax.files import bytes_digest, replacing_file
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,10 +71,7 @@ class PCA:
 
     def fingerprint(self) -> str:
         """Hash of what it does to a vector."""
-        digest = hashlib.blake2b(f"{self.components.shape}".encode(), digest_size=16)
-        digest.update(self.mean.tobytes())
-        digest.update(self.components.tobytes())
-        return digest.hexdigest()
+        return bytes_digest(f"{self.components.shape}".encode() + self.mean.tobytes() + self.components.tobytes())
 
     def apply(self, rows: np.ndarray) -> np.ndarray:
         """Rows `(N, D)` on the components, `(N, K)` float32.

@@ -253,23 +253,22 @@ def embedder_of(
         return load_encoder(os.fspath(folder), trust_remote_code, device)
     known = model.config.embedder or {}
     prompt = str(known.get("prompt") or "")
-    if name is None:
-        # Of a folder the checkpoint has the last part alone.
-        name = str(settings_of_run(folder).get("embedder") or known.get("name") or "")
-        if not name:
-            raise ValueError(f"{folder} does not say whose vectors it decodes; name the embedder.")
-        try:
-            embedder = load_embedder(name, prompt, device, trust_remote_code)
-        except (OSError, ValueError) as error:
-            raise ValueError(
-                f"The embedder of {folder}, {name!r}, could not be loaded: give its folder, or its name on the Hub, "
-                f"with `--embedder` (`embedder`). ({str(error).partition(chr(10))[0]})"
-            ) from error
-    else:
-        embedder = load_embedder(name, prompt, device, trust_remote_code)
-    if known.get("weights") not in (None, describe_embedder(embedder, name)["weights"]):
+    # Of a folder the checkpoint has the last part alone.
+    chosen = name or str(settings_of_run(folder).get("embedder") or known.get("name") or "")
+    if not chosen:
+        raise ValueError(f"{folder} does not say whose vectors it decodes; name the embedder.")
+    try:
+        embedder = load_embedder(chosen, prompt, device, trust_remote_code)
+    except (OSError, ValueError) as error:
+        if name:
+            raise
         raise ValueError(
-            f"{name} has other weights than {known.get('name')!r}, whose vectors {folder} decodes: give the embedder "
+            f"The embedder of {folder}, {chosen!r}, could not be loaded: give its folder, or its name on the Hub, "
+            f"with `--embedder` (`embedder`). ({str(error).partition(chr(10))[0]})"
+        ) from error
+    if known.get("weights") not in (None, describe_embedder(embedder, chosen)["weights"]):
+        raise ValueError(
+            f"{chosen} has other weights than {known.get('name')!r}, whose vectors {folder} decodes: give the embedder "
             "that it was trained on, with `--embedder` (`embedder`)."
         )
     return embedder

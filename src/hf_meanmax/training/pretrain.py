@@ -213,8 +213,7 @@ class Run:
         if teacher is not None:
             # What does not fit shows before hours of a teacher's work.
             check_start(args, config)
-            state = self.processes if self.world_size > 1 else None
-            vectors = prepare_vectors(args, prepared.sources, teacher, state, self.is_main)
+            vectors = prepare_vectors(args, prepared.sources, teacher, self.processes, self.is_main)
         # After the teacher, whose loading may draw numbers of its own.
         torch.manual_seed(args.seed)
         self.model = make_model(args, prepared, config, words, self.device, self.print)

@@ -303,7 +303,7 @@ class PretrainArguments(RunArguments):
                 f"`decoder_inputs` is {self.decoder_inputs!r}, which is for one decoder; with `predict_previous` there "
                 "are two. Use 'words'."
             )
-        self._check_translation(config)
+        self._check_translation()
         self._check_context(config)
         if self.showcase and (self.objective != "reconstruction" or not config.has_latents):
             raise ValueError(
@@ -451,7 +451,7 @@ class PretrainArguments(RunArguments):
         """Whether embeddings are compared with those of the same sentences under other noise."""
         return self.contrastive in ("views", "both")
 
-    def _check_translation(self, config: LatentConfig) -> None:
+    def _check_translation(self) -> None:
         """A translation needs a target, and nothing else may have one."""
         given = [
             name

@@ -42,14 +42,14 @@ class TeacherVectors:
 
     Args:
         folders: what [`~hf_meanmax.inference.encode.encode_corpus`] has written, one after another.
-        places: which row of the files each row is; by default the files' own.
+        places: which row of the files each row is.
     """
 
-    def __init__(self, folders: Sequence[Path], places: npt.NDArray[np.int64] | None = None) -> None:
+    def __init__(self, folders: Sequence[Path], places: npt.NDArray[np.int64]) -> None:
         self.files = [file for folder in folders for file in embedding_files(folder)]
         shapes = [np.load(path, mmap_mode="r").shape for path in self.files]
         self.ends = np.cumsum([rows for rows, _ in shapes])
-        self.places = np.arange(self.ends[-1]) if places is None else places
+        self.places = places
         self.shape = len(self.places), int(shapes[0][1])
         # A large corpus has more files than a process may hold open, and to open one takes longer than to read a row.
         self._open = functools.lru_cache(maxsize=most_open_files() // 2)(functools.partial(np.load, mmap_mode="r"))
