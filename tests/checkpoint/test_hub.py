@@ -222,9 +222,8 @@ def test_command_line(server, folder, tmp_path, capsys):
     assert "| reconstruction.bleu | 43.21 |" in card.read_text()
     assert server.repositories == {}
 
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit, match="--data: for a generated card, not for --card"):
         main([str(folder), "user/tiny", "--card", str(card), "--data", "Letters."])
-    assert "--data: for a generated card, not for --card" in capsys.readouterr().err
     (folder / "README.md").write_text("written by hand")
     main([str(folder), "user/tiny", "--card", str(card)])
     assert (folder / "README.md.1").read_text() == "written by hand"

@@ -278,7 +278,6 @@ def test_a_report_tells_how_many_words_are_unknown(tmp_path, drops):
     assert str(store.report).endswith("truncated: 0; unknown words: 1, 20.0%)")
 
 
-
 def test_truncated_lines_are_reported_once(make_store):
     with pytest.warns(UserWarning, match="2 of 3 sentences were longer than 2 tokens") as caught:
         store = make_store([["alpha beta gamma", "alpha beta gamma delta", "alpha"]], SentenceFilter(max_tokens=2))

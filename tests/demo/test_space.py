@@ -164,10 +164,9 @@ def test_a_space_can_be_pushed_again_after_an_error(server, model):
     assert "app.py" in server.repositories["spaces/user/page"].branches["main"]
 
 
-def test_a_space_takes_no_card_of_a_model(model, capsys):
-    with pytest.raises(SystemExit):
+def test_a_space_takes_no_card_of_a_model(model):
+    with pytest.raises(SystemExit, match="--data: for the card of a model, not for --space"):
         push_main([model, "user/page", "--space", "--data", "Letters."])
-    assert "--data: for the card of a model, not for --space" in capsys.readouterr().err
 
 
 def test_what_is_of_a_served_page_alone_is_refused(model, tmp_path):

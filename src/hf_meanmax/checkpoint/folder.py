@@ -18,7 +18,6 @@ from transformers import AutoConfig, AutoTokenizer
 from hf_meanmax.families import FAMILIES
 from hf_meanmax.files import Json, check_replaceable, is_owned, read_json, replacing_folder, write_json
 from hf_meanmax.hardware import check_sizes, usable_device
-from hf_meanmax.modeling.classifier_model import LatentForSequenceClassification
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.modeling.configuration_embedding_decoder import EmbeddingDecoderConfig
 from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
@@ -55,6 +54,7 @@ CHECKPOINT_FILES = (
 TARGET_TOKENIZER, ONNX_FOLDER = "target_tokenizer", "onnx"
 _ONNX_FILES = ("*.onnx", "*.onnx.data")
 # Of the run in whose folder a checkpoint is `model`.
+_CLASSIFIER = "AutoModelForSequenceClassification"
 SETTINGS_FILE = "settings.json"
 
 
@@ -187,7 +187,7 @@ def load_checkpoint(
     path = checkpoint_folder(folder)
     config = check_checkpoint(path)
     model_class = _saved_class(config)
-    if _is_classifier(model_class):
+    if is_classifier(config):
         raise ValueError(
             f"{path} holds a {model_class.__name__}, which has no decoder. Load it with "
             "AutoModelForSequenceClassification, or give the checkpoint that it was fine-tuned from."
@@ -334,7 +334,7 @@ def check_checkpoint(folder: str | os.PathLike[str], encoder_alone: bool = False
     if (folder / "generation_config.json").is_file():
         _read_json(folder / "generation_config.json")
     _check_tokenizer_files(folder, config.input_vocab_size or 0, "input_vocab_size")
-    if config.separate_vocabularies and not is_encoder and not _is_classifier(model_class):
+    if config.separate_vocabularies and not is_encoder and not is_classifier(config):
         _check_tokenizer_files(folder / TARGET_TOKENIZER, config.vocab_size, "vocab_size")
     if not config.reads_text:
         return config
@@ -346,9 +346,20 @@ def check_checkpoint(folder: str | os.PathLike[str], encoder_alone: bool = False
     return config
 
 
+def saved_auto_class(config: LatentConfig) -> str:
+    """Name of the Auto class of what a checkpoint with this configuration holds."""
+    default: str = config.full_auto_class
+    return config.auto_class_names.get((config.architectures or [""])[0], default)
+
+
 def is_encoder_alone(config: LatentConfig) -> bool:
     """Whether a saved configuration is of an encoder, without a decoder or a classifier."""
-    return config.auto_class_names.get(_saved_class(config).__name__) == "AutoModel"
+    return saved_auto_class(config) == "AutoModel"
+
+
+def is_classifier(config: LatentConfig) -> bool:
+    """Whether a saved configuration is of an encoder with a classifier."""
+    return saved_auto_class(config) == _CLASSIFIER
 
 
 def _check_tokenizer_files(folder: Path, most: int, name: str) -> None:
@@ -408,29 +419,10 @@ def _read_config(folder: Path) -> LatentConfig:
         raise ValueError(f"{path}: {error.__cause__ or error}") from error
 
 
-def _whole_classes(config: LatentConfig) -> dict[str, str]:
-    """The Auto class of each whole model, decoder or classifier included, by the name of its class; the one with the
-    decoder first."""
-    others = ("AutoConfig", "AutoModel")
-    return {model: name for model, name in config.auto_class_names.items() if name not in others}
-
-
-def saved_auto_class(config: LatentConfig) -> str:
-    """Name of the Auto class of the whole model that a checkpoint with this configuration holds."""
-    saved = (config.architectures or [""])[0]
-    default: str = config.full_auto_class
-    return _whole_classes(config).get(saved, default)
-
-
 def _saved_class(config: LatentConfig) -> type[PreTrainedModel]:
     """The class of what a checkpoint with this configuration holds: a whole model, or an encoder alone."""
     saved = (config.architectures or [""])[0]
     return FAMILIES[config.model_type].model_class(saved)
-
-
-def _is_classifier(model: PreTrainedModel) -> bool:
-    """Whether a model, or its class, has a classifier in place of a decoder."""
-    return issubclass(model if isinstance(model, type) else type(model), LatentForSequenceClassification)
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -484,7 +476,9 @@ def _check_model(
     """Checks that a model is a whole one of this package, and that the tokenizers fit it."""
     if not getattr(getattr(model, "config", None), "auto_classes", None):
         raise TypeError(f"save_checkpoint saves models of hf_meanmax; got {type(model).__name__}.")
-    names = list(_whole_classes(model.config))
+    # The one with the decoder first.
+    classes = model.config.auto_class_names
+    names = [name for name, of in classes.items() if of not in ("AutoConfig", "AutoModel")]
     if type(model).__name__ not in names:
         raise TypeError(
             f"The decoder or the classifier is part of a checkpoint; got {type(model).__name__}, expected "
@@ -492,7 +486,9 @@ def _check_model(
         )
     config = model.config
     _check_tokenizer(tokenizer, config.input_vocab_size, config)
-    if (target_tokenizer is not None) != (config.separate_vocabularies and not _is_classifier(model)):
+    if (target_tokenizer is not None) != (
+        config.separate_vocabularies and classes[type(model).__name__] != _CLASSIFIER
+    ):
         raise ValueError(
             f"`separate_vocabularies` is {config.separate_vocabularies} and target_tokenizer "
             f"{'given' if target_tokenizer is not None else 'left out'}; a model of two vocabularies, and no other, "

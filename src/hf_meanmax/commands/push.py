@@ -10,18 +10,18 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hf_meanmax.checkpoint.card import CardDescription, write_model_card
 from hf_meanmax.checkpoint.folder import check_checkpoint
-from hf_meanmax.checkpoint.hub import push, sign_in
+from hf_meanmax.checkpoint.hub import push
 from hf_meanmax.demo.space import push_space
 from hf_meanmax.files import read_json
 from hf_meanmax.pretrained import ENCODER_SOURCES
 
-from .options import OptionParser, command_line, option, positional, written
+from .options import option, positional, verb, written
 
 # Options of a card that is generated, and of a push.
 _OF_GENERATED = ("results", "data", "language", "license")
@@ -48,30 +48,27 @@ class PushOptions:
     exist_ok: bool = option("replace what the repository holds", False)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the command; `argv` is the command line by default."""
-    parser = OptionParser("push", "Push a checkpoint folder with its model card, or its demo, to the Hub.", PushOptions)
-    with command_line("push"):
-        (args,) = parser.parse(argv)
-        _refuse_contradictions(parser, args)
-        if args.card_only is not None:
-            print(_write_card(args, args.card_only))
-            return
-        target = {"private": args.private or None, "revision": args.revision, "exist_ok": args.exist_ok}
-        if args.space:
-            url = push_space(args.folder, args.repo_id, **target)
-        else:
-            check_checkpoint(args.folder)
-            sign_in(args.repo_id)  # before a card is written
-            with tempfile.TemporaryDirectory() as folder:
-                card = args.card
-                if card is None and _wants_new_card(args):
-                    card = str(_write_card(args, os.path.join(folder, "README.md")))
-                url = push(args.folder, args.repo_id, card=card, **target)
-        print(f"pushed: {url}", file=sys.stderr)
+@verb("push")
+def main(args: PushOptions) -> None:
+    """Push a checkpoint folder with its model card, or its demo, to the Hub."""
+    _refuse_contradictions(args)
+    if args.card_only is not None:
+        print(_write_card(args, args.card_only))
+        return
+    target: dict[str, Any] = {"private": args.private or None, "revision": args.revision, "exist_ok": args.exist_ok}
+    if args.space:
+        url = push_space(args.folder, args.repo_id, **target)
+    else:
+        check_checkpoint(args.folder)
+        with tempfile.TemporaryDirectory() as folder:
+            card = args.card
+            if card is None and _wants_new_card(args):
+                card = str(_write_card(args, os.path.join(folder, "README.md")))
+            url = push(args.folder, args.repo_id, card=card, **target)
+    print(f"pushed: {url}", file=sys.stderr)
 
 
-def _refuse_contradictions(parser: OptionParser, args: PushOptions) -> None:
+def _refuse_contradictions(args: PushOptions) -> None:
     for is_given, options, reason in (
         (args.card is not None, _OF_GENERATED, "for a generated card, not for --card"),
         (args.card_only is not None, _OF_PUSH, "for a push, not for --card_only"),
@@ -79,7 +76,7 @@ def _refuse_contradictions(parser: OptionParser, args: PushOptions) -> None:
     ):
         given = " and ".join(f"--{name}" for name in options if getattr(args, name))
         if is_given and given:
-            parser.error(f"{given}: {reason}")
+            raise ValueError(f"{given}: {reason}")
 
 
 def _wants_new_card(args: PushOptions) -> bool:

@@ -15,10 +15,10 @@ import torch
 
 from hf_meanmax.checkpoint.folder import (
     check_checkpoint,
+    is_classifier,
     is_encoder_alone,
     is_own_checkpoint,
     load_decoder,
-    saved_auto_class,
 )
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.cosines import unit_rows
@@ -106,8 +106,7 @@ class DemoModel:
         if not is_own_checkpoint(path):
             return
         config = check_checkpoint(path, encoder_alone=True)
-        is_classifier = saved_auto_class(config) == "AutoModelForSequenceClassification"
-        if config.has_decoder and not is_classifier and not is_encoder_alone(config):
+        if config.has_decoder and not is_classifier(config) and not is_encoder_alone(config):
             self.model, self.tokenizer, self.target_tokenizer = load_decoder(path, self.embedder.device)
             self.encoder = self.model.encoder
         else:

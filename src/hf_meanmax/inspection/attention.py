@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hf_meanmax.checkpoint.folder import check_checkpoint, require_text_encoder, saved_auto_class
+from hf_meanmax.checkpoint.folder import check_checkpoint, is_classifier, require_text_encoder
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.files import Json, replacing_folder, short_names, write_json
 from hf_meanmax.plots.attention import ReadText, attention_page, plot_head_maps
@@ -68,7 +68,7 @@ def _load(path: Path) -> tuple[PreTrainedModel, PreTrainedModel | None, PreTrain
     config, device = check_checkpoint(path, encoder_alone=True), PartialState().device
     require_text_encoder(config, str(path))
     tokenizer = AutoTokenizer.from_pretrained(path)
-    if saved_auto_class(config) == "AutoModelForSequenceClassification" and config.pair_combination is None:
+    if is_classifier(config) and config.pair_combination is None:
         classifier = AutoModelForSequenceClassification.from_pretrained(path).eval().to(device)
         return classifier.encoder, classifier, tokenizer
     return AutoModel.from_pretrained(path).eval().to(device), None, tokenizer

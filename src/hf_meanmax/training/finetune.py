@@ -19,9 +19,9 @@ import numpy as np
 from hf_meanmax.checkpoint.folder import (
     SETTINGS_FILE,
     check_checkpoint,
+    is_classifier,
     require_text_encoder,
     save_checkpoint,
-    saved_auto_class,
     weight_files,
 )
 from hf_meanmax.checkpoint.location import checkpoint_folder
@@ -359,7 +359,7 @@ def _renew_head(model: PreTrainedModel, saved: LatentConfig) -> None:
     """Draws the head anew, if the saved model is a classifier of other labels, or of another kind."""
     told_apart = ("id2label", "problem_type", "num_labels")
     is_other = any(getattr(saved, name) != getattr(model.config, name) for name in told_apart)
-    if is_other and saved_auto_class(saved) == "AutoModelForSequenceClassification":
+    if is_other and is_classifier(saved):
         model.classifier.load_state_dict(type(model)(model.config).classifier.state_dict())
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformers import PreTrainedConfig
 
-from hf_meanmax.checkpoint.folder import TARGET_TOKENIZER, check_checkpoint, saved_auto_class
+from hf_meanmax.checkpoint.folder import TARGET_TOKENIZER, check_checkpoint, is_classifier
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.checkpoint.sentence_transformer import saved_normalization
 from hf_meanmax.files import Json
@@ -54,7 +54,7 @@ def settings_of(initial_model: str, model: Json) -> Json:
             f"`initial_model` {initial_model!r} was given words by `hf-meanmax expand`, which its decoder does not "
             "know. Start from the model that it was made from, and expand the new one."
         )
-    if saved_auto_class(config) == "AutoModelForSequenceClassification":
+    if is_classifier(config):
         raise ValueError(
             f"`initial_model` is {initial_model!r}, a classifier, which has no decoder. Start from the model that it "
             "was made from."
