@@ -8,7 +8,7 @@ import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from huggingface_hub import RepoCard
+from huggingface_hub import RepoCard, SpaceCardData
 
 from hf_meanmax import __version__
 from hf_meanmax.checkpoint.compact import compact_checkpoint
@@ -57,24 +57,22 @@ def write_space(model: str, folder: str | os.PathLike[str], title: str = "hf_mea
     if target.exists() and not _is_space(target) and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"{target} is there already; name a new folder.")
     source = _folder_of(model)
-    front = {
-        "title": title,
-        "sdk": "gradio",
-        **_sdk_version(),
-        "python_version": "3.11",
-        "app_file": APP,
-        "license": "apache-2.0",
-        **({} if source else {"models": [model]}),
-    }
+    front = SpaceCardData(
+        title=title,
+        sdk="gradio",
+        sdk_version=_gradio_version(),
+        python_version="3.11",
+        app_file=APP,
+        license="apache-2.0",
+        models=None if source else [model],
+    )
     with replacing_folder(target, (APP, REQUIREMENTS, CARD, MODEL)) as partial:
         if source:
             compact_checkpoint(source, partial / MODEL, "float16", remote_code=False)
         named = MODEL if source else model
         (partial / APP).write_text(_APP.format(model=json.dumps(named)), encoding="utf-8")
         (partial / REQUIREMENTS).write_text(f"hf_meanmax[demo]=={__version__}\n", encoding="utf-8")
-        lines = "\n".join(f"{name}: {json.dumps(value)}" for name, value in front.items())
-        card = RepoCard(_CARD.format(front=lines, title=title))
-        card.save(partial / CARD)
+        RepoCard(_CARD.format(front=front.to_yaml(), title=title)).save(partial / CARD)
         for name in (APP, REQUIREMENTS, CARD):
             if (target / name).is_file() and (target / name).read_bytes() != (partial / name).read_bytes():
                 keep_former(target / name)
@@ -143,9 +141,9 @@ def _is_space(folder: Path) -> bool:
     return app.is_file() and "hf_meanmax.demo" in app.read_text(encoding="utf-8", errors="replace")
 
 
-def _sdk_version() -> dict[str, str]:
+def _gradio_version() -> str | None:
     """The gradio that is installed here; the Hub takes its newest where none is."""
     try:
-        return {"sdk_version": version("gradio")}
+        return version("gradio")
     except PackageNotFoundError:
-        return {}
+        return None
