@@ -43,7 +43,7 @@ from hf_meanmax.processes import (
     process_state,
 )
 
-from .cache import cache_folder, digest
+from .cache import digest
 from .checkpoints import CHECKPOINTS, RESULTS_FILE, check_run_folder, claim_folder
 from .finetune_settings import FinetuneArguments
 from .model import start_words
@@ -311,8 +311,8 @@ def build_classifier(
     else:
         head["problem_type"] = "regression"
     attention = attention_for(args.attention, usable_device(None))
-    texts, cache = Documents([train.texts + (train.pairs or [])]), cache_folder(args)
-    make_store = partial(cached_store, texts, cache=cache, rule=SentenceFilter(), show_progress=False)
+    texts = Documents([train.texts + (train.pairs or [])])
+    make_store = partial(cached_store, args, texts, rule=SentenceFilter(), show_progress=False)
     is_learned, vectors = args.checkpoint and args.start == "encoder", None
     if args.checkpoint:
         path = checkpoint_folder(args.checkpoint)
@@ -321,10 +321,8 @@ def build_classifier(
         _check_family(args, config.model_type)
         tokenizer = AutoTokenizer.from_pretrained(path)
     else:
-        word_vectors = word_vectors_file(args, cache)
-        tokenizer = load_or_train_tokenizer(
-            args, args.tokenizer, texts, cache, show_progress=False, word_vectors=word_vectors
-        )
+        word_vectors = word_vectors_file(args)
+        tokenizer = load_or_train_tokenizer(args, args.tokenizer, texts, show_progress=False, word_vectors=word_vectors)
         if word_vectors:
             vectors = prepare_word_vectors(args, tokenizer, make_store(tokenizer), False, word_vectors)
         size = {} if vectors is None else {"embedding_size": vectors.shape[1]}

@@ -31,6 +31,7 @@ from hf_meanmax.data.token_store import TokenEncoder
 from hf_meanmax.inference.long_texts import MOST_TOKENS
 
 from .cache import cache_folder, cache_lock, digest
+from .run_settings import RunArguments
 from .settings import PretrainArguments
 from .vocabulary import load_or_train_tokenizer, teachers_words, token_ids, word_vectors_file
 
@@ -105,26 +106,25 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
         FileNotFoundError: if a corpus or the tokenizer's folder is not there.
         ValueError: if nothing is left of a corpus, with what each filter dropped.
     """
-    cache = cache_folder(args)
-    word_vectors = word_vectors_file(args, cache)
+    word_vectors = word_vectors_file(args)
     if args.objective == "translation":
-        return _prepare_translation(args, cache, word_vectors, show_progress)
+        return _prepare_translation(args, word_vectors, show_progress)
     train, held_out = open_sides(args, show_progress)
     if any(train) and not any(held_out):  # before a teacher reads all words
         reason = f"`validation` {args.validation!r} holds no text" if args.validation else "the corpus is too short"
         raise ValueError(f"No text is held out for validation: {reason}. Name a file with `--validation`.")
     if word_vectors == "teacher":
-        word_vectors = str(teachers_words(args, train, cache, show_progress))
-    tokenizer = load_or_train_tokenizer(args, args.tokenizer, train, cache, show_progress, word_vectors=word_vectors)
+        word_vectors = str(teachers_words(args, train, show_progress))
+    tokenizer = load_or_train_tokenizer(args, args.tokenizer, train, show_progress, word_vectors=word_vectors)
     limits = (args.min_tokens, args.max_tokens, args.long_lines, args.max_unknown_rate, args.drop_unknown_words)
     # A sentence that is too long or short to be encoded is still part of a context.
     of_any_length = SentenceFilter(drop_unknown_words=args.drop_unknown_words)
     rule = of_any_length if args.reads_context else SentenceFilter(*limits)
-    store = cached_store(train, tokenizer, cache, rule, show_progress)
+    store = cached_store(args, train, tokenizer, rule, show_progress)
     _check_store(store, tokenizer, args, show_progress)
     needs_context = args.is_of_context or (args.has_neighbours and args.objective == "none")
     documents = _held_out_documents(args, held_out, tokenizer, needs_context)
-    validation = cached_store(documents, tokenizer, cache, of_any_length, show_progress=False)
+    validation = cached_store(args, documents, tokenizer, of_any_length, show_progress=False)
     sources = {
         "train": StoredTexts(train, tokenizer, rule, len(store)),
         "validation": StoredTexts(documents, tokenizer, of_any_length),
@@ -152,17 +152,15 @@ def _held_out_documents(
     return Documents([texts])
 
 
-def _prepare_translation(args: PretrainArguments, cache: Path, word_vectors: str, show_progress: bool) -> Prepared:
+def _prepare_translation(args: PretrainArguments, word_vectors: str, show_progress: bool) -> Prepared:
     """Tokenizers, and stores of both sides of the corpus."""
     train, held_out = open_pairs(args)
     target_tokenizer = None
     if args.target_tokenizer:
         size = args.source_vocab_size or None
-        tokenizer = load_or_train_tokenizer(
-            args, args.tokenizer, train.source_side, cache, show_progress, size, word_vectors
-        )
+        tokenizer = load_or_train_tokenizer(args, args.tokenizer, train.source_side, show_progress, size, word_vectors)
         target_tokenizer = load_or_train_tokenizer(
-            args, args.target_tokenizer, train.target_side, cache, show_progress, setting="target_tokenizer"
+            args, args.target_tokenizer, train.target_side, show_progress, setting="target_tokenizer"
         )
         ids, of_target = token_ids(tokenizer), token_ids(target_tokenizer)
         if ids != of_target:
@@ -172,18 +170,18 @@ def _prepare_translation(args: PretrainArguments, cache: Path, word_vectors: str
             )
     else:
         both = Chain([train.source_side, train.target_side])
-        tokenizer = load_or_train_tokenizer(args, args.tokenizer, both, cache, show_progress, word_vectors=word_vectors)
+        tokenizer = load_or_train_tokenizer(args, args.tokenizer, both, show_progress, word_vectors=word_vectors)
     output_tokenizer = target_tokenizer or tokenizer
     source_rule = SentenceFilter(args.min_tokens, args.max_tokens, args.long_lines, args.max_unknown_rate)
     target_rule = SentenceFilter(1, args.max_target_tokens, args.long_lines, args.max_unknown_rate)
     pairs = _pick_pairs(args, held_out, tokenizer, output_tokenizer)
     texts, references = (list(side) for side in zip(*pairs, strict=True))
-    source = cached_store(train.source_side, tokenizer, cache, source_rule, show_progress)
-    target = cached_store(train.target_side, output_tokenizer, cache, target_rule, show_progress)
+    source = cached_store(args, train.source_side, tokenizer, source_rule, show_progress)
+    target = cached_store(args, train.target_side, output_tokenizer, target_rule, show_progress)
     _check_store(source, tokenizer, args, show_progress)
     _check_store(target, output_tokenizer, args, show_progress, "max_target_tokens")
     validation, validation_target = (
-        cached_store(Documents([lines]), words, cache, SentenceFilter(), show_progress=False)
+        cached_store(args, Documents([lines]), words, SentenceFilter(), show_progress=False)
         for lines, words in ((texts, tokenizer), (references, output_tokenizer))
     )
     return Prepared(
@@ -242,10 +240,11 @@ def open_pairs(args: PretrainArguments) -> tuple[ParallelCorpus, ParallelCorpus]
 
 
 def cached_store(
-    corpus: Corpus, tokenizer: PreTrainedTokenizerBase, cache: Path, rule: SentenceFilter, show_progress: bool
+    args: RunArguments, corpus: Corpus, tokenizer: PreTrainedTokenizerBase, rule: SentenceFilter, show_progress: bool
 ) -> TokenStore:
     """The token store of a corpus in the cache."""
-    folder = cache / "stores" / digest(corpus.identity(), TokenEncoder(tokenizer).fingerprint(), asdict(rule))
+    key = digest(corpus.identity(), TokenEncoder(tokenizer).fingerprint(), asdict(rule))
+    folder = cache_folder(args) / "stores" / key
     with cache_lock(folder):
         return build_token_store(corpus, tokenizer, folder, rule, show_progress)
 

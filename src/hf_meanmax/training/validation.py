@@ -16,7 +16,6 @@ from hf_meanmax.evaluation.text_scores import score_texts, tokenization_of
 from hf_meanmax.inference.decode import generate_ids
 from hf_meanmax.inference.reconstruct import reconstruct
 from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
-from hf_meanmax.modeling.generation import MIN_TOKENS_FROM_TEXT, decoding_bound
 
 from .preparation import Prepared
 from .teacher import TeacherVectors
@@ -119,13 +118,8 @@ class Validation:
         return {"validation_bleu": found.bleu, "validation_exact_match": found.exact_match}
 
     def _generate(self, texts: list[str], show_progress: bool = False) -> list[list[int]]:
-        if self.vectors is not None:
-            rows, longest = np.arange(len(texts)), int(self.prepared.validation.lengths.max())
-            bound = max(MIN_TOKENS_FROM_TEXT, decoding_bound(longest))
-            with self._evaluating():
-                return generate_ids(
-                    self.model, self.prepared.tokenizer, self.vectors[rows], show_progress=show_progress,
-                    max_new_tokens=bound,
-                )  # fmt: skip
         with self._evaluating():
+            if self.vectors is not None:
+                vectors = self.vectors[np.arange(len(texts))]
+                return generate_ids(self.model, self.prepared.tokenizer, vectors, show_progress=show_progress)
             return reconstruct(self.model, self.prepared.tokenizer, texts, show_progress=show_progress)

@@ -40,7 +40,6 @@ def load_or_train_tokenizer(
     args: RunArguments,
     name: str,
     corpus: Corpus,
-    cache: Path,
     show_progress: bool = True,
     vocab_size: int | None = None,
     word_vectors: str = "",
@@ -76,7 +75,7 @@ def load_or_train_tokenizer(
         return tokenizer
     size = vocab_size or args.model_size("vocab_size")
     settings = (name, size, args.min_frequency, args.lowercase)
-    folder = cache / "tokenizers" / digest(__version__, corpus.identity(), settings)
+    folder = cache_folder(args) / "tokenizers" / digest(__version__, corpus.identity(), settings)
     with cache_lock(folder):
         if not (folder / "tokenizer.json").is_file():
             tokenizer = train_tokenizer(corpus, *settings, show_progress=show_progress)
@@ -85,7 +84,7 @@ def load_or_train_tokenizer(
     return AutoTokenizer.from_pretrained(folder)
 
 
-def teachers_words(args: PretrainArguments, corpus: Corpus, cache: Path, show_progress: bool) -> Path:
+def teachers_words(args: PretrainArguments, corpus: Corpus, show_progress: bool) -> Path:
     """The file of the teacher's vectors of the corpus's words, with the pieces of its vocabulary for the tokenizer
     `wordpiece`; made once and found again."""
     settings = VectorSettings(
@@ -95,14 +94,14 @@ def teachers_words(args: PretrainArguments, corpus: Corpus, cache: Path, show_pr
     # Another teacher may stand where this one stood.
     teacher = load_encoder(args.frozen_encoder)
     key = digest(__version__, corpus.identity(), asdict(settings), model_fingerprints(teacher))
-    path = cache / "vectors" / f"{key}.safetensors"
+    path = cache_folder(args) / "vectors" / f"{key}.safetensors"
     with cache_lock(path):
         if not path.is_file():
             train_corpus_vectors(corpus, path, settings, show_progress, teacher)
     return path
 
 
-def word_vectors_file(args: RunArguments, cache: Path) -> str:
+def word_vectors_file(args: RunArguments) -> str:
     """`word_vectors`, where it is a static model's folder the file of its words, as wide as the word table.
 
     Raises:
@@ -119,7 +118,7 @@ def word_vectors_file(args: RunArguments, cache: Path) -> str:
         )
     words = static_words(named, args.model.get("embedding_size"))
     vectors = bytes_digest(words.vectors.tobytes())
-    path = cache / "vectors" / f"{digest(words.words, vectors)}.safetensors"
+    path = cache_folder(args) / "vectors" / f"{digest(words.words, vectors)}.safetensors"
     with cache_lock(path):
         if not path.is_file():
             words.save(path)
