@@ -25,7 +25,7 @@ from hf_meanmax.evaluation.reconstruction import (
 from hf_meanmax.evaluation.reconstruction import _padded_batches as padded_batches
 from hf_meanmax.evaluation.reconstruction_table import read_texts, reconstruction_table, sample_texts
 from hf_meanmax.evaluation.recovery import word_cutter
-from hf_meanmax.evaluation.text_scores import score_texts
+from hf_meanmax.evaluation.text_scores import score_texts, scores_by_length
 from hf_meanmax.tokenization import WordVectors, expand_vocabulary, train_tokenizer
 from tiny_model import WORDS, make_model, make_tokenizer, random_lines
 
@@ -268,7 +268,7 @@ def test_scores_are_those_of_the_texts_said(checkpoint, model, tokenizer, tmp_pa
     pytest.importorskip("rouge_score")
     source = str(tmp_path / "text.txt")
     scores = score_checkpoint(
-        str(checkpoint), source, ReconstructionSettings(min_tokens=1, max_tokens=12), show_progress=False, edges=(4, 8)
+        str(checkpoint), source, ReconstructionSettings(min_tokens=1, max_tokens=12), show_progress=False
     )
     texts = [line for line in source_lines(tmp_path) if line]
     said = reconstruct(model, tokenizer, texts)
@@ -276,13 +276,7 @@ def test_scores_are_those_of_the_texts_said(checkpoint, model, tokenizer, tmp_pa
     assert {name: scores[name] for name in expected.to_dict()} == expected.to_dict()
     assert set(expected.signatures) == {"bleu", "chrf", "rouge"}
     assert "tok:none" in expected.signatures["bleu"]
-    lengths = [len(text.split()) for text in texts]
-    counts = [sum(low <= length <= high for length in lengths) for low, high in ((1, 4), (5, 8), (9, 12))]
-    assert [(row["from"], row["to"], row["count"]) for row in scores["by_length"]] == [
-        (1, 4, counts[0]),
-        (5, 8, counts[1]),
-        (9, None, counts[2]),
-    ]
+    assert scores["by_length"] == scores_by_length(*reconstruction_pairs(tokenizer, texts, said)[:2])
 
 
 def test_words_of_an_expanded_vocabulary_are_errors(model, tokenizer, tmp_path):
@@ -309,7 +303,7 @@ def test_output_folder_holds_scores_texts_table_and_figure(checkpoint, model, to
     printed = json.loads(captured.out)
     results = json.loads((tmp_path / "a/reconstruction.json").read_text())
     assert results["scores"] == printed
-    assert (results["checkpoint"], results["num_beams"]) == (str(checkpoint), 1)
+    assert (results["checkpoint"], results["num_beams"], results["seed"]) == (str(checkpoint), 1, 0)
     header, *rows = (tmp_path / "a/reconstructions.tsv").read_text(encoding="utf-8").splitlines()
     assert header == "text\treconstruction"
     texts = [line for line in source_lines(tmp_path) if line]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -173,7 +173,6 @@ def score_checkpoint(
     source: object,
     settings: ReconstructionSettings | None = None,
     *,
-    edges: Sequence[int] | None = None,
     output: str | os.PathLike[str] | None = None,
     show_progress: bool = True,
 ) -> Json:
@@ -183,7 +182,6 @@ def score_checkpoint(
         folder: a checkpoint with its decoder.
         source: text files or a data set, as [`~hf_meanmax.data.open_corpus`] takes them.
         settings: how; by default as the class says.
-        edges: of the bins of length, see [`~hf_meanmax.evaluation.text_scores.scores_by_length`].
         output: a folder to write `reconstruction.json` (settings and scores), `reconstructions.tsv` (each text and
             its reconstruction; tabs and line breaks become spaces), `reconstructions.md` (some of them; Zhang, Wu, Li
             and Zhang, table 3), `bleu-by-length.md` and, with matplotlib, `bleu-by-length.png` (figure 2).
@@ -220,11 +218,13 @@ def score_checkpoint(
     batches = _padded_batches(model.config, tokenizer, texts, settings.batch_tokens)
     on_device = ({name: tensor.to(model.device) for name, tensor in batch.items()} for batch in batches)
     loss, accuracy = teacher_forced_scores(model, on_device)
-    by_length = scores_by_length(hypotheses, references, edges=edges, tokenize=tokenize)
+    by_length = scores_by_length(hypotheses, references, tokenize=tokenize)
     scores = score_texts(hypotheses, references, tokenize).to_dict()
     scores |= {"left_out": left_out, "accuracy": accuracy, "loss": loss, "by_length": by_length}
     if output is not None:
-        write_json(output / RESULTS_FILE, _record(folder, source, settings, scores), ensure_ascii=False)
+        parts = [str(part) for part in source] if isinstance(source, list | tuple) else str(source)
+        record = {"checkpoint": str(folder), "source": parts, **asdict(settings), "scores": scores}
+        write_json(output / RESULTS_FILE, record, ensure_ascii=False)
         write_texts(output, texts, tokenizer.batch_decode(generated))
         write_comparison(output, {system_name(output): output}, settings.examples, settings.seed)
     return scores
@@ -259,14 +259,6 @@ def _pick_texts(
             file=sys.stderr,
         )
     return texts, left_out
-
-
-def _record(folder: str, source: object, settings: ReconstructionSettings, scores: Json) -> Json:
-    """What `reconstruction.json` holds."""
-    parts = [str(part) for part in source] if isinstance(source, list | tuple) else str(source)
-    names = ("limit", "min_tokens", "max_tokens", "num_beams")
-    how = {name: getattr(settings, name) for name in names}
-    return {"checkpoint": str(folder), "source": parts, **how, "scores": scores}
 
 
 def _check_objective(folder: str) -> None:
