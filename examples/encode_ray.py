@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from hf_meanmax.extras import require
 from hf_meanmax.files import LOCK, read_json, replacing_file, sole_writer
 from hf_meanmax.inference.embedding_files import EMBEDDINGS
-from hf_meanmax.inference.encoder import count_truncated, encode_texts, load_encoder
+from hf_meanmax.inference.encoder import count_truncated, embedding_dimension, encode_texts, load_encoder
 from hf_meanmax.inference.fingerprints import model_fingerprints
 from hf_meanmax.progress import progress_bar
 
@@ -46,7 +46,7 @@ class Encoder:
 
     def encode(self, source: str, target: Path) -> dict[str, object]:
         target.parent.mkdir(parents=True, exist_ok=True)
-        kind = pa.list_(pa.float32(), self.model.get_embedding_dimension())
+        kind = pa.list_(pa.float32(), embedding_dimension(self.model))
         texts, cut, version = 0, 0, version_of(Path(source))
         with pq.ParquetFile(source) as table, replacing_file(target, "wb") as file:
             schema = table.schema_arrow.append(pa.field(EMBEDDINGS, kind))
