@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -132,7 +131,7 @@ def audit(
         "decoder": _scores(recovered, references),
     }
     pool = None if embed is None or not len(corpus) else embed(corpus, "corpus")
-    hypotheses = _controls(decode, texts, decoded, (embed, corpus, pool), vectors, settings.seed)
+    hypotheses = _controls(decode, texts, decoded, vectors, settings.seed, embed, corpus, pool)
     result["controls"] = {name: _scores(cut(found), references) for name, found in hypotheses.items()}
     known = set(corpus)
     result["texts_in_corpus"] = sum(text in known for text in texts) if known else None
@@ -144,10 +143,16 @@ def audit(
             vectors if pool is None else pool, settings.noise_levels, settings.kept_shares, settings.seed
         )
         rows = np.sort(np.random.default_rng(settings.seed).permutation(len(texts))[: settings.defence_texts])
-        attack = partial(
-            _try_defence, decode=decode, vectors=vectors[rows], cut=cut, references=references.select(rows.tolist())
-        )
-        result["defences"] = _score_defences(defences, attack, embed, pairs)
+        some, sides = references.select(rows.tolist()), None
+        if embed is not None and pairs is not None:
+            sides = np.split(embed([*pairs.texts[0], *pairs.texts[1]], _PAIRS), 2)
+        for defence in defences:
+            found = cut(decode(defence.restore(defence.store(vectors[rows])), f"decode {defence.name}"))
+            row = {"kind": defence.kind, "name": defence.name, "num_bytes": defence.num_bytes}
+            row |= score_recovery(found, some)
+            if sides is not None and pairs is not None:
+                row["spearman"] = _similarity(defence, sides, pairs.labels)
+            result["defences"].append(row)
     # Of texts with all their words, those in their order come first.
     ranks = [(token_f1(a, b), a == b) for a, b in zip(recovered, references.words, strict=True)]
     result["examples"] = pick_examples(texts, decoded, ranks, settings.examples)
@@ -181,12 +186,13 @@ def _controls(
     decode: Decode,
     texts: Sequence[str],
     decoded: Sequence[str],
-    known: tuple[Encode | None, Sequence[str], np.ndarray | None],
     vectors: np.ndarray,
     seed: int,
+    embed: Encode | None,
+    corpus: Sequence[str],
+    pool: np.ndarray | None,
 ) -> dict[str, list[str]]:
     """What comes back by other means than the decoder and the text's own vector."""
-    embed, corpus, pool = known
     found: dict[str, list[str]] = {}
     if pool is not None:
         found["nearest text"] = [corpus[row] for row in nearest(vectors, pool, "cosine").tolist()]
@@ -224,31 +230,7 @@ def _warnings(decoder: Json, controls: dict[str, Json]) -> list[str]:
     return found
 
 
-def _score_defences(
-    defences: Sequence[Defence], attack: Callable[[Defence], Json], embed: Encode | None, pairs: LabelledSet | None
-) -> list[Json]:
-    """What is recovered behind each defence and, with pairs, what it leaves of similarity."""
-    if embed is None or pairs is None:
-        return [attack(defence) for defence in defences]
-    embedded = _embed_pairs(embed, pairs)
-    return [{**attack(defence), "spearman": _similarity(defence, embedded, pairs.labels)} for defence in defences]
-
-
-def _try_defence(defence: Defence, decode: Decode, vectors: np.ndarray, cut: Cut, references: References) -> Json:
-    restored = defence.restore(defence.store(vectors))
-    scores = score_recovery(cut(decode(restored, f"decode {defence.name}")), references)
-    return {"kind": defence.kind, "name": defence.name, "num_bytes": defence.num_bytes, **scores}
-
-
-def _embed_pairs(embed: Encode, pairs: LabelledSet) -> tuple[np.ndarray, np.ndarray]:
-    """The vectors of both sides; each text is embedded once."""
-    first, second = pairs.texts
-    unique = list(dict.fromkeys([*first, *second]))
-    vectors, rows = embed(unique, _PAIRS), {text: row for row, text in enumerate(unique)}
-    return vectors[[rows[text] for text in first]], vectors[[rows[text] for text in second]]
-
-
-def _similarity(defence: Defence, embedded: tuple[np.ndarray, np.ndarray], gold: np.ndarray) -> float | None:
+def _similarity(defence: Defence, embedded: Sequence[np.ndarray], gold: np.ndarray) -> float | None:
     """Spearman's rho of the cosines of what is stored with gold scores; None where it is not defined."""
     first, second = (defence.store(side).astype(np.float64) for side in embedded)
     rho = correlations(paired_cosines(first, second), gold)[1]
