@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 import torch
+
+# Of the power iteration.
+_STEPS = 1000
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class Reservoir:
         return Reservoir(self.project.to(device), self.inputs.to(device), self.weights.to(device))
 
 
-def spectral_radius(inputs: np.ndarray, weights: np.ndarray, rng: np.random.Generator, steps: int = 1000) -> float:
+def spectral_radius(inputs: np.ndarray, weights: np.ndarray, rng: np.random.Generator) -> float:
     """The largest modulus of an eigenvalue of a sparse matrix, by the growth of a vector under power iteration.
 
     A real matrix often has a pair of complex eigenvalues of that modulus, so the vector itself need not converge; its
@@ -54,16 +58,16 @@ def spectral_radius(inputs: np.ndarray, weights: np.ndarray, rng: np.random.Gene
         inputs: `(n, k)`, the columns of each row's k entries.
         weights: `(n, k)`, the entries.
         rng: draws the first vector.
-        steps: how many are made; the first fifth does not count.
     """
     vector = rng.standard_normal(len(inputs))
     growth = []
-    for _ in range(steps):
+    for _ in range(_STEPS):
         vector = (weights * vector[inputs]).sum(axis=1)
         norm = float(np.linalg.norm(vector))
         growth.append(math.log(norm))
         vector /= norm
-    return math.exp(math.fsum(growth[steps // 5 :]) / (steps - steps // 5))
+    # The first fifth is on the way to it.
+    return math.exp(fmean(growth[_STEPS // 5 :]))
 
 
 def draw_uniform(rng: np.random.Generator, shape: tuple[int, int], limit: float) -> np.ndarray:

@@ -92,7 +92,7 @@ class SuiteSettings:
     Args:
         controls: kinds of controls, by default all; none if empty.
         seeds: seeds of the controls that draw at random.
-        cache_dir, device, batch_size, show_progress: as for [`~hf_meanmax.evaluation.runner.evaluate`].
+        cache_dir, device, batch_size: as for [`~hf_meanmax.evaluation.runner.evaluate`].
         command: the command line that results.json records.
         erasure: tasks of single sentences with a test set, on which rows and dimensions of the embeddings are erased.
         latent_rows: rows that an embedding consists of, for the erasure.
@@ -108,7 +108,6 @@ class SuiteSettings:
     erasure: Sequence[Task] = ()
     latent_rows: int = 1
     unit_length: bool = False
-    show_progress: bool = True
 
 
 def evaluate_models(
@@ -134,7 +133,7 @@ def evaluate_models(
     done: list[Results] = []
     for name, load in models:
         encoder = load()
-        embedder = Embedder(encoder, name, None, settings.batch_size, settings.show_progress, settings.unit_length)
+        embedder = Embedder(encoder, name, None, settings.batch_size, unit_length=settings.unit_length)
         device = getattr(encoder, "device", None) if settings.device is None else settings.device
         for task in settings.erasure[:1]:
             dimension = embedder(_erasable_sets(task)[0].texts[0][:1]).shape[1]

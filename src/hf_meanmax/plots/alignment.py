@@ -74,13 +74,14 @@ def plot_alignment(source_tokens: Sequence[str], target_tokens: Sequence[str], a
     return figure
 
 
-def attention_by_position(word_weights: Iterable[np.ndarray], bins: int = 20, shortest: int = _SHORTEST) -> np.ndarray:
+def attention_by_position(word_weights: Iterable[np.ndarray], bins: int = 20) -> np.ndarray:
     """Mean weight of each head by relative position in the text, `(heads, bins)`; each row sums to 1.
+
+    Short texts are left out (compound attention, figure 5.11 c).
 
     Args:
         word_weights: A, `(heads, N)` of each text.
         bins: stretches of equal length that a text is cut into; a token that lies in several is shared among them.
-        shortest: texts of fewer tokens are left out (compound attention, figure 5.11 c).
 
     Raises:
         ValueError: no text is long enough, or their numbers of heads differ.
@@ -89,7 +90,7 @@ def attention_by_position(word_weights: Iterable[np.ndarray], bins: int = 20, sh
     for weights in word_weights:
         weights = np.asarray(weights, dtype=np.float64)
         length = weights.shape[1]
-        if length < shortest:
+        if length < _SHORTEST:
             continue
         # The share of token n that lies in bin b.
         edges = np.linspace(0, length, bins + 1)
@@ -100,7 +101,7 @@ def attention_by_position(word_weights: Iterable[np.ndarray], bins: int = 20, sh
         total = weights @ shares + (0 if total is None else total)
         count += 1
     if total is None:
-        raise ValueError(f"No text has {shortest} tokens or more.")
+        raise ValueError(f"No text has {_SHORTEST} tokens or more.")
     return total / count
 
 

@@ -50,10 +50,10 @@ def checked_shares(name: str, values: npt.ArrayLike, axes: Mapping[str, int | No
     return array
 
 
-def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 150) -> None:
+def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
     """Writes a figure whole or not at all, in the format that the suffix names (`.png`, `.svg`, `.pdf`)."""
     with replacing_file(path, "wb") as file:
-        figure.savefig(file, format=Path(path).suffix.lstrip(".") or "png", dpi=dpi)
+        figure.savefig(file, format=Path(path).suffix.lstrip(".") or "png", dpi=150)
 
 
 @contextmanager
