@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any
 
 import yaml
 
@@ -17,7 +17,6 @@ from hf_meanmax.files import Json
 from hf_meanmax.modeling.suggestions import did_you_mean
 from hf_meanmax.training.recipes import read_recipe
 
-Filled = TypeVar("Filled")
 ROWS, TABLE, FIGURE, RUNS, EXPANDED = "rows.json", "table.md", "systems.png", "runs", "expanded"
 # The command line in a process of its own, in this environment.
 COMMAND = (sys.executable, "-m", "hf_meanmax.commands")
@@ -218,18 +217,14 @@ def as_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def fill_in(value: Filled, folders: Mapping[str, str]) -> Filled:
+def fill_in(value: Any, folders: Mapping[str, str]) -> Any:
     """`value` with the folders in the places of their names, at any depth."""
-    filled: object = value
     if isinstance(value, str):
-        text = str(value)
         for name, folder in folders.items():
-            text = text.replace(name, folder)
-        filled = text
-    elif isinstance(value, dict):
+            value = value.replace(name, folder)
+        return value
+    if isinstance(value, dict):
         quoted = {name: shlex.quote(folder) for name, folder in folders.items()}
         # A command is cut into its words later, and a folder may have a space in its name.
-        filled = {key: fill_in(part, quoted if key == "command" else folders) for key, part in value.items()}
-    elif isinstance(value, list):
-        filled = [fill_in(part, folders) for part in value]
-    return cast(Filled, filled)
+        return {key: fill_in(part, quoted if key == "command" else folders) for key, part in value.items()}
+    return [fill_in(part, folders) for part in value] if isinstance(value, list) else value

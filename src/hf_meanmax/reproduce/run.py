@@ -96,11 +96,10 @@ def reproduce(plan: Plan, data: str | Path, output: str | Path, only: Sequence[s
         ChildProcessError: a preparation failed.
     """
     output = Path(output)
-    names = {name: plan.groups.get(name, name) for name in plan.systems}
     for name in only:
-        if name not in names and name not in names.values():
-            raise ValueError(f"There is no system {name!r}; choose among {', '.join(map(repr, names))}.")
-    chosen = [name for name, group in names.items() if not only or name in only or group in only]
+        if name not in plan.groups and name not in plan.groups.values():
+            raise ValueError(f"There is no system {name!r}; choose among {', '.join(map(repr, plan.systems))}.")
+    chosen = [name for name, group in plan.groups.items() if not only or name in only or group in only]
     (output / RUNS).mkdir(parents=True, exist_ok=True)
     results = FileLock(output / RUNS / "results.lock")
     todo = [name for name in chosen if not is_finished(plan, name, _noted(name, output))]
@@ -293,8 +292,8 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> Json:
 
 def _write_card(plan: Plan, name: str, output: Path, anew: bool) -> None:
     """A model card for the system, or for the first of its seeds, unless its model is not here."""
-    group = plan.groups.get(name, name)
-    seeds = [other for other in plan.systems if plan.groups.get(other, other) == group]
+    group = plan.groups[name]
+    seeds = [other for other in plan.systems if plan.groups[other] == group]
     known = read_rows(output)
     rows = {other: known[other] for other in seeds if other in known and is_finished(plan, other, known[other])}
     name = seeds[0]

@@ -38,7 +38,7 @@ def write_tables(plan: Plan, output: Path) -> None:
         return
     groups: dict[str, list[str]] = {}
     for name in rows:
-        groups.setdefault(plan.groups.get(name, name), []).append(name)
+        groups.setdefault(plan.groups[name], []).append(name)
     results = {name: Results.load(output / folder_name(name)) for name in rows}
     shared = Counter(one.name for one in results.values())
     for name, one in results.items():
