@@ -118,7 +118,7 @@ def test_too_little_memory_is_told_in_a_line(capsys):
 
 
 def test_texts_in_pipes_are_utf_8_whatever_the_locale():
-    code = "from hf_meanmax.training.option_parser import escape_unprintable as e; e(); print('\\u4f60')"
+    code = "from hf_meanmax.commands.options import _escape_unprintable as e; e(); print('\\u4f60')"
     ascii_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     assert run_python("-c", code, **ascii_locale).stdout == "\u4f60\n"
     assert run_python("-c", code, **ascii_locale, PYTHONIOENCODING="ascii").stdout == "\\u4f60\n"

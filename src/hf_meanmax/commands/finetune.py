@@ -18,13 +18,12 @@ from hf_meanmax.training.finetune import finetune
 from hf_meanmax.training.finetune_settings import FinetuneArguments
 from hf_meanmax.training.recipes import SettingsParser, choice_of_family, family_of, parse_command_line
 
-from .options import command_line, escape_unprintable
+from .options import command_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; `argv` is the command line by default. Returns the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
-    escape_unprintable()
     with command_line("finetune", TypeError, FloatingPointError):
         if any(word in ("-h", "--help") for word in words):
             print(f"{__doc__}\n{SettingsParser(FinetuneArguments, family_of(choice_of_family(words))).format_help()}")

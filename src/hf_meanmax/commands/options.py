@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import io
 import os
 import select
 import signal
@@ -27,7 +28,6 @@ from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.pretrained import ENCODER_SOURCES
 from hf_meanmax.processes import PeerEndedError, errors_once, process_state, tells
 from hf_meanmax.training.option_parser import OptionParser as OptionParser
-from hf_meanmax.training.option_parser import escape_unprintable as escape_unprintable
 
 if TYPE_CHECKING:
     from accelerate import PartialState
@@ -74,6 +74,7 @@ def command_line(verb: str, *others: type[Exception]) -> Iterator[None]:
         verb: the verb, for the line.
         others: errors that a user can cause beside those of files, values and packages.
     """
+    _escape_unprintable()
     kinds: tuple[type[Exception], ...] = (OSError, ValueError, ImportError, *others)
     try:
         with _weights_without_bars(), _warnings_without_places():
@@ -93,6 +94,15 @@ def command_line(verb: str, *others: type[Exception]) -> Iterator[None]:
         raise SystemExit(text if tells(error) else 1) from error
     except PeerEndedError:
         raise SystemExit(1) from None
+
+
+def _escape_unprintable() -> None:
+    """Has letters that a terminal cannot hold printed as escapes, not end the program; files and pipes get UTF-8."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty() and "PYTHONIOENCODING" not in os.environ:
+        sys.stdout.reconfigure(encoding="utf-8")
 
 
 def _output_is_closed() -> bool:

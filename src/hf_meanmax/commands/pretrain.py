@@ -24,13 +24,12 @@ from hf_meanmax.training.recipes import (
 )
 from hf_meanmax.training.settings import PretrainArguments
 
-from .options import command_line, escape_unprintable
+from .options import command_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; `argv` is the command line by default. Returns the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
-    escape_unprintable()
     with command_line("pretrain", TypeError, FloatingPointError):
         if any(word in ("-h", "--help") for word in words):
             name, options = split_recipe(words)

@@ -6,7 +6,6 @@ import argparse
 import copy
 import dataclasses
 import glob
-import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -103,7 +102,6 @@ class OptionParser(HfArgumentParser):  # type: ignore[misc]
             ValueError: a folder has the name of a file.
             FileExistsError: what is written would take the place of what is read.
         """
-        escape_unprintable()
         words = sys.argv[1:] if argv is None else list(argv)
         self._refuse_unknown(words)
         try:
@@ -203,12 +201,3 @@ def value_type(kind: Any) -> Any:
     if get_origin(kind) is Literal or not inner:
         return kind
     return value_type(inner[0])
-
-
-def escape_unprintable() -> None:
-    """Has letters that a terminal cannot hold printed as escapes, not end the program; files and pipes get UTF-8."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-    if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty() and "PYTHONIOENCODING" not in os.environ:
-        sys.stdout.reconfigure(encoding="utf-8")
