@@ -239,6 +239,8 @@ def test_groups_of_tasks(data, tmp_path):
     (tmp_path / "senteval" / "downstream").mkdir(parents=True)
     with pytest.raises(FileNotFoundError, match="has the files of no SentEval task; expected senteval/downstream/MR"):
         load_tasks("senteval", tmp_path)
+    with pytest.raises(FileNotFoundError, match="has the files of no SentEval task"):
+        load_tasks("all", tmp_path)
     names = [task.name for task in load_tasks("senteval,mr", data, check_counts=False)]
     assert len(names) == len(set(names)) == 17
     with pytest.raises(ValueError, match="expected"):

@@ -276,6 +276,7 @@ def test_scores_are_those_of_the_texts_said(checkpoint, model, tokenizer, tmp_pa
     assert {name: scores[name] for name in expected.to_dict()} == expected.to_dict()
     assert set(expected.signatures) == {"bleu", "chrf", "rouge"}
     assert "tok:none" in expected.signatures["bleu"]
+    assert sum(row["count"] for row in scores["by_length"]) == len(texts)
     assert scores["by_length"] == scores_by_length(*reconstruction_pairs(tokenizer, texts, said)[:2])
 
 

@@ -105,6 +105,14 @@ def test_scores_that_are_no_numbers_are_null(results, tmp_path):
     assert "nan" not in markdown_report([Results.load(tmp_path)])
 
 
+def test_a_metric_that_is_no_number_in_one_seed_has_no_spread():
+    evaluation = evaluate([LengthEncoder("mine"), *controls()], [LengthTask("MR", words(COUNT))], show_progress=False)
+    evaluation.controls["random_encoder"][0].tasks["MR"].result.metrics["f1"] = float("nan")
+    evaluation.controls["random_encoder"][1].tasks["MR"].result.metrics["f1"] = 0.5
+    found = summarize(evaluation, samples=50).to_dict()["spreads"]["random_encoder"]["tasks"]["MR"]["f1"]
+    assert found == {"mean": None, "std": None, "n": 2}
+
+
 def test_damaged_results_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"results.json"):
         Results.load(tmp_path)

@@ -110,6 +110,18 @@ def test_clipping_counts_rows_once(max_norm):
 
 
 @pytest.mark.parametrize("lazy", [True, False])
+def test_a_copy_goes_on(lazy):
+    model = Bag(True)
+    optimizer = RowAdam(model.parameters(), lazy=lazy, fused=True, **SETTINGS)
+    train(model, [optimizer], batches(2))
+    other, copied = copy.deepcopy((model, optimizer))
+    train(model, [optimizer], batches(4)[2:])
+    train(other, [copied], batches(4)[2:])
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    assert not torch.equal(other.words.weight, Bag(True).words.weight)
+
+
+@pytest.mark.parametrize("lazy", [True, False])
 def test_a_saved_state_goes_on(lazy):
     whole, first = Bag(True), Bag(True)
     options = {"lazy": lazy, "fused": True, **SETTINGS}
@@ -204,7 +216,7 @@ def test_muon_in_float32_agrees_with_torch_and_goes_on_from_its_state(nesterov):
             other.grad = one.grad.clone()
         before = [matrix.detach().clone() for matrix in ours]
         of_torch.step()
-        muon.step()
+        assert muon.step(lambda: 7.0) == 7.0
         for one, other, old in zip(theirs, ours, before, strict=True):
             # torch has eight bits of the step.
             assert (other - one).norm() <= 0.03 * (one - old).norm()

@@ -53,8 +53,8 @@ CHECKPOINT_FILES = (
 
 TARGET_TOKENIZER, ONNX_FOLDER = "target_tokenizer", "onnx"
 _ONNX_FILES = ("*.onnx", "*.onnx.data")
-# Of the run in whose folder a checkpoint is `model`.
 _CLASSIFIER = "AutoModelForSequenceClassification"
+# Of the run in whose folder a checkpoint is `model`.
 SETTINGS_FILE = "settings.json"
 
 

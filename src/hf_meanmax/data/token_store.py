@@ -334,13 +334,14 @@ def apply_filter(
     too_unknown = ~empty & (unknown_counts > rule.max_unknown_rate * lengths)
     alive = ~empty & ~too_unknown
     if rule.drop_unknown_words:
-        report.dropped_unknown_words = int(unknown_counts[alive].sum())
         ids, row_of = ids[~unknown], row_of[~unknown]
         lengths = lengths - unknown_counts
     too_short = alive & (lengths < rule.min_tokens)
     beyond = alive & (lengths > (np.inf if rule.max_tokens is None else rule.max_tokens))
     dropped_long = beyond & (rule.beyond_max == "drop")
     kept = alive & ~too_short & ~dropped_long
+    if rule.drop_unknown_words:
+        report.dropped_unknown_words = int(unknown_counts[kept].sum())
 
     new_lengths = np.where(beyond, rule.max_tokens or 0, lengths)
     selected = kept[row_of] & (Ragged(ids, lengths).places < new_lengths[row_of])

@@ -51,7 +51,7 @@ class Embedder:
         dimension: D, None before the first call.
         key: see above.
         keep: the only texts worth remembering, None for all.
-        encoded: how many texts the encoder has encoded.
+        encoded: how many texts the encoder has encoded; an evaluation counts from 0.
         truncated: how many of them the length limit of a SentenceTransformer has cut.
         seconds: how long that took.
     """

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
+
+import numpy as np
 
 from hf_meanmax.evaluation.markdown import markdown_table, markdown_text
 from hf_meanmax.evaluation.published import published_rows
@@ -175,8 +177,8 @@ def _spreads(evaluation: Evaluation, control_averages: Mapping[str, Mapping[str,
         names = seeds[0] if seeds else ()
         values = {name: [float(scores[name]) for scores in seeds] for name in names}
         return {
-            name: {"mean": fmean(found), "std": stdev(found) if len(found) > 1 else None, "n": len(found)}
-            for name, found in values.items()
+            name: {"mean": fmean(one), "std": float(np.std(one, ddof=1)) if len(one) > 1 else None, "n": len(one)}
+            for name, one in values.items()
         }
 
     return {

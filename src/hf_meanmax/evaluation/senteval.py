@@ -53,7 +53,7 @@ class SentEvalTask(Task):
 
     Args:
         name: one of [`SENTEVAL_TASKS`] that has this protocol.
-        folder: the folder that holds `downstream`, or `downstream` itself.
+        folder: SentEval's `downstream`, or the folder that holds it or its `senteval`.
         check_counts: refuse sets that are not of the published sizes.
 
     Attributes:
@@ -333,7 +333,7 @@ def load_senteval_task(
 
     Args:
         name: one of `SENTEVAL_TASKS`.
-        folder: the folder that holds `downstream`, or `downstream` itself.
+        folder: SentEval's `downstream`, or the folder that holds it or its `senteval`.
         check_counts: refuse sets that are not of the published sizes.
         folds: of the tasks that cross-validate; published scores have 10.
 

@@ -67,7 +67,7 @@ def downstream(folder: str | os.PathLike[str]) -> Path:
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise FileNotFoundError(f"No such folder: {str(folder)!r}; it must hold SentEval's downstream/.")
+        raise FileNotFoundError(f"No such folder: {str(folder)!r}; it must hold SentEval's downstream/ or senteval/.")
     inside = [folder / name for name in ("senteval/downstream", "downstream", "senteval")]
     return next((path for path in inside if path.is_dir()), folder)
 

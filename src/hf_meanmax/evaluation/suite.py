@@ -57,12 +57,12 @@ def load_tasks(names: str, data: str | os.PathLike[str] | None = None, check_cou
     parts = [_known_name(part, known) for part in parts]
     folder = data_folder(data)
     found = available_senteval_tasks(folder) if {"senteval", "all"} & set(parts) else []
-    groups = {"ten": PAPER_TASKS, "senteval": found, "intrinsic": INTRINSIC_TASKS, "all": (*found, *INTRINSIC_TASKS)}
-    chosen = dict.fromkeys(name for part in parts for name in groups.get(part, [part]))
-    if not chosen:
+    if not found and {"senteval", "all"} & set(parts):
         raise FileNotFoundError(
             f"{folder} has the files of no SentEval task; expected senteval/downstream/MR/rt-polarity.pos."
         )
+    groups = {"ten": PAPER_TASKS, "senteval": found, "intrinsic": INTRINSIC_TASKS, "all": (*found, *INTRINSIC_TASKS)}
+    chosen = dict.fromkeys(name for part in parts for name in groups.get(part, [part]))
     return [_load_task(name, folder, check_counts) for name in chosen]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +12,14 @@ from hf_meanmax.hardware import is_bf16_fast, uses_bf16
 
 if TYPE_CHECKING:
     from .settings import PretrainArguments
+
+
+def _loss_of(closure: Callable[[], Any] | None) -> Any:
+    """What an optimizer's `closure`, if there is one, returns, with the gradients that it makes."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
 
 
 class RowAdam(torch.optim.Adam):
@@ -31,9 +39,13 @@ class RowAdam(torch.optim.Adam):
         self.lazy = lazy
         self._dense: dict[torch.Tensor, torch.Tensor] = {}
 
+    def __getstate__(self) -> Json:
+        return {**super().__getstate__(), "lazy": self.lazy, "_dense": {}}
+
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> Any:
         """One step, of all parameters that have a gradient."""
+        loss = _loss_of(closure)
         sparse = [
             (group, parameter, parameter.grad.coalesce())
             for group in self.param_groups
@@ -49,6 +61,7 @@ class RowAdam(torch.optim.Adam):
             else:
                 self._dense[parameter].index_fill_(0, gradient.indices()[0], 0.0)
             parameter.grad = gradient
+        return loss
 
     def _fill(self, parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
         """The gradient as a dense tensor, which is kept: clearing some rows is cheaper than a table of zeros."""
@@ -102,8 +115,9 @@ class Float32Muon(torch.optim.Muon):
         super().__init__(parameters, adjust_lr_fn="match_rms_adamw", **options)
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> Any:
         """One step, of all parameters that have a gradient."""
+        loss = _loss_of(closure)
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is None:
@@ -116,6 +130,7 @@ class Float32Muon(torch.optim.Muon):
                 rate = 0.2 * max(parameter.shape) ** 0.5 * group["lr"]
                 parameter.mul_(1 - group["lr"] * group["weight_decay"])
                 parameter.add_(self._orthogonalized(update, group), alpha=-rate)
+        return loss
 
     @staticmethod
     def _orthogonalized(update: torch.Tensor, group: Json) -> torch.Tensor:
