@@ -72,6 +72,15 @@ def test_texts_that_tasks_share_are_encoded_once():
     assert [run.texts_embedded for run in evaluation.encoders[0].tasks.values()] == [20, 0, 0]
 
 
+def test_each_evaluation_counts_its_own_texts():
+    embedder, tasks = Embedder(LengthEncoder("mine"), show_progress=False), [LengthTask("MR", words(9))]
+    counts = []
+    for _ in range(2):
+        evaluate([embedder], tasks, show_progress=False)
+        counts.append(embedder.encoded)
+    assert counts == [9, 9]
+
+
 def test_a_finished_task_is_never_computed_again(tmp_path):
     first = run([LengthEncoder("good")], make_tasks(), tmp_path / "cache")
     encoder, tasks = LengthEncoder("good"), make_tasks()

@@ -78,9 +78,7 @@ class Embedder:
         self.cache_bytes = 0 if isinstance(encoder, EmbeddingFile) else cache_bytes
         self.dimension: int | None = None
         self.keep: set[str] | None = None
-        self.encoded = 0
-        self.truncated = 0
-        self.seconds = 0.0
+        self.encoded, self.truncated, self.seconds = 0, 0, 0.0
         self._encode, self._chunk = self._encode_function()
         self._kept: OrderedDict[str, np.ndarray] = OrderedDict()  # the least recently used first
 
@@ -131,7 +129,9 @@ class Embedder:
         return result
 
     def refresh(self) -> None:
-        """Forgets what was embedded before a SentenceTransformer was changed, by training for instance."""
+        """Counts from 0 again, and forgets what was embedded before a SentenceTransformer was changed, by training for
+        instance."""
+        self.encoded, self.truncated, self.seconds = 0, 0, 0.0
         if is_sentence_transformer(self.encoder):
             before, self.key = self.key, self._find_key()
             if self.key != before or self._given_key is not None:

@@ -168,7 +168,6 @@ def evaluate(
             kind, seed = getattr(embedder.encoder, "kind", MODEL), getattr(embedder.encoder, "seed", None)
             run = EncoderRun(embedder.name, kind, seed, embedder.key)
             evaluation.encoders.append(run)
-            embedder.encoded, embedder.truncated, embedder.seconds = 0, 0, 0.0
             for number, task in enumerate(tasks):
                 bar.set_description_str(f"{embedder.name}: {task.name}")
                 found = None if cache is None else cache.read(embedder.key, task.name, fingerprints[task.name])
