@@ -178,7 +178,10 @@ def files(folder: Path, count: int, seed: int) -> Iterator[Row]:
         fuzz.copy_damaged(whole, place, kind, path, content)
         cases += 1
         try:
-            right += len(fuzz.what_is_said(fuzz.READERS[kind], place)) < 2000
+            text = fuzz.what_is_said(fuzz.READERS[kind], place)
+            right += len(text) < 2000
+            if len(text) >= 2000:
+                print(f"{path} of {content[:200]!r} is told in {len(text):,} letters: {text[:500]}", file=sys.stderr)
         except Exception as error:
             print(f"{path} of {content[:200]!r} ends in {error!r}", file=sys.stderr)
     yield "damaged files: read, or refused in a line", cases, right

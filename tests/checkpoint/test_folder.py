@@ -479,6 +479,14 @@ def test_missing_and_damaged_files_are_named(folder, name):
         load_checkpoint(folder)
 
 
+@pytest.mark.parametrize("vocabulary", ["words", 7, [], {}, {"vocab": True}, {"vocab": "words"}, {"vocab": {}}])
+def test_a_tokenizer_without_words_is_named(folder, vocabulary):
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model": vocabulary}))
+    with pytest.raises(ValueError, match=r"tokenizer\.json: 0 tokens, expected 1 to"):
+        check_checkpoint(folder)
+
+
 def test_wrong_checkpoints_are_explained(folder, tmp_path):
     with pytest.raises(FileNotFoundError, match="No checkpoint folder"):
         load_checkpoint(tmp_path / "nothing")
@@ -492,6 +500,10 @@ def test_wrong_checkpoints_are_explained(folder, tmp_path):
     families = "'mean_max_aae', 'gated_mean_max_aae', 'rnn_cnn'"
     with pytest.raises(ValueError, match=rf"config\.json: model_type is 'bert'.*expected one of {families}"):
         check_checkpoint(folder)
+    for names in ([{}], "MeanMaxAAEModel", {"a": 1}):
+        with_config(architectures=names)
+        with pytest.raises(ValueError, match=r"config\.json: `architectures` is .*expected a list"):
+            check_checkpoint(folder)
     with_config(hidden_size=-1)
     with pytest.raises(ValueError, match=r"config\.json.*hidden_size"):
         check_checkpoint(folder)

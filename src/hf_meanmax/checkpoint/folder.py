@@ -364,9 +364,11 @@ def is_classifier(config: LatentConfig) -> bool:
 
 def _check_tokenizer_files(folder: Path, most: int, name: str) -> None:
     path = folder / "tokenizer.json"
-    vocabulary = (_read_json(path).get("model") or {}).get("vocab")
-    if not vocabulary or len(vocabulary) > most:
-        raise ValueError(f"{path}: {len(vocabulary or ())} tokens, expected 1 to {most} (`{name}` of config.json).")
+    model = _read_json(path).get("model")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    number = len(vocabulary) if isinstance(vocabulary, dict | list) else 0
+    if not 0 < number <= most:
+        raise ValueError(f"{path}: {number} tokens, expected 1 to {most} (`{name}` of config.json).")
     _read_json(folder / "tokenizer_config.json")
 
 
@@ -411,6 +413,9 @@ def _read_config(folder: Path) -> LatentConfig:
             f"{path}: model_type is {model_type!r}, a family that hf_meanmax does not have; expected one of "
             f"{', '.join(map(repr, FAMILIES))}."
         )
+    names = content.get("architectures") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{path}: `architectures` is {names!r}; expected a list of the name of a class.")
     try:
         check_sizes(content)
         config: LatentConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
