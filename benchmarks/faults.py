@@ -179,8 +179,9 @@ def files(folder: Path, count: int, seed: int) -> Iterator[Row]:
         cases += 1
         try:
             text = fuzz.what_is_said(fuzz.READERS[kind], place)
-            right += len(text) < 2000
-            if len(text) >= 2000:
+            if len(text) < 2000:
+                right += 1
+            else:
                 print(f"{path} of {content[:200]!r} is told in {len(text):,} letters: {text[:500]}", file=sys.stderr)
         except Exception as error:
             print(f"{path} of {content[:200]!r} ends in {error!r}", file=sys.stderr)

@@ -20,6 +20,7 @@ from hf_meanmax.modeling.storage import stored_names
 
 from .folder import (
     check_checkpoint,
+    is_classifier,
     is_own_checkpoint,
     saved_auto_class,
     saved_training_args,
@@ -135,7 +136,7 @@ def _use_of(config: LatentConfig, args: Json) -> Json:
     is_translator = config.model_type == CompoundAttentionConfig.model_type
     objective = args.get("objective", "translation" if is_translator else "reconstruction")
     auto_class = saved_auto_class(config)
-    classifies = auto_class == "AutoModelForSequenceClassification"
+    classifies = is_classifier(config)
     reconstructs = config.is_autoregressive and objective == "reconstruction" and not classifies and config.reads_text
     translates = objective == "translation" and not classifies
     remote_code = bool(getattr(config, "auto_map", None))

@@ -218,7 +218,7 @@ class EmbeddingFile:
         self.sentences = Path(sentences)
         self._source = source
         texts = read_sentences(sentences)
-        rows, self._dimension = count_rows([source])
+        rows, _ = count_rows([source])
         if rows != len(texts):
             raise ValueError(
                 f"{source} has {rows:,} embeddings, {sentences} has {len(texts):,} texts; give one embedding a text."
@@ -231,10 +231,6 @@ class EmbeddingFile:
             digest.update(f"{part.dtype} {part.shape}".encode())
             digest.update(np.ascontiguousarray(part).data)
         self.key = f"embeddings-{digest.hexdigest()}"
-
-    def get_embedding_dimension(self) -> int:
-        """Numbers of a vector, as sentence-transformers' models tell it."""
-        return self._dimension
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """The saved rows of texts, `(n, D)` float32.

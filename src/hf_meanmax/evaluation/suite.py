@@ -135,8 +135,9 @@ def evaluate_models(
         encoder = load()
         embedder = Embedder(encoder, name, None, settings.batch_size, unit_length=settings.unit_length)
         device = getattr(encoder, "device", None) if settings.device is None else settings.device
-        for task in settings.erasure[:1]:
-            dimension = embedder(_erasable_sets(task)[0].texts[0][:1]).shape[1]
+        if settings.erasure:
+            train, _ = _erasable_sets(settings.erasure[0])
+            dimension = embedder(train.texts[0][:1]).shape[1]
             if dimension % settings.latent_rows:
                 raise ValueError(
                     f"--latent_rows is {settings.latent_rows}; the vectors of {name} have {dimension} numbers, not so "

@@ -23,8 +23,9 @@ from hf_meanmax.modeling.generation import MIN_TOKENS_FROM_EMBEDDING
 
 from .blocks import in_blocks
 from .edits import Tokens, log_likelihoods, propose_edits
-from .embedder import describe_embedder, load_embedder
+from .embedder import load_embedder
 from .encoder import embedding_dimension, encode_texts, load_encoder
+from .fingerprints import model_fingerprints
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -266,7 +267,7 @@ def embedder_of(
             f"The embedder of {folder}, {chosen!r}, could not be loaded: give its folder, or its name on the Hub, "
             f"with `--embedder` (`embedder`). ({str(error).partition(chr(10))[0]})"
         ) from error
-    if known.get("weights") not in (None, describe_embedder(embedder, chosen)["weights"]):
+    if known.get("weights") not in (None, model_fingerprints(embedder)["weights"]):
         raise ValueError(
             f"{chosen} has other weights than {known.get('name')!r}, whose vectors {folder} decodes: give the embedder "
             "that it was trained on, with `--embedder` (`embedder`)."
