@@ -496,6 +496,11 @@ def test_wrong_checkpoints_are_explained(folder, tmp_path):
     def with_config(**changes):
         config_file.write_text(json.dumps({**config, **changes}))
 
+    for other in ([], {}, ["mean_max_aae"], None, 3):
+        with_config(model_type=other)
+        assert not export.is_own_checkpoint(folder)
+        with pytest.raises(ValueError, match=r"config\.json: model_type is"):
+            check_checkpoint(folder)
     with_config(model_type="bert")
     families = "'mean_max_aae', 'gated_mean_max_aae', 'rnn_cnn'"
     with pytest.raises(ValueError, match=rf"config\.json: model_type is 'bert'.*expected one of {families}"):

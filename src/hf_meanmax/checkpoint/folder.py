@@ -380,7 +380,7 @@ def is_own_checkpoint(folder: str | os.PathLike[str], if_damaged: bool = True) -
         content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
     except ValueError:
         return if_damaged
-    return isinstance(content, dict) and content.get("model_type") in FAMILIES
+    return isinstance(content, dict) and content.get("model_type") in list(FAMILIES)
 
 
 def model_around(folder: Path) -> Path | None:
@@ -408,14 +408,14 @@ def _read_config(folder: Path) -> LatentConfig:
     path = folder / "config.json"
     content = _read_json(path)
     model_type = content.get("model_type")
-    if model_type not in FAMILIES:
+    if model_type not in list(FAMILIES):  # it may be a list, which a mapping cannot look up
         raise ValueError(
             f"{path}: model_type is {model_type!r}, a family that hf_meanmax does not have; expected one of "
             f"{', '.join(map(repr, FAMILIES))}."
         )
     names = content.get("architectures") or []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"{path}: `architectures` is {names!r}; expected a list of the name of a class.")
+        raise ValueError(f"{path}: `architectures` is {names!r}; expected a list with the name of a class.")
     try:
         check_sizes(content)
         config: LatentConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
