@@ -11,9 +11,9 @@ import pytest
 
 from hf_meanmax.commands.__main__ import VERBS
 from hf_meanmax.families import FAMILIES
+from hf_meanmax.training import PretrainArguments, list_recipes, read_recipe
 from hf_meanmax.training.finetune_settings import FinetuneArguments
 from hf_meanmax.training.model_settings import model_fields
-from hf_meanmax.training.settings import PretrainArguments
 
 ROOT = Path(__file__).parents[1]
 # An experiment has the commands of its time.
@@ -74,11 +74,22 @@ def test_the_readme_has_commands():
     assert len(commands(ROOT / "README.md")) > 3
 
 
-def test_figures_of_the_readme_are_those_of_the_results():
+def test_figures_of_the_papers_rows_are_those_of_the_results():
     table = (ROOT / "results" / "books" / "table.md").read_text(encoding="utf-8")
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    rows = [line for line in text.splitlines() if re.match(r"\| .*AAE", line)]
+    text = (ROOT / "docs" / "quality.md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if re.match(r"\| \[.*AAE", line)]
     assert rows
     for row in rows:
         for value in re.findall(r"\d+\.\d+(?: ± \d+\.\d+)?", row):
             assert value in table, (row, value)
+
+
+def test_the_page_of_recipes_lists_them_all_with_their_ends():
+    page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    settings = {"minutes": "max_minutes", "steps": "max_steps", "epochs": "epochs"}
+    rows = re.findall(r"(?m)^\| (`.*?) \|.*\| ([\d,]+) (minutes|steps|epochs) \|$", page)
+    assert rows
+    for names, end, unit in rows:
+        for name in re.findall(r"`([\w-]+)`", names):
+            assert read_recipe(name)[settings[unit]] == int(end.replace(",", "")), name
+    assert not [name for name in list_recipes() if f"`{name}`" not in page]
