@@ -55,6 +55,7 @@ RAW_AND_TREEBANK = [
     ("$5.", "$ 5 ."),
     ("Mr. Smith", "Mr . Smith"),
     ("\ufb01ne", "fine"),
+    ("12\u2033 40\u203226\u2033 \uff40x\uff40", "12'' 40'26'' 'x'"),
 ]
 
 
@@ -197,6 +198,14 @@ def test_more_characters_than_ids():
     tokenizer = train_tokenizer(iter(texts), kind="unigram", vocab_size=300, show_progress=False)
     assert len(tokenizer) <= 300
     assert tokenizer.batch_decode(tokenizer(texts).input_ids, skip_special_tokens=True) == texts
+
+
+def test_a_rare_capital_of_a_frequent_letter_cuts_no_word():
+    texts = 8 * ["QUEEN"] + 600 * ["the quite quick brown fox jumps over a lazy dog"]
+    options = {"kind": "unigram", "vocab_size": 330, "lowercase": True, "show_progress": False}
+    capitals, small = (train_tokenizer(given, **options) for given in (texts, [text.lower() for text in texts]))
+    assert capitals.get_vocab() == small.get_vocab()
+    assert capitals.tokenize("Queen") == ["qu", "e", "e", "n"]
 
 
 def test_characters_come_back_exactly_and_one_by_one():

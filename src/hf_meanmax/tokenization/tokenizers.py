@@ -210,7 +210,8 @@ def _train_unigram(texts: Iterable[list[str]], lowercase: bool, options: Json) -
     # Pieces are pruned by likelihood, not by how often they occur.
     taken = {name: value for name, value in options.items() if name != "min_frequency"}
     trainer = trainers.UnigramTrainer(unk_token=UNK_TOKEN, **{**taken, "vocab_size": size})
-    backend.train_from_iterator(_without_rare_characters(texts, most=pieces), trainer=trainer)
+    normalize = str if backend.normalizer is None else backend.normalizer.normalize_str
+    backend.train_from_iterator(_without_rare_characters(texts, normalize, most=pieces), trainer=trainer)
     backend.model = _with_byte_fallback(backend, pieces)
     backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     return backend
@@ -225,14 +226,17 @@ def _cutting_backend(model: models.Model, pattern: str, lowercase: bool) -> Toke
     return backend
 
 
-def _without_rare_characters(texts: Iterable[list[str]], most: int) -> Iterator[list[str]]:
-    """The texts cut at the characters beyond 99.95 % of the corpus, or beyond the `most` frequent: bytes spell those.
+def _without_rare_characters(
+    texts: Iterable[list[str]], normalize: Callable[[str], str], most: int
+) -> Iterator[list[str]]:
+    """The normalized texts, cut at the characters beyond 99.95 % of the corpus or beyond the `most` frequent: bytes
+    spell those.
 
     The trainer would give each character an id, and refuse to train if there are more than ids.
     """
     counts: Counter[str] = Counter()
     for batch in texts:
-        counts.update("".join(batch))
+        counts.update(normalize("".join(batch)))
     allowed, left = 0.0005 * counts.total(), counts.total()
     rare = set()
     for number, (character, count) in enumerate(sorted(counts.items(), key=lambda item: (-item[1], item[0]))):
@@ -244,7 +248,7 @@ def _without_rare_characters(texts: Iterable[list[str]], most: int) -> Iterator[
         return
     cut = re.compile(f"[{re.escape(''.join(sorted(rare)))}]")
     for batch in texts:
-        yield [part for text in batch for part in cut.split(text) if part]
+        yield [part for text in batch for part in cut.split(normalize(text)) if part]
 
 
 def _with_byte_fallback(backend: Tokenizer, most: int) -> models.Unigram:

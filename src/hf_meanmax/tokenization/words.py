@@ -1,6 +1,7 @@
 """The word-level pipeline: one regular expression says what a word is, one set of joins undoes it when decoding.
 
-Raw text (`don't (really)`) and Penn-Treebank text (`do n't -LRB- really -RRB-`) give the same words. The Treebank's
+Raw text (`don't (really)`) and Penn-Treebank text (`do n't -LRB- really -RRB-`) give the same words, where a
+contraction is a common one. The Treebank's
 own splits are the target: `ca n't`, `it 's`, `can not`, `gon na`. Hyphens and full stops always stand alone, so a
 vocabulary learnt on either kind of text fits the other. Everything is made of the `tokenizers` library's own parts
 and therefore saved in `tokenizer.json`.
@@ -55,8 +56,9 @@ def word_normalizer(lowercase: bool) -> normalizers.Normalizer:
         # 1\u00bd is not 11/2.
         normalizers.Replace(Regex(r"(?<=\d)(?=[\u00bc-\u00be\u2150-\u215e])"), " "),
         # Before NFKC, which would make a space and a combining mark of the acute accent used as an apostrophe.
-        normalizers.Replace(Regex("[\u2018\u2019\u201a\u201b\u2032\u00b4\u02bc`]"), "'"),
+        normalizers.Replace("\u00b4", "'"),
         normalizers.NFKC(),
+        normalizers.Replace(Regex("[\u2018\u2019\u201a\u201b\u2032\u2035\u02bc`]"), "'"),
         normalizers.Replace("\u2044", "/"),
         # NFKC takes these vowels of Thai and Lao apart.
         normalizers.Replace("\u0e4d\u0e32", "\u0e33"),
