@@ -219,6 +219,22 @@ def test_an_embedder_of_another_size_is_refused(make):
         replace(corrector, embedder=narrow)
 
 
+def test_vectors_and_parts_that_are_none(make, vectors):
+    corrector = make(num_candidates=2)
+    whole = np.clip(100 * vectors, -127, 127)
+    for quantised in (whole.astype(np.int8), (whole + 127).astype(np.uint8)):
+        with pytest.raises(ValueError, match="are quantised"):
+            corrector.decode(quantised)
+    with pytest.raises(ValueError, match="is text; this model decodes"):
+        corrector.decode(LINES[:2])
+    with pytest.raises(TypeError, match="Corrector takes a model, its tokenizer and a SentenceTransformer, not str, "):
+        replace(corrector, model="mini-en")
+    with pytest.raises(TypeError, match=r"not .*, NoneType"):
+        replace(corrector, embedder=None)
+    halves = vectors.astype(np.float16)
+    assert corrector.decode(halves, **BOUND) == corrector.decode(halves.astype(np.float32), **BOUND)
+
+
 def test_the_command(embedder, decoder, vectors, make, tmp_path, capsys):  # noqa: F811
     np.save(tmp_path / "vectors.npy", vectors)
     options = [str(decoder), str(tmp_path / "vectors.npy"), "--max_length", "6", "--compute_dtype", "float32"]

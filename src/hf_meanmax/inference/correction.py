@@ -94,6 +94,9 @@ class Corrector:
 
     def __post_init__(self) -> None:
         check_least(self, num_candidates=1, num_corrections=0, batch_size=1, num_edits=1)
+        if not hasattr(self.model, "generate") or not hasattr(self.embedder, "encode"):
+            given = ", ".join(type(part).__name__ for part in (self.model, self.tokenizer, self.embedder))
+            raise TypeError(f"Corrector takes a model, its tokenizer and a SentenceTransformer, not {given}.")
         config = self.model.config
         wanted = config.sentence_embedding_size if config.reads_text else config.embedding_dim
         if (size := embedding_dimension(self.embedder)) != wanted:
@@ -119,14 +122,16 @@ class Corrector:
 
     def _decode(self, vectors: np.ndarray, generation: dict[str, object]) -> list[ChosenText]:
         """[`decode`][] of vectors whose candidates are searched together."""
-        targets = unit_rows(np.asarray(vectors, dtype=np.float32))
         # A copy: mapped and Arrow arrays cannot be written to.
-        inputs = torch.from_numpy(np.array(vectors, dtype=np.float32))
+        vectors = np.array(vectors)
+        # Of their own type, by which quantised ones are known.
+        with torch.no_grad():
+            latents = self.model.latents_from_embedding(vectors)
+        targets = unit_rows(vectors.astype(np.float32))
+        inputs = torch.from_numpy(vectors.astype(np.float32))
         best, tokens = self._nearest(inputs, targets, generation)
         if not self.num_corrections:
             return best
-        with torch.no_grad():
-            latents = self.model.latents_from_embedding(inputs)
         likelihoods = log_likelihoods(self.model, latents, tokens)
         tried = [{text} for text in tokens]
         bound = self._bound(generation)
