@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from hf_meanmax import CompoundAttentionForTranslation
@@ -20,3 +21,13 @@ def test_padding_of_the_source_changes_no_draw():
         ids = torch.nn.functional.pad(text, (0, padding))
         drawn.append(own_inputs(model, labels, input_ids=ids, attention_mask=(ids != 0).long()))
     assert torch.equal(*drawn)
+
+
+def test_a_decoder_without_memory_draws_nothing():
+    model = make_model().train()
+    model.gradient_checkpointing_enable()
+    text, labels = torch.tensor([[5, 6, 7, 3]]), torch.full((1, 4), 5)
+    with pytest.raises(ValueError, match="under gradient checkpointing"):
+        own_inputs(model, labels, input_ids=text)
+    model.gradient_checkpointing_disable()
+    assert own_inputs(model, labels, input_ids=text).shape == (1, 4)

@@ -49,6 +49,19 @@ def test_distances_of_the_mapped_embedding(kind, has_head):
     torch.testing.assert_close(loss, wanted[kind])
 
 
+@pytest.mark.parametrize("kind", ["cosine", "squared", "contrast"])
+def test_vectors_of_a_teacher_in_float16(kind):
+    training = TrainingModel(make_model(embedding_dropout=0.0, attention_dropout=0.0), [TeacherDistance(kind=kind)])
+    batch = {name: value for name, value in make_batch().items() if not name.startswith("neighbour")}
+    teacher = 200 * torch.randn(5, 32, generator=torch.Generator().manual_seed(0))
+    teacher[2] = torch.nan
+    half, single = (
+        training.train()(**batch, teacher_embeddings=t).loss for t in (teacher.half(), teacher.half().float())
+    )
+    assert half.isfinite()
+    assert torch.equal(half, single)
+
+
 def test_similarities_are_those_of_the_published_vector():
     model, embeddings, teacher, loss = make(TeacherSimilarities(), teacher_size=6)
     differences = [

@@ -22,7 +22,7 @@ class Encoded:
 
     Args:
         latents: what the decoder reads, Z `(B, L, latent_width)` or, where there are no rows, the hidden states.
-        weights: `(B, L, N)` of a pooling that attends; None for the others.
+        weights: `(B, latent_heads, N)` of a pooling that attends; None for the others.
     """
 
     latents: torch.Tensor

@@ -25,8 +25,9 @@ class Contrastive(Objective):
 
     The partner is the sentence that follows (`neighbour_ids`; quick-thoughts, Logeswaran and Lee, ICLR 2018, with one
     encoder for both) or the same text under other noise (`view_ids`; SimCSE, Gao, Yao and Chen, EMNLP 2021): `(B, M)`,
-    and where there is padding a mask. The batch is that of all processes. With `config.contrastive_size` the embeddings
-    pass through the model's `contrastive_head` first, which nothing else reads.
+    with `neighbour_mask` or `view_mask` where there is padding. The batch is that of all processes. With
+    `config.contrastive_size` the embeddings pass through the model's `contrastive_head` first, which nothing else
+    reads.
 
     A row of Z may learn what the others lack, and be poor at cosines alone; with `row_weight` each must tell the
     partner by itself, too.

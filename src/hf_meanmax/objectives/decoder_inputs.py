@@ -47,7 +47,15 @@ def own_inputs(model: LatentForConditionalDecoding, labels: torch.Tensor, **text
     Args:
         labels: `(B, T)` targets, -100 at padding on the right.
         text: `input_ids` `(B, N)` and, where there is padding, `attention_mask`.
+
+    Raises:
+        ValueError: gradient checkpointing is on, under which a decoder keeps no cache of what it has read.
     """
+    if model.training and model.decoder is not None and model.decoder.gradient_checkpointing:
+        raise ValueError(
+            "A decoder cannot draw its own inputs under gradient checkpointing; call "
+            "`model.gradient_checkpointing_disable()`, or take 'words' or 'random'."
+        )
     latents, mask = model.encode_latents(**text), text.get("attention_mask")
     cache = DynamicCache(config=model.config)
     words = labels.new_full((len(labels), 1), model.config.decoder_start_token_id)

@@ -33,6 +33,8 @@ class _Teacher(Objective):
         self, model: LatentForConditionalDecoding, encoded: Encoded, batch: Batch, divisors: Divisors
     ) -> torch.Tensor:
         teacher = batch["teacher_embeddings"]
+        # Cosines and squares of float16 vectors overflow.
+        teacher = teacher.to(torch.promote_types(teacher.dtype, torch.float32))
         is_given = teacher.isfinite().all(dim=-1)
         teacher = torch.where(is_given[:, None], teacher, torch.zeros_like(teacher))
         total = self.total(model, encoded.latents.flatten(1), teacher, is_given)
