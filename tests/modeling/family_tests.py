@@ -1080,6 +1080,26 @@ class FamilyTests:
             states = BaseModelOutput(last_hidden_state=torch.randn(4, 11, model.config.hidden_size).double())
             with pytest.raises(ValueError, match=r"begin with a tensor of shape \(4, 11, \d+\); this decoder reads Z"):
                 model(encoder_outputs=states, labels=batch["labels"])
+            # Hidden states of as many tokens as there are rows are no Z, though they may have its shape.
+            with pytest.raises(ValueError, match="Give what `get_encoder\\(\\)` returns with `return_dict=True`"):
+                model(encoder_outputs=encoded.to_tuple(), labels=batch["labels"])
+
+    def test_embeddings_are_scored_as_their_text_is(self, variant):
+        model = self.full(variant, torch.float64)
+        batch = labelled(self.batch(model.config))
+        if not model.config.has_latents:
+            pytest.skip("there is no vector to decode")
+        vectors = model.encoder(**text_of(batch)).pooler_output
+        mask = {"attention_mask": batch["attention_mask"]}
+        output = model(sentence_embedding=vectors, labels=batch["labels"], **mask)
+        close(output.logits, model(**batch).logits)
+        with pytest.raises(ValueError, match="`labels` are of 2 texts, the input is of 4"):
+            model(sentence_embedding=vectors, labels=batch["labels"][:2])
+        if model.config.reads_text:
+            with pytest.raises(ValueError, match="Give one of a text, `encoder_outputs` and `sentence_embedding`"):
+                model(**text_of(batch), sentence_embedding=vectors)
+            with pytest.raises(ValueError, match=r"`attention_mask` is \(4, 2\) and `input_ids` \(4, \d+\)"):
+                model(batch["input_ids"], attention_mask=batch["attention_mask"][:, :2])
 
     def test_text_and_its_embedding_say_the_same(self, variant):
         model = self.saying(variant)
@@ -1355,6 +1375,8 @@ class FamilyTests:
             model.generate(text["input_ids"], input_ids=text["input_ids"])
         with pytest.raises(ValueError, match="got 0 inputs"):
             model.generate()
+        with pytest.raises(ValueError, match=r"got 0 inputs.* Did you mean `sentence_embedding`"):
+            model.generate(sentence_embeddings=embedding)
         for given in (embedding, text["input_ids"][0]):
             with pytest.raises(ValueError, match=r"`input_ids` must be integers \(B, N\), got (float32|int64) \("):
                 model.generate(given)

@@ -208,8 +208,12 @@ def test_kinds_of_labels(family):
 def test_misused_pairs_are_refused(family):
     single, pair = make(family, "mlp"), make(family, "concatenated_pair")
     batch = batch_for(pair.config)
-    with pytest.raises(ValueError, match=r"reads two texts, and `token_type_ids` must tell them apart: tokenizer\("):
+    with pytest.raises(
+        ValueError, match="reads two texts, and `token_type_ids` must tell them apart: give `return_token"
+    ):
         pair(**text_of(batch))
+    with pytest.raises(ValueError, match="reads two texts, and `token_type_ids` tell of one"):
+        pair(**text_of(batch), token_type_ids=torch.zeros_like(batch["token_type_ids"]))
     with pytest.raises(ValueError, match=r"`token_type_ids` tell of a second text, and this \w+ reads one"):
         single(**batch)
     assert single(**text_of(batch), token_type_ids=torch.zeros_like(batch["token_type_ids"])).logits.shape == (4, 3)

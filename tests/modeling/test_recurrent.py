@@ -156,3 +156,14 @@ def test_compiled_parts_leave_the_lstm_to_python():
     ):
         compiled = torch.compile(part, backend="eager", dynamic=True)
         torch.testing.assert_close(compiled(*arguments), part(*arguments), atol=1e-12, rtol=0)
+
+
+def test_float16_that_a_processor_lacks():
+    model = make_model(**RAE, position_embedding_type="none")
+    text = {
+        "input_ids": torch.tensor([[5, 6, 7, 3], [5, 3, 0, 0]]),
+        "attention_mask": torch.tensor([4 * [1], [1, 1, 0, 0]]),
+    }
+    plain = model.encoder(**text).pooler_output
+    with torch.autocast("cpu", torch.float16):
+        torch.testing.assert_close(model.encoder(**text).pooler_output.float(), plain, rtol=0.02, atol=0.02)

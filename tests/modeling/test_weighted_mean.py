@@ -51,6 +51,13 @@ def test_untrained_it_is_the_bag_of_smooth_inverse_frequencies(smoothing):
     assert not found[~known].any()
 
 
+def test_small_weights_are_shares_all_the_same():
+    model = make(**STATIC, weighted_mean_map=False)
+    model.encoder.word_pooler.log_weights.weight.data.fill_(-20)
+    vector = model.encoder(input_ids=torch.tensor([[7, 7, 3]])).pooler_output[0]
+    torch.testing.assert_close(vector, model.encoder.embeddings.word_embeddings.weight[7])
+
+
 def test_what_stands_around_a_text_changes_nothing():
     model = make(**STATIC).double()
     alone = [model.encoder(input_ids=torch.tensor([ids])).pooler_output for ids in ([7, 5, 9, 3], [6, 3], [8, 30, 3])]

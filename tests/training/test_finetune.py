@@ -18,7 +18,7 @@ from sentence_transformers import (
     SentenceTransformerTrainingArguments,
 )
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
-from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer, pipeline
+from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 from hf_meanmax.checkpoint.card import write_model_card
 from hf_meanmax.checkpoint.folder import check_checkpoint, load_checkpoint, save_checkpoint
@@ -560,7 +560,7 @@ def test_command_line(sets, tmp_path, capsys):
     assert "--max_examples" in capsys.readouterr().out
 
 
-def test_sentence_transformers_trainer(checkpoint, tmp_path):
+def test_sentence_transformers_trainer(checkpoint, tmp_path, caplog):
     """The encoder learns by a loss of sentence-transformers, is saved and loaded."""
     draw = random.Random(0)
     rows = [
@@ -591,6 +591,21 @@ def test_sentence_transformers_trainer(checkpoint, tmp_path):
     torch.testing.assert_close(loaded.encode(long, convert_to_tensor=True), model.encode(long, convert_to_tensor=True))
     with pytest.raises(ValueError, match=r"saved holds an encoder alone .*can encode but not decode"):
         load_checkpoint(tmp_path / "saved")
+    logger = logging.getLogger("transformers")
+    logger.addHandler(caplog.handler)
+    try:
+        AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "saved")
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert "The checkpoint holds no decoder" in caplog.text
+    # Put back into the whole model, it has the decoder again.
+    whole = AutoModelForSeq2SeqLM.from_pretrained(checkpoint)
+    whole.get_encoder().load_state_dict(model[0].auto_model.state_dict())
+    whole.save_pretrained(tmp_path / "whole")
+    model.tokenizer.save_pretrained(tmp_path / "whole")
+    both = SentenceTransformer(str(tmp_path / "whole"), device="cpu")
+    torch.testing.assert_close(both.encode([a for a, _ in rows], convert_to_tensor=True), after)
+    assert load_checkpoint(tmp_path / "whole")[0].generate(sentence_embedding=after).shape[0] == len(rows)
 
 
 def test_final_scores_are_no_reason_to_warn_ofearly_stopping(sets, tmp_path, caplog):

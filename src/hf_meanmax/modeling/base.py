@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs
+from transformers.utils import TransformersKwargs, logging
 
 from .classifiers import RowwiseLinear
 from .configuration_base import LatentConfig
@@ -23,6 +23,8 @@ from .pooling import WeightedMeanPooling
 from .sentence_transformer_files import sentence_transformer_files, write_json_files
 from .storage import restored_state_dict
 from .suggestions import did_you_mean
+
+logger = logging.get_logger(__name__)
 
 # What every forward takes beside the arguments that it names: the library passes it, or the layers read it.
 _COMMON_ARGUMENTS = {
@@ -77,18 +79,23 @@ class LatentPreTrainedModel(PreTrainedModel):
                 raise TypeError(f"{type(self).__name__} got an unexpected argument `{name}`.{hint}")
 
     @staticmethod
-    def refuse_other_ids(input_ids: object) -> None:
-        """Raises ValueError unless token ids, where they are given, are integers `(B, N)`."""
+    def check_text(input_ids: object, attention_mask: torch.Tensor | None) -> None:
+        """Raises ValueError unless token ids, where they are given, are integers `(B, N)` and a mask is as large."""
         if input_ids is None:
             return
         given = type(input_ids).__name__
         if isinstance(input_ids, torch.Tensor):
             if input_ids.dim() == 2 and input_ids.dtype in (torch.int64, torch.int32):
+                if attention_mask is not None and attention_mask.shape != input_ids.shape:
+                    raise ValueError(
+                        f"`attention_mask` is {tuple(attention_mask.shape)} and `input_ids` {tuple(input_ids.shape)}; "
+                        "the mask has a number for each token."
+                    )
                 return
             given = f"{str(input_ids.dtype).removeprefix('torch.')} {tuple(input_ids.shape)}"
         raise ValueError(
-            f"`input_ids` must be integers (B, N), got {given}. Unpack what a tokenizer gives with `**`, and give "
-            "vectors as `sentence_embedding`."
+            f"`input_ids` must be integers (B, N), got {given}. Give a text as `**tokenizer(texts, padding=True, "
+            'return_tensors="pt")`, and a vector to the model with a decoder as `sentence_embedding`.'
         )
 
     def refuse_second_text(self, token_type_ids: torch.Tensor | None) -> None:
@@ -154,10 +161,16 @@ class LatentPreTrainedModel(PreTrainedModel):
         *args: object,
         **kwargs: object,
     ) -> object:
-        """As transformers does once it has found the files; matrices in int8 become float first."""
+        """As transformers does once it has found the files; matrices in int8 become float first, and where the files
+        hold no decoder, that is said."""
         if state_dict is None and checkpoint_files is not None:
             state_dict = restored_state_dict(checkpoint_files)
         info, index = PreTrainedModel._load_pretrained_model(model, state_dict, checkpoint_files, *args, **kwargs)
+        if any(name.startswith("decoder.") for name in info.missing_keys):
+            logger.warning(
+                "The checkpoint holds no decoder, so the decoder's weights are random: what it generates means nothing "
+                "until it is trained. To decode, load the checkpoint that this encoder was made from."
+            )
         for target, source in (model.all_tied_weights_keys or {}).items():
             # transformers looks for tied weights that are offloaded by their names in the file.
             if index and source in index:

@@ -80,7 +80,8 @@ class LatentForSequenceClassification(LatentPreTrainedModel):
             if token_type_ids is None:
                 raise ValueError(
                     f"`pair_combination` is {self.config.pair_combination!r}, so the model reads two texts, and "
-                    "`token_type_ids` must tell them apart: tokenizer(first, second, return_token_type_ids=True)."
+                    "`token_type_ids` must tell them apart: give `return_token_type_ids=True` to the tokenizer, or to "
+                    "the pipeline."
                 )
             if input_ids is not None:
                 input_ids, attention_mask = split_pairs(input_ids, attention_mask, token_type_ids)

@@ -122,11 +122,17 @@ def split_pairs(
 
     Returns:
         The same of `(2 B, M)` texts, padded on the right, and their mask `(2 B, M)`.
+
+    Raises:
+        ValueError: a row has a first text alone.
     """
     is_real = torch.ones_like(token_type_ids) if attention_mask is None else attention_mask
     is_real = is_real.bool()
     chosen = torch.cat((is_real & (token_type_ids == 0), is_real & (token_type_ids == 1)))
-    width = max(1, int(chosen.sum(dim=1).max()))
+    lengths = chosen.sum(dim=1)
+    if bool(((lengths[: len(inputs)] > 0) & (lengths[len(inputs) :] == 0)).any()):
+        raise ValueError("The model reads two texts, and `token_type_ids` tell of one: give two.")
+    width = max(1, int(lengths.max()))
     order = tokens_first(chosen)[:, :width]
     rows = torch.arange(len(chosen), device=chosen.device)[:, None] % len(inputs)
     return inputs[rows, order], chosen.gather(1, order).long()

@@ -122,7 +122,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
             raise ValueError("The output layer is tied to the word table, or is of another vocabulary.")
         words, rows = self.get_input_embeddings().weight, self.lm_head.weight
         turn = nn.init.orthogonal_(torch.empty(rows.shape[1], words.shape[1]))
-        turned = nn.functional.normalize(words.float() @ turn.T, dim=-1)
+        turned = nn.functional.normalize(words.float() @ turn.T.to(words.device), dim=-1)
         rows.copy_(torch.where(turned.any(dim=-1, keepdim=True), 0.7 * turned, rows.float()))
 
     def encode_latents(
@@ -175,12 +175,14 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
                 instead of an input text.
             past_key_values: what an earlier call with `use_cache` gave, to go on behind the words that it has read.
             decoder_inputs_embeds: `(B, T, embedding_size)` in place of `decoder_input_ids`.
-            labels: `(B, T)` target ids, -100 where there is none. The loss is their cross entropy, and the penalty of
+            labels: `(B, T)` target ids, -100 where there is none; padding is on the right, or on either side where
+                `attention_mask` is given. The loss is their cross entropy, and the penalty of
                 `config.attention_penalty`.
             use_cache: whether the output has `past_key_values`; by default as `config.use_cache` says where the decoder
                 gets an input of its own and there are no labels, outside training.
-            kwargs: `num_items_in_batch`, what the summed loss is divided by (default: the targets of this batch),
-                `token_type_ids`, all 0, and what the layers take, for instance `output_attentions=True`.
+            kwargs: `sentence_embedding`, raw embeddings `(B, L * d)` in place of an input text, `num_items_in_batch`,
+                what the summed loss is divided by (default: the targets of this batch), `token_type_ids`, all 0, and
+                what the layers take, for instance `output_attentions=True`.
 
         Raises:
             ValueError: if the model has no decoder; if there is nothing to decode, or more than the decoder can; if
@@ -189,6 +191,10 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         """
         if self.decoder is None or self.lm_head is None:
             raise ValueError(NO_DECODER)
+        if (sentence_embedding := kwargs.pop("sentence_embedding", None)) is not None:
+            if any(given is not None for given in (input_ids, inputs_embeds, encoder_outputs)):
+                raise ValueError("Give one of a text, `encoder_outputs` and `sentence_embedding`.")
+            encoder_outputs = (self.latents_from_embedding(sentence_embedding),)
         num_items = kwargs.pop("num_items_in_batch", None)
         self.refuse_second_text(kwargs.pop("token_type_ids", None))
         self.refuse_unknown(kwargs)
@@ -196,6 +202,8 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
             encoder_outputs, input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
         )
         latents: Any = read.latents
+        if labels is not None and len(labels) != len(latents):
+            raise ValueError(f"`labels` are of {len(labels)} texts, the input is of {len(latents)}.")
         has_inputs = decoder_input_ids is not None or decoder_inputs_embeds is not None
         targets = labels
         if labels is None and not has_inputs and self.config.is_autoregressive:
@@ -327,7 +335,10 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         latents = getattr(encoder_outputs, "latents", None)
         latents = encoder_outputs[0] if latents is None else latents
         rows, width = self.config.num_latents, self.config.latent_width
-        if self.config.has_latents and (latents.dim() != 3 or latents.shape[1:] != (rows, width)):
+        # The encoder's own tuple begins with hidden states, which may have the shape of Z.
+        more = encoder_outputs[1:] if isinstance(encoder_outputs, tuple) else ()
+        is_encoders = any(isinstance(part, torch.Tensor) for part in more)
+        if self.config.has_latents and (is_encoders or latents.dim() != 3 or latents.shape[1:] != (rows, width)):
             raise ValueError(
                 f"`encoder_outputs` begin with a tensor of shape {tuple(latents.shape)}; this decoder reads Z "
                 f"(B, {rows}, {width}). Give what `get_encoder()` returns with `return_dict=True`."

@@ -127,7 +127,8 @@ class LatentConfig(PreTrainedConfig):
             Scale each latent row to unit length inside the model, so that one vector serves cosines and the decoder: a
             vector that was scaled by a positive number decodes as if it had not been.
         latent_scales (bool, defaults to False):
-            With `latent_normalization="rows"`, multiply each row by a trained number, its share in a cosine.
+            With `latent_normalization="rows"`, multiply each row by the absolute value of a
+            trained number. The square of it is the row's share in a cosine.
         latent_heads (int, defaults to 1):
             Rows of `inner_attention`.
         latent_size (int, optional, defaults to hidden_size):
@@ -200,8 +201,8 @@ class LatentConfig(PreTrainedConfig):
         label_smoothing (float, defaults to 0.0):
             Probability spread over the vocabulary by the training loss.
         freeze_word_embeddings (bool, defaults to False):
-            Keep the word table as it is; the rows of the special tokens are trained all the same, and so are the
-            words of a decoder that has its own.
+            Keep the word table as it is; the rows of the special tokens are trained all the same, as input, and so are
+            the words of a decoder that has its own. A tied output scores the table, special tokens too, as it is.
         num_special_tokens (int, defaults to 4):
             Ids below it are special tokens.
         initializer_range (float, defaults to 0.02):
@@ -290,8 +291,7 @@ class LatentConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: object) -> None:
         if unknown := self._unknown_names(kwargs):
-            fields = sorted(field.name for field in dataclasses.fields(self))
-            raise TypeError(f"{self._no_setting(unknown[0])} Known: {fields}.")
+            raise TypeError(self._no_setting(unknown[0]))
         if self.input_vocab_size is None:
             self.input_vocab_size = self.vocab_size
         size = self.max_position_embeddings
@@ -308,7 +308,8 @@ class LatentConfig(PreTrainedConfig):
 
     @classmethod
     def _no_setting(cls, name: str) -> str:
-        hint = did_you_mean(name, [field.name for field in dataclasses.fields(cls)], quote="`")
+        fields = sorted(field.name for field in dataclasses.fields(cls))
+        hint = did_you_mean(name, fields, quote="`") or f" Known: {', '.join(fields)}."
         return f"{cls.__name__} has no setting named `{name}`.{hint}"
 
     @classmethod

@@ -51,8 +51,8 @@ class CompoundAttentionConfig(LatentConfig):
             can be set one by one; those left out are as in `"attn-attn"`.
         latent_heads (int, optional, defaults to 12 for pooling="inner_attention" and 1 for the others):
             Rows of the representation.
-        latent_size (int, optional, defaults to 600 // latent_heads):
-            Width of a row; the representation has `latent_heads` times as many numbers, so 600 or a little less.
+        latent_size (int, optional, defaults to 600 // number of rows):
+            Width of a row; the representation has 600 numbers or a little less.
             `"attn"` and `"trf"` have none.
 
     The other fields are described at [`LatentConfig`][].

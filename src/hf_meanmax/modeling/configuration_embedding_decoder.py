@@ -11,8 +11,8 @@ from .configuration_base import DecoderType, EncoderType, LatentConfig, Pooling,
 class EmbeddingDecoderConfig(LatentConfig):
     r"""A decoder of another embedder's vectors: a map from the vector to latent rows, and any autoregressive decoder.
 
-    The fields are described at [`LatentConfig`][]; those of an encoder, a pooling and a classifier are none of this
-    family.
+    The fields are described at [`LatentConfig`][]; those of the encoder, the pooling and the classifier keep their
+    defaults.
 
     Args:
         embedding_dim (int, defaults to 384):

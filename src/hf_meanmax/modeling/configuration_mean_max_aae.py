@@ -9,12 +9,13 @@ from .configuration_base import DecoderType, EncoderType, LatentConfig, Pooling,
 
 @strict
 class MeanMaxAAEConfig(LatentConfig):
-    r"""The mean-max attention autoencoder (Zhang, Wu, Li and Li, EMNLP 2018); defaults are the paper's.
+    r"""The mean-max attention autoencoder (Zhang, Wu, Li and Li, EMNLP 2018); defaults are the paper's, but for
+    word vectors, which are trained.
 
     The authors' released code differs from the paper's equations; its form is
     `MeanMaxAAEConfig(attention_bias=True, projection_activation="relu", position_embedding_type="learned",
-    max_position_embeddings=34, label_smoothing=0.1, layer_norm_eps=1e-8, mean_first=True,
-    freeze_word_embeddings=True)`, exported with L2-normalised rows.
+    max_position_embeddings=34, label_smoothing=0.1, layer_norm_eps=1e-8, mean_first=True)`, exported with
+    L2-normalised rows. Paper and code freeze GloVe vectors; give `freeze_word_embeddings=True` with such vectors.
 
     Its ablations and baselines are configurations too: `pooling="mean"` or `"max"`; the mean-max RAE
     (`encoder_type="bilstm", decoder_type="lstm_attention"`), the LSTM denoising autoencoder (`encoder_type="lstm",

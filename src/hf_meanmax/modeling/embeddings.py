@@ -186,8 +186,8 @@ class WordProjections:
 
     W (e + p) = W e + W p, so a word's part is computed once, when a text first has it. Only in `torch.inference_mode()`
     on a CPU. A weight that another replaces, or that is changed in place, makes the table void, and so does an adapter.
-    Of a change by way of `.data` or of numpy alone, some numbers tell: one of single rows may go unseen
-    ([`~encoder_model.LatentEncoderModel.drop_word_projections`]).
+    Writes through `.data` or numpy are detected by a checksum of some numbers, which a change of single rows may
+    escape: call [`~encoder_model.LatentEncoderModel.drop_word_projections`] after one.
     """
 
     most_bytes = 2**30

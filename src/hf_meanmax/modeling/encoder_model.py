@@ -102,7 +102,7 @@ class LatentEncoderModel(LatentPreTrainedModel):
         self.refuse_second_text(token_type_ids)
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of `input_ids` and `inputs_embeds`.")
-        self.refuse_other_ids(input_ids)
+        self.check_text(input_ids, attention_mask)
         if torch.is_grad_enabled():
             self.drop_word_projections()
         projected = None
@@ -164,8 +164,8 @@ class LatentEncoderModel(LatentPreTrainedModel):
         """
         if self.latent_scales is not None and self.latent_scales.is_meta and not latents.is_meta:
             raise ValueError(
-                "The encoder's `latent_scales` are on the disk, where `device_map` puts them. To decode vectors, keep "
-                "the encoder in memory."
+                "The encoder's `latent_scales` have no values: `device_map` has put them on the disk, or they are on "
+                "the device 'meta'. To decode vectors, keep the encoder in memory."
             )
         return scale_rows(latents, self.config, self.latent_scales)
 

@@ -22,6 +22,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from .beam_search import BeamSearch
 from .encoder_model import NO_REPRESENTATION, LatentEncoderModel
 from .generation_settings import by_own_settings, setting, take_settings
+from .suggestions import did_you_mean
 
 Count = TypeVar("Count", int, torch.Tensor)
 
@@ -142,7 +143,7 @@ def _as_batch(vectors: Any, expected: str) -> torch.Tensor:
         # A column of a table, a vector a cell.
         vectors = list(vectors)
     rows = vectors if isinstance(vectors, list) else [vectors]
-    if any(isinstance(row, str) for row in rows):
+    if any(isinstance(row, str) or getattr(getattr(row, "dtype", None), "kind", None) in ("U", "S") for row in rows):
         raise ValueError(f"`sentence_embedding` is text; this model decodes {expected}. Encode the text first.")
     try:
         if rows is vectors and any(hasattr(row, "shape") for row in rows):
@@ -302,9 +303,11 @@ class LatentGenerationMixin(GenerationMixin):
         elif inputs is not None:
             text["input_ids"] = inputs
         if sources != 1:
+            names = ("input_ids", "inputs_embeds", "sentence_embedding", "encoder_outputs")
+            hints = [did_you_mean(name, names, cutoff=0.8, quote="`") for name in kwargs if name not in names]
             raise ValueError(
                 f"generate() got {sources} inputs; give exactly one of a text (`input_ids` or `inputs_embeds`), "
-                "`sentence_embedding` and `encoder_outputs`."
+                f"`sentence_embedding` and `encoder_outputs`.{''.join(hints[:1])}"
             )
         take_settings(generation_config, kwargs)
         settings = (kwargs, self.generation_config)

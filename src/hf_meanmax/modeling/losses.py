@@ -24,8 +24,11 @@ def mean_over_sentences(
     labels: torch.Tensor | None,
     num_items: torch.Tensor | int | None,
 ) -> torch.Tensor:
-    """A sum over `count` sentences divided by `num_sentences`, those of the whole step. Where only its targets are
-    counted (`num_items`), the batch's own mean counts by its share of them: losses of micro batches are summed."""
+    """A sum over `count` sentences divided by `num_sentences`, those of the whole step.
+
+    If only `num_items`, the target tokens of the step, is given, the mean of the batch is weighted by the batch's share
+    of them, so that the losses of micro batches can be summed.
+    """
     if num_sentences is not None:
         return total / num_sentences
     mean = total / count.clamp(min=1)

@@ -17,6 +17,7 @@ from .configuration_embedding_decoder import EmbeddingDecoderConfig
 from .embeddings import TextEmbeddings
 from .generation import checked_vectors
 from .layers import Standardization, scale_rows, unit_rows
+from .losses import IGNORE_INDEX
 from .outputs import LatentModelOutput, LatentSeq2SeqOutput
 
 
@@ -134,14 +135,16 @@ class EmbeddingDecoderForGeneration(LatentForConditionalDecoding):
             labels: `(B, T)` target ids, -100 where there is none.
             encoder_outputs, decoder_input_ids, decoder_attention_mask: as `LatentForConditionalDecoding.forward` takes
                 them.
-            kwargs: `attention_mask` `(B, T)` of the labels, 0 for padding on either side, and what
-                `LatentForConditionalDecoding.forward` takes.
+            kwargs: what `LatentForConditionalDecoding.forward` takes. `attention_mask` `(B, T)` is that of the labels,
+                which tell it where it is left out.
 
         Raises:
             ValueError: there is nothing to decode.
         """
         if encoder_outputs is None:
             encoder_outputs = self.encoder(sentence_embedding)
+        if labels is not None and kwargs.get("attention_mask") is None:
+            kwargs["attention_mask"] = (labels != IGNORE_INDEX).long()
         output: LatentSeq2SeqOutput = super().forward(
             encoder_outputs=encoder_outputs, labels=labels, decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask, **kwargs,

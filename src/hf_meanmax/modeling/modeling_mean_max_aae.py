@@ -9,7 +9,7 @@ from .encoder_model import LatentEncoderModel
 class MeanMaxAAEModel(LatentEncoderModel):
     """Encoder: self-attention, then the maximum and the mean over the tokens (eq. 8-14).
 
-    `pooler_output` `(B, 2 * hidden_size)` is [max; mean], raw.
+    `pooler_output` `(B, 2 * hidden_size)` is [max; mean], raw, by default; `config.pooling_rows` names the rows.
     """
 
     config: MeanMaxAAEConfig

@@ -10,7 +10,7 @@ from .encoder_model import LatentEncoderModel
 class RNNCNNModel(LatentEncoderModel):
     """Encoder: a BiGRU, then the mean and the maximum over the tokens (section 2).
 
-    `pooler_output` `(B, 2 * hidden_size)` is [mean; max], raw.
+    `pooler_output` `(B, 2 * hidden_size)` is [mean; max], raw, by default; `config.pooling_rows` names the rows.
     """
 
     config: RNNCNNConfig

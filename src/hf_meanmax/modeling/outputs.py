@@ -22,7 +22,7 @@ class LatentModelOutput(ModelOutput):
         latents: Z `(B, L, latent_width)`.
         hidden_states: on request, the input `(B, N, embedding_size)` and each layer's output.
         attentions: on request (eager attention), each layer's weights `(B, heads, N, N)`.
-        pooling_attentions: weights `(B, L, N)` of a pooling that attends, 0 at padding; None for mean and max.
+        pooling_attentions: weights `(B, latent_heads, N)` of a pooling that attends, 0 at padding; or None.
     """
 
     last_hidden_state: torch.Tensor | None = None

@@ -162,7 +162,8 @@ class WeightedMeanPooling(nn.Module):
         if attention_mask is not None:
             is_word = is_word & attention_mask.bool()
         weights = (self.log_weights(input_ids).squeeze(-1).exp() * is_word).unsqueeze(1)
-        mean = (weights.to(words.dtype) @ words) / weights.sum(dim=2, keepdim=True).clamp(min=1e-6).to(words.dtype)
+        total = weights.sum(dim=2, keepdim=True)
+        mean = (weights / total.where(total > 0, 1)).to(words.dtype) @ words
         # Of three dimensions until now: onnxruntime cannot quantise a map of two.
         return self.map(mean).squeeze(1)
 

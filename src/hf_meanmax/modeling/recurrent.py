@@ -24,7 +24,7 @@ def run_recurrent(
     `attention_mask` `(B, N)` is 0 at padding, where the output is 0; `state` is what to start from: h, or h and c,
     `(directions, B, d)`.
     """
-    if _lacks_bf16(inputs):
+    if _lacks_autocast(inputs):
         with torch.autocast("cpu", enabled=False):
             state = tuple(part.float() for part in state) if isinstance(state, tuple) else state
             state = state.float() if isinstance(state, torch.Tensor) else state
@@ -41,10 +41,13 @@ def run_recurrent(
     return outputs.masked_fill(~mask.unsqueeze(-1), 0.0)
 
 
-def _lacks_bf16(inputs: torch.Tensor) -> bool:
-    """Whether autocast asks a processor for recurrent networks in bf16 that it does not have."""
-    is_asked = inputs.is_cpu and torch.is_autocast_enabled("cpu")
-    return is_asked and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+def _lacks_autocast(inputs: torch.Tensor) -> bool:
+    """Whether autocast asks a processor for recurrent networks in a precision that it does not have."""
+    if not inputs.is_cpu or not torch.is_autocast_enabled("cpu"):
+        return False
+    if torch.get_autocast_dtype("cpu") == torch.float16:
+        return not torch.ops.mkldnn._is_mkldnn_fp16_supported()
+    return not torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def _run_packed(network: nn.LSTM | nn.GRU, inputs: torch.Tensor, lengths: torch.Tensor, state: State) -> torch.Tensor:
@@ -116,7 +119,7 @@ def run_recurrent_on(
         past_key_values: the cache, extended in place.
         layer_idx: place of the layer in it.
     """
-    if _lacks_bf16(inputs):
+    if _lacks_autocast(inputs):
         with torch.autocast("cpu", enabled=False):
             return run_recurrent_on(network, inputs.float(), attention_mask, state, past_key_values, layer_idx)
     state = cached_state(past_key_values, layer_idx, state)
