@@ -1100,6 +1100,11 @@ class FamilyTests:
                 model(**text_of(batch), sentence_embedding=vectors)
             with pytest.raises(ValueError, match=r"`attention_mask` is \(4, 2\) and `input_ids` \(4, \d+\)"):
                 model(batch["input_ids"], attention_mask=batch["attention_mask"][:, :2])
+            words = model.encoder.embeddings.word_embeddings.num_embeddings
+            with pytest.raises(
+                IndexError, match=rf"Token ids are 5 to {words}; the model has {words} words. .*resize_tok"
+            ):
+                model.encoder(torch.tensor([[5, words]]))
 
     def test_text_and_its_embedding_say_the_same(self, variant):
         model = self.saying(variant)
@@ -1377,7 +1382,7 @@ class FamilyTests:
             model.generate()
         with pytest.raises(ValueError, match=r"got 0 inputs.* Did you mean `sentence_embedding`"):
             model.generate(sentence_embeddings=embedding)
-        for given in (embedding, text["input_ids"][0]):
+        for given in (embedding, text["input_ids"][0], text["input_ids"][:, :0]):
             with pytest.raises(ValueError, match=r"`input_ids` must be integers \(B, N\), got (float32|int64) \("):
                 model.generate(given)
 

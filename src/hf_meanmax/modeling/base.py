@@ -85,7 +85,7 @@ class LatentPreTrainedModel(PreTrainedModel):
             return
         given = type(input_ids).__name__
         if isinstance(input_ids, torch.Tensor):
-            if input_ids.dim() == 2 and input_ids.dtype in (torch.int64, torch.int32):
+            if input_ids.dim() == 2 and input_ids.dtype in (torch.int64, torch.int32) and 0 not in input_ids.shape:
                 if attention_mask is not None and attention_mask.shape != input_ids.shape:
                     raise ValueError(
                         f"`attention_mask` is {tuple(attention_mask.shape)} and `input_ids` {tuple(input_ids.shape)}; "

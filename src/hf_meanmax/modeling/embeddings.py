@@ -84,8 +84,19 @@ class TextEmbeddings(nn.Module):
         own.weight[self.config.unk_token_id] = words[self.config.num_special_tokens :].mean(dim=0)
 
     def embed_words(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Word vectors `(B, N, embedding_size)` of token ids `(B, N)`."""
-        words = self.word_embeddings(input_ids)
+        """Word vectors `(B, N, embedding_size)` of token ids `(B, N)`.
+
+        Raises:
+            IndexError: on a CPU, for an id that is not in the word table.
+        """
+        try:
+            words = self.word_embeddings(input_ids)
+        except IndexError as error:
+            raise IndexError(
+                f"Token ids are {int(input_ids.min())} to {int(input_ids.max())}; the model has "
+                f"{self.word_embeddings.num_embeddings} words. After words were added to the tokenizer, call "
+                "`model.resize_token_embeddings(len(tokenizer))`."
+            ) from error
         if self.special_embeddings is None:
             return words
         count = self.config.num_special_tokens
