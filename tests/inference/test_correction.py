@@ -231,6 +231,8 @@ def test_vectors_and_parts_that_are_none(make, vectors):
         replace(corrector, model="mini-en")
     with pytest.raises(TypeError, match=r"not .*, NoneType"):
         replace(corrector, embedder=None)
+    with pytest.raises(TypeError, match="Corrector takes a model"):
+        replace(corrector, tokenizer=corrector.embedder, embedder=corrector.tokenizer)
     halves = vectors.astype(np.float16)
     assert corrector.decode(halves, **BOUND) == corrector.decode(halves.astype(np.float32), **BOUND)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import json
 import logging
 import math
@@ -1090,19 +1091,21 @@ class FamilyTests:
         if not model.config.has_latents:
             pytest.skip("there is no vector to decode")
         vectors = model.encoder(**text_of(batch)).pooler_output
-        mask = {"attention_mask": batch["attention_mask"]}
-        output = model(sentence_embedding=vectors, labels=batch["labels"], **mask)
-        close(output.logits, model(**batch).logits)
+        # Padding on either side is told by the labels alone.
+        for labels in (batch["labels"], labelled(self.batch(model.config, side="left"))["labels"]):
+            if model.config.is_autoregressive or labels is batch["labels"]:
+                close(model(sentence_embedding=vectors, labels=labels).loss, model(**batch).loss)
+        assert "sentence_embedding" in inspect.signature(model.forward).parameters
         with pytest.raises(ValueError, match="`labels` are of 2 texts, the input is of 4"):
             model(sentence_embedding=vectors, labels=batch["labels"][:2])
         if model.config.reads_text:
             with pytest.raises(ValueError, match="Give one of a text, `encoder_outputs` and `sentence_embedding`"):
                 model(**text_of(batch), sentence_embedding=vectors)
-            with pytest.raises(ValueError, match=r"`attention_mask` is \(4, 2\) and `input_ids` \(4, \d+\)"):
+            with pytest.raises(ValueError, match=r"`attention_mask` is \(4, 2\); the text has \(4, \d+\) tokens"):
                 model(batch["input_ids"], attention_mask=batch["attention_mask"][:, :2])
             words = model.encoder.embeddings.word_embeddings.num_embeddings
             with pytest.raises(
-                IndexError, match=rf"Token ids are 5 to {words}; the model has {words} words. .*resize_tok"
+                IndexError, match=rf"Token ids are 5 to {words}; .* words 0 to {words - 1}\. .*resize_tok"
             ):
                 model.encoder(torch.tensor([[5, words]]))
 
@@ -1383,7 +1386,9 @@ class FamilyTests:
         with pytest.raises(ValueError, match=r"got 0 inputs.* Did you mean `sentence_embedding`"):
             model.generate(sentence_embeddings=embedding)
         for given in (embedding, text["input_ids"][0], text["input_ids"][:, :0]):
-            with pytest.raises(ValueError, match=r"`input_ids` must be integers \(B, N\), got (float32|int64) \("):
+            with pytest.raises(
+                ValueError, match=r"`input_ids` must be integers \(B, N\), one or more, got (float32|int64) \("
+            ):
                 model.generate(given)
 
     def test_vectors_that_are_no_embeddings_are_refused(self, variant):

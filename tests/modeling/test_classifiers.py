@@ -212,7 +212,7 @@ def test_misused_pairs_are_refused(family):
         ValueError, match="reads two texts, and `token_type_ids` must tell them apart: give `return_token"
     ):
         pair(**text_of(batch))
-    with pytest.raises(ValueError, match="reads two texts, and `token_type_ids` tell of one"):
+    with pytest.raises(ValueError, match="`token_type_ids` mark no second text in row 0"):
         pair(**text_of(batch), token_type_ids=torch.zeros_like(batch["token_type_ids"]))
     with pytest.raises(ValueError, match=r"`token_type_ids` tell of a second text, and this \w+ reads one"):
         single(**batch)

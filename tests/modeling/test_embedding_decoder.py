@@ -115,11 +115,6 @@ class TestEmbeddingDecoder(FamilyTests):
         assert len(config.pooling_rows) == config.num_latents == config.latent_length
         assert torch.equal(output.pooler_output, self.vectors())
 
-    def test_labels_padded_on_the_left(self):
-        model, vectors = self.full(dtype=torch.float64), self.vectors(1).double()
-        losses = [model(vectors, labels=torch.tensor([row])).loss for row in ([5, 3], [5, 3, -100], [-100, -100, 5, 3])]
-        torch.testing.assert_close(losses[1:], losses[:1] * 2)
-
     def test_the_map_by_hand(self):
         model = self.full("of_unit_length", torch.float64)
         encoder = model.encoder

@@ -594,6 +594,9 @@ def test_sentence_transformers_trainer(checkpoint, tmp_path, caplog):
     logger = logging.getLogger("transformers")
     logger.addHandler(caplog.handler)
     try:
+        # Of a decoder with another layer some weights are there.
+        AutoModelForSeq2SeqLM.from_pretrained(checkpoint, num_hidden_layers=2)
+        assert "no decoder" not in caplog.text
         AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "saved")
     finally:
         logger.removeHandler(caplog.handler)

@@ -79,6 +79,7 @@ class Corrector:
             the number of a batch's first row.
 
     Raises:
+        TypeError: a part is none.
         ValueError: a number is too small, or the embedder's vectors have another size than those that are decoded.
     """
 
@@ -94,7 +95,8 @@ class Corrector:
 
     def __post_init__(self) -> None:
         check_least(self, num_candidates=1, num_corrections=0, batch_size=1, num_edits=1)
-        if not hasattr(self.model, "generate") or not hasattr(self.embedder, "encode"):
+        parts = ((self.model, "generate"), (self.tokenizer, "batch_decode"), (self.embedder, "similarity"))
+        if not all(hasattr(part, method) for part, method in parts):
             given = ", ".join(type(part).__name__ for part in (self.model, self.tokenizer, self.embedder))
             raise TypeError(f"Corrector takes a model, its tokenizer and a SentenceTransformer, not {given}.")
         config = self.model.config

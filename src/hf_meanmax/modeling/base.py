@@ -79,23 +79,16 @@ class LatentPreTrainedModel(PreTrainedModel):
                 raise TypeError(f"{type(self).__name__} got an unexpected argument `{name}`.{hint}")
 
     @staticmethod
-    def check_text(input_ids: object, attention_mask: torch.Tensor | None) -> None:
-        """Raises ValueError unless token ids, where they are given, are integers `(B, N)` and a mask is as large."""
-        if input_ids is None:
-            return
+    def check_ids(input_ids: object) -> None:
+        """Raises ValueError unless token ids are integers `(B, N)`, one or more."""
         given = type(input_ids).__name__
         if isinstance(input_ids, torch.Tensor):
             if input_ids.dim() == 2 and input_ids.dtype in (torch.int64, torch.int32) and 0 not in input_ids.shape:
-                if attention_mask is not None and attention_mask.shape != input_ids.shape:
-                    raise ValueError(
-                        f"`attention_mask` is {tuple(attention_mask.shape)} and `input_ids` {tuple(input_ids.shape)}; "
-                        "the mask has a number for each token."
-                    )
                 return
             given = f"{str(input_ids.dtype).removeprefix('torch.')} {tuple(input_ids.shape)}"
         raise ValueError(
-            f"`input_ids` must be integers (B, N), got {given}. Give a text as `**tokenizer(texts, padding=True, "
-            'return_tensors="pt")`, and a vector to the model with a decoder as `sentence_embedding`.'
+            f"`input_ids` must be integers (B, N), one or more, got {given}. Give a text as `**tokenizer(texts, "
+            'padding=True, return_tensors="pt")`, and a vector to the model with a decoder as `sentence_embedding`.'
         )
 
     def refuse_second_text(self, token_type_ids: torch.Tensor | None) -> None:
@@ -166,7 +159,8 @@ class LatentPreTrainedModel(PreTrainedModel):
         if state_dict is None and checkpoint_files is not None:
             state_dict = restored_state_dict(checkpoint_files)
         info, index = PreTrainedModel._load_pretrained_model(model, state_dict, checkpoint_files, *args, **kwargs)
-        if any(name.startswith("decoder.") for name in info.missing_keys):
+        of_decoder = {name for name in model.state_dict() if name.startswith("decoder.")}
+        if of_decoder and of_decoder <= info.missing_keys:
             logger.warning(
                 "The checkpoint holds no decoder, so the decoder's weights are random: what it generates means nothing "
                 "until it is trained. To decode, load the checkpoint that this encoder was made from."

@@ -129,10 +129,11 @@ def split_pairs(
     is_real = torch.ones_like(token_type_ids) if attention_mask is None else attention_mask
     is_real = is_real.bool()
     chosen = torch.cat((is_real & (token_type_ids == 0), is_real & (token_type_ids == 1)))
-    lengths = chosen.sum(dim=1)
-    if bool(((lengths[: len(inputs)] > 0) & (lengths[len(inputs) :] == 0)).any()):
-        raise ValueError("The model reads two texts, and `token_type_ids` tell of one: give two.")
-    width = max(1, int(lengths.max()))
+    lengths = chosen.sum(dim=1).tolist()
+    for row, (first, second) in enumerate(zip(lengths[: len(inputs)], lengths[len(inputs) :], strict=True)):
+        if first and not second:
+            raise ValueError(f"`token_type_ids` mark no second text in row {row}; this model reads pairs.")
+    width = max(1, *lengths)
     order = tokens_first(chosen)[:, :width]
     rows = torch.arange(len(chosen), device=chosen.device)[:, None] % len(inputs)
     return inputs[rows, order], chosen.gather(1, order).long()

@@ -159,7 +159,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
-        use_cache: bool | None = None,
+        sentence_embedding: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> LatentSeq2SeqOutput:
         """Encodes, decodes under teacher forcing, and scores the labels.
@@ -175,14 +175,14 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
                 instead of an input text.
             past_key_values: what an earlier call with `use_cache` gave, to go on behind the words that it has read.
             decoder_inputs_embeds: `(B, T, embedding_size)` in place of `decoder_input_ids`.
-            labels: `(B, T)` target ids, -100 where there is none; padding is on the right, or on either side where
-                `attention_mask` is given. The loss is their cross entropy, and the penalty of
+            labels: `(B, T)` target ids, -100 where there is none; of a text without `attention_mask` padding is on the
+                right alone. The loss is their cross entropy, and the penalty of
                 `config.attention_penalty`.
-            use_cache: whether the output has `past_key_values`; by default as `config.use_cache` says where the decoder
-                gets an input of its own and there are no labels, outside training.
-            kwargs: `sentence_embedding`, raw embeddings `(B, L * d)` in place of an input text, `num_items_in_batch`,
-                what the summed loss is divided by (default: the targets of this batch), `token_type_ids`, all 0, and
-                what the layers take, for instance `output_attentions=True`.
+            sentence_embedding: raw embeddings `(B, L * d)` in place of an input text.
+            kwargs: `use_cache`, whether the output has `past_key_values` (default: as `config.use_cache` says where the
+                decoder gets an input of its own and there are no labels, outside training); `num_items_in_batch`, what
+                the summed loss is divided by (default: the targets of this batch); `token_type_ids`, all 0; and what
+                the layers take, for instance `output_attentions=True`.
 
         Raises:
             ValueError: if the model has no decoder; if there is nothing to decode, or more than the decoder can; if
@@ -191,11 +191,18 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         """
         if self.decoder is None or self.lm_head is None:
             raise ValueError(NO_DECODER)
-        if (sentence_embedding := kwargs.pop("sentence_embedding", None)) is not None:
+        if sentence_embedding is not None:
             if any(given is not None for given in (input_ids, inputs_embeds, encoder_outputs)):
                 raise ValueError("Give one of a text, `encoder_outputs` and `sentence_embedding`.")
             encoder_outputs = (self.latents_from_embedding(sentence_embedding),)
-        num_items = kwargs.pop("num_items_in_batch", None)
+        if (
+            labels is not None
+            and attention_mask is None
+            and (sentence_embedding is not None or not self.config.reads_text)
+        ):
+            # Only the labels tell where a vector's text begins.
+            attention_mask = (labels != IGNORE_INDEX).long()
+        num_items, use_cache = (kwargs.pop(name, None) for name in ("num_items_in_batch", "use_cache"))
         self.refuse_second_text(kwargs.pop("token_type_ids", None))
         self.refuse_unknown(kwargs)
         read = self._read_input(
@@ -336,7 +343,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         latents = encoder_outputs[0] if latents is None else latents
         rows, width = self.config.num_latents, self.config.latent_width
         # The encoder's own tuple begins with hidden states, which may have the shape of Z.
-        more = encoder_outputs[1:] if isinstance(encoder_outputs, tuple) else ()
+        more = encoder_outputs[1:] if isinstance(encoder_outputs, tuple | list) else ()
         is_encoders = any(isinstance(part, torch.Tensor) for part in more)
         if self.config.has_latents and (is_encoders or latents.dim() != 3 or latents.shape[1:] != (rows, width)):
             raise ValueError(

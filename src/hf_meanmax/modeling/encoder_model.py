@@ -94,15 +94,20 @@ class LatentEncoderModel(LatentPreTrainedModel):
             token_type_ids: `(B, N)`, all 0, from a tokenizer that gives them.
 
         Raises:
-            ValueError: if not exactly one of `input_ids` and `inputs_embeds` is given, if there is a second text, or if
-                `input_ids` are no integers `(B, N)`.
+            ValueError: if not exactly one of `input_ids` and `inputs_embeds` is given, if there is a second text, if
+                `input_ids` are no integers `(B, N)`, or if the mask has another shape.
             TypeError: for an argument that nothing reads.
         """
         self.refuse_unknown(kwargs)
         self.refuse_second_text(token_type_ids)
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of `input_ids` and `inputs_embeds`.")
-        self.check_text(input_ids, attention_mask)
+        if input_ids is not None:
+            self.check_ids(input_ids)
+        text: Any = inputs_embeds if input_ids is None else input_ids
+        if attention_mask is not None and attention_mask.shape != text.shape[:2]:
+            shapes = (tuple(attention_mask.shape), tuple(text.shape[:2]))
+            raise ValueError("`attention_mask` is {}; the text has {} tokens.".format(*shapes))
         if torch.is_grad_enabled():
             self.drop_word_projections()
         projected = None

@@ -17,7 +17,6 @@ from .configuration_embedding_decoder import EmbeddingDecoderConfig
 from .embeddings import TextEmbeddings
 from .generation import checked_vectors
 from .layers import Standardization, scale_rows, unit_rows
-from .losses import IGNORE_INDEX
 from .outputs import LatentModelOutput, LatentSeq2SeqOutput
 
 
@@ -143,8 +142,6 @@ class EmbeddingDecoderForGeneration(LatentForConditionalDecoding):
         """
         if encoder_outputs is None:
             encoder_outputs = self.encoder(sentence_embedding)
-        if labels is not None and kwargs.get("attention_mask") is None:
-            kwargs["attention_mask"] = (labels != IGNORE_INDEX).long()
         output: LatentSeq2SeqOutput = super().forward(
             encoder_outputs=encoder_outputs, labels=labels, decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask, **kwargs,
