@@ -1090,11 +1090,14 @@ class FamilyTests:
         batch = labelled(self.batch(model.config))
         if not model.config.has_latents:
             pytest.skip("there is no vector to decode")
-        vectors = model.encoder(**text_of(batch)).pooler_output
+        vectors, whole = model.encoder(**text_of(batch)).pooler_output, model(**batch)
         # Padding on either side is told by the labels alone.
         for labels in (batch["labels"], labelled(self.batch(model.config, side="left"))["labels"]):
             if model.config.is_autoregressive or labels is batch["labels"]:
-                close(model(sentence_embedding=vectors, labels=labels).loss, model(**batch).loss)
+                # Attention over a text has a penalty, which vectors do not.
+                penalty = whole.attention_penalty if whole.attention_penalty is not None else 0
+                expected = whole.loss - model.config.attention_penalty * penalty
+                close(model(sentence_embedding=vectors, labels=labels).loss, expected)
         assert "sentence_embedding" in inspect.signature(model.forward).parameters
         with pytest.raises(ValueError, match="`labels` are of 2 texts, the input is of 4"):
             model(sentence_embedding=vectors, labels=batch["labels"][:2])
