@@ -1390,7 +1390,7 @@ class FamilyTests:
             model.generate(sentence_embeddings=embedding)
         for given in (embedding, text["input_ids"][0], text["input_ids"][:, :0]):
             with pytest.raises(
-                ValueError, match=r"`input_ids` must be integers \(B, N\), one or more, got (float32|int64) \("
+                ValueError, match=r"`input_ids` must be integers \(B, N\), one or more a text, got (float32|int64) \("
             ):
                 model.generate(given)
 

@@ -80,15 +80,16 @@ class LatentPreTrainedModel(PreTrainedModel):
 
     @staticmethod
     def check_ids(input_ids: object) -> None:
-        """Raises ValueError unless token ids are integers `(B, N)`, one or more."""
+        """Raises ValueError unless token ids are integers `(B, N)`, one or more a text."""
         given = type(input_ids).__name__
         if isinstance(input_ids, torch.Tensor):
-            if input_ids.dim() == 2 and input_ids.dtype in (torch.int64, torch.int32) and 0 not in input_ids.shape:
+            if input_ids.dim() == 2 and input_ids.dtype in (torch.int64, torch.int32) and input_ids.shape[1] > 0:
                 return
             given = f"{str(input_ids.dtype).removeprefix('torch.')} {tuple(input_ids.shape)}"
         raise ValueError(
-            f"`input_ids` must be integers (B, N), one or more, got {given}. Give a text as `**tokenizer(texts, "
-            'padding=True, return_tensors="pt")`, and a vector to the model with a decoder as `sentence_embedding`.'
+            f"`input_ids` must be integers (B, N), one or more a text, got {given}. Give a text as "
+            '`**tokenizer(texts, padding=True, return_tensors="pt")`, and a vector as `sentence_embedding` to the model '
+            "with a decoder."
         )
 
     def refuse_second_text(self, token_type_ids: torch.Tensor | None) -> None:
