@@ -79,18 +79,28 @@ class LatentPreTrainedModel(PreTrainedModel):
                 raise TypeError(f"{type(self).__name__} got an unexpected argument `{name}`.{hint}")
 
     @staticmethod
-    def check_ids(input_ids: object) -> None:
-        """Raises ValueError unless token ids are integers `(B, N)`, one or more a text."""
-        given = type(input_ids).__name__
-        if isinstance(input_ids, torch.Tensor):
-            if input_ids.dim() == 2 and input_ids.dtype in (torch.int64, torch.int32) and input_ids.shape[1] > 0:
-                return
-            given = f"{str(input_ids.dtype).removeprefix('torch.')} {tuple(input_ids.shape)}"
-        raise ValueError(
-            f"`input_ids` must be integers (B, N), one or more a text, got {given}. Give a text as "
-            '`**tokenizer(texts, padding=True, return_tensors="pt")`, and a vector as `sentence_embedding` to the model '
-            "with a decoder."
-        )
+    def check_text(
+        input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, attention_mask: torch.Tensor | None
+    ) -> None:
+        """Raises ValueError unless there are token ids, integers `(B, N)`, or vectors `(B, N, size)`, of one token or
+        more a text, and a mask, if there is one, is `(B, N)`."""
+        text: Any = inputs_embeds if input_ids is None else input_ids
+        if text is None or (input_ids is not None and inputs_embeds is not None):
+            raise ValueError("Give exactly one of `input_ids` and `inputs_embeds`.")
+        is_tensor = isinstance(text, torch.Tensor)
+        is_of_ids = is_tensor and text.dim() == 2 and text.dtype in (torch.int64, torch.int32)
+        if input_ids is not None and not (is_of_ids and text.shape[1] > 0):
+            given = (
+                f"{str(text.dtype).removeprefix('torch.')} {tuple(text.shape)}" if is_tensor else type(text).__name__
+            )
+            raise ValueError(
+                f"`input_ids` must be integers (B, N), one or more a text, got {given}. Give a text as "
+                '`**tokenizer(texts, padding=True, return_tensors="pt")`, and a vector as `sentence_embedding` to the '
+                "model with a decoder."
+            )
+        if attention_mask is not None and attention_mask.shape != text.shape[:2]:
+            shapes = tuple(attention_mask.shape), tuple(text.shape[:2])
+            raise ValueError("`attention_mask` is {}; the text has {} tokens.".format(*shapes))
 
     def refuse_second_text(self, token_type_ids: torch.Tensor | None) -> None:
         """Raises ValueError unless `token_type_ids` `(B, N)`, as some tokenizers give them, tell of one text alone."""

@@ -191,23 +191,17 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         """
         if self.decoder is None or self.lm_head is None:
             raise ValueError(NO_DECODER)
-        if sentence_embedding is not None:
-            if any(given is not None for given in (input_ids, inputs_embeds, encoder_outputs)):
-                raise ValueError("Give one of a text, `encoder_outputs` and `sentence_embedding`.")
-            encoder_outputs = (self.latents_from_embedding(sentence_embedding),)
-        if (
-            labels is not None
-            and attention_mask is None
-            and (sentence_embedding is not None or not self.config.reads_text)
-        ):
-            # Only the labels tell where a vector's text begins.
+        is_vector = sentence_embedding is not None or not self.config.reads_text
+        if is_vector and labels is not None and attention_mask is None:
+            # Only they tell where the text of a vector begins.
             attention_mask = (labels != IGNORE_INDEX).long()
         num_items, use_cache = (kwargs.pop(name, None) for name in ("num_items_in_batch", "use_cache"))
         self.refuse_second_text(kwargs.pop("token_type_ids", None))
         self.refuse_unknown(kwargs)
         read = self._read_input(
-            encoder_outputs, input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
-        )
+            encoder_outputs, sentence_embedding, input_ids=input_ids, attention_mask=attention_mask,
+            inputs_embeds=inputs_embeds, **kwargs,
+        )  # fmt: skip
         latents: Any = read.latents
         if labels is not None and len(labels) != len(latents):
             raise ValueError(f"`labels` are of {len(labels)} texts, the input is of {len(latents)}.")
@@ -245,9 +239,15 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
     def _read_input(
         self,
         encoder_outputs: ModelOutput | tuple[torch.Tensor, ...] | None,
+        sentence_embedding: torch.Tensor | None = None,
         **text: Any,
     ) -> LatentModelOutput:
         """What the decoder reads, as `latents`, with what the encoder has recorded."""
+        if sentence_embedding is not None:
+            words = (text.get("input_ids"), text.get("inputs_embeds"))
+            if any(given is not None for given in (encoder_outputs, *words)):
+                raise ValueError("Give one of a text, `encoder_outputs` and `sentence_embedding`.")
+            return LatentModelOutput(latents=self.latents_from_embedding(sentence_embedding))
         if encoder_outputs is None:
             encoded = self.encoder(**text)
             return LatentModelOutput(

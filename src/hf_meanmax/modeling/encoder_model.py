@@ -100,14 +100,7 @@ class LatentEncoderModel(LatentPreTrainedModel):
         """
         self.refuse_unknown(kwargs)
         self.refuse_second_text(token_type_ids)
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("Give exactly one of `input_ids` and `inputs_embeds`.")
-        if input_ids is not None:
-            self.check_ids(input_ids)
-        text: Any = inputs_embeds if input_ids is None else input_ids
-        if attention_mask is not None and attention_mask.shape != text.shape[:2]:
-            shapes = (tuple(attention_mask.shape), tuple(text.shape[:2]))
-            raise ValueError("`attention_mask` is {}; the text has {} tokens.".format(*shapes))
+        self.check_text(input_ids, inputs_embeds, attention_mask)
         if torch.is_grad_enabled():
             self.drop_word_projections()
         projected = None

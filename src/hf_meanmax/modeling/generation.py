@@ -450,15 +450,13 @@ class LatentGenerationMixin(GenerationMixin):
     ) -> BaseModelOutput:
         """What the decoder reads of the input, as `last_hidden_state`, and what the encoder records on request."""
         token_type_ids = kwargs.pop("token_type_ids", None)
-        if sentence_embedding is not None:
-            return BaseModelOutput(last_hidden_state=self.latents_from_embedding(sentence_embedding))
         given: dict[str, Any] = dict(text)
         if text:
             given |= {name: setting(name, settings) for name in ("output_hidden_states", "output_attentions")}
             given["attention_mask"] = kwargs.get("attention_mask")
         if token_type_ids is not None:
             given["token_type_ids"] = token_type_ids
-        read = self._read_input(kwargs.get("encoder_outputs"), **given)
+        read = self._read_input(kwargs.get("encoder_outputs"), sentence_embedding, **given)
         return BaseModelOutput(
             last_hidden_state=read.latents, hidden_states=read.hidden_states, attentions=read.attentions
         )
