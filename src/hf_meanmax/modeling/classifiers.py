@@ -133,7 +133,7 @@ def split_pairs(
     for row, (first, second) in enumerate(zip(lengths[: len(inputs)], lengths[len(inputs) :], strict=True)):
         if first and not second:
             raise ValueError(f"`token_type_ids` mark no second text in row {row}; this model reads pairs.")
-    width = max(1, *lengths)
+    width = max([1, *lengths])
     order = tokens_first(chosen)[:, :width]
     rows = torch.arange(len(chosen), device=chosen.device)[:, None] % len(inputs)
     return inputs[rows, order], chosen.gather(1, order).long()
