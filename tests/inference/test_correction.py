@@ -174,7 +174,7 @@ def test_few_vectors_are_searched_together(make, vectors, monkeypatch):
     monkeypatch.setattr(
         corrector.model,
         "generate",
-        lambda **given: searched.append(len(given["sentence_embedding"])) or generate(**given),
+        lambda **given: searched.append(len(given["encoder_outputs"].last_hidden_state)) or generate(**given),
     )
     assert [one.text for one in corrector.decode(vectors, **BOUND)] == [one.text for one in whole]
     assert searched == [5, 4]

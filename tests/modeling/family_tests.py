@@ -1387,7 +1387,7 @@ class FamilyTests:
         with pytest.raises(ValueError, match="got 0 inputs"):
             model.generate()
         with pytest.raises(ValueError, match=r"got 0 inputs.* Did you mean `sentence_embedding`"):
-            model.generate(sentence_embeddings=embedding)
+            model.generate(max_new_tokens=4, sentence_embeddings=embedding)
         for given in (embedding, text["input_ids"][0], text["input_ids"][:, :0]):
             with pytest.raises(
                 ValueError, match=r"`input_ids` must be integers \(B, N\), one or more a text, got (float32|int64) \("

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from transformers.modeling_outputs import BaseModelOutput
 
 from hf_meanmax.checkpoint.folder import settings_of_run
 from hf_meanmax.checkpoint.location import checkpoint_folder
@@ -124,14 +125,11 @@ class Corrector:
 
     def _decode(self, vectors: np.ndarray, generation: dict[str, object]) -> list[ChosenText]:
         """[`decode`][] of vectors whose candidates are searched together."""
-        # A copy: mapped and Arrow arrays cannot be written to.
-        vectors = np.array(vectors)
         # Of their own type, by which quantised ones are known.
         with torch.no_grad():
             latents = self.model.latents_from_embedding(vectors)
-        targets = unit_rows(vectors.astype(np.float32))
-        inputs = torch.from_numpy(vectors.astype(np.float32))
-        best, tokens = self._nearest(inputs, targets, generation)
+        targets = unit_rows(np.asarray(vectors, dtype=np.float32))
+        best, tokens = self._nearest(latents, targets, generation)
         if not self.num_corrections:
             return best
         likelihoods = log_likelihoods(self.model, latents, tokens)
@@ -160,19 +158,20 @@ class Corrector:
         return int(given or self.model.generation_config.max_new_tokens or MIN_TOKENS_FROM_EMBEDDING)
 
     def _nearest(
-        self, inputs: torch.Tensor, targets: np.ndarray, generation: dict[str, object]
+        self, latents: torch.Tensor, targets: np.ndarray, generation: dict[str, object]
     ) -> tuple[list[ChosenText], list[Tokens]]:
-        """Of the candidates for each input the one nearest to its target, and its tokens without special ones."""
+        """Of the candidates for each vector the one nearest to its target, and its tokens without special ones."""
         count = self.num_candidates
         search: dict[str, object] = {"do_sample": True} if self.do_sample else {"num_beams": count}
         tokens = self.model.generate(
-            sentence_embedding=inputs, **{**search, **generation, "num_return_sequences": count}
+            encoder_outputs=BaseModelOutput(last_hidden_state=latents),
+            **{**search, **generation, "num_return_sequences": count},
         )
         texts, ended = read_tokens(self.tokenizer, tokens)
-        vectors = self._embed(texts).reshape(len(inputs), count, -1)
+        vectors = self._embed(texts).reshape(len(latents), count, -1)
         cosines = np.einsum("nd,ncd->nc", targets, vectors)
         chosen = cosines.argmax(axis=1)
-        rows = (np.arange(len(inputs)) * count + chosen).tolist()
+        rows = (np.arange(len(latents)) * count + chosen).tolist()
         length = tokens.shape[1] - 1
         best = [
             ChosenText(

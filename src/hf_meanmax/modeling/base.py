@@ -82,9 +82,9 @@ class LatentPreTrainedModel(PreTrainedModel):
     def check_text(
         input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, attention_mask: torch.Tensor | None
     ) -> None:
-        """Raises ValueError unless there are token ids, integers `(B, N)`, or vectors `(B, N, size)`, of one token or
-        more a text, and a mask, if there is one, is `(B, N)`."""
-        text: Any = inputs_embeds if input_ids is None else input_ids
+        """Raises ValueError unless there are token ids, integers `(B, N)`, one or more a text, or vectors instead,
+        and a mask, if there is one, is `(B, N)`."""
+        text = inputs_embeds if input_ids is None else input_ids
         if text is None or (input_ids is not None and inputs_embeds is not None):
             raise ValueError("Give exactly one of `input_ids` and `inputs_embeds`.")
         is_tensor = isinstance(text, torch.Tensor)
@@ -99,8 +99,9 @@ class LatentPreTrainedModel(PreTrainedModel):
                 "model with a decoder."
             )
         if attention_mask is not None and attention_mask.shape != text.shape[:2]:
-            shapes = tuple(attention_mask.shape), tuple(text.shape[:2])
-            raise ValueError("`attention_mask` is {}; the text has {} tokens.".format(*shapes))
+            raise ValueError(
+                f"`attention_mask` is {tuple(attention_mask.shape)}; the text has {tuple(text.shape[:2])} tokens."
+            )
 
     def refuse_second_text(self, token_type_ids: torch.Tensor | None) -> None:
         """Raises ValueError unless `token_type_ids` `(B, N)`, as some tokenizers give them, tell of one text alone."""

@@ -176,8 +176,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
             past_key_values: what an earlier call with `use_cache` gave, to go on behind the words that it has read.
             decoder_inputs_embeds: `(B, T, embedding_size)` in place of `decoder_input_ids`.
             labels: `(B, T)` target ids, -100 where there is none; of a text without `attention_mask` padding is on the
-                right alone. The loss is their cross entropy, and the penalty of
-                `config.attention_penalty`.
+                right alone. The loss is their cross entropy, and the penalty of `config.attention_penalty`.
             sentence_embedding: raw embeddings `(B, L * d)` in place of an input text.
             kwargs: `use_cache`, whether the output has `past_key_values` (default: as `config.use_cache` says where the
                 decoder gets an input of its own and there are no labels, outside training); `num_items_in_batch`, what

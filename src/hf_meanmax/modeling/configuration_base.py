@@ -127,8 +127,8 @@ class LatentConfig(PreTrainedConfig):
             Scale each latent row to unit length inside the model, so that one vector serves cosines and the decoder: a
             vector that was scaled by a positive number decodes as if it had not been.
         latent_scales (bool, defaults to False):
-            With `latent_normalization="rows"`, multiply each row by the absolute value of a
-            trained number. The square of it is the row's share in a cosine.
+            With `latent_normalization="rows"`, multiply each row by the absolute value of a trained number, whose
+            square is the row's share in a cosine.
         latent_heads (int, defaults to 1):
             Rows of `inner_attention`.
         latent_size (int, optional, defaults to hidden_size):
@@ -291,7 +291,8 @@ class LatentConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: object) -> None:
         if unknown := self._unknown_names(kwargs):
-            raise TypeError(self._no_setting(unknown[0]))
+            fields = sorted(field.name for field in dataclasses.fields(self))
+            raise TypeError(self._no_setting(unknown[0], otherwise=f" Known: {', '.join(fields)}."))
         if self.input_vocab_size is None:
             self.input_vocab_size = self.vocab_size
         size = self.max_position_embeddings
@@ -307,9 +308,8 @@ class LatentConfig(PreTrainedConfig):
         return [name for name in names if name not in allowed and not name.startswith("_")]
 
     @classmethod
-    def _no_setting(cls, name: str) -> str:
-        fields = sorted(field.name for field in dataclasses.fields(cls))
-        hint = did_you_mean(name, fields, quote="`") or f" Known: {', '.join(fields)}."
+    def _no_setting(cls, name: str, otherwise: str = "") -> str:
+        hint = did_you_mean(name, [field.name for field in dataclasses.fields(cls)], quote="`") or otherwise
         return f"{cls.__name__} has no setting named `{name}`.{hint}"
 
     @classmethod

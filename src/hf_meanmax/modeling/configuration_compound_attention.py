@@ -52,8 +52,7 @@ class CompoundAttentionConfig(LatentConfig):
         latent_heads (int, optional, defaults to 12 for pooling="inner_attention" and 1 for the others):
             Rows of the representation.
         latent_size (int, optional, defaults to 600 // number of rows):
-            Width of a row; the representation has 600 numbers or a little less.
-            `"attn"` and `"trf"` have none.
+            Width of a row; the representation has 600 numbers or a little less. `"attn"` and `"trf"` have none.
 
     The other fields are described at [`LatentConfig`][].
     """

@@ -9,8 +9,8 @@ from .configuration_base import DecoderType, EncoderType, LatentConfig, Pooling,
 
 @strict
 class MeanMaxAAEConfig(LatentConfig):
-    r"""The mean-max attention autoencoder (Zhang, Wu, Li and Li, EMNLP 2018); defaults are the paper's, but for
-    word vectors, which are trained.
+    r"""The mean-max attention autoencoder (Zhang, Wu, Li and Li, EMNLP 2018); defaults are the paper's, but
+    for word vectors, which are trained.
 
     The authors' released code differs from the paper's equations; its form is
     `MeanMaxAAEConfig(attention_bias=True, projection_activation="relu", position_embedding_type="learned",

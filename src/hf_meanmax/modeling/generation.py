@@ -305,9 +305,10 @@ class LatentGenerationMixin(GenerationMixin):
         if sources != 1:
             names = ("input_ids", "inputs_embeds", "sentence_embedding", "encoder_outputs")
             hints = [did_you_mean(name, names, cutoff=0.8, quote="`") for name in kwargs if name not in names]
+            hint = next(filter(None, hints), "")
             raise ValueError(
                 f"generate() got {sources} inputs; give exactly one of a text (`input_ids` or `inputs_embeds`), "
-                f"`sentence_embedding` and `encoder_outputs`.{''.join(hints[:1])}"
+                f"`sentence_embedding` and `encoder_outputs`.{hint}"
             )
         take_settings(generation_config, kwargs)
         settings = (kwargs, self.generation_config)

@@ -1,10 +1,9 @@
 """The word-level pipeline: one regular expression says what a word is, one set of joins undoes it when decoding.
 
 Raw text (`don't (really)`) and Penn-Treebank text (`do n't -LRB- really -RRB-`) give the same words, where a
-contraction is a common one. The Treebank's
-own splits are the target: `ca n't`, `it 's`, `can not`, `gon na`. Hyphens and full stops always stand alone, so a
-vocabulary learnt on either kind of text fits the other. Everything is made of the `tokenizers` library's own parts
-and therefore saved in `tokenizer.json`.
+contraction is a common one. The Treebank's own splits are the target: `ca n't`, `it 's`, `can not`, `gon na`. Hyphens
+and full stops always stand alone, so a vocabulary learnt on either kind of text fits the other. Everything is made of
+the `tokenizers` library's own parts and therefore saved in `tokenizer.json`.
 """
 
 from __future__ import annotations

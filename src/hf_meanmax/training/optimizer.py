@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .settings import PretrainArguments
 
 
-def _loss_of(closure: Callable[[], Any] | None) -> Any:
+def _loss_of(closure: Callable[[], float] | None) -> float | None:
     """What an optimizer's `closure`, if there is one, returns, with the gradients that it makes."""
     if closure is None:
         return None
@@ -43,7 +43,7 @@ class RowAdam(torch.optim.Adam):
         return {**super().__getstate__(), "lazy": self.lazy, "_dense": {}}
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One step, of all parameters that have a gradient."""
         loss = _loss_of(closure)
         sparse = [
@@ -115,7 +115,7 @@ class Float32Muon(torch.optim.Muon):
         super().__init__(parameters, adjust_lr_fn="match_rms_adamw", **options)
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One step, of all parameters that have a gradient."""
         loss = _loss_of(closure)
         for group in self.param_groups:
