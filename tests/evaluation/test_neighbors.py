@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hf_meanmax.evaluation.neighbors import nearest
+from hf_meanmax.evaluation.neighbors import nearest, shared_neighbors
 
 
 def plain_search(queries, pool, metric, excluded=None):
@@ -57,3 +57,24 @@ def test_bad_arguments_are_refused():
         nearest(rows, rows[:, :2])
     with pytest.raises(ValueError, match="1 rows has no neighbour"):
         nearest(rows[:1], rows[:1], excluded=np.zeros(1, dtype=np.int64))
+
+
+def test_shared_neighbors_are_those_of_a_plain_search():
+    draw = np.random.default_rng(0)
+    first = draw.standard_normal((600, 6)).astype(np.float32)
+    second = np.concatenate([first[:, :4], draw.standard_normal((600, 3))], axis=1).astype(np.float32)
+
+    def plain_others(vectors):
+        units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        cosines = units @ units.T
+        np.fill_diagonal(cosines, -np.inf)
+        return [set(row[:10]) for row in np.argsort(-cosines, axis=1).tolist()]
+
+    wanted = np.mean([len(a & b) / 10 for a, b in zip(plain_others(first), plain_others(second), strict=True)])
+    assert shared_neighbors(first, second) == pytest.approx(wanted)
+    assert 0.1 < wanted < 0.9
+    assert shared_neighbors(first, 3 * first) == 1
+    assert shared_neighbors(first[:4], second[:4]) == 1
+    for one, other in ((first, second[1:]), (first[:1], second[:1])):
+        with pytest.raises(ValueError, match="two or more texts, the same in both spaces"):
+            shared_neighbors(one, other)

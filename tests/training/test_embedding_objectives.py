@@ -17,6 +17,8 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoToken
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands.export import main as export
 from hf_meanmax.commands.pretrain import main as pretrain_command
+from hf_meanmax.cosines import paired_cosines
+from hf_meanmax.evaluation.neighbors import shared_neighbors
 from hf_meanmax.files import write_json
 from hf_meanmax.inference import encode as encode_module
 from hf_meanmax.inference.embedding_files import MANIFEST, read_manifest
@@ -294,9 +296,33 @@ def test_an_index_of_the_teacher_answers_its_student(make_arguments, teacher, tm
         export([teacher, "--space", "teacher", "--output", str(tmp_path / "other")])
 
 
+@pytest.mark.parametrize("objective", ["none", "reconstruction"])
+def test_a_run_ends_with_how_near_it_has_come_to_its_teacher(make_arguments, teacher, tmp_path, objective, capsys):
+    args = make_arguments(**ROWS, objective=objective, teacher=teacher, max_steps=30, learning_rate=0.02)
+    summary = pretrain(args)
+    model = str(Path(args.output_dir) / "model")
+    export([model, "--space", "teacher", "--output", str(tmp_path / "space")])
+    texts = prepare(args, show_progress=False).validation_texts
+    own, mapped, wanted = (
+        SentenceTransformer(name, device="cpu").encode(texts) for name in (model, str(tmp_path / "space"), teacher)
+    )
+    cosine = float(paired_cosines(mapped, wanted).mean())
+    assert summary["validation_teacher_cosine"] == pytest.approx(cosine, abs=1e-3)
+    shares = shared_neighbors(own, wanted), shared_neighbors(mapped, wanted)
+    # The teacher's vectors are kept in float16, which may change the order of equally near texts.
+    assert summary["validation_teacher_neighbors"] == pytest.approx(shares[0], abs=0.03)
+    assert summary["validation_teacher_space_neighbors"] == pytest.approx(shares[1], abs=0.03)
+    assert (
+        f"\nof the teacher's ten nearest held-out texts: {summary['validation_teacher_neighbors']:.0%} by the "
+        f"embedding, {summary['validation_teacher_space_neighbors']:.0%} in the teacher's space, where the mean cosine "
+        f"with the teacher's vectors is {summary['validation_teacher_cosine']:.3f}\n"
+    ) in capsys.readouterr().out
+
+
 def test_without_a_map_the_embedding_is_the_teachers(make_arguments, teacher):
     args = make_arguments(**{**STATIC, "latent_size": 32}, objective="none", teacher=teacher, teacher_head=False)
-    pretrain(args)
+    summary = pretrain(args)
+    assert summary["validation_teacher_neighbors"] == summary["validation_teacher_space_neighbors"]
     assert AutoModelForSeq2SeqLM.from_pretrained(Path(args.output_dir) / "model").teacher_head is None
     losses = curve(args, "loss")
     assert losses[-1] < losses[0]

@@ -66,3 +66,30 @@ def nearest(
         exact = ((found - own) ** 2 if metric == "l2" else -found * own).sum(axis=2)
         result[start : start + _BLOCK] = candidates[np.arange(len(part)), exact.argmin(axis=1)]
     return result
+
+
+def shared_neighbors(first: np.ndarray, second: np.ndarray, number: int = 10) -> float:
+    """How far two encoders agree on which texts are near: the mean share of a text's nearest others by cosine that are
+    the same in both spaces.
+
+    Args:
+        first: vectors `(N, D)` of the texts.
+        second: `(N, D')` of the same texts, row by row.
+        number: nearest others of a text that are compared; all of them where there are fewer.
+
+    Raises:
+        ValueError: the spaces differ in their number of texts, or there are fewer than two.
+    """
+    if len(first) != len(second) or len(first) < 2:
+        raise ValueError(f"Expected two or more texts, the same in both spaces, got {len(first)} and {len(second)}.")
+    number = min(number, len(first) - 1)
+    spaces = [torch.from_numpy(unit_rows(vectors)) for vectors in (first, second)]
+    shared = 0
+    for start in range(0, len(first), _BLOCK):
+        others = []
+        for rows in spaces:
+            cosines = rows[start : start + _BLOCK] @ rows.T
+            cosines.diagonal(start).fill_(-torch.inf)
+            others.append(cosines.topk(number).indices)
+        shared += int((others[0][:, :, None] == others[1][:, None, :]).sum())
+    return shared / (number * len(first))

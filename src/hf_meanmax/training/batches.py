@@ -115,7 +115,10 @@ def make_run_batches(
         **of_set.get("train", {}), **compared, **place,
     )  # fmt: skip
     options: Json = {**place, **of_set.get("validation", {})}
-    if not config.has_decoder:
+    if config.has_decoder:
+        # A decoder is scored alone.
+        options.pop("teacher_vectors", None)
+    else:
         options |= {**compared, "counts_sentences": True}
     held_out = sentences_to_learn(
         args, prepared.validation, prepared.validation_target, words, and_context and not config.has_decoder

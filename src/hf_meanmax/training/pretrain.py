@@ -219,8 +219,7 @@ class Run:
         self.model = make_model(args, prepared, config, words, self.device, self.print)
         if self.model.can_generate():
             self.model.generation_config.max_new_tokens = self._longest_decoding()
-        reads_vectors = isinstance(self.model, EmbeddingDecoderForGeneration)
-        if reads_vectors and not args.initial_model:
+        if isinstance(self.model, EmbeddingDecoderForGeneration) and not args.initial_model:
             fit_standardization(
                 self.model.encoder.standardization, vectors["train"], self.model.config.normalize_embeddings
             )
@@ -242,7 +241,7 @@ class Run:
         )
         self.validation = Validation(
             self.accelerator, self.model, self.wrapped, self.is_sharded, held_out, prepared, self.use_bf16,
-            vectors.get("validation") if reads_vectors else None, () if config.has_decoder else self.side_losses,
+            vectors.get("validation"), () if config.has_decoder else self.side_losses,
         )  # fmt: skip
         self.steps_per_epoch = self.batches.plan.num_steps
         self.total_steps = args.max_steps or max(1, math.ceil(args.epochs * self.steps_per_epoch))
@@ -450,7 +449,8 @@ class Run:
         args, prepared = self.args, self.prepared
         synchronize(self.device)
         summary = summarize_run(self.state, self.stop_reason, self.device, self.world_size, self.matrix_rate)
-        summary |= self.validation.evaluate() | self.validation.generated_scores(show_progress=self.is_main)
+        summary |= self.validation.evaluate() | self.validation.teacher_scores()
+        summary |= self.validation.generated_scores(show_progress=self.is_main)
         self.log.record({"step": self.state["step"], **summary})
         folder = self.folder / "model"
         weights = self.accelerator.get_state_dict(self.wrapped) if self.is_sharded else None

@@ -76,4 +76,13 @@ def format_summary(summary: Json) -> str:
         scores += f", greedy BLEU {summary['validation_bleu']:.1f}"
     if "validation_exact_match" in summary:
         scores += f", exact matches {summary['validation_exact_match']:.1%}"
-    return "\n".join([*lines, scores])
+    lines.append(scores)
+    if "validation_teacher_neighbors" in summary:
+        found = f"{summary['validation_teacher_neighbors']:.0%} by the embedding"
+        if "validation_teacher_cosine" in summary:
+            found += (
+                f", {summary['validation_teacher_space_neighbors']:.0%} in the teacher's space, where the mean cosine "
+                f"with the teacher's vectors is {summary['validation_teacher_cosine']:.3f}"
+            )
+        lines.append(f"of the teacher's ten nearest held-out texts: {found}")
+    return "\n".join(lines)

@@ -85,14 +85,8 @@ def prepare_vectors(
     state: PartialState | None,
     show_progress: bool,
 ) -> dict[str, TeacherVectors]:
-    """The vectors of the training texts, and of the held-out ones unless a decoder of texts scores these; see
-    [`prepare_teacher`]."""
-    are_scored_by_decoder = args.teacher and args.objective != "none"
-    return {
-        name: prepare_teacher(args, texts, teacher, state, show_progress)
-        for name, texts in sources.items()
-        if name != "validation" or not are_scored_by_decoder
-    }
+    """The vectors of the training texts and of the held-out ones; see [`prepare_teacher`]."""
+    return {name: prepare_teacher(args, texts, teacher, state, show_progress) for name, texts in sources.items()}
 
 
 def prepare_teacher(

@@ -10,12 +10,16 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 
+from hf_meanmax.cosines import paired_cosines
 from hf_meanmax.data import MicroBatches
+from hf_meanmax.evaluation.neighbors import shared_neighbors
 from hf_meanmax.evaluation.reconstruction import score_reconstructions, teacher_forced_counts
 from hf_meanmax.evaluation.text_scores import score_texts, tokenization_of
+from hf_meanmax.inference.alignment import encode_rows
 from hf_meanmax.inference.decode import generate_ids
 from hf_meanmax.inference.reconstruct import reconstruct
 from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
+from hf_meanmax.modeling.modeling_embedding_decoder import EmbeddingDecoderForGeneration
 
 from .preparation import Prepared
 from .teacher import TeacherVectors
@@ -33,7 +37,7 @@ class Validation:
         batches: of the held-out texts.
         prepared: the texts, their references and the tokenizers.
         use_bf16: whether the model computes in bf16.
-        vectors: those of the texts, where the model decodes vectors and has no text encoder.
+        vectors: those of the texts: what the model decodes where it has no text encoder, otherwise its teacher's.
         terms: objectives of a model without a decoder whose losses are reported one by one.
     """
 
@@ -51,6 +55,11 @@ class Validation:
     def generates(self) -> bool:
         """Whether texts are generated: there is a decoder, and this process has all of its weights."""
         return self.model.config.has_decoder and not self.is_sharded
+
+    @property
+    def decodes_vectors(self) -> bool:
+        """Whether the model has no text encoder."""
+        return isinstance(self.model, EmbeddingDecoderForGeneration)
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
@@ -117,9 +126,28 @@ class Validation:
         found = score_reconstructions(self.prepared.tokenizer, texts, self._generate(texts, show_progress))
         return {"validation_bleu": found.bleu, "validation_exact_match": found.exact_match}
 
+    def teacher_scores(self) -> dict[str, float]:
+        """How near a student has come to its teacher: the share of a text's ten nearest held-out texts by the teacher
+        that are among its ten nearest by the embeddings, and in the teacher's space the same share and the mean cosine.
+        """
+        model, texts = self.model, self.prepared.validation_texts
+        if self.vectors is None or self.decodes_vectors or self.is_sharded or len(texts) < 2:
+            return {}
+        teacher = self.vectors[np.arange(len(texts))]
+        with torch.no_grad(), self._evaluating():
+            own = encode_rows(model, self.prepared.tokenizer, texts)
+            mapped = own
+            if model.teacher_head is not None:
+                mapped = model.teacher_head(torch.from_numpy(own).to(model.device)).float().cpu().numpy()
+        scores = {"validation_teacher_neighbors": shared_neighbors(own, teacher)}
+        if mapped.shape == teacher.shape:
+            scores["validation_teacher_space_neighbors"] = shared_neighbors(mapped, teacher)
+            scores["validation_teacher_cosine"] = float(paired_cosines(mapped, teacher).mean())
+        return scores
+
     def _generate(self, texts: list[str], show_progress: bool = False) -> list[list[int]]:
         with self._evaluating():
-            if self.vectors is not None:
+            if self.vectors is not None and self.decodes_vectors:
                 vectors = self.vectors[np.arange(len(texts))]
                 return generate_ids(self.model, self.prepared.tokenizer, vectors, show_progress=show_progress)
             return reconstruct(self.model, self.prepared.tokenizer, texts, show_progress=show_progress)
