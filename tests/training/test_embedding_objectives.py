@@ -414,10 +414,25 @@ def test_hidden_dropout_makes_two_views(make_arguments):
     assert make_arguments(contrastive="views", hidden_dropout=0.1).has_views
 
 
+@pytest.mark.parametrize("softmax", ["full", "sampled"])
 @pytest.mark.parametrize("lazy", [False, True])
-def test_without_a_decoder_no_word_is_sampled(make_arguments, teacher, lazy):
-    """A recipe with a sampled softmax takes `--objective none`."""
-    pretrain(make_arguments(objective="none", teacher=teacher, softmax="sampled", lazy_adam=lazy))
+def test_without_a_decoder_no_word_is_sampled(make_arguments, teacher, softmax, lazy):
+    """A recipe with a sampled softmax takes `--objective none`, and lazy Adam needs none."""
+    pretrain(make_arguments(objective="none", teacher=teacher, softmax=softmax, lazy_adam=lazy))
+
+
+def test_views_that_differ_by_dropout_alone_differ_in_evaluations(make_arguments):
+    """Two equal views would have the loss of sentences that are found at once."""
+    found = {}
+    for rate in (0.0, 0.3):
+        args = make_arguments(
+            f"dropout-{rate}", objective="none", contrastive="views", embedding_dropout=rate or 1e-9, learning_rate=0.0,
+            max_steps=2, eval_steps=1,
+        )  # fmt: skip
+        found[rate] = pretrain(args)["validation_loss"]
+        # The numbers are drawn anew for each evaluation, and the same.
+        assert curve(args, "validation_loss") == [found[rate]] * 2
+    assert found[0.3] > found[0.0] + 0.01
 
 
 def test_of_a_teacher_the_cosines_alone(make_arguments, teacher):

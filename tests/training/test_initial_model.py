@@ -69,7 +69,13 @@ def test_heads_of_training_are_new_and_those_of_the_checkpoint_stay(make_argumen
     pretrain(second)
     found = weights(second.output_dir)
     torch.testing.assert_close(found["teacher_head.weight"], weights(first.output_dir)["teacher_head.weight"])
-    assert "contrastive_head.weight" in found
+    assert found["contrastive_head.weight"].shape[0] == 4
+    other = make_arguments(
+        "third", initial_model=f"{second.output_dir}/model", **STILL, contrastive="views", contrastive_size=6,
+        word_drop=0.3,
+    )  # fmt: skip
+    pretrain(other)
+    assert weights(other.output_dir)["contrastive_head.weight"].shape[0] == 6
 
 
 def test_a_head_that_goes_and_an_output_that_is_frozen_are_said(make_arguments, initial, capsys):

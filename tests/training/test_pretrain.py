@@ -589,8 +589,11 @@ def test_noise_is_in_the_input_alone(make_arguments):
 
 
 def test_frozen_encoder(make_arguments):
-    args = make_arguments(freeze_encoder=True, max_steps=3)
-    start = copy.deepcopy(built(args).model.state_dict())
+    args = make_arguments(freeze_encoder=True, max_steps=3, embedding_dropout=0.5)
+    model = built(args).model
+    assert model.training
+    assert not model.encoder.training
+    start = copy.deepcopy(model.state_dict())
     pretrain(args)
     end = weights(args.output_dir)
     assert all(torch.equal(end[name], start[name]) for name in end if name.startswith("encoder."))

@@ -163,6 +163,8 @@ def test_options_win_over_the_recipe(tmp_path):
     assert args.lowercase is None
 
 
+VECTORS_ALONE = ["--teacher", "x", "--objective", "none"]
+COSINES = [*VECTORS_ALONE, "--teacher_weight", "0", "--similarity_weight", "1"]
 STATIC = ["--encoder_type", "none", "--pooling", "weighted_mean", "--objective", "none", "--teacher", "x"]
 
 
@@ -172,7 +174,20 @@ STATIC = ["--encoder_type", "none", "--pooling", "weighted_mean", "--objective",
         ("teacher_loss", "squared", [], "a `teacher`"),
         ("contrastive_weight", "2", [], "`contrastive`"),
         ("temperature", "0.1", ["--teacher", "x"], "`contrastive` or `teacher_loss` 'contrast'"),
-        ("decoding_weight", "2", ["--teacher", "x", "--objective", "none"], "a decoder"),
+        ("temperature", "0.1", [*COSINES, "--teacher_loss", "cosine"], "`contrastive` or `teacher_loss` 'contrast'"),
+        ("teacher_loss", "contrast", COSINES, "a `teacher_weight`"),
+        ("decoding_weight", "2", VECTORS_ALONE, "a decoder"),
+        ("softmax", "sampled", VECTORS_ALONE, "a decoder"),
+        ("label_smoothing", "0.1", VECTORS_ALONE, "a decoder"),
+        ("sample_sentences", "7", ["--eval_steps", "0"], "`eval_steps`"),
+        ("output_from_words", "true", ["--tie_word_embeddings", "false"], "`word_vectors` and an untied output layer"),
+        (
+            "output_from_words",
+            "true",
+            ["--word_vectors", "y.safetensors", "--tie_word_embeddings", "true"],
+            "`word_vectors` and an untied output layer",
+        ),
+        ("word_weight_rate", "3", [], "`pooling` 'weighted_mean' or `weighted_mean_row`"),
         ("num_context_words", "5", [], "`objective` 'next_words'"),
         ("max_target_tokens", "9", [], "`objective` 'translation'"),
         ("num_negatives", "9", [], "`softmax` 'sampled'"),
@@ -195,6 +210,13 @@ def test_an_option_that_nothing_reads_is_refused(name, value, others, needed):
 def test_a_decoder_reads_its_layers():
     for words in (["embedding-decoder", "--embedder", "x"], ["docstrings", *STATIC[:4]]):
         assert parse_command_line([*words, "--num_hidden_layers", "3"]).model["num_hidden_layers"] == 3
+
+
+def test_a_split_of_no_data_set_is_refused():
+    for name in ("validation", "test"):
+        with pytest.raises(ValueError, match=f"`{name}_split` is 'dev', which has no effect without `{name}`"):
+            parse_command_line(["--train", "x.tsv", f"--{name}_split", "dev"], FinetuneArguments)
+        parse_command_line(["--train", "x.tsv", f"--{name}_split", "dev", f"--{name}", "glue"], FinetuneArguments)
 
 
 def test_an_option_of_another_classifier_is_refused(tmp_path):

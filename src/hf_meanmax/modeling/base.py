@@ -60,11 +60,24 @@ class LatentPreTrainedModel(PreTrainedModel):
     _supports_flash_attn = True
     _supports_flex_attn = True
     _supports_attention_backend = True
+    _encoder_is_frozen = False
 
     def __init__(self, config: PreTrainedConfig, *args: object, **kwargs: Unpack[TransformersKwargs]) -> None:
         # Fields may have been set one by one, as `from_pretrained(folder, field=...)` does.
         config.check()
         super().__init__(config, *args, **kwargs)
+
+    def freeze_encoder(self) -> None:
+        """Trains the rest alone, on embeddings as they are published: the encoder has no dropout from now on."""
+        self.encoder.requires_grad_(False)
+        self._encoder_is_frozen = True
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> "LatentPreTrainedModel":
+        super().train(mode)
+        if self._encoder_is_frozen:
+            self.encoder.eval()
+        return self
 
     def refuse_unknown(self, arguments: Mapping[str, object]) -> None:
         """Checks the further arguments of a forward pass, most of which would change nothing; None asks for nothing.

@@ -34,22 +34,9 @@ class LatentForSequenceClassification(LatentPreTrainedModel):
             raise ValueError(NO_REPRESENTATION)
         self.encoder = self.encoder_class(config)
         self.classifier = LatentClassifier(config)
-        self._encoder_is_frozen = False
         self.post_init()
         # transformers adds what the encoder inside ignores when it is loaded alone.
         self._keys_to_ignore_on_load_unexpected = set(DECODING_WEIGHTS)
-
-    def freeze_encoder(self) -> None:
-        """Trains the head alone, on embeddings as they are: the encoder has no dropout from now on."""
-        self.encoder.requires_grad_(False)
-        self._encoder_is_frozen = True
-        self.train(self.training)
-
-    def train(self, mode: bool = True) -> "LatentForSequenceClassification":
-        super().train(mode)
-        if self._encoder_is_frozen:
-            self.encoder.eval()
-        return self
 
     @can_return_tuple
     def forward(

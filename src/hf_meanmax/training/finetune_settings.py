@@ -104,6 +104,7 @@ class FinetuneArguments(RunArguments):
         unused = dict.fromkeys(names, f"`classifier_type` {'mlp' if is_pruned else 'pruned'!r}")
         if head.get("pair_combination") != "multiplicative":
             unused["pair_size"] = "`pair_combination` 'multiplicative'"
+        unused |= {f"{name}_split": f"`{name}`" for name in ("validation", "test") if not getattr(self, name)}
         return {**super().without_effect(), **unused}
 
 

@@ -143,8 +143,10 @@ class NamedProgress(ProgressCallback):  # type: ignore[misc]
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         if state.is_world_process_zero:
-            self.training_bar = progress_bar(total=state.max_steps, desc="train", unit="step")
-        self.current_step = 0
+            self.training_bar = progress_bar(
+                total=state.max_steps, initial=state.global_step, desc="train", unit="step"
+            )
+        self.current_step = state.global_step
 
     def on_prediction_step(
         self,

@@ -144,7 +144,7 @@ def make_model(
                 "warning: the output layer is the encoder's word table, which is frozen; give "
                 "--tie_word_embeddings false"
             )
-        model.encoder.requires_grad_(False)
+        model.freeze_encoder()
     model.train()
     return model
 
@@ -176,9 +176,10 @@ def _start_from(model: LatentForConditionalDecoding, name: str) -> list[str]:
     if model.can_generate() and checkpoint.can_generate():
         model.generation_config.max_new_tokens = checkpoint.generation_config.max_new_tokens
     for key, weight in model.state_dict().items():
-        if key not in initial and key.startswith(_HEADS):
-            continue
         found = initial.get(key)
+        is_contrastive = key.startswith("contrastive_head.")
+        if key.startswith(_HEADS) and (found is None or (is_contrastive and found.shape != weight.shape)):
+            continue
         if found is None or found.shape != weight.shape:
             here = "no such weight" if found is None else f"{tuple(found.shape)}"
             raise ValueError(

@@ -242,6 +242,7 @@ class Run:
         self.validation = Validation(
             self.accelerator, self.model, self.wrapped, self.is_sharded, held_out, prepared, self.use_bf16,
             vectors.get("validation"), () if config.has_decoder else self.side_losses,
+            args.has_views and not args.has_noise,
         )  # fmt: skip
         self.steps_per_epoch = self.batches.plan.num_steps
         self.total_steps = args.max_steps or max(1, math.ceil(args.epochs * self.steps_per_epoch))
@@ -312,6 +313,7 @@ class Run:
                 if must_save or self.stop_reason or at_end or state["step"] % args.checkpoint_steps == 0:
                     self._check_losses(losses)
                     if at_end:
+                        bar.total = state["step"]
                         self._log(bar)
                     self._save()
                     take_time()

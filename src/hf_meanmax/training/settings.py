@@ -15,6 +15,10 @@ from .model_settings import settings_of
 from .run_settings import RunArguments
 
 # Settings of the layers of an encoder or a decoder.
+_OF_DECODERS = (
+    "decoding_weight", "softmax", "num_negatives", "label_smoothing", "output_bias", "frequency_bias",
+    "output_from_words", "sample_sentences",
+)  # fmt: skip
 _OF_LAYERS = ("num_hidden_layers", "num_attention_heads", "intermediate_size")
 
 
@@ -217,11 +221,16 @@ class PretrainArguments(RunArguments):
 
     def without_effect(self) -> dict[str, str]:
         config = self.build_config()
+        has_words_to_copy = self.word_vectors and not (config.tie_word_embeddings or config.separate_vocabularies)
         unread = (
             ("a `teacher`", not self.teacher, ("teacher_loss", "teacher_weight", "teacher_head")),
             ("`contrastive`", self.contrastive == "none", ("contrastive_weight",)),
+            ("a `teacher_weight`", not self.teacher_weight, ("teacher_loss", "teacher_head")),
             ("`contrastive` or `teacher_loss` 'contrast'", not self.compares_in_batch, ("temperature",)),
-            ("a decoder", self.objective == "none", ("decoding_weight",)),
+            ("a decoder", self.objective == "none", _OF_DECODERS),
+            ("`eval_steps`", not self.eval_steps, ("sample_sentences",)),
+            ("`word_vectors` and an untied output layer", not has_words_to_copy, ("output_from_words",)),
+            ("`pooling` 'weighted_mean' or `weighted_mean_row`", not config.has_weighted_mean, ("word_weight_rate",)),
             ("`objective` 'next_words'", not self.is_of_context and not self.context_weight, ("num_context_words",)),
             ("`objective` 'translation'", self.objective != "translation", ("max_target_tokens",)),
             ("`softmax` 'sampled'", self.softmax != "sampled", ("num_negatives",)),
@@ -243,7 +252,7 @@ class PretrainArguments(RunArguments):
     def _check_lazy_adam(self) -> None:
         if not self.lazy_adam:
             return
-        if self.softmax != "sampled":
+        if self.objective != "none" and self.softmax != "sampled":
             raise ValueError(
                 f"`lazy_adam` needs `softmax` 'sampled', not {self.softmax!r}: otherwise each step reads all words."
             )
@@ -407,10 +416,9 @@ class PretrainArguments(RunArguments):
             )
         if self.context_weight:
             raise ValueError("`contrastive` and `context_weight` exclude each other. Leave one out.")
-        has_noise = self.word_drop or self.word_swap or self.span_drop
         attends = config.encoder_type == "self_attention"
         has_dropout = config.embedding_dropout or config.hidden_dropout or (attends and config.attention_dropout)
-        if self.has_views and not (has_noise or has_dropout):
+        if self.has_views and not (self.has_noise or has_dropout):
             raise ValueError(
                 f"`contrastive` is {self.contrastive!r}, but without noise or dropout two views of a sentence are the "
                 "same. Give `word_drop`, for instance 0.4."
@@ -422,6 +430,11 @@ class PretrainArguments(RunArguments):
             )
 
     @property
+    def has_noise(self) -> bool:
+        """Whether the encoder reads sentences with words missing or in another order."""
+        return bool(self.word_drop or self.word_swap or self.span_drop)
+
+    @property
     def learns_from_teacher(self) -> bool:
         """Whether the loss reads a teacher's vectors of the texts; without a weight its word vectors alone are read."""
         return bool(self.teacher) and (self.teacher_weight > 0 or self.similarity_weight > 0)
@@ -429,7 +442,9 @@ class PretrainArguments(RunArguments):
     @property
     def compares_in_batch(self) -> bool:
         """Whether a loss is the cross entropy of cosines in a batch."""
-        return self.contrastive != "none" or (self.learns_from_teacher and self.teacher_loss == "contrast")
+        return self.contrastive != "none" or (
+            bool(self.teacher) and self.teacher_weight > 0 and self.teacher_loss == "contrast"
+        )
 
     @property
     def frozen_encoder(self) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from hf_meanmax.files import Json
@@ -49,9 +51,11 @@ def summarize_run(state: Json, stop_reason: str, device: torch.device, num_proce
     if state["step_seconds"]:
         rate = state["tokens"] / state["step_seconds"]
         summary["tokens_per_second"] = round(rate, 1)
-        summary["flops_per_token"] = state["flops_per_token"]
-        summary["matrix_rate_flops"] = matrix_rate
-        summary["share_of_matrix_rate"] = rate / num_processes * state["flops_per_token"] / matrix_rate
+        # Of sharded weights no products are counted.
+        if state["flops_per_token"]:
+            summary["flops_per_token"] = state["flops_per_token"]
+            summary["matrix_rate_flops"] = matrix_rate
+            summary["share_of_matrix_rate"] = rate / num_processes * state["flops_per_token"] / matrix_rate
     summary["peak_memory_bytes"] = peak_memory_bytes(device)
     return summary
 
@@ -60,9 +64,11 @@ def format_summary(summary: Json) -> str:
     """The summary in a few lines."""
     lines = [f"{summary['steps']:,} steps, {summary['tokens']:,} tokens, {summary['minutes']:.1f} minutes"]
     if "tokens_per_second" in summary:
-        share, rate = summary["share_of_matrix_rate"], summary["matrix_rate_flops"] / 1e12
+        of_limit = ""
         # Beside other work the rate is measured too low.
-        of_limit = f"; {100 * share:.0f} % of the measured matrix rate ({rate:.2f} TFLOP/s)" if share <= 1 else ""
+        if summary.get("share_of_matrix_rate", math.inf) <= 1:
+            share, limit = 100 * summary["share_of_matrix_rate"], summary["matrix_rate_flops"] / 1e12
+            of_limit = f"; {share:.0f} % of the measured matrix rate ({limit:.2f} TFLOP/s)"
         lines.append(f"{summary['tokens_per_second']:,.0f} tokens/s{of_limit}")
     lines.append(f"peak memory {summary['peak_memory_bytes'] / 2**30:.2f} GiB")
     scores = f"held-out: loss {summary['validation_loss']:.3f}"

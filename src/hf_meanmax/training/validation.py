@@ -39,6 +39,7 @@ class Validation:
         use_bf16: whether the model computes in bf16.
         vectors: those of the texts: what the model decodes where it has no text encoder, otherwise its teacher's.
         terms: objectives of a model without a decoder whose losses are reported one by one.
+        views_by_dropout: whether two views of a text differ by dropout alone.
     """
 
     accelerator: Accelerator
@@ -50,6 +51,7 @@ class Validation:
     use_bf16: bool
     vectors: TeacherVectors | None = None
     terms: tuple[str, ...] = ()
+    views_by_dropout: bool = False
 
     @property
     def generates(self) -> bool:
@@ -91,6 +93,10 @@ class Validation:
         names = ("loss", *self.terms)
         totals = torch.zeros(1 + len(names), device=self.accelerator.device)
         with torch.no_grad(), self._evaluating():
+            if self.views_by_dropout:
+                # The same in each evaluation; every training step sets a seed of its own.
+                torch.manual_seed(0)
+                self.wrapped.train()
             for rows, batch in self.batches.sequential():
                 batch = {name: tensor.to(self.accelerator.device) for name, tensor in batch.items()}
                 # The loss of a batch is a sum over this process's rows, divided by those of all.
