@@ -9,7 +9,8 @@ def unit_rows(rows: np.ndarray) -> np.ndarray:
     """Rows `(N, D)` scaled to unit length; a zero row stays zero. Half precision, in which squares overflow, becomes
     float32."""
     rows = rows.astype(np.promote_types(rows.dtype, np.float32), copy=False)
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    # In single precision the squares of large numbers overflow, and those of small ones become zeros.
+    norms = np.sqrt(np.einsum("nd,nd->n", rows, rows, dtype=np.float64)).astype(rows.dtype)[:, None]
     return rows / np.where(norms == 0, 1, norms)
 
 

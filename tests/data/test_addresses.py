@@ -41,7 +41,8 @@ def test_a_glob_reads_its_files_in_order(memory):
         memory.pipe(f"/corpus/{name}.txt", name.encode())
     memory.pipe("/corpus/c.csv", b"no")
     memory.pipe("/corpus/folder.txt/d.txt", b"deeper")
-    assert list(open_corpus("memory://corpus/*.txt")) == ["a", "", "b", ""]
+    for pattern in ("*", "?", "[ab]"):
+        assert list(open_corpus(f"memory://corpus/{pattern}.txt")) == ["a", "", "b", ""]
 
 
 def table(kind: str) -> bytes:
@@ -53,6 +54,28 @@ def table(kind: str) -> bytes:
     file = io.BytesIO()
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
     return file.getvalue()
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+def test_blank_lines_of_one_column_are_rows(memory, tmp_path, name):
+    content = b"text\na\n\n007\n\n\nc\n"
+    content = gzip.compress(content) if name.endswith(".gz") else content
+    memory.pipe(f"/t/{name}", content)
+    (tmp_path / name).write_bytes(content)
+    rows = ["a", "", "007", "", "", "c"]
+    assert list(open_corpus(tmp_path / name)) == rows
+    # A file that an address names ends a document.
+    assert list(open_corpus(f"memory://t/{name}")) == [*rows, ""]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("a.csv", b""), ("a.csv", b"text,id\n"), ("a.jsonl", b"\n"), ("a.json", b"[]")]
+)
+def test_an_empty_table_has_no_lines(memory, tmp_path, name, content):
+    memory.pipe(f"/t/{name}", content)
+    (tmp_path / name).write_bytes(content)
+    assert list(open_corpus(tmp_path / name)) == []
+    assert list(open_corpus(f"memory://t/{name}")) == [""]
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])

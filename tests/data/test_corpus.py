@@ -279,6 +279,13 @@ def test_fingerprint_follows_the_input(tmp_path):
     assert open_corpus(rows).fingerprint() == open_corpus(rows).fingerprint() != open_corpus(other).fingerprint()
 
 
+def test_a_pipe_is_no_corpus(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for name in (tmp_path / "pipe", "/dev/null"):
+        with pytest.raises(ValueError, match="is a pipe or a device, and a corpus is read more than once"):
+            open_corpus(name)
+
+
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv"])
 def test_tables_are_read_by_their_column(tmp_path, suffix):
     rows = ["the cat sat", "", 'a "dog", they say', "None"]

@@ -108,6 +108,11 @@ def test_damaged_tables_are_named(tmp_path):
     (tmp_path / "e.csv").write_text("text,label\ngood,01\nbad,1\n")
     found = read_labelled(tmp_path / "e.csv")
     assert (found.texts, found.labels) == (["good", "bad"], ["01", "1"])
+    (tmp_path / "e.csv").write_text("text,label\n007,01\n1e5,1\n1984,2\n")
+    for errors in ("strict", "replace"):
+        found = read_labelled(tmp_path / "e.csv", encoding_errors=errors)
+        assert (found.texts, found.labels) == (["007", "1e5", "1984"], ["01", "1", "2"])
+        assert list(open_corpus(tmp_path / "e.csv", errors)) == found.texts
     (tmp_path / "d.csv").write_text("text,label\nnull,None\n")
     found = read_labelled(tmp_path / "d.csv")
     assert (found.texts, found.labels) == (["null"], ["None"])

@@ -94,6 +94,13 @@ def test_every_kind_of_file(encoded, said, tmp_path):
         assert batch.dtype == np.float32
         assert batch.dtype.isnative
         assert batch.flags.c_contiguous
+    files = [tmp_path / name for name in ("a.npy", "c.safetensors", "e.parquet")]
+    whole = list(read_embeddings(files, 8))
+    for start in (0, 5, 8, 36, 37, 40, 74, 80, 110, 111):
+        found = list(read_embeddings(files, 8, start=start))
+        np.testing.assert_array_equal(np.concatenate([rows[:0], *found]), np.concatenate(whole)[start:])
+        # The same batches, but for the first.
+        assert [len(batch) for batch in found[1:]] == [len(batch) for batch in whole][len(whole) - len(found) + 1 :]
     near = next(iter(read_embeddings([tmp_path / "b.safetensors"], vector_column="vectors")))
     assert near.dtype == np.float32
 

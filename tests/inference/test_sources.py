@@ -319,6 +319,12 @@ def test_options_that_are_of_tables(tmp_path):
     for option in "table", "key_column":
         with pytest.raises(ValueError, match=f"`{option}` is of a database"):
             opened(tmp_path / "v.npy", **{option: "x"})
+    write_index(tmp_path, "Flat", vectors=VECTORS)
+    for name in ("v.npy", "index.faiss"):
+        with pytest.raises(
+            ValueError, match=f"`vector_column` is 'x', and .*{name} has no columns or tensors with names"
+        ):
+            opened(tmp_path / name, vector_column="x")
     check_reading(opened(tmp_path / "v.npy"), np.arange(37), VECTORS)
     columns = {"a": pa.array(VECTORS.tolist()), "b": pa.array((VECTORS + 1).tolist())}
     pa.parquet.write_table(pa.table(columns), tmp_path / "v.parquet")

@@ -13,12 +13,12 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 
 from hf_meanmax.checkpoint.folder import load_decoder
-from hf_meanmax.files import Json, replacing_file
+from hf_meanmax.files import Json, json_digest, replacing_file
 from hf_meanmax.hardware import COMPUTE_DTYPES, compute_dtype
 from hf_meanmax.inference.continued_file import ContinuedFile, continued_file, is_file_name
 from hf_meanmax.inference.correction import embedder_of
 from hf_meanmax.inference.decode import DecodedBatch, DecodingSettings, decode_sources, key_of_row
-from hf_meanmax.inference.fingerprints import weights_fingerprint
+from hf_meanmax.inference.fingerprints import model_fingerprints, tokenizer_text, weights_fingerprint
 from hf_meanmax.inference.sources import SourceOptions, VectorSource, open_sources
 from hf_meanmax.pretrained import DECODER_SOURCES
 from hf_meanmax.progress import progress_bar
@@ -72,7 +72,10 @@ def main(args: DecodeOptions, decoding: DecodingSettings) -> None:
             for batch in decode():
                 print(*_lines(batch, args.write_keys), sep="\n", file=file)
         return
-    with continued_file(args.output, _made_from(args, decoding, weights_fingerprint(model), sources)) as output:
+    models = {"weights": weights_fingerprint(model), "tokenizer": json_digest(tokenizer_text(tokenizer))}
+    if embedder is not None:
+        models["embedder"] = json_digest(model_fingerprints(embedder))
+    with continued_file(args.output, {**models, **_made_from(args, decoding, sources)}) as output:
         start, total = _first_row(output, sources), sum(source.rows for source in sources)
         with progress_bar(total=total, initial=start, unit="row", desc="decode") as bar:
             for batch in decode(start):
@@ -88,11 +91,11 @@ def _lines(batch: DecodedBatch, write_keys: bool) -> list[str]:
     return [f"{key}\t{text}" for key, text in zip(keys, batch.texts, strict=True)]
 
 
-def _made_from(args: DecodeOptions, decoding: DecodingSettings, weights: str, sources: Sequence[VectorSource]) -> Json:
-    """What a line of the output is a function of."""
+def _made_from(args: DecodeOptions, decoding: DecodingSettings, sources: Sequence[VectorSource]) -> Json:
+    """What a line of the output is a function of, beside the models."""
     free = {"model", "input", "output", "trust_remote_code", *(() if args.do_sample else ("batch_size", "seed"))}
     options = {name: value for name, value in {**asdict(args), **asdict(decoding)}.items() if name not in free}
-    return {"weights": weights, "sources": [[_place(source), source.version] for source in sources], **options}
+    return {"sources": [[_place(source), source.version] for source in sources], **options}
 
 
 def _place(source: VectorSource) -> str:

@@ -14,10 +14,10 @@ from pathlib import Path
 from hf_meanmax.checkpoint.folder import load_decoder
 from hf_meanmax.data.corpus import CorpusLines
 from hf_meanmax.evaluation.text_scores import Tokenization, score_texts, tokenization_of
-from hf_meanmax.files import replacing_file
+from hf_meanmax.files import json_digest, replacing_file
 from hf_meanmax.inference.continued_file import continued_file, is_file_name
 from hf_meanmax.inference.decode import MOST_BEAMS
-from hf_meanmax.inference.fingerprints import weights_fingerprint
+from hf_meanmax.inference.fingerprints import tokenizer_text, weights_fingerprint
 from hf_meanmax.inference.translate import check_translator, translate_corpus
 from hf_meanmax.progress import progress_bar
 
@@ -72,6 +72,7 @@ def main(args: TranslateOptions, corpus_options: CorpusOptions) -> None:
     else:
         made_from = {
             "weights": weights_fingerprint(model),
+            "tokenizers": json_digest([tokenizer_text(tokenizer), tokenizer_text(target_tokenizer)]),
             "texts": corpus.fingerprint(),
             **{name: getattr(args, name) for name in ("batch_size", "num_beams")},
         }

@@ -77,7 +77,9 @@ def read_labelled(
     if path.is_dir():
         rows = _from_dataset(load_from_disk(path, split), *columns, str(path))
     elif path.is_file() and table_kind(path):
-        rows = _from_dataset(load_table(path, encoding_errors, text_column=label_column), *columns, str(path))
+        if (table := load_table(path, encoding_errors)) is None:
+            raise ValueError(f"{path}: empty, expected rows under named columns.")
+        rows = _from_dataset(table, *columns, str(path))
     elif path.is_file():
         if columns != ("text", "", "label"):
             raise ValueError(

@@ -18,12 +18,10 @@ from .tables import (
     TABLES,
     DatasetRows,
     choose_split,
-    is_empty_table,
     load_from_disk,
     load_from_hub,
     load_table,
     looks_local,
-    stream_table,
     table_kind,
 )
 
@@ -90,6 +88,8 @@ def open_corpus(
         is_whole = (path / "dataset_info.json").is_file()
         _refuse_parts(f"{path} is a saved data set", split if is_whole else "train", config_name)
         return DatasetRows(dataset, text_column)
+    if path.exists():
+        raise ValueError(f"{path} is a pipe or a device, and a corpus is read more than once. Write it to a file.")
     if glob.has_magic(source):
         files = sorted(file for file in glob.glob(str(path), recursive=True) if os.path.isfile(file))
         if not files:
@@ -140,7 +140,8 @@ def _find_at(address: str) -> tuple[AbstractFileSystem, list[str]]:
     paths, is_folder = [], False
     try:
         filesystem, path = url_to_fs(address)
-        if "*" in path:
+        # In an address of the web a question mark begins a query.
+        if "*" in path or (glob.has_magic(path) and not protocol.startswith("http")):
             found = filesystem.glob(path, detail=True)
             paths = sorted(name for name, info in found.items() if info["type"] != "directory")
         else:
@@ -169,13 +170,11 @@ def _open_file(
     filesystem: AbstractFileSystem | None,
 ) -> Corpus:
     if table_kind(path):
-        if filesystem is not None:
-            address = filesystem.unstrip_protocol(path)
-            table = stream_table(address, encoding_errors, text_column)
-            return DatasetRows(table, text_column, [address, *version_at(filesystem, str(path))])
-        if is_empty_table(Path(path)):
+        table = load_table(path, encoding_errors, filesystem)
+        if table is None:
             return Documents([])
-        return DatasetRows(load_table(Path(path), encoding_errors, text_column), text_column)
+        name = filesystem and [filesystem.unstrip_protocol(path), *version_at(filesystem, str(path))]
+        return DatasetRows(table, text_column, name)
     if text_column != "text":
         raise ValueError(
             f"{path} is read as lines of text, which have no column {text_column!r}. Columns are those of "

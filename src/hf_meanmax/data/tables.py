@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import glob
 import os
 import re
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from hf_meanmax.files import Json
 
@@ -19,6 +18,7 @@ from .corpus import COMPRESSED, Corpus, convert_remedy, decompressed, readable, 
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from fsspec import AbstractFileSystem
 
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 # What `datasets` logs, and which warnings are errors, is of the whole process.
@@ -96,26 +96,6 @@ def table_kind(path: str | os.PathLike[str]) -> str:
     return TABLES.get((Path(name.stem).suffix if is_packed else name.suffix).lower(), "")
 
 
-def is_empty_table(path: Path) -> bool:
-    """Whether a file of named columns has no row, which `datasets` refuses in many words."""
-    if table_kind(path) == "parquet":
-        import pyarrow.parquet  # type: ignore[import-untyped]
-
-        try:
-            return pyarrow.parquet.read_metadata(path).num_rows == 0
-        except (OSError, ValueError):
-            return False  # Damaged, which is said when it is read.
-    most = 1 if table_kind(path) == "csv" else 0
-    try:
-        with open(path, "rb") as raw:
-            # Old spreadsheets end a line with a carriage return alone.
-            lines = (line for ended in decompressed(raw, str(path)) for line in ended.splitlines())
-            filled = islice((line for line in lines if line.strip()), most + 1)
-            return sum(1 for line in filled if line.strip() != b"[]") <= most
-    except (EOFError, OSError, ValueError):
-        return False
-
-
 def looks_local(name: str) -> bool:
     """Whether a name can only be that of a file or folder, not of a data set on the Hub."""
     path = Path(name)
@@ -124,81 +104,100 @@ def looks_local(name: str) -> bool:
     return name.startswith((".", "/", "~")) or is_file or in_a_folder or not _HUB_NAME.fullmatch(name)
 
 
-def load_table(path: Path, encoding_errors: str = "strict", text_column: str = "") -> Dataset:
-    """A file with named columns as a data set.
+def load_table(
+    path: str | Path, encoding_errors: str = "strict", filesystem: AbstractFileSystem | None = None
+) -> Dataset | None:
+    """A file with named columns as a data set; None if it has no row. All columns of a .csv are text.
 
     Args:
         path: the file.
         encoding_errors: what to do with bytes of a .csv that are not UTF-8.
-        text_column: a column of a .csv whose numbers stay as they are written.
+        filesystem: where it is, if not here; it is then read as it comes.
 
     Raises:
         ValueError: the file is damaged.
     """
-    if is_empty_table(path):
-        raise ValueError(f"{path}: empty, expected rows under named columns.")
-    options: dict[str, object] = {}
-    if table_kind(path) == "csv":
-        options["skip_blank_lines"] = not _has_one_column(path)
-    # `datasets` takes a name for a pattern, and a file of the same name and time for the one that it has in its cache.
-    options["name"] = f"of-{path.stat().st_size}-bytes"
-    return _read_table(str(path), glob.escape(str(path)), encoding_errors, text_column, **options)
+    kind, options = table_kind(path), dict[str, object]()
+    address = str(path) if filesystem is None else filesystem.unstrip_protocol(path)
+    with _TABLE_LOCK, warnings.catch_warnings(), _errors_of(address):
+        from datasets import Features, Value, load_dataset
 
-
-def _has_one_column(path: Path) -> bool:
-    """Whether a .csv has one column, so that its blank lines are rows."""
-    with open(path, "rb") as raw:
-        header = next((line for line in decompressed(raw, str(path)) if line.strip()), b"").splitlines()[:1]
-    return len(next(csv.reader(line.decode("utf-8", "replace") for line in header), [])) == 1
-
-
-def stream_table(url: str, encoding_errors: str = "strict", text_column: str = "") -> Dataset:
-    """A file with named columns at an address as a data set that is read as it comes; see [`load_table`].
-
-    Raises:
-        ValueError: the file cannot be read.
-    """
-    return _read_table(url, url, encoding_errors, text_column, streaming=True)
-
-
-def _read_table(address: str, pattern: str, encoding_errors: str, text_column: str, **options: object) -> Dataset:
-    from datasets import load_dataset
-    from datasets.utils import logging
-
-    is_csv = (kind := table_kind(address)) == "csv"
-    if is_csv:
-        # Words such as "None" are texts, not missing values, and the first value of a row is no number of it.
-        options |= {"keep_default_na": False, "encoding_errors": encoding_errors, "index_col": False}
-        if text_column and encoding_errors == "strict":  # pandas' converters are
-            options["converters"] = {text_column: str}
-    with _TABLE_LOCK, warnings.catch_warnings():
         # In place of values that are dropped, beyond the columns.
         warnings.filterwarnings("error", "Length of header or names does not match")
-        verbosity = logging.get_verbosity()
-        logging.set_verbosity(logging.CRITICAL)  # it logs what it also raises
-        try:
-            table = load_dataset(kind, data_files=pattern, split="train", **options)
-            if is_csv and table.column_names is None:
-                next(iter(table), None)
-        except ImportError:
-            raise
-        except Exception as error:
-            # Of many kinds, most of which name what went wrong in their cause.
-            cause = error.__cause__ or error
-            reason = str(cause).strip()
-            if is_csv and isinstance(cause, UnicodeDecodeError):
-                reason = f"it is not UTF-8 ({cause.reason}). {convert_remedy(cause.object)}."
-            elif isinstance(cause, Warning):
-                reason = "its first row has more values than its header has names"
-            if type(cause).__name__ in ("ParserError", "ParserWarning"):  # of pandas
-                reason += (
-                    ". Commas separate columns, not semicolons or tabs. Put texts that hold commas in quotes, and "
-                    "remove commas at the ends of lines."
-                )
-            raise ValueError(f"{address} cannot be read as a table: {reason}") from error
-        finally:
-            logging.set_verbosity(verbosity)
-    return table
+        with open(path, "rb") if filesystem is None else filesystem.open(path, "rb") as raw:
+            if kind == "csv":
+                # Words such as "None" are texts, not missing values, and the first value of a row is no number of it.
+                options = {"keep_default_na": False, "encoding_errors": encoding_errors, "index_col": False}
+                columns, is_empty = _start_of_csv(raw, address, options)
+                options["features"] = Features({name: Value("string") for name in columns})
+                # Of one column blank lines are rows.
+                options["skip_blank_lines"] = len(columns) > 1
+            else:
+                is_empty = _has_no_row(raw, address)
+        if is_empty:
+            return None
+        if filesystem is not None:
+            table = load_dataset(kind, data_files=address, split="train", streaming=True, **options)
+            # What is wrong with its first rows shows now.
+            next(iter(table), None)
+            return table
+        # `datasets` takes a name for a pattern, and a file of the same name and time for the one that it has in its
+        # cache.
+        options["name"] = f"of-{Path(path).stat().st_size}-bytes"
+        return load_dataset(kind, data_files=glob.escape(str(path)), split="train", **options)
+
+
+def _start_of_csv(raw: IO[bytes], name: str, options: Mapping[str, Any]) -> tuple[list[str], bool]:
+    """The columns of a .csv, and whether no row follows, with pandas' options."""
+    import pandas as pd  # type: ignore[import-untyped]
+
+    try:
+        rows = pd.read_csv(decompressed(raw, name), nrows=1, dtype=str, **options)
+    except pd.errors.EmptyDataError:
+        return [], True
+    return list(rows.columns), rows.empty
+
+
+def _has_no_row(raw: IO[bytes], name: str) -> bool:
+    """Whether a .json, .jsonl or .parquet has no row, which `datasets` refuses in many words; one that is damaged is
+    refused when it is read."""
+    try:
+        if table_kind(name) == "parquet":
+            import pyarrow.parquet  # type: ignore[import-untyped]
+
+            return bool(pyarrow.parquet.read_metadata(raw).num_rows == 0)
+        return all(line.strip() in (b"", b"[]") for line in decompressed(raw, name))
+    except (EOFError, OSError, ValueError):
+        return False
+
+
+@contextmanager
+def _errors_of(address: str) -> Iterator[None]:
+    """Gives what `datasets` and pandas raise of a table in one line."""
+    from datasets.utils import logging
+
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL)  # it logs what it also raises
+    try:
+        yield
+    except ImportError:
+        raise
+    except Exception as error:
+        # Of many kinds, most of which name what went wrong in their cause.
+        cause = error.__cause__ or error
+        reason = str(cause).strip()
+        if isinstance(cause, UnicodeDecodeError):
+            reason = f"it is not UTF-8 ({cause.reason}). {convert_remedy(cause.object)}."
+        elif isinstance(cause, Warning):
+            reason = "its first row has more values than its header has names"
+        if type(cause).__name__ in ("ParserError", "ParserWarning"):  # of pandas
+            reason += (
+                ". Commas separate columns, not semicolons or tabs. Put texts that hold commas in quotes, and "
+                "remove commas at the ends of lines."
+            )
+        raise ValueError(f"{address} cannot be read as a table: {reason}") from error
+    finally:
+        logging.set_verbosity(verbosity)
 
 
 def load_from_disk(path: Path, split: str) -> Dataset:

@@ -34,6 +34,7 @@ def read_embeddings(
     batch_size: int = 1024,
     vector_column: str | None = None,
     *,
+    start: int = 0,
     dequantize: bool = False,
 ) -> Iterator[np.ndarray]:
     """Streams embeddings back, `(rows <= batch_size, dimension)` float arrays, in order.
@@ -43,6 +44,8 @@ def read_embeddings(
         batch_size: most rows given at a time; arrays do not cross files.
         vector_column: the tensor or column that holds the embeddings; by default `embeddings`, or the only one there
             is.
+        start: rows that are left out at the beginning. The arrays are those that come without it, the first perhaps
+            shortened; files that end before it are not read.
         dequantize: turn an int8 encoding back to float32, half a step of its ranges off at most. Without it, it is an
             error.
 
@@ -55,8 +58,12 @@ def read_embeddings(
         files, ranges = embedding_files(source), _int8_ranges(Path(source), dequantize)
         for path in files:
             with _unread_named(path):
-                for batch in _READERS[path.suffix](path, batch_size, vector_column, "f" if ranges is None else "i"):
-                    yield batch if ranges is None else dequantize_int8(batch, ranges)
+                count = _shape(path, vector_column)[0] if start else 0
+                if start < count or not start:
+                    kind = "f" if ranges is None else "i"
+                    for batch in _READERS[path.suffix](path, batch_size, vector_column, kind, start):
+                        yield batch if ranges is None else dequantize_int8(batch, ranges)
+                start = max(0, start - count)
 
 
 @contextmanager
@@ -105,7 +112,7 @@ def _pick(path: Path, rows: np.ndarray, name: str | None, kind: str) -> np.ndarr
     if path.suffix == ".npy":
         taken: np.ndarray = _open_npy(path, kind)[rows]
         return taken
-    return pick_rows(_READERS[path.suffix](path, 1024, name, kind), rows)
+    return pick_rows(_READERS[path.suffix](path, 1024, name, kind, 0), rows)
 
 
 def pick_rows(batches: Iterable[np.ndarray], rows: np.ndarray) -> np.ndarray:
@@ -239,7 +246,7 @@ def _shape(path: Path, name: str | None) -> tuple[int, ...]:
     kind = file.schema_arrow.field(column).type
     if pa.types.is_fixed_size_list(kind):
         return file.metadata.num_rows, kind.list_size
-    first = next(_read_parquet(path, 1, name, "f"), np.zeros((0, 0)))
+    first = next(_read_parquet(path, 1, name, "f", 0), np.zeros((0, 0)))
     return file.metadata.num_rows, first.shape[1]
 
 
@@ -264,31 +271,38 @@ def _open_npy(path: Path, kind: str) -> np.ndarray:
     return array
 
 
-def _read_npy(path: Path, batch_size: int, name: str | None, kind: str) -> Iterator[np.ndarray]:
+def _bounds(rows: int, batch_size: int, start: int) -> Iterator[slice]:
+    """The batches of a number of rows, without those before `start`."""
+    for first in range(start - start % batch_size, rows, batch_size):
+        yield slice(max(first, start), first + batch_size)
+
+
+def _read_npy(path: Path, batch_size: int, name: str | None, kind: str, start: int) -> Iterator[np.ndarray]:
     array = _open_npy(path, kind)
     # Bytes in the order of this machine, row after row, whatever those of the file are.
     dtype = array.dtype.newbyteorder("=")
-    for start in range(0, len(array), batch_size):
-        yield np.array(array[start : start + batch_size], dtype=dtype, order="C")
+    for rows in _bounds(len(array), batch_size, start):
+        yield np.array(array[rows], dtype=dtype, order="C")
 
 
-def _read_safetensors(path: Path, batch_size: int, name: str | None, kind: str) -> Iterator[np.ndarray]:
+def _read_safetensors(path: Path, batch_size: int, name: str | None, kind: str, start: int) -> Iterator[np.ndarray]:
     with safe_open(path, framework="pt") as file:
         tensor = file.get_slice(choose_name(name, list(file.keys()), "tensor"))
         shape = tensor.get_shape()
         if len(shape) != 2 or tensor.get_dtype() not in (("F64", "F32", "F16", "BF16") if kind == "f" else ("I8",)):
             raise ValueError(f"a tensor {shape} of {tensor.get_dtype()}, expected a matrix of {_KINDS[kind]}")
-        for start in range(0, shape[0], batch_size):
-            batch = tensor[start : start + batch_size]
+        for rows in _bounds(shape[0], batch_size, start):
+            batch = tensor[rows]
             yield (batch.float() if kind == "f" else batch).numpy()
 
 
-def _read_parquet(path: Path, batch_size: int, name: str | None, kind: str) -> Iterator[np.ndarray]:
+def _read_parquet(path: Path, batch_size: int, name: str | None, kind: str, start: int) -> Iterator[np.ndarray]:
     file = pa.parquet.ParquetFile(path)
     column = choose_column(file.schema_arrow, name)
     for batch in file.iter_batches(batch_size=batch_size, columns=[column]):
-        if batch.num_rows:
-            yield column_vectors(batch.column(0), column, kind)
+        if batch.num_rows > start:
+            yield column_vectors(batch.column(0).slice(start), column, kind)
+        start = max(0, start - batch.num_rows)
 
 
 def column_vectors(array: pa.Array, column: str, kind: str = "f") -> np.ndarray:
@@ -310,7 +324,7 @@ def column_vectors(array: pa.Array, column: str, kind: str = "f") -> np.ndarray:
 
 _KINDS = {"f": "floating-point numbers of up to 8 bytes", "i": "int8"}
 _READ_ERRORS = (ValueError, OSError, EOFError, KeyError, SafetensorError)
-_READERS: dict[str, Callable[[Path, int, str | None, str], Iterator[np.ndarray]]] = {
+_READERS: dict[str, Callable[[Path, int, str | None, str, int], Iterator[np.ndarray]]] = {
     ".npy": _read_npy,
     ".safetensors": _read_safetensors,
     ".parquet": _read_parquet,

@@ -78,7 +78,7 @@ class IndexSettings:
 
     def has_direction(self, vectors: Vectors) -> npt.NDArray[np.bool_]:
         """Which vectors `(N, D)` can be near others, `(N,)`: where the metric is the cosine, zeros cannot."""
-        return np.linalg.norm(vectors, axis=1) > 0 if self.metric == "cosine" else np.ones(len(vectors), dtype=bool)
+        return (vectors != 0).any(axis=1) if self.metric == "cosine" else np.ones(len(vectors), dtype=bool)
 
 
 @dataclass(frozen=True)

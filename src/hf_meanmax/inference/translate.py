@@ -16,7 +16,8 @@ from .reconstruct import reconstruct
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-_LINES = 2048
+# Batches of lines of like length; what is done is saved after each such block.
+_BATCHES = 8
 
 
 def check_translator(folder: str | os.PathLike[str]) -> None:
@@ -56,7 +57,7 @@ def translate_corpus(
         first_line: how many lines are skipped.
     """
     lines = islice(CorpusLines(corpus), first_line, None)
-    while block := list(islice(lines, _LINES)):
+    while block := list(islice(lines, _BATCHES * batch_size)):
         texts = [line for line in block if line]
         generated = reconstruct(
             model, tokenizer, texts, batch_size, target_tokenizer=target_tokenizer, num_beams=num_beams

@@ -48,6 +48,7 @@ class VectorSource(ABC):
         rows: how many vectors there are.
         dimension: numbers of a vector, where the source tells before it is read.
         embedder: what made the vectors, where the source tells.
+        has_columns: whether its vectors are one of several columns or tensors that have names.
     """
 
     name: str
@@ -55,6 +56,7 @@ class VectorSource(ABC):
     rows: int
     dimension: int | None = None
     embedder: str | None = None
+    has_columns: bool = True
 
     @abstractmethod
     def batches(self, batch_size: int, start: int = 0) -> Iterator[VectorBatch]:

@@ -33,6 +33,8 @@ class FaissSource(VectorSource):
         ImportError: faiss is not installed.
     """
 
+    has_columns = False
+
     def __init__(self, path: str) -> None:
         self.name, self.path = path, Path(path)
         if not self.path.is_file():

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hf_meanmax.files import json_digest
 from hf_meanmax.inference.embedding_files import embedding_files, file_shapes, read_embeddings, read_rows
 
 from .base import VectorBatch, VectorSource
@@ -28,7 +29,9 @@ class FileSource(VectorSource):
 
     def __init__(self, path: str | os.PathLike[str], vector_column: str | None = None) -> None:
         self.path, self.name, self._column = Path(path), str(path), vector_column
-        self.version = " ".join(file_version(file) for file in embedding_files(path))
+        files = embedding_files(path)
+        self.version = json_digest([file_version(file) for file in files])
+        self.has_columns = any(file.suffix != ".npy" for file in files)
 
     @cached_property
     def _shapes(self) -> list[tuple[int, int]]:
@@ -45,13 +48,9 @@ class FileSource(VectorSource):
         return next((size for _, size in self._shapes if size), None)
 
     def batches(self, batch_size: int, start: int = 0) -> Iterator[VectorBatch]:
-        first = 0
-        for vectors in read_embeddings([self.path], batch_size, self._column):
-            last = first + len(vectors)
-            if last > start:
-                first = max(first, start)
-                yield VectorBatch(list(range(first, last)), vectors[first - last :])
-            first = last
+        for vectors in read_embeddings([self.path], batch_size, self._column, start=start):
+            yield VectorBatch(list(range(start, start + len(vectors))), vectors)
+            start += len(vectors)
 
     def key(self, row: int) -> object:
         return row

@@ -36,7 +36,13 @@ def open_sources(names: Sequence[str | os.PathLike[str]], options: SourceOptions
     for option in ("table", "key_column"):
         if getattr(options, option) and not any(kinds):
             raise ValueError(f"`{option}` is of a database (lancedb:folder/table, postgresql://...). Leave it out.")
-    return [_open(os.fspath(name), kind, options) for name, kind in zip(names, kinds, strict=True)]
+    sources = [_open(os.fspath(name), kind, options) for name, kind in zip(names, kinds, strict=True)]
+    if options.vector_column and sources and not any(source.has_columns for source in sources):
+        raise ValueError(
+            f"`vector_column` is {options.vector_column!r}, and {sources_named(sources)} has no columns or tensors "
+            "with names. Leave it out."
+        )
+    return sources
 
 
 def _scheme(name: str) -> str | None:
