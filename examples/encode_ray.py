@@ -4,7 +4,7 @@
 
 An output file has the name and the columns of its input, and `embeddings`. Ray Data hands each free actor a file, and
 the file of a killed one again. Rerun the same command to resume: an output file is whole or not there. On a cluster
-(`ray start`) all machines see the folders. Needs `pip install "hf_meanmax[ray]"`.
+(`ray start`) all machines see the folders. Needs `pip install -c constraints.txt ".[ray]"`.
 """
 
 from __future__ import annotations

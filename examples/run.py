@@ -6,7 +6,7 @@
 
 A notebook runs in a folder of its own, which is deleted afterwards, and is saved only if every cell ran. `--set` gives
 values for the names of its first code cell; the saved cell keeps its own. Progress, which goes to stderr, is not saved.
-Needs `pip install "hf_meanmax[examples]"`.
+Needs `pip install -c constraints.txt ".[examples]"`.
 """
 
 from __future__ import annotations

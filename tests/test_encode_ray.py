@@ -27,7 +27,8 @@ SCRIPT = Path(__file__).parents[1] / "examples" / "encode_ray.py"
 FILES = {"day=1/a.parquet": 6000, "day=1/b.parquet": 4000, "day=2/a.parquet": 5000, "none.parquet": 0}
 pytestmark = pytest.mark.skipif(not SCRIPT.is_file(), reason="the example is in the repository alone")
 needs_ray = pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason='Ray is not installed: pip install "hf_meanmax[ray]"'
+    importlib.util.find_spec("ray") is None,
+    reason='Ray is not installed: pip install -c constraints.txt ".[ray]"',
 )
 
 

@@ -20,4 +20,6 @@ def require(module: str, extra: str = "evaluation", purpose: str = "This") -> Mo
         package = _NAMES.get(top := module.partition(".")[0], top)
         is_missing = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == top
         detail = "" if is_missing else f" ({error})"
-        raise ImportError(f'{purpose} needs {package}: pip install "hf_meanmax[{extra}]"{detail}') from error
+        raise ImportError(
+            f'{purpose} needs {package}. In a clone: pip install -c constraints.txt ".[{extra}]"{detail}'
+        ) from error

@@ -246,8 +246,8 @@ def test_command_line(tmp_path, capsys):
         (["--max-length", "9", "--seed", "-1"], "`seed` is -1"),
         (["--max-length", "500", "--min-length", "400"], "No piece is left (2 texts read, 0 pieces written, 2 short"),
         (["--output", "out.zip"], "out.zip is no .txt, .xz or .gz file"),
-        (["--segment", "jieba"], 'pip install "hf_meanmax[chinese]"'),
-        (["--segment", "jieba", "--parallel", "2"], 'pip install "hf_meanmax[chinese]"'),
+        (["--segment", "jieba"], 'pip install -c constraints.txt ".[chinese]"'),
+        (["--segment", "jieba", "--parallel", "2"], 'pip install -c constraints.txt ".[chinese]"'),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_the_old_file(tmp_path, capsys, monkeypatch, options, message):

@@ -15,7 +15,7 @@ from hf_meanmax.demo.model import DemoModel
 from hf_meanmax.demo.page import build_page, launch_settings
 from tiny_model import make_model, make_tokenizer
 
-pytest.importorskip("gradio", reason='the demo needs gradio: pip install "hf_meanmax[demo]"')
+pytest.importorskip("gradio", reason='the demo needs gradio. In a clone: pip install -c constraints.txt ".[demo]"')
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed, so no browser is driven")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 

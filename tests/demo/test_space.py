@@ -227,7 +227,7 @@ main([{model!r}])
     result = run_python("-c", code)
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1
-    assert 'The demo needs gradio: pip install "hf_meanmax[demo]"' in result.stderr
+    assert 'The demo needs gradio. In a clone: pip install -c constraints.txt ".[demo]"' in result.stderr
 
 
 def test_the_page_sends_nothing_home(monkeypatch):

@@ -354,7 +354,8 @@ def test_without_matplotlib_and_rouge_the_rest_is_written(checkpoint, tmp_path, 
     main([str(checkpoint), str(tmp_path / "text.txt"), "--output", str(tmp_path / "out")])
     captured = capsys.readouterr()
     assert (
-        'bleu-by-length.png was not drawn. A figure needs matplotlib: pip install "hf_meanmax[plots]"' in captured.err
+        "bleu-by-length.png was not drawn. A figure needs matplotlib. "
+        'In a clone: pip install -c constraints.txt ".[plots]"' in captured.err
     )
     scores = json.loads(captured.out)
     assert set(scores["signatures"]) == {"bleu", "chrf"}

@@ -238,7 +238,7 @@ def test_without_matplotlib_one_line_says_what_to_install(results, tmp_path, mon
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     files = write_report([results], tmp_path)
     assert [path.name for path in files] == ["report.md"]
-    said = 'No figures were drawn. A figure needs matplotlib: pip install "hf_meanmax[plots]"\n'
+    said = 'No figures were drawn. A figure needs matplotlib. In a clone: pip install -c constraints.txt ".[plots]"\n'
     assert capsys.readouterr().err == said
     assert "![" not in files[0].read_text()
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hf_meanmax.inference.encoder import report_unknown
+from hf_meanmax.checkpoint.folder import load_checkpoint
+from hf_meanmax.inference.encoder import load_encoder, report_unknown
 from hf_meanmax.tokenization import train_tokenizer
 
 
@@ -25,3 +26,12 @@ def test_many_unknown_words_are_told_with_what_to_do(capsys, learnt, text, advic
     assert (f"of the queries. {advice}" in said) if advice else said == ""
     report_unknown(None, [text], "the queries")
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("name", "meant"), [("mini_en", "mini-en"), ("Static-EN", "static-en")])
+def test_a_misspelt_model_of_the_package_is_not_sought_on_the_hub(name, meant, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.snapshot_download", None)
+    monkeypatch.setattr("sentence_transformers.SentenceTransformer", None)
+    for load in (load_encoder, load_checkpoint):
+        with pytest.raises(FileNotFoundError, match=f"No model '{name}' is here or .*Did you mean '{meant}'?"):
+            load(name)

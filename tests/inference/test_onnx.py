@@ -213,7 +213,10 @@ def test_says_which_packages_it_needs(tmp_path, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     for run, told in (
-        (lambda: main([folder]), r'^hf-meanmax export-onnx: .*onnxruntime.*pip install "hf_meanmax\[onnx\]"$'),
+        (
+            lambda: main([folder]),
+            r'^hf-meanmax export-onnx: .*onnxruntime. In a clone: pip install -c constraints.txt "\.\[onnx\]"$',
+        ),
         (lambda: onnx_encoder.main(["texts.txt", "--output", "v"]), "^encoder: .*onnxruntime.*$"),
     ):
         with pytest.raises(SystemExit, match=told) as ended:
@@ -307,7 +310,7 @@ def test_command_line_and_refusals(tmp_path, capsys):
     told = capsys.readouterr().out
     assert "model.onnx: " in told
     assert f"written to {folder}/onnx" in told
-    with pytest.raises(SystemExit, match="say where to"):
+    with pytest.raises(SystemExit, match="Give `--output FOLDER`"):
         main(["user/name"])
     assert not (tmp_path / "model" / "onnx" / "model_int8.onnx").exists()
     exported = str(tmp_path / "model" / "onnx")

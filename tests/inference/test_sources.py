@@ -310,7 +310,9 @@ def test_a_package_that_is_not_installed(module, name, package, tmp_path, monkey
     (tmp_path / "i.faiss").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ImportError, match=rf'This needs {package}: pip install "hf_meanmax\[stores\]"'):
+    with pytest.raises(
+        ImportError, match=rf'This needs {package}\. In a clone: pip install -c constraints.txt "\.\[stores\]"'
+    ):
         opened(name.format(tmp_path), table="t" if "postgres" in name else None)
 
 

@@ -221,7 +221,7 @@ def test_without_matplotlib_the_numbers_are_written(tokenizer, tmp_path, monkeyp
     for name in ("matplotlib", "matplotlib.figure"):
         monkeypatch.setitem(sys.modules, name, None)
     write_inspection(make_gated(), tokenizer, TEXTS, tmp_path / "out")
-    said = 'No figures were drawn. A figure needs matplotlib: pip install "hf_meanmax[plots]"\n'
+    said = 'No figures were drawn. A figure needs matplotlib. In a clone: pip install -c constraints.txt ".[plots]"\n'
     assert capsys.readouterr().err == said
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["inspection.json"]
 

@@ -180,7 +180,8 @@ def test_the_export_is_that_of_the_checkpoint(make_arguments, initial, tmp_path)
 
 def test_a_recipe_gives_way_and_the_same_value_is_no_other_model(initial):
     size = AutoConfig.from_pretrained(initial).hidden_size
-    args = parse_command_line(["mean-max-aae-small", "--initial_model", initial, "--hidden_size", str(size)])
+    words = ["mean-max-aae-small", "--corpus", "x", "--initial_model", initial, "--hidden_size", str(size)]
+    args = parse_command_line(words)
     assert (args.model["hidden_size"], args.tokenizer, args.word_vectors) == (size, initial, "")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -198,7 +199,7 @@ def test_sentences_are_filtered(make_arguments, tmp_path):
 def test_many_sentences_left_out_by_their_length_are_told(make_arguments, tmp_path, capsys):
     """With the setting that leaves them out; a fifth of the texts is no cause for a word."""
     text = tmp_path / "text.txt"
-    cut = ", or cut long ones with `long_lines` 'truncate'"
+    cut = ", or cut long ones with `--long_lines truncate`"
     for short, long, counts, said in (
         (1, 19, None, None),
         (
@@ -364,3 +365,11 @@ def test_texts_that_are_too_long_to_be_generated_are_not_held_out(make_arguments
     prepared = prepare(make_arguments(), show_progress=False)
     wanted = [text for text in held_out if len(prepared.tokenizer(text)["input_ids"]) <= longest]
     assert prepared.validation_texts == wanted != held_out
+
+
+def test_that_gensim_lacks_shows_before_the_texts_are_read(make_arguments, monkeypatch):
+    for name in ("gensim", "gensim.models"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr("hf_meanmax.training.preparation.open_sides", None)
+    with pytest.raises(ImportError, match="Training word vectors needs gensim"):
+        prepare(make_arguments(word_vectors="train"))

@@ -12,6 +12,7 @@ from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.training.finetune_settings import FinetuneArguments
 from hf_meanmax.training.model_settings import model_fields
 from hf_meanmax.training.recipes import (
+    DEFAULT_RECIPE,
     arguments_from_settings,
     list_recipes,
     parse_command_line,
@@ -23,7 +24,14 @@ from tiny_model import make_model, make_tokenizer
 
 @pytest.mark.parametrize("name", list_recipes())
 def test_packaged_recipes_are_whole(name):
-    pairs = ["--corpus", "x", "--target", "y"] if read_recipe(name).get("objective") == "translation" else []
+    pairs = ["--target", "y"] if read_recipe(name).get("objective") == "translation" else []
+    if name == DEFAULT_RECIPE:
+        assert parse_command_line([name]).corpus == ["docstrings"]
+    else:
+        refused = f"The recipe '{name}' names no texts. Give `--corpus`|has no translations. Name other texts"
+        with pytest.raises(ValueError, match=refused):
+            parse_command_line([name, *pairs])
+        pairs += ["--corpus", "x"]
     args = parse_command_line([name, *pairs])
     assert args.recipe == name
     config = args.build_config()
@@ -208,7 +216,7 @@ def test_an_option_that_nothing_reads_is_refused(name, value, others, needed):
 
 
 def test_a_decoder_reads_its_layers():
-    for words in (["embedding-decoder", "--embedder", "x"], ["docstrings", *STATIC[:4]]):
+    for words in (["embedding-decoder", "--corpus", "x"], ["docstrings", *STATIC[:4]]):
         assert parse_command_line([*words, "--num_hidden_layers", "3"]).model["num_hidden_layers"] == 3
 
 

@@ -41,6 +41,10 @@ def naming_unread(name: str | os.PathLike[str]) -> Iterator[None]:
     """
     if Path(name).is_file():
         raise FileNotFoundError(f"{str(name)!r} is a file; a model is a folder, or a name on the Hub.")
+    meant = did_you_mean(os.fspath(name).replace("_", "-"), packaged_names(), cutoff=0.8)
+    if meant and str(name) not in packaged_names() and "/" not in str(name):
+        # The Hub would be asked for a minute where there is no network.
+        raise FileNotFoundError(f"No model {str(name)!r} is here or comes with the package.{meant}")
     try:
         yield
     except (OSError, HFValidationError, RuntimeError) as error:

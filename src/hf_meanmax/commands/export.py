@@ -14,6 +14,7 @@ from typing import Literal
 
 from hf_meanmax.checkpoint.compact import compact_checkpoint
 from hf_meanmax.checkpoint.folder import saving_code
+from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.files import check_new_folder, replacing_folder
 from hf_meanmax.inference.teacher_space import in_teacher_space
 from hf_meanmax.pretrained import ENCODER_SOURCES
@@ -49,7 +50,8 @@ def main(args: ExportOptions) -> None:
         _write_in_teacher_space(args, output)
     size = sum(path.stat().st_size for path in output.rglob("*.safetensors"))
     whose = "their own" if args.space == "own" else "the teacher's"
-    print(f"weights of {size / 1e6:.1f} MB, vectors in {whose} space: {output}")
+    before = sum(path.stat().st_size for path in checkpoint_folder(args.model).rglob("*.safetensors"))
+    print(f"weights of {size / 1e6:.1f} MB (before: {before / 1e6:.1f}), vectors in {whose} space: {output}")
 
 
 def _write_in_teacher_space(args: ExportOptions, output: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import io
 import os
 import select
@@ -57,7 +58,11 @@ def run_subverb(
         return subverbs[words[0]](words[1:]) or 0
     usage = f"usage: hf-meanmax {verb} {{{','.join(subverbs)}}} [options]"
     if words and words[0] in ("-h", "--help"):
-        print(f"{usage}\n\neach has its own --help")
+        width = max(map(len, subverbs))
+        lines = (
+            f"  {name:{width}}  {(inspect.getdoc(run) or '').partition(chr(10))[0]}" for name, run in subverbs.items()
+        )
+        print("\n".join([usage, "", *lines, "", "each has its own --help"]))
         return 0
     given = f"unknown {words[0]!r}" if words else "a word is missing"
     print(f"{usage}\nhf-meanmax {verb}: error: {given}; choose from {', '.join(subverbs)}", file=sys.stderr)

@@ -143,7 +143,8 @@ def search_index(
         if not args.embeddings:
             shutil.rmtree(embeddings)
     recall = "".join(f", {name} {value}" for name, value in (manifest.recall or {}).items() if name != "queries")
-    print(f"{manifest.rows:,} sentences, {manifest.factory}{recall}: {output}", file=sys.stderr)
+    kind = "exact" if manifest.factory == "Flat" else manifest.factory
+    print(f"{manifest.rows:,} sentences, {kind}{recall}: {output}", file=sys.stderr)
 
 
 def _found_encoding(embeddings: Path, asked: EncodeSettings) -> tuple[EncodeSettings, PCA | None]:
@@ -190,6 +191,8 @@ def search_query(args: QueryOptions) -> None:
         text = format_table(queries, found, args.markdown, score)
     with replacing_file(args.output) if args.output else nullcontext(sys.stdout) as file:
         print(text, file=file)
+    if args.output:
+        print(f"{len(queries):,} queries: {args.output}", file=sys.stderr)
 
 
 def _load_model(args: QueryOptions, index: SentenceIndex) -> SentenceTransformer:

@@ -172,7 +172,7 @@ def onnx_folder(checkpoint: str | os.PathLike[str], output: str | os.PathLike[st
         ValueError: neither is given.
     """
     if output is None and not Path(checkpoint).is_dir():
-        raise ValueError(f"{str(checkpoint)!r} is no folder here to export into; say where to (`output`, --output).")
+        raise ValueError(f"{str(checkpoint)!r} is no folder here to export into. Give `--output FOLDER`.")
     return Path(checkpoint) / ONNX_FOLDER if output is None else Path(output)
 
 

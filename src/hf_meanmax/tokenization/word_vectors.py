@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 from typing import IO, Any
 
 import numpy as np
@@ -196,8 +197,17 @@ def train_word_vectors(
     return vectors
 
 
+def load_gensim() -> ModuleType:
+    """What trains skip-gram.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    return require("gensim.models", "vectors", "Training word vectors")
+
+
 def _fit_word2vec(sentences: Iterable[list[str]], settings: SkipGramSettings, show_progress: bool) -> Any:
-    gensim = require("gensim.models", "vectors", "Training word vectors")
+    gensim = load_gensim()
     # Their timing makes runs differ.
     threads = 1 if settings.deterministic else usable_cores()
     model = gensim.Word2Vec(

@@ -233,7 +233,8 @@ def read_sets(args: FinetuneArguments) -> tuple[LabelledTexts, LabelledTexts, La
     if args.max_examples:
         rows = rows[: args.max_examples]
     if len(rows) < 2:
-        raise ValueError(f"{args.train}: {len(rows)} example(s) to train on, expected 2 or more.")
+        beside = "" if args.validation else f" beside {len(validation)} held out for validation"
+        raise ValueError(f"{args.train}: {len(rows)} example(s) to train on{beside}, expected 2 or more.")
     train = replace(train.select(sorted(rows)), unlabelled=train.unlabelled)
     test = read(args.test, args.test_split) if args.test else LabelledTexts([], train.pairs and [], [])
     for texts, name, kind in ((validation, args.validation, "validation"), (test, args.test, "test")):

@@ -29,6 +29,7 @@ from hf_meanmax.data.opening import is_address
 from hf_meanmax.data.tables import table_kind
 from hf_meanmax.data.token_store import TokenEncoder
 from hf_meanmax.inference.long_texts import MOST_TOKENS
+from hf_meanmax.tokenization.word_vectors import load_gensim
 
 from .cache import cache_folder, cache_lock, digest
 from .run_settings import RunArguments
@@ -107,6 +108,9 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
         ValueError: if nothing is left of a corpus, with what each filter dropped.
     """
     word_vectors = word_vectors_file(args)
+    if word_vectors == "train":
+        # What is not there shows before the texts are read.
+        load_gensim()
     if args.objective == "translation":
         return _prepare_translation(args, word_vectors, show_progress)
     train, held_out = open_sides(args, show_progress)
@@ -256,9 +260,9 @@ def check_known(unknown: int, words: int, tokenizer: PreTrainedTokenizerBase, in
         ValueError: it knows none.
     """
     remedy = (
-        f"The tokenizer has {len(tokenizer):,} tokens: give one of this language, or train one with a lower "
-        "`min_frequency` and a larger `vocab_size`. Texts without spaces between words are segmented by `hf-meanmax "
-        "prepare` first, or read with `--tokenizer char`."
+        f"The tokenizer has {len(tokenizer):,} tokens: train one with a lower `min_frequency` (few words of little "
+        "text are frequent) and a larger `vocab_size`, or give one of this language. Texts without spaces between "
+        "words are segmented by `hf-meanmax prepare` first, or read with `--tokenizer char`."
     )
     if initial_model:
         remedy = f"The words are those of {initial_model}: add others with `hf-meanmax expand`, or start without it."
@@ -276,9 +280,10 @@ def _check_store(
     counts, report = store.token_counts, store.report
     left_out = {"min_tokens": report.too_short, most: report.too_long}
     total = sum(left_out.values())
-    if show and total > MUCH_LEFT_OUT * report.lines:
+    # The built-in recipe leaves out most of its own text.
+    if show and total > MUCH_LEFT_OUT * report.lines and args.corpus != ["docstrings"]:
         parts = [f"{count:,} by `{name}` {getattr(args, name)}" for name, count in left_out.items() if count]
-        cut = ", or cut long ones with `long_lines` 'truncate'" if report.too_long else ""
+        cut = ", or cut long ones with `--long_lines truncate`" if report.too_long else ""
         tqdm.write(
             f"warning: {total:,} of {report.lines:,} sentences ({total / report.lines:.1%}) of the training texts are "
             f"left out by their length: {' and '.join(parts)}. Change these settings{cut}.",

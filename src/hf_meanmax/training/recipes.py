@@ -190,6 +190,11 @@ def parse_command_line(
         refuse_new_tokenizer(settings, given)
     read = arguments_from_settings(settings, Path(name).stem, arguments)
     read.refuse_without_effect(given)
+    if name in list_recipes() and "corpus" not in settings:
+        raise ValueError(
+            f"The recipe {name!r} names no texts. Give `--corpus`, for instance 'my/*.txt', or `--corpus docstrings` "
+            "for the built-in ones."
+        )
     return read
 
 

@@ -190,8 +190,7 @@ def check_trackers(report_to: str) -> None:
         if name not in known:
             raise ValueError(f"`report_to` is {report_to!r}; allowed, with commas: {', '.join(known)}.")
         if name not in map(str, get_available_trackers()):
-            remedy = '"hf_meanmax[trackers]"' if name in ("tensorboard", "wandb") else name
-            raise ImportError(f"`report_to` is {report_to!r}, and {name} is not installed: pip install {remedy}")
+            raise ImportError(f"`report_to` is {report_to!r}, and {name} is not installed: pip install {name}")
 
 
 def takes_list(kind: object) -> bool:

@@ -20,6 +20,7 @@ from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.inference.teacher_words import teacher_words
 from hf_meanmax.pretrained import ENCODER_SOURCES
 from hf_meanmax.tokenization import SkipGramSettings, WordVectors, train_tokenizer, train_word_vectors
+from hf_meanmax.tokenization.word_vectors import load_gensim
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -90,6 +91,8 @@ def train_corpus_vectors(
     # What cannot be loaded shows before the corpus is read.
     if teacher is None and settings.teacher:
         teacher = load_encoder(settings.teacher)
+    if teacher is None:
+        load_gensim()
     stored = _stored(corpus, output, settings, show_progress)
     with naming_failed_writes(output, output.with_name(_hidden(output))), stored as (store, tokenizer):
         if other is not None:
