@@ -83,7 +83,7 @@ class QueryOptions(TextOptions):
     file: str | None = option("text file or table of queries, one a line", None)
     embeddings: str | None = option("vectors of the queries: a folder of `encode` or a file of a matrix", None)
     model: str | None = option("the model of the index, where it has moved", None)
-    k: int = count("sentences of a query", 5)
+    k: int = count("neighbours listed", 5)
     skip_identical: bool = option("leave out the query itself, and a sentence that is listed already", False)
     rescore: int = option(
         "where the index is compressed, encode this times k sentences anew for exact scores, if the model is loaded; "

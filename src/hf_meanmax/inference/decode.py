@@ -45,7 +45,7 @@ class DecodingSettings:
 
     num_beams: int = count("beams of the search; 1 is greedy", 1, at_most=MOST_BEAMS)
     rerank: int | None = count(
-        "candidates of each vector, of which the one is taken whose own embedding is nearest", None, at_most=MOST_BEAMS
+        "candidates of each vector; the one whose embedding is nearest to it is kept", None, at_most=MOST_BEAMS
     )
     num_corrections: int = option("rounds that try edits of the text of --rerank, and keep nearer ones", 0, at_least=0)
     max_length: int | None = count("most tokens of a text; by default the model's bound", None)

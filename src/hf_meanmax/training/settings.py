@@ -43,7 +43,7 @@ class PretrainArguments(RunArguments):
         "translation: a tokenizer of the target's own, like tokenizer; by default both languages share one", ""
     )
     source_vocab_size: int = option(
-        "words of the source where the target has a tokenizer of its own (0: vocab_size)", 0, at_least=0
+        "size of the source vocabulary, with a `target_tokenizer` (0: vocab_size)", 0, at_least=0
     )
     min_tokens: int = count("shorter sentences are left out", 4)
     max_tokens: int = count("longer sentences are left out, or cut (see long_lines)", 32)
@@ -52,7 +52,7 @@ class PretrainArguments(RunArguments):
         "whether sentences of more than max_tokens are left out or cut", "drop"
     )
     max_unknown_rate: float = option("sentences with more unknown words are left out", 1.0, at_least=0, at_most=1)
-    drop_unknown_words: bool = option("train without unknown words (the released form)", False)
+    drop_unknown_words: bool = option("remove unknown words from the training texts", False)
     initial_model: str = option(
         f"a checkpoint that the run starts from ({ENCODER_SOURCES}): its weights, its model settings "
         "and its vocabulary replace those of the recipe",
@@ -87,7 +87,7 @@ class PretrainArguments(RunArguments):
     )
     contrastive_weight: float = option("weight of the contrastive loss", 1.0, at_least=0)
     contrastive_row_weight: float = option(
-        "share of the contrastive loss, beside that of the embedding, in which each of its rows is compared alone",
+        "weight of a second contrastive loss, in which each row of the embedding is compared alone",
         0.0,
         at_least=0,
     )
@@ -114,8 +114,8 @@ class PretrainArguments(RunArguments):
     )
     teacher_shuffled: bool = option("give each sentence the teacher's vector of another one (the control)", False)
     context_weight: float = option(
-        "beside a sentence itself, a second decoder (`context_channels`) predicts the next `num_context_words` words "
-        "of its document, and its loss has this weight",
+        "weight of the loss of a second decoder (`context_channels`), which predicts the next `num_context_words` "
+        "words of the document",
         0.0,
         at_least=0,
     )
@@ -165,7 +165,7 @@ class PretrainArguments(RunArguments):
         "stop after so many evaluations without better accuracy (0: never)", 0, at_least=0
     )
     checkpoint_steps: int = count("steps between checkpoints", 1000)
-    checkpoint_minutes: float = option("minutes after which there is one at the latest (0: no limit)", 5.0, at_least=0)
+    checkpoint_minutes: float = option("most minutes between checkpoints (0: no limit)", 5.0, at_least=0)
     keep_checkpoints: int = count("latest checkpoints kept beside the best", 2)
     ddp_timeout: float = option("seconds that a process waits for others in a step", 1800, at_least=1)
     showcase: bool = option("end by printing neighbours and reconstructions", False)
@@ -257,7 +257,7 @@ class PretrainArguments(RunArguments):
                 f"`lazy_adam` needs `softmax` 'sampled', not {self.softmax!r}: otherwise each step reads all words."
             )
         if self.weight_decay or self.compile:
-            raise ValueError("`lazy_adam` goes neither with `weight_decay` nor with `compile`. Leave one out.")
+            raise ValueError("`lazy_adam` excludes `weight_decay` and `compile`. Leave it, or them, out.")
         if self.adam_beta1**2 >= self.adam_beta2:
             raise ValueError(
                 f"`lazy_adam` needs an `adam_beta1` below the root of `adam_beta2`: {self.adam_beta1} and "
