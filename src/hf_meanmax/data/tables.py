@@ -186,7 +186,7 @@ def _errors_of(address: str) -> Iterator[None]:
         # Of many kinds, most of which name what went wrong in their cause.
         cause = error.__cause__ or error
         reason = str(cause).strip()
-        if isinstance(cause, UnicodeDecodeError):
+        if isinstance(cause, UnicodeDecodeError) and table_kind(address) == "csv":
             reason = f"it is not UTF-8 ({cause.reason}). {convert_remedy(cause.object)}."
         elif isinstance(cause, Warning):
             reason = "its first row has more values than its header has names"
