@@ -208,7 +208,8 @@ class EncoderOptions:
 
     model: str = positional(f"a checkpoint, or any SentenceTransformer ({ENCODER_SOURCES})")
     batch_size: int = count(
-        "texts of one forward pass; fewer of long ones, four times as many in groups of like length",
+        "texts of one forward pass: fewer where they are long, four times as many where texts of like length are "
+        "encoded together",
         64,
     )
     trust_remote_code: bool = option("run code that comes with the model", False)

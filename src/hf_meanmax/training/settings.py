@@ -150,8 +150,8 @@ class PretrainArguments(RunArguments):
     )
     muon_rate: float = option("factor on the learning rate for the matrices that Muon trains", 1.0, at_least=0)
     lazy_adam: bool = option(
-        "Adam that updates only the rows seen in the batch, each by what Adam moves it until it is seen again (needs "
-        "`softmax` sampled); for some hundred thousand words and more, whose tables take much of a step otherwise",
+        "Adam that updates only the rows seen in the batch, each by all that Adam would move it before it is next seen "
+        "(needs `softmax` sampled); for some hundred thousand words and more, whose tables else take much of a step",
         False,
     )
     adam_beta1: float = option("Adam: decay of the mean of the gradients", 0.9)
