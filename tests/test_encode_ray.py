@@ -192,7 +192,7 @@ def test_long_texts_are_counted(example, checkpoint, tmp_path):
 def test_ray_is_not_installed(example, lake, tmp_path, monkeypatch):
     for name in ("ray", "ray.data"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(SystemExit, match=r'^encode_ray.py: This needs ray: pip install "hf_meanmax\[ray\]"'):
+    with pytest.raises(SystemExit, match=r'^encode_ray.py: This needs ray\. In a clone: pip install .* "\.\[ray\]"'):
         example.main(["model", str(lake), str(tmp_path / "vectors")])
     assert not (tmp_path / "vectors").exists()
 

@@ -115,5 +115,5 @@ def test_word_tokens_are_the_segmented_words():
 
 def test_jieba_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "jieba", None)
-    with pytest.raises(ImportError, match=r'pip install "hf_meanmax\[chinese\]"'):
+    with pytest.raises(ImportError, match=r'pip install .* "\.\[chinese\]"'):
         chinese_segmenter()
