@@ -527,7 +527,7 @@ def test_bad_labels_are_refused(sets, tmp_path):
         ({"train": one}, "All examples have the label 'red'; a classifier needs two"),
         ({"problem": "regression"}, "train.tsv: the label '(old|red)' is no number"),
         ({"train": other}, "All examples have the label 'blue'; a classifier needs two"),
-        ({"train": two}, "1 example.s. to train on, expected 2"),
+        ({"train": two}, "1 example.s. to train on beside 1 held out for validation, expected 2"),
         ({"train": scores}, "scores.tsv: the labels are 30 numbers such as 0.0, too many to be classes"),
         ({"test": sets["train"]}, "`test` is '.*train.tsv', whose texts are those of `train`"),
         (
