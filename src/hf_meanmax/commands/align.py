@@ -6,6 +6,7 @@ hf-meanmax align my.txt --embedder sentence-transformers/all-MiniLM-L6-v2 --to r
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from itertools import islice
 
@@ -59,3 +60,5 @@ def main(corpus_options: CorpusOptions, args: AlignOptions) -> None:
     settings = {"objective": "embedding_inversion", "embedder": shared_name(args.embedder), "to": shared_name(args.to)}
     save_checkpoint(found.model, target_tokenizer, output, training_args={**settings, "results": report})
     print(json.dumps(report))
+    came_back = f", BLEU {report['validation_bleu']:.1f} of 100" if scored else ""
+    print(f"{report['explained_variance']:.1%} of the variance explained{came_back}: {output}", file=sys.stderr)

@@ -7,6 +7,7 @@ hf-meanmax audit --embedder sentence-transformers/all-MiniLM-L6-v2 --decoder run
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,4 +32,10 @@ def main(source: AuditSource, args: AuditOptions, attack: DecodingSettings, sett
     """Show on one page what an embedder's vectors say about their texts."""
     result = audit_checkpoint(source, args.output, attack, settings, process_state().device)
     scores = {name: value for name, value in result["decoder"].items() if name != "by_length"}
-    print(json.dumps({**scores, "page": str(Path(args.output) / PAGE_FILE)}))
+    page = str(Path(args.output) / PAGE_FILE)
+    print(json.dumps({**scores, "page": page}))
+    print(
+        f"BLEU {scores['bleu']:.1f} of 100; {scores['exact_match']:.1%} of {result['texts']:,} texts came back word "
+        f"for word: {page}",
+        file=sys.stderr,
+    )
