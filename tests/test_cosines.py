@@ -11,7 +11,7 @@ from hf_meanmax.cosines import paired_cosines, unit_rows
 def test_rows_have_length_one_and_zeros_stay_zeros():
     rows = np.array([[3, 4], [0, 0], [-1e-10, 0]], dtype=np.float32)
     np.testing.assert_allclose(unit_rows(rows), [[0.6, 0.8], [0, 0], [-1, 0]], rtol=1e-6)
-    for scale in (1e30, 1e-30):
+    for scale in (8e37, 1e30, 1e-30):
         scaled = unit_rows(rows * np.float32(scale))
         assert scaled.dtype == np.float32
         np.testing.assert_allclose(scaled, [[0.6, 0.8], [0, 0], [-1, 0]], rtol=1e-6)

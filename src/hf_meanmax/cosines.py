@@ -9,8 +9,10 @@ def unit_rows(rows: np.ndarray) -> np.ndarray:
     """Rows `(N, D)` scaled to unit length; a zero row stays zero. Half precision, in which squares overflow, becomes
     float32."""
     rows = rows.astype(np.promote_types(rows.dtype, np.float32), copy=False)
-    # In single precision the squares of large numbers overflow, and those of small ones become zeros.
-    norms = np.sqrt(np.einsum("nd,nd->n", rows, rows, dtype=np.float64)).astype(rows.dtype)[:, None]
+    # The squares of large numbers overflow, and those of small ones become zeros.
+    largest = np.abs(rows).max(axis=1, keepdims=True, initial=0)
+    rows = rows / np.where(largest == 0, 1, largest)
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
     return rows / np.where(norms == 0, 1, norms)
 
 

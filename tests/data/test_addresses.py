@@ -45,6 +45,13 @@ def test_a_glob_reads_its_files_in_order(memory):
         assert list(open_corpus(f"memory://corpus/{pattern}.txt")) == ["a", "", "b", ""]
 
 
+def test_a_name_with_brackets_is_no_pattern(memory):
+    memory.pipe("/corpus/a[1].txt", b"bracketed")
+    memory.pipe("/corpus/a1.txt", b"plain")
+    assert list(open_corpus("memory://corpus/a[1].txt")) == ["bracketed", ""]
+    assert list(open_corpus("memory://corpus/a[12].txt")) == ["plain", ""]
+
+
 def table(kind: str) -> bytes:
     rows = [{"id": number, "text": line} for number, line in enumerate(LINES)]
     if kind == "jsonl":
@@ -69,7 +76,8 @@ def test_blank_lines_of_one_column_are_rows(memory, tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("a.csv", b""), ("a.csv", b"text,id\n"), ("a.jsonl", b"\n"), ("a.json", b"[]")]
+    ("name", "content"),
+    [("a.csv", b""), ("a.csv", b"text,id\n"), ("a.jsonl", b"\n"), ("a.json", b"[]"), ("a.json", b"[\n]")],
 )
 def test_an_empty_table_has_no_lines(memory, tmp_path, name, content):
     memory.pipe(f"/t/{name}", content)

@@ -376,6 +376,18 @@ class FamilyTests:
             frozen = [name for name, parameter in loaded.named_parameters() if not parameter.requires_grad]
             assert [name.split(".")[-2:] for name in frozen] == [["word_embeddings", "weight"]]
 
+    def test_a_frozen_encoder_has_no_dropout(self, tmp_path):
+        self.full().save_pretrained(tmp_path)
+        for loader in self.auto_classes():
+            model = loader.from_pretrained(tmp_path).train()
+            model.freeze_encoder()
+            for mode in (True, False, True):
+                assert not any(module.training for module in model.base_model.modules())
+                model.train(mode)
+            parts = {module for module in model.modules() if module not in set(model.base_model.modules())}
+            assert all(module.training for module in parts)
+            assert not any(parameter.requires_grad for parameter in model.base_model.parameters())
+
     def test_tied_output_is_the_word_table(self, tmp_path):
         model = self.full(tie_word_embeddings=True)
         assert model.lm_head.weight is model.encoder.embeddings.word_embeddings.weight

@@ -436,8 +436,13 @@ def test_views_that_differ_by_dropout_alone_differ_in_evaluations(make_arguments
 
 
 def test_of_a_teacher_the_cosines_alone(make_arguments, teacher):
-    args = make_arguments(objective="none", teacher=teacher, teacher_weight=0.0, similarity_weight=1.0)
-    pretrain(args)
+    args = make_arguments(
+        **{**STATIC, "latent_size": 32}, objective="none", teacher=teacher, teacher_weight=0.0, similarity_weight=1.0
+    )
+    summary = pretrain(args)
+    # It may be as wide as the teacher's, and is in another space.
+    assert "validation_teacher_neighbors" in summary
+    assert "validation_teacher_cosine" not in summary
     # Nothing would train the map.
     assert AutoModelForSeq2SeqLM.from_pretrained(Path(args.output_dir) / "model").teacher_head is None
     losses = curve(args, "loss")

@@ -371,5 +371,11 @@ def test_that_gensim_lacks_shows_before_the_texts_are_read(make_arguments, monke
     for name in ("gensim", "gensim.models"):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setattr("hf_meanmax.training.preparation.open_sides", None)
+    args = make_arguments(word_vectors="train")
     with pytest.raises(ImportError, match="Training word vectors needs gensim"):
-        prepare(make_arguments(word_vectors="train"))
+        prepare(args)
+    # Vectors of another run may be those of this one, which is known when the texts have been read.
+    (Path(args.cache_dir) / "vectors").mkdir(parents=True)
+    (Path(args.cache_dir) / "vectors" / "other.safetensors").touch()
+    with pytest.raises(TypeError, match="not callable"):
+        prepare(args)

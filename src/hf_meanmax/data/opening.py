@@ -140,13 +140,17 @@ def _find_at(address: str) -> tuple[AbstractFileSystem, list[str]]:
     paths, is_folder = [], False
     try:
         filesystem, path = url_to_fs(address)
-        # In an address of the web a question mark begins a query.
-        if "*" in path or (glob.has_magic(path) and not protocol.startswith("http")):
+        is_pattern = "*" in path
+        if not is_pattern:
+            try:
+                # One question to the server tells both.
+                is_folder, paths = filesystem.info(path)["type"] == "directory", [path]
+            except FileNotFoundError:
+                # In an address of the web a question mark begins a query.
+                is_pattern = glob.has_magic(path) and "http" not in address.partition("://")[0]
+        if is_pattern:
             found = filesystem.glob(path, detail=True)
             paths = sorted(name for name, info in found.items() if info["type"] != "directory")
-        else:
-            # One question to the server tells both.
-            paths, is_folder = [path], filesystem.info(path)["type"] == "directory"
     except FileNotFoundError:
         pass
     except ImportError as error:

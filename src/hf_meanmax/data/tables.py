@@ -115,7 +115,7 @@ def load_table(
         filesystem: where it is, if not here; it is then read as it comes.
 
     Raises:
-        ValueError: the file is damaged.
+        ValueError: the file is damaged, or cannot be read.
     """
     kind, options = table_kind(path), dict[str, object]()
     address = str(path) if filesystem is None else filesystem.unstrip_protocol(path)
@@ -166,7 +166,12 @@ def _has_no_row(raw: IO[bytes], name: str) -> bool:
             import pyarrow.parquet  # type: ignore[import-untyped]
 
             return bool(pyarrow.parquet.read_metadata(raw).num_rows == 0)
-        return all(line.strip() in (b"", b"[]") for line in decompressed(raw, name))
+        content = b""
+        for line in decompressed(raw, name):
+            content += b"".join(line.split())
+            if len(content) > 2:
+                return False
+        return content in (b"", b"[]")
     except (EOFError, OSError, ValueError):
         return False
 
@@ -188,6 +193,8 @@ def _errors_of(address: str) -> Iterator[None]:
         reason = str(cause).strip()
         if isinstance(cause, UnicodeDecodeError) and table_kind(address) == "csv":
             reason = f"it is not UTF-8 ({cause.reason}). {convert_remedy(cause.object)}."
+        elif type(cause).__name__ == "EmptyDataError":  # of pandas
+            reason = "it has no line of column names, or begins with a blank line, which is to be removed"
         elif isinstance(cause, Warning):
             reason = "its first row has more values than its header has names"
         if type(cause).__name__ in ("ParserError", "ParserWarning"):  # of pandas

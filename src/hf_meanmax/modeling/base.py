@@ -69,14 +69,14 @@ class LatentPreTrainedModel(PreTrainedModel):
 
     def freeze_encoder(self) -> None:
         """Trains the rest alone, on embeddings as they are published: the encoder has no dropout from now on."""
-        self.encoder.requires_grad_(False)
+        self.base_model.requires_grad_(False)
         self._encoder_is_frozen = True
         self.train(self.training)
 
     def train(self, mode: bool = True) -> "LatentPreTrainedModel":
         super().train(mode)
-        if self._encoder_is_frozen:
-            self.encoder.eval()
+        if mode and self._encoder_is_frozen:
+            self.base_model.eval()
         return self
 
     def refuse_unknown(self, arguments: Mapping[str, object]) -> None:

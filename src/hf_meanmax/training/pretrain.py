@@ -19,6 +19,7 @@ from tqdm.auto import tqdm
 
 from hf_meanmax.checkpoint.folder import SETTINGS_FILE, save_checkpoint
 from hf_meanmax.checkpoint.location import checkpoint_folder
+from hf_meanmax.data import StoredTexts
 from hf_meanmax.files import Json, json_digest, naming_failed_writes, sole_writer
 from hf_meanmax.hardware import (
     measure_matrix_rate,
@@ -30,6 +31,7 @@ from hf_meanmax.hardware import (
 )
 from hf_meanmax.inference.embedder import fit_standardization
 from hf_meanmax.inference.fingerprints import model_fingerprints
+from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.modeling.generation import MIN_TOKENS_FROM_TEXT, decoding_bound
 from hf_meanmax.modeling.modeling_embedding_decoder import EmbeddingDecoderForGeneration
 from hf_meanmax.objectives import TrainingModel
@@ -213,7 +215,7 @@ class Run:
         if teacher is not None:
             # What does not fit shows before hours of a teacher's work.
             check_start(args, config)
-            vectors = prepare_vectors(args, prepared.sources, teacher, self.processes, self.is_main)
+            vectors = prepare_vectors(args, self._sources(config), teacher, self.processes, self.is_main)
         # After the teacher, whose loading may draw numbers of its own.
         torch.manual_seed(args.seed)
         self.model = make_model(args, prepared, config, words, self.device, self.print)
@@ -240,13 +242,19 @@ class Run:
             args, prepared, self.model, vectors, self.accelerator.process_index, self.world_size, self.print
         )
         self.validation = Validation(
-            self.accelerator, self.model, self.wrapped, self.is_sharded, held_out, prepared, self.use_bf16,
+            self.accelerator, self.model, self.wrapped, self.is_sharded, held_out, prepared, args, self.use_bf16,
             vectors.get("validation"), () if config.has_decoder else self.side_losses,
-            args.has_views and not args.has_noise,
         )  # fmt: skip
         self.steps_per_epoch = self.batches.plan.num_steps
         self.total_steps = args.max_steps or max(1, math.ceil(args.epochs * self.steps_per_epoch))
         self.schedule = Schedule(args, self.total_steps)
+
+    def _sources(self, config: LatentConfig) -> dict[str, StoredTexts]:
+        """The texts whose vectors are read; with a decoder of texts those of held-out ones only show how near the
+        teacher is."""
+        are_shown = self.prepared.validation_texts and not self.is_sharded
+        is_read = are_shown or not (config.has_decoder and config.reads_text)
+        return {name: texts for name, texts in self.prepared.sources.items() if name != "validation" or is_read}
 
     def _make_optimizers(self) -> None:
         args = self.args

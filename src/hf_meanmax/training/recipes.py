@@ -184,17 +184,15 @@ def parse_command_line(
     settings = read_recipe(name) if name else {}
     given = SettingsParser(arguments, family_of({**settings, **of_words})).read(words)
     settings = {**settings, **given}
+    if name in list_recipes() and not Path(name).is_file() and "corpus" not in settings:
+        texts = "`--corpus` and `--target`" if settings.get("objective") == "translation" else "`--corpus 'my/*.txt'`"
+        raise ValueError(f"The recipe {name!r} names no texts. Give {texts}.")
     if settings.get("initial_model"):
         refuse_new_model(settings["initial_model"], given)
     else:
         refuse_new_tokenizer(settings, given)
     read = arguments_from_settings(settings, Path(name).stem, arguments)
     read.refuse_without_effect(given)
-    if name in list_recipes() and "corpus" not in settings:
-        raise ValueError(
-            f"The recipe {name!r} names no texts. Give `--corpus`, for instance 'my/*.txt', or `--corpus docstrings` "
-            "for the built-in ones."
-        )
     return read
 
 

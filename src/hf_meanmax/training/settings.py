@@ -14,11 +14,12 @@ from hf_meanmax.pretrained import ENCODER_SOURCES
 from .model_settings import settings_of
 from .run_settings import RunArguments
 
-# Settings of the layers of an encoder or a decoder.
+# Settings that nothing reads without a decoder.
 _OF_DECODERS = (
     "decoding_weight", "softmax", "num_negatives", "label_smoothing", "output_bias", "frequency_bias",
     "output_from_words", "sample_sentences",
 )  # fmt: skip
+# Those of the layers of an encoder or a decoder.
 _OF_LAYERS = ("num_hidden_layers", "num_attention_heads", "intermediate_size")
 
 
@@ -151,7 +152,8 @@ class PretrainArguments(RunArguments):
     muon_rate: float = option("factor on the learning rate for the matrices that Muon trains", 1.0, at_least=0)
     lazy_adam: bool = option(
         "Adam that updates only the rows seen in the batch, each by all that Adam would move it before it is next seen "
-        "(needs `softmax` sampled); for some hundred thousand words and more, whose tables else take much of a step",
+        "(beside a decoder it needs `softmax` sampled); for some hundred thousand words and more, whose tables else "
+        "take much of a step",
         False,
     )
     adam_beta1: float = option("Adam: decay of the mean of the gradients", 0.9)
@@ -418,6 +420,8 @@ class PretrainArguments(RunArguments):
             raise ValueError("`contrastive` and `context_weight` exclude each other. Leave one out.")
         attends = config.encoder_type == "self_attention"
         has_dropout = config.embedding_dropout or config.hidden_dropout or (attends and config.attention_dropout)
+        # A frozen encoder has none.
+        has_dropout = has_dropout and not self.freeze_encoder
         if self.has_views and not (self.has_noise or has_dropout):
             raise ValueError(
                 f"`contrastive` is {self.contrastive!r}, but without noise or dropout two views of a sentence are the "

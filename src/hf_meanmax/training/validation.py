@@ -22,6 +22,7 @@ from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecodin
 from hf_meanmax.modeling.modeling_embedding_decoder import EmbeddingDecoderForGeneration
 
 from .preparation import Prepared
+from .settings import PretrainArguments
 from .teacher import TeacherVectors
 
 
@@ -36,10 +37,10 @@ class Validation:
         is_sharded: whether they are, so that nothing is generated.
         batches: of the held-out texts.
         prepared: the texts, their references and the tokenizers.
+        args: the run's settings.
         use_bf16: whether the model computes in bf16.
         vectors: those of the texts: what the model decodes where it has no text encoder, otherwise its teacher's.
         terms: objectives of a model without a decoder whose losses are reported one by one.
-        views_by_dropout: whether two views of a text differ by dropout alone.
     """
 
     accelerator: Accelerator
@@ -48,10 +49,10 @@ class Validation:
     is_sharded: bool
     batches: MicroBatches
     prepared: Prepared
+    args: PretrainArguments
     use_bf16: bool
     vectors: TeacherVectors | None = None
     terms: tuple[str, ...] = ()
-    views_by_dropout: bool = False
 
     @property
     def generates(self) -> bool:
@@ -93,8 +94,8 @@ class Validation:
         names = ("loss", *self.terms)
         totals = torch.zeros(1 + len(names), device=self.accelerator.device)
         with torch.no_grad(), self._evaluating():
-            if self.views_by_dropout:
-                # The same in each evaluation; every training step sets a seed of its own.
+            if self.args.has_views and not self.args.has_noise:
+                # Views differ by dropout alone, here the same in each evaluation; every step sets a seed of its own.
                 torch.manual_seed(0)
                 self.wrapped.train()
             for rows, batch in self.batches.sequential():
@@ -146,7 +147,7 @@ class Validation:
             if model.teacher_head is not None:
                 mapped = model.teacher_head(torch.from_numpy(own).to(model.device)).float().cpu().numpy()
         scores = {"validation_teacher_neighbors": shared_neighbors(own, teacher)}
-        if mapped.shape == teacher.shape:
+        if self.args.teacher_weight > 0:
             scores["validation_teacher_space_neighbors"] = shared_neighbors(mapped, teacher)
             scores["validation_teacher_cosine"] = float(paired_cosines(mapped, teacher).mean())
         return scores

@@ -91,7 +91,7 @@ def train_corpus_vectors(
     # What cannot be loaded shows before the corpus is read.
     if teacher is None and settings.teacher:
         teacher = load_encoder(settings.teacher)
-    if teacher is None:
+    if teacher is None and not output.is_file():
         load_gensim()
     stored = _stored(corpus, output, settings, show_progress)
     with naming_failed_writes(output, output.with_name(_hidden(output))), stored as (store, tokenizer):
