@@ -114,10 +114,8 @@ def make_run_batches(
         args.gradient_accumulation_steps, args.seed, candidates=candidates, counts_sentences=counts_sentences,
         **of_set.get("train", {}), **compared, **place,
     )  # fmt: skip
-    options: Json = dict(place)
     # A decoder of texts is scored alone.
-    if not (config.has_decoder and config.reads_text):
-        options |= of_set.get("validation", {})
+    options: Json = {**place, **({} if config.has_decoder and config.reads_text else of_set.get("validation", {}))}
     if not config.has_decoder:
         options |= {**compared, "counts_sentences": True}
     held_out = sentences_to_learn(
