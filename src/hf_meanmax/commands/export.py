@@ -45,13 +45,16 @@ def main(args: ExportOptions) -> None:
     if args.space == "own":
         if args.dtype == "float32":
             raise ValueError("The weights would not change: give --dtype int8 or float16, --space teacher, or both.")
-        compact_checkpoint(args.model, output, args.dtype, args.remote_code)
+        source = checkpoint_folder(args.model)
+        compact_checkpoint(source, output, args.dtype, args.remote_code)
+        print(f"weights of {_megabytes(output)} (before: {_megabytes(source)}), vectors in their own space: {output}")
     else:
         _write_in_teacher_space(args, output)
-    size = sum(path.stat().st_size for path in output.rglob("*.safetensors"))
-    whose = "their own" if args.space == "own" else "the teacher's"
-    before = sum(path.stat().st_size for path in checkpoint_folder(args.model).rglob("*.safetensors"))
-    print(f"weights of {size / 1e6:.1f} MB (before: {before / 1e6:.1f}), vectors in {whose} space: {output}")
+        print(f"weights of {_megabytes(output)}, vectors in the teacher's space: {output}")
+
+
+def _megabytes(folder: Path) -> str:
+    return f"{sum(path.stat().st_size for path in folder.rglob('*.safetensors')) / 1e6:.1f} MB"
 
 
 def _write_in_teacher_space(args: ExportOptions, output: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import io
 import os
 import select
@@ -59,9 +58,7 @@ def run_subverb(
     usage = f"usage: hf-meanmax {verb} {{{','.join(subverbs)}}} [options]"
     if words and words[0] in ("-h", "--help"):
         width = max(map(len, subverbs))
-        lines = (
-            f"  {name:{width}}  {(inspect.getdoc(run) or '').partition(chr(10))[0]}" for name, run in subverbs.items()
-        )
+        lines = (f"  {name:{width}}  {str(run.__doc__).splitlines()[0]}" for name, run in subverbs.items())
         print("\n".join([usage, "", *lines, "", "each has its own --help"]))
         return 0
     given = f"unknown {words[0]!r}" if words else "a word is missing"

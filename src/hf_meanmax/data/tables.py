@@ -117,7 +117,8 @@ def load_table(
     Raises:
         ValueError: the file is damaged, or cannot be read.
     """
-    kind, options = table_kind(path), dict[str, object]()
+    kind = table_kind(path)
+    options: dict[str, Any] = {}
     address = str(path) if filesystem is None else filesystem.unstrip_protocol(path)
     with _TABLE_LOCK, warnings.catch_warnings(), _errors_of(address):
         from datasets import Features, Value, load_dataset

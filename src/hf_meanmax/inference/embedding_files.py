@@ -58,12 +58,13 @@ def read_embeddings(
         files, ranges = embedding_files(source), _int8_ranges(Path(source), dequantize)
         for path in files:
             with _unread_named(path):
-                count = _shape(path, vector_column)[0] if start else 0
-                if start < count or not start:
-                    kind = "f" if ranges is None else "i"
-                    for batch in _READERS[path.suffix](path, batch_size, vector_column, kind, start):
-                        yield batch if ranges is None else dequantize_int8(batch, ranges)
-                start = max(0, start - count)
+                if start and start >= (count := _shape(path, vector_column)[0]):
+                    start -= count
+                    continue
+                kind = "f" if ranges is None else "i"
+                for batch in _READERS[path.suffix](path, batch_size, vector_column, kind, start):
+                    yield batch if ranges is None else dequantize_int8(batch, ranges)
+                start = 0
 
 
 @contextmanager

@@ -179,12 +179,13 @@ def parse_command_line(
     has_own = any(word.startswith("--corpus") for word in words) or by_objective is not None
     if not name and arguments is PretrainArguments and not has_own:
         name = DEFAULT_RECIPE
-    if arguments is FinetuneArguments and name in list_recipes() and not Path(name).is_file():
+    is_packaged = name in list_recipes() and not Path(name).is_file()
+    if arguments is FinetuneArguments and is_packaged:
         raise ValueError(f"The recipe {name!r} is of `hf-meanmax pretrain`. Give options, or a YAML file of them.")
     settings = read_recipe(name) if name else {}
     given = SettingsParser(arguments, family_of({**settings, **of_words})).read(words)
     settings = {**settings, **given}
-    if name in list_recipes() and not Path(name).is_file() and "corpus" not in settings:
+    if is_packaged and "corpus" not in settings:
         texts = "`--corpus` and `--target`" if settings.get("objective") == "translation" else "`--corpus 'my/*.txt'`"
         raise ValueError(f"The recipe {name!r} names no texts. Give {texts}.")
     if settings.get("initial_model"):

@@ -19,7 +19,6 @@ from hf_meanmax.inference.alignment import encode_rows
 from hf_meanmax.inference.decode import generate_ids
 from hf_meanmax.inference.reconstruct import reconstruct
 from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
-from hf_meanmax.modeling.modeling_embedding_decoder import EmbeddingDecoderForGeneration
 
 from .preparation import Prepared
 from .settings import PretrainArguments
@@ -58,11 +57,6 @@ class Validation:
     def generates(self) -> bool:
         """Whether texts are generated: there is a decoder, and this process has all of its weights."""
         return self.model.config.has_decoder and not self.is_sharded
-
-    @property
-    def decodes_vectors(self) -> bool:
-        """Whether the model has no text encoder."""
-        return isinstance(self.model, EmbeddingDecoderForGeneration)
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
@@ -138,7 +132,7 @@ class Validation:
         that are among its ten nearest by the embeddings, and in the teacher's space the same share and the mean cosine.
         """
         model, texts = self.model, self.prepared.validation_texts
-        if self.vectors is None or self.decodes_vectors or self.is_sharded or len(texts) < 2:
+        if self.vectors is None or not model.config.reads_text or self.is_sharded or len(texts) < 2:
             return {}
         teacher = self.vectors[np.arange(len(texts))]
         with torch.no_grad(), self._evaluating():
@@ -154,7 +148,7 @@ class Validation:
 
     def _generate(self, texts: list[str], show_progress: bool = False) -> list[list[int]]:
         with self._evaluating():
-            if self.vectors is not None and self.decodes_vectors:
+            if self.vectors is not None and not self.model.config.reads_text:
                 vectors = self.vectors[np.arange(len(texts))]
                 return generate_ids(self.model, self.prepared.tokenizer, vectors, show_progress=show_progress)
             return reconstruct(self.model, self.prepared.tokenizer, texts, show_progress=show_progress)
