@@ -78,8 +78,8 @@ def test_binary_gives_the_mean_of_the_numbers_of_a_sign():
     assert np.isfinite(positive.restore(positive.store(-NEW))).all()
 
 
-def test_components_need_as_many_rows():
-    assert [one.name for one in make_defences(ROWS[:5]) if one.kind == "pca"] == ["PCA 4", "PCA 2"]
+def test_components_need_twice_as_many_rows():
+    assert [one.name for one in make_defences(ROWS[:9]) if one.kind == "pca"] == ["PCA 4", "PCA 2"]
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,8 @@ def test_training_pairs_that_share_a_text_with_the_test_are_dropped():
     assert task.dropped == {"train": 2, "heldout": 1, "test": 0}
     with pytest.raises(ValueError, match="each pair of train shares a text with the other sets"):
         DomainAlignment([("c", "D")], [("b", "B")], [("c", "C")])
+    with pytest.raises(ValueError, match="test has no pair"):
+        DomainAlignment([("c", "D")], [("b", "B")], [])
 
 
 def test_bad_files_are_refused(tmp_path):

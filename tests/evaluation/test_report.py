@@ -75,6 +75,18 @@ def test_gains_are_over_the_strongest_control(results):
     assert results.averages["macro_8"] == 100
 
 
+def test_a_control_that_was_not_finished_is_of_no_average():
+    tasks = [LengthTask(task, words(COUNT)) for task in AVERAGED_TASKS[8]]
+    evaluation = evaluate([LengthEncoder("mine", 2), *controls()], tasks, show_progress=False)
+    del evaluation.encoders[1].tasks["SICK-E"]
+    gains = summarize(evaluation, command="evaluate.py mine", samples=50).average_gains
+    assert gains["macro_8"]["control"] == "bag"
+    assert gains["macro_6"]["control"] == "random_encoder"
+    for run in evaluation.encoders[1:]:
+        run.tasks.pop("SICK-E", None)
+    assert set(summarize(evaluation, command="evaluate.py mine", samples=50).average_gains) == {"macro_6", "micro_6"}
+
+
 def test_results_come_back_as_they_were_written(results, tmp_path):
     path = tmp_path / "new" / "results.json"
     results.save(path)

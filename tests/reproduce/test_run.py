@@ -243,12 +243,23 @@ def test_one_failure_does_not_stop_the_others(data, tmp_path):
         ({"systems": [{"model": "y"}]}, "`systems` is .* it takes `name: value` lines"),
         ({"common": 5}, "`common` is 5; it takes `name: value` lines"),
         ({"prepare": {"command": "true", "makes": "x"}}, "`prepare` is .* it takes `- ` items"),
+        ({"prepare": [{"command": 1, "makes": "x"}]}, "`command` of a step of `prepare` is 1; it must be text"),
+        ({"prepare": [{"command": "", "makes": "x"}]}, "the `command` of a step of `prepare` is empty"),
+        ({"prepare": [{"command": "a 'b", "makes": "x"}]}, "the `command` of a step of `prepare` is .*: No closing"),
+        ({"systems": {"a": {"model": "m", "command": "a 'b"}}}, "the `command` of the system 'a' is .*: No closing"),
+        ({"reconstruct": {"source": ["x", 3]}}, r"`source` of `reconstruct` is \['x', 3\]; it must be text, or a list"),
     ],
 )
 def test_bad_plans_are_refused(changes, reason, tmp_path):
     path = write_plan(tmp_path / "plan.yaml", **changes)
     with pytest.raises(ValueError, match=reason):
         read_plan(path, tmp_path, tmp_path)
+
+
+def test_texts_to_reconstruct_may_be_a_column_of_a_table(tmp_path):
+    (tmp_path / "table.csv").write_text("body,id\na sentence,1\n")
+    reconstruct = {"source": "{data}/table.csv", "text_column": "body"}
+    module._check_prepared(read_plan(write_plan(tmp_path / "plan.yaml", reconstruct=reconstruct), tmp_path, tmp_path))
 
 
 def test_a_setting_of_the_cards_may_be_left_empty(tmp_path):
@@ -264,6 +275,7 @@ def test_a_setting_of_the_cards_may_be_left_empty(tmp_path):
         ({"evaluate": {"tasks": "TREC", "controls": "bags", "any_size": True}}, "There is no control 'bags'. Did you"),
         ({"systems": {"a": {"model": "{data}/other", "controls": "bog"}}}, "There is no control 'bog'. Did you mean"),
         ({"reconstruct": {"source": "{data}/none.txt"}}, "none.txt"),
+        ({"reconstruct": {"source": "{data}/table.csv", "text_column": "name"}}, "no column 'name'; choose one of"),
         ({"reconstruct": {"source": "{data}/text.txt", "limit": "2e3"}}, "`limit` is '2e3'; it must be a whole number"),
         ({"reconstruct": {"source": "{data}/text.txt", "tokenize": "foo"}}, "`tokenize` is 'foo'; allowed: 'none'"),
         ({"prepare": [{"command": "true", "makes": "{data}"}]}, "is a folder; `makes` of a step"),
@@ -279,6 +291,7 @@ def test_a_setting_of_the_cards_may_be_left_empty(tmp_path):
     ],
 )
 def test_what_would_end_an_evaluation_is_told_before_the_training(changes, reason, data, tmp_path, monkeypatch):
+    (data / "table.csv").write_text("body,id\na sentence,1\n")
     commands = []
     run = module._run
     monkeypatch.setattr(module, "_run", lambda command: commands.append(command) or run(command))

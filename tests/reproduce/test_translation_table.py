@@ -24,7 +24,7 @@ def results(name: str, accuracy: float) -> Results:
         "TREC": ("accuracy", {"accuracy": 80.0}),
         "SICK-R": ("pearson", {"pearson": 0.7, "mse": 0.3}),
         "STS14": ("pearson", {"pearson": 0.5}),
-        "paraphrases-test": ("nearest_cosine", {"nearest_cosine": accuracy / 2, "inverse_davies_bouldin": 0.4}),
+        "paraphrases": ("nearest_cosine", {"nearest_cosine": accuracy / 2, "inverse_davies_bouldin": 0.4}),
     }
     return Results(
         model={"name": name},
@@ -53,8 +53,8 @@ def test_averages_are_of_the_main_metrics():
         {
             "mean accuracy of 2": 75.0,
             "mean similarity of 2": 60.0,
-            "test nearest_cosine": 35.0,
-            "test inverse_davies_bouldin": 0.4,
+            "paraphrases nearest_cosine": 35.0,
+            "paraphrases inverse_davies_bouldin": 0.4,
         }
     )
 
@@ -80,7 +80,7 @@ def test_table_numbers_and_figure(systems, tmp_path, capsys, monkeypatch):
     assert numbers["avgpool"]["mean accuracy of 2"] == pytest.approx(71.5)
     header = [cell.strip() for cell in table.splitlines()[0].strip("|").split("|")]
     assert header[:4] == ["system", "rows", "size", "BLEU test"]
-    assert {"test nearest cosine", "mean similarity of 2"} <= set(header)
+    assert {"paraphrases nearest cosine", "mean similarity of 2"} <= set(header)
     # Scored once; new scores of a representation are taken in.
     monkeypatch.setattr(translate_module, "translate_corpus", lambda *_, **__: pytest.fail("translated again"))
     results("avgpool", 90.0).save(tmp_path / "results" / "avgpool" / "results.json")

@@ -47,8 +47,9 @@ def make_defences(
     Args:
         fitted_on: vectors `(N, D)` from which means, ranges and principal components are taken.
         noise_levels: the length of Gaussian noise, as a share of the mean length of a vector.
-        kept_shares: the shares of the dimensions that are kept, by principal components and from the front. Components
-            that `fitted_on` has too few rows for are left out.
+        kept_shares: the shares of the dimensions that are kept, by principal components and from the front. More
+            components than half of the rows of `fitted_on` are left out: they would restore these rows nearly as they
+            were.
         seed: of the noise.
 
     Raises:
@@ -65,7 +66,7 @@ def make_defences(
             Defence("noise", f"noise {level:g}", 4 * dimension, _noise(level * length, seed), _same)
             for level in noise_levels
         ),
-        *(_components(rows, size) for size in sizes if size <= len(rows)),
+        *(_components(rows, size) for size in sizes if 2 * size <= len(rows)),
         *(_leading(rows, size) for size in sizes),
         _int8(rows),
         _binary(rows),

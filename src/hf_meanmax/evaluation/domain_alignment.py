@@ -52,6 +52,8 @@ class DomainAlignment(Task):
         self.dropped = {}
         for split in ("test", "heldout", "train"):
             found = self.pairs[split]
+            if not found:
+                raise ValueError(f"{self.name}: {split} has no pair.")
             kept = [pair for pair in found if known.isdisjoint(pair)]
             if not kept:
                 raise ValueError(f"{self.name}: each pair of {split} shares a text with the other sets; none is left.")

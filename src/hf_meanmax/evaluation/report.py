@@ -206,7 +206,13 @@ def _average_gains(
     if not controls:
         return gains
     for average in averages(model.results):
-        means = {kind: fmean(control_averages[run.name][average] for run in runs) for kind, runs in controls.items()}
+        means = {
+            kind: fmean(control_averages[run.name][average] for run in runs)
+            for kind, runs in controls.items()
+            if all(average in control_averages[run.name] for run in runs)
+        }
+        if not means:
+            continue
         kind = max(means, key=lambda kind: means[kind])
         weighting, size = average.split("_")
         tasks = AVERAGED_TASKS[int(size)]

@@ -96,6 +96,13 @@ def _check_words(settings: Json, where: str, path: Path) -> None:
             )
 
 
+def _checked_command(command: str, where: str, path: Path) -> list[str]:
+    try:
+        return split_command(command)
+    except ValueError as error:
+        raise ValueError(f"{path}: the `command` {where} is {command!r}: {error}.") from error
+
+
 def _check_parts(content: Json, path: Path) -> None:
     """Checks the settings of all parts but the systems, puts in the defaults of `evaluate`, and drops empty `cards`."""
     reconstruct = {"source", *(setting.name for setting in fields(ReconstructionSettings))}
@@ -106,12 +113,18 @@ def _check_parts(content: Json, path: Path) -> None:
     for step in content.get("prepare", []):
         if not isinstance(step, dict) or set(step) != {"command", "makes"}:
             raise ValueError(f"{path}: a step of `prepare` has `command` and `makes`, not {step!r}.")
+        _check_words(step, "of a step of `prepare`", path)
+        if not _checked_command(step["command"], "of a step of `prepare`", path):
+            raise ValueError(f"{path}: the `command` of a step of `prepare` is empty.")
     for part, needed, what in (
         ("reconstruct", "source", "the texts to reconstruct"),
         ("cards", "folder", "where to write them"),
     ):
         if content.get(part) and content[part].get(needed) is None:
             raise ValueError(f"{path}: `{part}` needs `{needed}`, {what}.")
+    source = content.get("reconstruct", {}).get("source", "")
+    if not all(isinstance(name, str) for name in (source if isinstance(source, list) else [source])):
+        raise ValueError(f"{path}: `source` of `reconstruct` is {source!r}; it must be text, or a list of texts.")
     # A setting may be named and left empty.
     content["cards"] = {name: value for name, value in content.get("cards", {}).items() if value is not None}
     _check_words(content["cards"], "of `cards`", path)
@@ -156,6 +169,7 @@ def read_plan(path: str | Path, data: str | Path, output: str | Path) -> Plan:
             for setting in set(system) - {"seeds"}:
                 _check_known(setting, _OF_MODELS, "setting", f" of the system {name!r}", path)
         _check_words({key: system[key] for key in _OF_MODELS if key in system}, f"of the system {name!r}", path)
+        _checked_command(system.get("command", ""), f"of the system {name!r}", path)
         for one, settings in _with_seeds(str(name), system, path).items():
             systems[one] = fill_in(settings, {"{run}": str(Path(output) / RUNS / folder_name(one))})
             groups[one] = str(name)
@@ -193,6 +207,7 @@ def folder_name(name: str) -> str:
 
 
 def is_finished(plan: Plan, name: str, row: Json) -> bool:
+    """Whether a row was made of the system as the plan has it, and of the weights that its folder has now."""
     is_as_before = row.get("weights") in (None, given_weights(plan.systems[name]))
     return is_as_before and bool(row.get("plan") == plan.written[name])
 

@@ -44,7 +44,6 @@ from hf_meanmax.checkpoint.folder import (
     is_own_checkpoint,
     saved_training_args,
 )
-from hf_meanmax.data import open_corpus
 from hf_meanmax.evaluation.reconstruction import ReconstructionSettings, score_checkpoint
 from hf_meanmax.evaluation.report import RESULTS, Results
 from hf_meanmax.evaluation.runner import package_versions
@@ -52,6 +51,7 @@ from hf_meanmax.evaluation.suite import control_kinds, load_tasks
 from hf_meanmax.families import FAMILIES
 from hf_meanmax.files import Json, file_digest, read_json, write_json
 from hf_meanmax.modeling.configuration_base import LatentConfig
+from hf_meanmax.pretrained import packaged_folder
 from hf_meanmax.tokenization.tokenizers import is_word_level
 from hf_meanmax.training.checkpoints import CHECKPOINTS, METRICS_FILE, SYSTEM_FILE, Checkpoints
 from hf_meanmax.training.recipes import SettingsParser, arguments_from_settings, family_of, read_recipe
@@ -175,7 +175,7 @@ def _check_prepared(plan: Plan) -> None:
     """Reports texts and words that are missing before the training, not after it."""
     source, words = plan.reconstruct.get("source"), plan.evaluate["expand"]
     if source and "{run}" not in str(source):
-        next(iter(open_corpus(source)), None)
+        next(iter(_reconstruction_settings(plan).open_texts(source)), None)
     if words and "{run}" not in words and not Path(words).is_file():
         raise FileNotFoundError(f"`expand` of the plan names {words}, which is no file, and no step prepares it.")
 
@@ -259,6 +259,7 @@ def _make_row(plan: Plan, name: str, data: Path, output: Path) -> Json:
             command += [f"--{key}", *map(as_text, values)]
     else:
         model, command = system["model"], split_command(system.get("command", ""))
+        model = str(packaged_folder(model) or model)
     if command:
         _train(command, run, of_training, Path(model))
         row["commands"].append(_as_typed(command))
@@ -391,9 +392,8 @@ def _whole_config(model: str) -> LatentConfig | None:
 
 def _can_reconstruct(model: str, trained: Json) -> bool:
     config = _whole_config(model)
-    if config is None:
-        return False
-    return config.is_autoregressive and config.has_latents and trained.get("objective") == "reconstruction"
+    learnt_it = trained.get("objective", "reconstruction") == "reconstruction"
+    return config is not None and config.is_autoregressive and config.has_latents and learnt_it
 
 
 def _run(command: Sequence[str]) -> None:

@@ -77,7 +77,7 @@ def score_translator(
 
 def representation_scores(results: Results) -> dict[str, float]:
     """What the thesis's tables have of an encoder: the mean accuracy of the classification tasks, the mean correlation
-    (times 100) of the similarity tasks, and the metrics of the paraphrase clusters."""
+    (times 100) of the similarity and relatedness tasks, and the metrics of the paraphrase clusters."""
     by_kind: dict[str, list[float]] = {"accuracy": [], "pearson": []}
     for task, found in results.scores.items():
         main = results.tasks[task]["main"]
@@ -89,8 +89,8 @@ def representation_scores(results: Results) -> dict[str, float]:
     if by_kind["pearson"]:
         scores[f"mean similarity of {len(by_kind['pearson'])}"] = 100 * fmean(by_kind["pearson"])
     for task, found in results.scores.items():
-        if task.startswith(_PARAPHRASES):
-            scores |= {f"{task.removeprefix(_PARAPHRASES + '-')} {name}": v for name, v in found["metrics"].items()}
+        if task == _PARAPHRASES:
+            scores |= {f"{task} {name}": value for name, value in found["metrics"].items()}
     return scores
 
 
@@ -123,8 +123,7 @@ def compare_translators(
     systems: dict[str, Json] = {}
     for name, folder in folders.items():
         found = score_translator(folder, pairs, batch_size, known.get(name))
-        own = Path(results or "") / name / RESULTS
-        if results is not None and own.is_file():
+        if results is not None and (own := Path(results) / name / RESULTS).is_file():
             found |= representation_scores(Results.load(own))
         systems[name] = found
         write_json(path, {**known, **systems})
