@@ -522,21 +522,22 @@ def test_full_and_chunked_softmax_train_alike(make_arguments):
 
 
 def test_schedules(make_arguments):
-    def factors(steps=range(11), **options):
-        schedule = Schedule(make_arguments(max_steps=10, **options), 10)
-        for step in steps:
-            yield schedule.factor(step, 0.0, 0)
+    def factors(total=10, **options):
+        schedule = Schedule(make_arguments(max_steps=total, **options), total)
+        return [schedule.factor(step, 0.0, 0) for step in range(total + 1)]
 
-    assert list(factors()) == [1.0] * 11
-    assert list(factors(warmup_steps=4))[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
-    assert list(factors(lr_schedule="linear")) == pytest.approx([1 - step / 10 for step in range(11)])
-    assert list(factors(lr_schedule="linear", warmup_steps=5))[4:] == pytest.approx([1, 1, 0.8, 0.6, 0.4, 0.2, 0])
+    assert factors() == [1.0] * 11
+    assert factors(16, warmup_steps=4)[:6] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    assert factors(lr_schedule="linear") == pytest.approx([1 - step / 10 for step in range(11)])
+    assert factors(20, lr_schedule="linear", warmup_steps=5)[4:8] == pytest.approx([1, 1, 14 / 15, 13 / 15])
     cosine = [0.5 + 0.5 * math.cos(math.pi * step / 10) for step in range(11)]
-    assert list(factors(lr_schedule="cosine")) == pytest.approx(cosine)
-    # A run that ends by the clock warms up for a quarter of its time at most.
-    warm = Schedule(make_arguments(max_steps=100, max_minutes=1, lr_schedule="linear", warmup_steps=40), 100)
+    assert factors(lr_schedule="cosine") == pytest.approx(cosine)
+    # A run warms up for a quarter of its steps, its time or its tokens at most.
+    expected = [0.25, 0.5, 0.75, 1, *(1 - step / 12 for step in range(13))]
+    assert factors(16, lr_schedule="linear", warmup_steps=300) == pytest.approx(expected)
+    warm = Schedule(make_arguments(max_steps=100, max_minutes=1, lr_schedule="linear", warmup_steps=25), 100)
     assert [warm.factor(step, seconds, 0) for step, seconds in ((0, 0.0), (3, 7.5), (5, 15.0), (9, 30.0))] == [
-        1 / 40, 0.5, 0.75, 0.5,
+        1 / 25, 0.5, 0.75, 0.5,
     ]  # fmt: skip
     schedule = Schedule(make_arguments(max_steps=10, max_minutes=1, lr_schedule="linear"), 10)
     assert schedule.factor(0, 45.0, 0) == pytest.approx(0.25)

@@ -12,8 +12,8 @@ _MOST_WARMUP = 0.25
 class Schedule:
     """The share of a run that is done, by the limit that will end it, and the learning rate there.
 
-    Warm-up takes a quarter at most of a run that ends by time or tokens, whose steps are not known before; the decay is
-    by the share of the whole run, warm-up included.
+    Warm-up takes a quarter of a run at most. Where the run ends by time or tokens, whose steps are not known before, the
+    decay is by the share of the whole run, warm-up included.
 
     Args:
         args: settings with `warmup_steps`, `lr_schedule` and the limits `max_minutes` and `max_training_tokens`.
@@ -23,6 +23,7 @@ class Schedule:
     def __init__(self, args: PretrainArguments, total_steps: int) -> None:
         self.args = args
         self.total_steps = total_steps
+        self.warmup_steps = min(args.warmup_steps, math.ceil(_MOST_WARMUP * total_steps))
 
     def learning_rate(self, step: int, seconds: float, tokens: int) -> float:
         """The learning rate of the step after `step` steps, `seconds` and target `tokens`."""
@@ -31,9 +32,9 @@ class Schedule:
     def factor(self, step: int, seconds: float, tokens: int) -> float:
         """The factor of the learning rate, in 0..1."""
         args, share = self.args, self._by_limits(seconds, tokens)
-        if step < args.warmup_steps and share < _MOST_WARMUP:
-            return max((step + 1) / args.warmup_steps, share / _MOST_WARMUP)
-        by_steps = (step - args.warmup_steps) / max(1, self.total_steps - args.warmup_steps)
+        if step < self.warmup_steps and share < _MOST_WARMUP:
+            return max((step + 1) / self.warmup_steps, share / _MOST_WARMUP)
+        by_steps = (step - self.warmup_steps) / max(1, self.total_steps - self.warmup_steps)
         progress = min(1.0, max(by_steps, share))
         if args.lr_schedule == "linear":
             return 1.0 - progress
