@@ -358,7 +358,7 @@ def test_new_save_replaces_the_checkpoint_and_keeps_the_rest(folder):
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
-def test_other_weights_remove_the_models_that_were_exported_of_the_older_ones(folder, monkeypatch, capsys):
+def test_another_model_removes_the_models_that_were_exported_of_the_older_one(folder, monkeypatch, capsys):
     export = folder / "onnx"
     export.mkdir()
     (export / "model.onnx").write_text("of the older weights")
@@ -376,10 +376,20 @@ def test_other_weights_remove_the_models_that_were_exported_of_the_older_ones(fo
     assert f"`hf-meanmax export-onnx {folder}` makes new ones" in capsys.readouterr().err
     save_checkpoint(make_model(seed=2), make_tokenizer(), folder)
     assert "export-onnx" not in capsys.readouterr().err
-    (export / "model.onnx").write_text("of raw vectors")
-    save_checkpoint(make_model(seed=2), make_tokenizer(), folder, normalize="embedding")
-    assert not (export / "model.onnx").exists()
-    assert "export-onnx" in capsys.readouterr().err
+    shorter = make_tokenizer()
+    shorter.model_max_length = 5
+    for model, tokenizer, normalize in (
+        (make_model(seed=2), make_tokenizer(), "embedding"),
+        (make_model(seed=2, latent_normalization="rows"), make_tokenizer(), None),
+        (make_model(seed=2, latent_normalization="rows"), shorter, None),
+    ):
+        (export / "model.onnx").write_text("of the older model")
+        save_checkpoint(model, tokenizer, folder, normalize=normalize)
+        assert not (export / "model.onnx").exists()
+        assert "export-onnx" in capsys.readouterr().err
+    (export / "model.onnx").write_text("of this model")
+    save_checkpoint(model, tokenizer, folder)
+    assert (export / "model.onnx").is_file()
 
 
 def test_an_onnx_folder_beside_no_checkpoint_is_kept(tmp_path):

@@ -130,15 +130,15 @@ def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 
 @contextmanager
 def replacing_checkpoint(folder: Path) -> Iterator[Path]:
-    """[`replacing_folder`] of a checkpoint folder, which must be free. Before other weights, or another
-    normalisation, prompt or length limit, take their place, the ONNX models in it, which have the older ones, go, and
-    stderr says so."""
+    """[`replacing_folder`] of a checkpoint folder, which must be free. Before another model, or another
+    tokenizer, prompt or length limit, takes its place, the ONNX models in it, which have the older one, go, and stderr
+    says so."""
     with replacing_folder(folder, CHECKPOINT_FILES) as partial:
         yield partial
         exported = [path for pattern in _ONNX_FILES for path in (folder / ONNX_FOLDER).glob(pattern)]
         if not exported or not is_own_checkpoint(folder):
             return
-        patterns = ("*.safetensors", "tokenizer.json", "modules.json", "*sentence*.json")
+        patterns = ("*.safetensors", "config.json", "tokenizer*.json", "modules.json", "*sentence*.json")
         read = {path.name for place in (folder, partial) for each in patterns for path in place.glob(each)}
         if len(filecmp.cmpfiles(folder, partial, read, shallow=False)[0]) == len(read):
             return
