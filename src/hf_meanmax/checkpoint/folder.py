@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoTokenizer
 
 from hf_meanmax.families import FAMILIES
+from hf_meanmax.fields import check_choice
 from hf_meanmax.files import Json, check_replaceable, is_owned, read_json, replacing_folder, write_json
 from hf_meanmax.hardware import check_sizes, usable_device
 from hf_meanmax.modeling.configuration_base import LatentConfig
@@ -152,8 +153,7 @@ def replacing_checkpoint(folder: Path) -> Iterator[Path]:
 
 
 def _check_normalization(normalize: str | None, config: LatentConfig) -> None:
-    if normalize not in NORMALIZATIONS:
-        raise ValueError(f'normalize is {normalize!r}; choose None (raw), "rows" or "embedding".')
+    check_choice("normalize", normalize, NORMALIZATIONS)
     if normalize is not None:
         require_text_encoder(config, f"normalize is {normalize!r}, but this model")
 
