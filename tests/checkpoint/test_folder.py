@@ -324,6 +324,9 @@ def test_weights_in_one_file_and_in_several(tmp_path, sizes):
     (folder / "model.safetensors.index.json").write_text('{"weight_map": null}')
     with pytest.raises(ValueError, match="`weight_map` names no file"):
         check_checkpoint(folder)
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": ["a"]}')
+    with pytest.raises(ValueError, match=f"A file in {folder} is damaged: 'list'"):
+        check_checkpoint(folder)
 
 
 def test_old_checkpoint_survives_a_failed_save(folder, monkeypatch):
@@ -487,6 +490,12 @@ def test_missing_and_damaged_files_are_named(folder, name):
     path.unlink()
     with pytest.raises(FileNotFoundError, match=f"{name} is missing"):
         load_checkpoint(folder)
+
+
+def test_settings_of_the_wrong_type_are_damage(folder):
+    (folder / "sentence_bert_config.json").write_text('{"modality_config": {"text": null}}')
+    with pytest.raises(ValueError, match=f"A file in {folder} is damaged"):
+        check_checkpoint(folder)
 
 
 @pytest.mark.parametrize("vocabulary", ["words", 7, [], {}, {"vocab": True}, {"vocab": "words"}, {"vocab": {}}])

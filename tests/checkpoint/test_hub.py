@@ -128,6 +128,14 @@ def test_modules_after_the_encoder_are_pushed(server, folder, tmp_path):
         assert "no limit" in write_model_card(tmp_path / "own", "user/own").read_text()
 
 
+@pytest.mark.parametrize("args", [{"results": [1]}, {"corpus": 3}])
+def test_no_card_is_written_of_damaged_training_args(folder, args):
+    (folder / "training_args.json").write_text(json.dumps(args))
+    with pytest.raises(ValueError, match=f"A file in {folder} is damaged"):
+        write_model_card(folder, "user/tiny")
+    assert not (folder / "README.md").exists()
+
+
 def test_a_card_that_is_missing_leaves_no_copy(server, folder, tmp_path):
     (folder / "README.md").write_text("mine")
     for _ in range(2):

@@ -22,6 +22,7 @@ from .folder import (
     check_checkpoint,
     is_classifier,
     is_own_checkpoint,
+    naming_damage,
     saved_auto_class,
     saved_training_args,
     weight_files,
@@ -95,7 +96,7 @@ def write_model_card(
         The card's path.
 
     Raises:
-        FileNotFoundError, ValueError: the folder is no whole checkpoint.
+        FileNotFoundError, ValueError: the folder is no whole checkpoint, or its `training_args.json` is damaged.
         ValueError: `results` is no dict.
     """
     folder, description = Path(folder), description or CardDescription()
@@ -108,22 +109,24 @@ def write_model_card(
     if results is not None and is_evaluation(results):
         entries = _with_newer(entries, model_index(results))
         results = _figures(results)
-    use = _use_of(config, args)
-    card = ModelCard.from_template(
-        _card_data(config, use, description, (model_name or title) if entries else None, entries),
-        template_str=files(__package__).joinpath("model_card_template.md").read_text(encoding="utf-8"),
-        title=title,
-        repo_id=repo_id,
-        data=description.data or _describe_data(args),
-        command=description.command,
-        limits=description.limits,
-        results=[*_flat(args.get("results") or {} if results is None else results), *_flat(dict(more_figures or {}))],
-        **use,
-        **_sizes_of(folder, config),
-        settings=[
-            (name, value) for name, value in _flat(args) if name.split(".")[0] not in {*LOCAL_SETTINGS, "results"}
-        ],
-    )
+    with naming_damage(folder):
+        use = _use_of(config, args)
+        figures = args.get("results") or {} if results is None else results
+        card = ModelCard.from_template(
+            _card_data(config, use, description, (model_name or title) if entries else None, entries),
+            template_str=files(__package__).joinpath("model_card_template.md").read_text(encoding="utf-8"),
+            title=title,
+            repo_id=repo_id,
+            data=description.data or _describe_data(args),
+            command=description.command,
+            limits=description.limits,
+            results=[*_flat(figures), *_flat(dict(more_figures or {}))],
+            **use,
+            **_sizes_of(folder, config),
+            settings=[
+                (name, value) for name, value in _flat(args) if name.split(".")[0] not in {*LOCAL_SETTINGS, "results"}
+            ],
+        )
     target = folder / "README.md" if path is None else Path(path)
     with replacing_file(target, "wb") as file:
         file.write(str(card).encode())

@@ -26,7 +26,7 @@ from hf_meanmax.modeling.storage import stored_names
 from hf_meanmax.tokenization.tokenizers import check_end_token
 
 from .location import checkpoint_folder, hint_at_model, packaged_hint
-from .sentence_transformer import NORMALIZATIONS, write_sentence_transformer
+from .sentence_transformer import NORMALIZATIONS, saved_normalization, write_sentence_transformer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -330,19 +330,15 @@ def check_checkpoint(folder: str | os.PathLike[str], encoder_alone: bool = False
             f"{folder} holds an encoder alone ({model_class.__name__}), which can encode but not decode, be fine-tuned "
             "or be pushed; give the checkpoint that it was made from."
         )
-    _check_weights(folder, config, model_class)
-    if (folder / "generation_config.json").is_file():
-        _read_json(folder / "generation_config.json")
-    _check_tokenizer_files(folder, config.input_vocab_size or 0, "input_vocab_size")
-    if config.separate_vocabularies and not is_encoder and not is_classifier(config):
-        _check_tokenizer_files(folder / TARGET_TOKENIZER, config.vocab_size, "vocab_size")
-    if not config.reads_text:
-        return config
-    modules_file = folder / "modules.json"
-    for entry in _read_json(modules_file, list):
-        if not isinstance(entry, dict) or not all(isinstance(entry.get(name), str) for name in ("path", "type")):
-            raise ValueError(f"{modules_file}: expected a list of modules with `path` and `type`, found {entry!r}.")
-        _read_json(folder / entry["path"] / ("config.json" if entry["path"] else "sentence_bert_config.json"))
+    with naming_damage(folder):
+        _check_weights(folder, config, model_class)
+        if (folder / "generation_config.json").is_file():
+            _read_json(folder / "generation_config.json")
+        _check_tokenizer_files(folder, config.input_vocab_size or 0, "input_vocab_size")
+        if config.separate_vocabularies and not is_encoder and not is_classifier(config):
+            _check_tokenizer_files(folder / TARGET_TOKENIZER, config.vocab_size, "vocab_size")
+        if config.reads_text:
+            _check_modules(folder)
     return config
 
 
@@ -360,6 +356,15 @@ def is_encoder_alone(config: LatentConfig) -> bool:
 def is_classifier(config: LatentConfig) -> bool:
     """Whether a saved configuration is of an encoder with a classifier."""
     return saved_auto_class(config) == _CLASSIFIER
+
+
+def _check_modules(folder: Path) -> None:
+    modules_file = folder / "modules.json"
+    for entry in _read_json(modules_file, list):
+        if not isinstance(entry, dict) or not all(isinstance(entry.get(name), str) for name in ("path", "type")):
+            raise ValueError(f"{modules_file}: expected a list of modules with `path` and `type`, found {entry!r}.")
+        _read_json(folder / entry["path"] / ("config.json" if entry["path"] else "sentence_bert_config.json"))
+    saved_normalization(folder)  # fails where it cannot be read
 
 
 def _check_tokenizer_files(folder: Path, most: int, name: str) -> None:
