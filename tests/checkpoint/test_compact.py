@@ -66,13 +66,10 @@ def test_the_index_of_shards_is_that_of_the_copy(tmp_path):
     assert np.isfinite(encode(output)).all()
 
 
-def test_int8_becomes_float16(tmp_path):
+def test_int8_stays_where_float16_is_asked_for(tmp_path):
     small = compact_checkpoint(saved(tmp_path), tmp_path / "int8", "int8")
     output = compact_checkpoint(small, tmp_path / "float16", "float16")
-    stored = load_file(output / "model.safetensors")
-    assert stored[TABLE].dtype == torch.float16
-    assert not any(name.endswith("_int8") for name in stored)
-    np.testing.assert_allclose(encode(output), encode(small), atol=1e-2)
+    assert (output / "model.safetensors").read_bytes() == (small / "model.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize("dtype", ["int8", "float16"])

@@ -37,7 +37,7 @@ def compact_checkpoint(
         folder: a checkpoint folder or a repository on the Hub; an encoder alone will do.
         output: the new folder, whole or not at all.
         dtype: "int8" with a float16 scale a row, where it is near enough (see
-            `store_tensors`), or "float16".
+            `store_tensors`), or "float16", in which a file that is int8 already stays as it is.
         remote_code: whether the copy has the model's code, if the folder has.
 
     Returns:
@@ -64,7 +64,10 @@ def compact_checkpoint(
         shards: dict[str, str] = {}
         size = 0
         for path in weight_files(source):
-            tensors = store_tensors(restored_state_dict([path]) or load_file(path), dtype)
+            restored = restored_state_dict([path])
+            # Matrices in int8 would have the same digits in twice the bytes.
+            is_kept = restored is not None and dtype == "float16"
+            tensors = load_file(path) if is_kept else store_tensors(restored or load_file(path), dtype)
             save_file(tensors, partial / path.name, metadata={"format": "pt"})
             shards |= dict.fromkeys(tensors, path.name)
             size += sum(tensor.nbytes for tensor in tensors.values())
