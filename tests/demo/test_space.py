@@ -13,6 +13,7 @@ from transformers import AutoModelForSeq2SeqLM
 import hf_meanmax
 from checkpoint.loopback_hub import hub_and_token
 from hf_meanmax import CompoundAttentionForTranslation, EmbeddingDecoderForGeneration
+from hf_meanmax.checkpoint.card import CardDescription, write_model_card
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.checkpoint.hub import HubError
 from hf_meanmax.commands import demo as command
@@ -44,7 +45,8 @@ def test_a_space_has_the_page_and_the_model(model, tmp_path, capsys):
     assert f"hf-meanmax push {folder} USER/NAME --space" in capsys.readouterr().out
     assert {path.name for path in folder.iterdir()} == {"app.py", "requirements.txt", "README.md", "model"}
     front = front_matter(folder)
-    assert (front["sdk"], front["app_file"], front["license"]) == ("gradio", "app.py", "apache-2.0")
+    assert (front["sdk"], front["app_file"]) == ("gradio", "app.py")
+    assert "license" not in front, "the model has no card"
     assert (folder / "requirements.txt").read_text() == f"hf_meanmax[demo]=={hf_meanmax.__version__}\n"
     ast.parse((folder / "app.py").read_text())
     assert "launch('model'" in (folder / "app.py").read_text().replace('"', "'")
@@ -66,8 +68,16 @@ def test_a_mistyped_name_is_no_model_on_the_hub(tmp_path):
 
 def test_a_packaged_model_goes_along(tmp_path):
     folder = write_space("mini-en", tmp_path / "space")
-    assert "models" not in front_matter(folder)
+    front = front_matter(folder)
+    assert "models" not in front
+    assert front["license"] == "apache-2.0"
     assert (folder / "model" / "config.json").is_file()
+
+
+def test_the_licence_is_that_of_the_models_card(tmp_path):
+    source = save_checkpoint(make_model(), make_tokenizer(), tmp_path / "model")
+    write_model_card(source, "user/model", CardDescription(license="mit"))
+    assert front_matter(write_space(str(source), tmp_path / "space"))["license"] == "mit"
 
 
 def test_a_decoder_alone_has_no_space(tmp_path):

@@ -320,15 +320,25 @@ def _with_newer(before: list[EvalResult], newer: list[EvalResult]) -> list[EvalR
     return [entry for entry in before if entry.dataset_type not in _OWN_DATASETS] + newer
 
 
-def _entries_of_card(path: Path) -> tuple[str | None, list[EvalResult]]:
-    """The model's name and the entries in the `model-index` of a card, if there is one."""
+def read_card_data(path: Path) -> ModelCardData:
+    """The metadata of a card; empty if there is none.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
     if not path.is_file():
-        return None, []
+        return ModelCardData()
     try:
-        data = ModelCard.load(path).data
+        data: ModelCardData = ModelCard.load(path).data
+        return data
     except Exception as error:  # YAML's errors are of a class of their own
         said = " ".join(str(error).split())
         raise ValueError(f"{path}: the metadata at its start cannot be read; mend or remove it ({said}).") from error
+
+
+def _entries_of_card(path: Path) -> tuple[str | None, list[EvalResult]]:
+    """The model's name and the entries in the `model-index` of a card, if there is one."""
+    data = read_card_data(path)
     return data.model_name, list(data.eval_results or [])
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from huggingface_hub import RepoCard, SpaceCardData
 
 from hf_meanmax import __version__
+from hf_meanmax.checkpoint.card import read_card_data
 from hf_meanmax.checkpoint.compact import compact_checkpoint
 from hf_meanmax.checkpoint.folder import check_checkpoint, require_embedding
 from hf_meanmax.checkpoint.hub import keep_former, sign_in, upload
@@ -50,7 +51,7 @@ def write_space(model: str, folder: str | os.PathLike[str], title: str = "hf_mea
         The folder.
 
     Raises:
-        FileNotFoundError, ValueError: a folder that is missing or no whole checkpoint.
+        FileNotFoundError, ValueError: a folder that is missing or no whole checkpoint, or whose card cannot be read.
         FileExistsError: `folder` holds something else.
     """
     target = Path(folder)
@@ -63,7 +64,7 @@ def write_space(model: str, folder: str | os.PathLike[str], title: str = "hf_mea
         sdk_version=_gradio_version(),
         python_version="3.11",
         app_file=APP,
-        license="apache-2.0",
+        license=read_card_data(source / CARD).license if source else None,
         models=None if source else [model],
     )
     with replacing_folder(target, (APP, REQUIREMENTS, CARD, MODEL)) as partial:
