@@ -92,7 +92,9 @@ def test_refusals(folder):
     with pytest.raises(SystemExit, match="`dimension` is 33, and the model's vectors have 32 numbers"):
         main([f"{folder}/model", f"{folder}/texts.txt", "--output", f"{folder}/white", "--dimension", "33"])
     assert not (folder / "white").exists()
-    model = SentenceTransformer(f"{folder}/model", device="cpu")
+    model = SentenceTransformer(f"{folder}/model", device="cpu", truncate_dim=6)
     with pytest.raises(ValueError, match="vary in 3 directions only; give a dimension up to that"):
         whiten(model, LINES[:4] * 5, dimension=8)
-    assert len(model) == 1
+    with pytest.raises(ValueError, match="`dimension` is 33, and the model's vectors have 32 numbers"):
+        whiten(model, LINES, dimension=33)
+    assert (len(model), model.truncate_dim) == (1, 6)

@@ -35,7 +35,7 @@ def whiten(
     """Gives a SentenceTransformer a last module that whitens its vectors.
 
     Args:
-        model: the SentenceTransformer; it is changed.
+        model: the SentenceTransformer; it is changed, unless there is an error.
         texts: what the components are fitted on, some times as many as `dimension`.
         dimension: principal components that are kept; the numbers of a vector from now on.
         batch_size: texts of one forward pass.
@@ -53,7 +53,18 @@ def whiten(
             f"{len(texts):,} texts are too few for {dimension} components; give more texts, or a smaller dimension."
         )
     # The last module reads whole vectors: a SentenceTransformer cuts them after all modules.
-    model.truncate_dim = None
+    truncate_dim, model.truncate_dim = model.truncate_dim, None
+    try:
+        pca = _fit(model, texts, dimension, batch_size, show_progress)
+    except BaseException:
+        model.truncate_dim = truncate_dim
+        raise
+    weight, bias = pca.whitening()
+    append_linear(model, torch.from_numpy(weight), torch.from_numpy(bias))
+    return pca
+
+
+def _fit(model: SentenceTransformer, texts: Sequence[str], dimension: int, batch_size: int, show_progress: bool) -> PCA:
     if dimension > (given := embedding_dimension(model)):
         raise ValueError(
             f"`dimension` is {dimension}, and the model's vectors have {given} numbers; give as many at most."
@@ -63,6 +74,4 @@ def whiten(
     varying = int((pca.variances > _LEAST_VARIANCE * pca.variances[0]).sum())
     if varying < dimension:
         raise ValueError(f"The vectors of these texts vary in {varying} directions only; give a dimension up to that.")
-    weight, bias = pca.whitening()
-    append_linear(model, torch.from_numpy(weight), torch.from_numpy(bias))
     return pca
