@@ -252,7 +252,8 @@ def test_the_table_of_a_query(indexed, capsys):
     main(["query", str(indexed), "the cat sat", "a red dog ran", "--k", "3"])
     table = capsys.readouterr().out.splitlines()
     assert table[0] == "the cat sat"
-    assert table[1:4] == ["   1.0000  the cat sat"] * 3
+    same = [row for row, line in enumerate(LINES) if line == "the cat sat"]
+    assert set(table[1:4]) <= {f"   1.0000  row {row}  the cat sat" for row in same}
     assert table[4:6] == ["", "a red dog ran"]
     assert len(table) == 9
 
@@ -265,13 +266,13 @@ def test_the_table_of_a_query(indexed, capsys):
     assert [LINES[near["row"]] for near in entry["nearest"]] == texts
 
     main(["query", str(indexed), "the cat sat", "--k", "1", "--markdown"])
-    assert capsys.readouterr().out == (
-        "| query | rank | cosine | sentence |\n|---|---:|---:|---|\n| the cat sat | 1 | 1.0000 | the cat sat |\n"
-    )
-    assert "| a \\| b \\* |  |" in format_table(["a | b *"], [[]], markdown=True)
+    header, _, line = capsys.readouterr().out.splitlines()
+    assert header == "| query | rank | cosine | row | sentence |"
+    assert line in [f"| the cat sat | 1 | 1.0000 | {row} | the cat sat |" for row in same]
+    assert "| a \\| b \\* |  |  |  |  |" in format_table(["a | b *"], [[]], markdown=True)
     assert format_table(["a"], [[]]) == "a\n  (none)"
-    assert "row 3" in format_table(["a"], [[Neighbor(3, 0.5, None)]])
-    assert format_table(["a"], [[Neighbor(0, 0.5, "one\ntwo")]]).endswith("0.5000  one two")
+    assert format_table(["a"], [[Neighbor(3, 0.5, None)]]).endswith("0.5000  row 3")
+    assert format_table(["a"], [[Neighbor(0, 0.5, "one\ntwo")]]).endswith("0.5000  row 0  one two")
 
 
 def test_the_table_goes_to_a_file(indexed, tmp_path, capsys):
@@ -286,13 +287,14 @@ def test_the_table_goes_to_a_file(indexed, tmp_path, capsys):
     main([*command, "--markdown", "--output", str(tmp_path / "nearest.md")])
     assert capsys.readouterr().out == ""
     header, _, *rows = (tmp_path / "nearest.md").read_text().splitlines()
-    assert header == "| query | rank | cosine | sentence |"
+    assert header == "| query | rank | cosine | row | sentence |"
     cells = [row.strip("| ").split(" | ") for row in rows]
     assert [row[-1] for row in cells] == [near["text"] for entry in found for near in entry["nearest"]]
-    assert [float(row[-2]) for row in cells] == [
+    assert [int(row[-2]) for row in cells] == [near["row"] for entry in found for near in entry["nearest"]]
+    assert [float(row[-3]) for row in cells] == [
         pytest.approx(near["cosine"], abs=6e-5) for entry in found for near in entry["nearest"]
     ]
-    assert [row[-3] for row in cells] == ["1", "2", "1", "2"]
+    assert [row[-4] for row in cells] == ["1", "2", "1", "2"]
     assert [row[0] for row in cells[::2]] == queries
     assert not set(queries) & {row[-1] for row in cells}
     main([*command, "--output", str(tmp_path / "new" / "nearest.txt")])
@@ -304,10 +306,10 @@ def test_the_table_goes_to_a_file(indexed, tmp_path, capsys):
 def test_a_distance_is_called_so():
     table = format_table(["a"], [[Neighbor(0, 1.5, "b"), Neighbor(1, 2.0, "c|d\ne")]], markdown=True, score="distance")
     assert table.splitlines() == [
-        "| query | rank | distance | sentence |",
-        "|---|---:|---:|---|",
-        "| a | 1 | 1.5000 | b |",
-        "|  | 2 | 2.0000 | c\\|d e |",
+        "| query | rank | distance | row | sentence |",
+        "|---|---:|---:|---:|---|",
+        "| a | 1 | 1.5000 | 0 | b |",
+        "|  | 2 | 2.0000 | 1 | c\\|d e |",
     ]
 
 

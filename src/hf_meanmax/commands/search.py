@@ -266,7 +266,7 @@ def _query_vectors(index: SentenceIndex, source: Path) -> np.ndarray:
 def format_table(
     queries: Sequence[str], found: Sequence[Sequence[Neighbor]], markdown: bool = False, score: str = "cosine"
 ) -> str:
-    """The nearest sentences of each query with their scores, as text or as a Markdown table.
+    """The nearest sentences of each query with their scores and rows, as text or as a Markdown table.
 
     Args:
         queries: the texts of the queries.
@@ -277,20 +277,25 @@ def format_table(
     if markdown:
         rows = []
         for query, neighbors in zip(queries, found, strict=True):
-            cells = [[str(rank), f"{n.score:.4f}", markdown_text(_text(n))] for rank, n in enumerate(neighbors, 1)]
-            first, *others = cells or [["", "", ""]]
+            cells = [
+                [str(rank), f"{n.score:.4f}", str(n.row), markdown_text(_text(n))]
+                for rank, n in enumerate(neighbors, 1)
+            ]
+            first, *others = cells or [["", "", "", ""]]
             rows += [[markdown_text(query), *first], *(["", *row] for row in others)]
-        return markdown_table(["query", "rank", score, "sentence"], rows, "lrrl")
+        return markdown_table(["query", "rank", score, "row", "sentence"], rows, "lrrrl")
     blocks = [
-        "\n".join([query, *([f"  {n.score:7.4f}  {_text(n)}" for n in neighbors] or ["  (none)"])])
+        "\n".join(
+            [query, *([f"  {n.score:7.4f}  row {n.row}  {_text(n)}".rstrip() for n in neighbors] or ["  (none)"])]
+        )
         for query, neighbors in zip(queries, found, strict=True)
     ]
     return "\n\n".join(blocks)
 
 
 def _text(neighbor: Neighbor) -> str:
-    """The sentence, on one line, or its row."""
-    return f"row {neighbor.row}" if neighbor.text is None else " ".join(neighbor.text.splitlines())
+    """The sentence, on one line; empty where the index has none."""
+    return " ".join((neighbor.text or "").splitlines())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
