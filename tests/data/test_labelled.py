@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import re
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -47,10 +48,17 @@ def test_tables_and_data_sets(tmp_path):
     for name in ("a.csv", "a.jsonl", "a.jsonl.gz", "a"):
         texts = read_labelled(tmp_path / name, text_column="review", label_column="stars")
         assert (texts.texts, texts.labels) == ([t for t, _ in ROWS], ["5", "1", "3"]), name
-    with pytest.raises(ValueError, match=r"no column 'text'; choose one of review, stars with `text_column`\.$"):
+    with pytest.raises(ValueError, match=r"no column 'text'; choose one of review, stars with `--text_column`\.$"):
         read_labelled(tmp_path / "a.csv")
     with pytest.raises(ValueError, match=r"no column 'words'; choose one of review, stars\.$"):
         read_labelled(tmp_path / "a.csv", text_column="words")
+    (tmp_path / "b.csv").write_text("Id,Body Text,label\n1,good,1\n")
+    wanted = "b.csv has no column 'body text'; choose one of Id, \"Body Text\", label. Did you mean 'Body Text'?"
+    with pytest.raises(ValueError, match=re.escape(wanted)):
+        read_labelled(tmp_path / "b.csv", text_column="body text")
+    wanted = "b.csv has no column 'text'; choose one of Id, \"Body Text\", label with `--text_column`. Did you mean"
+    with pytest.raises(ValueError, match=re.escape(wanted)):
+        open_corpus(tmp_path / "b.csv")
 
 
 def test_a_word_that_no_tokenizer_can_read_is_torn(tmp_path):
@@ -140,7 +148,7 @@ def test_commas_at_the_ends_of_lines(tmp_path):
         ),
         (
             "text;label\ngood;1\nbad;0\n",
-            r"text;label with `text_column`\. A .csv has commas .* this one has ';'",
+            r"text;label with `--text_column`\. A .csv has commas .* this one has ';'",
         ),
     ],
 )

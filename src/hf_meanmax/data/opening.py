@@ -87,7 +87,7 @@ def open_corpus(
         dataset = load_from_disk(path, split)
         is_whole = (path / "dataset_info.json").is_file()
         _refuse_parts(f"{path} is a saved data set", split if is_whole else "train", config_name)
-        return DatasetRows(dataset, text_column)
+        return DatasetRows(dataset, text_column, [str(path)])
     if path.exists():
         raise ValueError(f"{path} is a pipe or a device, and a corpus is read more than once. Write it to a file.")
     if glob.has_magic(source):
@@ -177,7 +177,9 @@ def _open_file(
         table = load_table(path, encoding_errors, filesystem)
         if table is None:
             return Documents([])
-        name = filesystem and [filesystem.unstrip_protocol(path), *version_at(filesystem, str(path))]
+        name = [str(path)]
+        if filesystem is not None:
+            name = [filesystem.unstrip_protocol(path), *version_at(filesystem, str(path))]
         return DatasetRows(table, text_column, name)
     if text_column != "text":
         raise ValueError(

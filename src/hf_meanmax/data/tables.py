@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from hf_meanmax.files import Json
+from hf_meanmax.modeling.suggestions import did_you_mean
 
 from .corpus import COMPRESSED, Corpus, convert_remedy, decompressed, readable, text_digest
 
@@ -28,19 +29,26 @@ TABLES = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet
 
 
 class DatasetRows(Corpus):
-    """A column of a `datasets` data set: a row is a sentence, an empty (or null) row ends a document."""
+    """A column of a `datasets` data set: a row is a sentence, an empty (or null) row ends a document.
 
-    def __init__(self, dataset: Dataset, text_column: str = "text", name: object = None):
+    Args:
+        dataset: the data set, or a stream of one.
+        text_column: the column.
+        name: what it was read from (a file, a name on the Hub), and what tells versions of that apart.
+    """
+
+    def __init__(self, dataset: Dataset, text_column: str = "text", name: Sequence[object] | None = None):
         columns = dataset.column_names
         # `translation.en` is the English of a column that holds a text in each language.
         self.column, self.part = text_column, ""
         if columns is not None and text_column not in columns:
             self.column, _, self.part = text_column.partition(".")
+        self.source = str(name[0]) if name else "The data set"
         if columns is not None and self.column not in columns:
-            raise missing_column("The data set", text_column, columns, "text_column")
+            raise missing_column(self.source, text_column, columns, "text_column")
         self.dataset = dataset
         self.text_column = text_column
-        self.name = name
+        self.name: object = name
         self.size = len(dataset) if hasattr(dataset, "__len__") else None
 
     def __iter__(self) -> Iterator[str]:
@@ -48,7 +56,7 @@ class DatasetRows(Corpus):
         dataset = self.dataset if self.dataset.column_names is None else self.dataset.select_columns(self.column)
         for batch in _decoded(dataset.iter(batch_size=1024)):
             if self.column not in batch:
-                raise missing_column("The data set", self.text_column, list(batch), "text_column")
+                raise missing_column(self.source, self.text_column, list(batch), "text_column")
             for row, text in enumerate(batch[self.column], start=self.position):
                 if self.part and text is not None:
                     if not isinstance(text, dict) or self.part not in text:
@@ -83,10 +91,12 @@ def _decoded(batches: Iterator[Json]) -> Iterator[Json]:
 def missing_column(source: str, name: str, columns: Sequence[str], setting: str) -> ValueError:
     """The error of a source that has no column of a name, which `setting` gives."""
     # Who has named a column knows how.
-    how = f" with `{setting}`" if name == setting.removesuffix("_column") else ""
-    found = [mark for mark in (";", "\t") if len(columns) == 1 and mark in columns[0]]
-    remedy = f" A .csv has commas between its columns, this one has {found[0]!r}: convert it." if found else ""
-    return ValueError(f"{source} has no column {name!r}; choose one of {', '.join(columns)}{how}.{remedy}")
+    how = f" with `--{setting}`" if name == setting.removesuffix("_column") else ""
+    names = [f'"{column}"' if " " in column else column for column in columns]
+    remedy = did_you_mean(name, columns)
+    if found := [mark for mark in (";", "\t") if len(columns) == 1 and mark in columns[0]]:
+        remedy = f" A .csv has commas between its columns, this one has {found[0]!r}: convert it."
+    return ValueError(f"{source} has no column {name!r}; choose one of {', '.join(names)}{how}.{remedy}")
 
 
 def table_kind(path: str | os.PathLike[str]) -> str:
