@@ -174,22 +174,31 @@ def test_tables_may_be_opened_at_once(tmp_path):
 
 
 def test_damaged_rows_are_located(tmp_path):
+    for row in ('{"text": 3, "label": 2}', '{"text": "b", "label": [2]}'):
+        (tmp_path / "x.jsonl").write_text(row + "\n")
+        with pytest.raises(ValueError, match=r"x.jsonl, row 0 \(.*\): expected text and one label, found {'text': "):
+            read_labelled(tmp_path / "x.jsonl")
+
+
+def test_rows_without_a_text_or_a_label_are_left_out_and_counted(tmp_path):
     (tmp_path / "x.jsonl").write_text('{"text": "a", "label": 1}\n{"text": null, "label": 2}\n')
-    with pytest.raises(ValueError, match=r"x.jsonl, row 1 \(.*\): expected text and one label, found {'text': None"):
-        read_labelled(tmp_path / "x.jsonl")
-    for row in (",1", "  ,1"):
-        (tmp_path / "x.csv").write_text(f"text,label\ngood,1\n{row}\n")
-        with pytest.raises(ValueError, match=r"x.csv, row 1 \(the first is 0\): expected text and one label"):
-            read_labelled(tmp_path / "x.csv")
-    (tmp_path / "x.csv").write_text("text,label\ngood,1\nno label,\nblank,  \n")
+    found = read_labelled(tmp_path / "x.jsonl")
+    assert (found.texts, found.unlabelled, found.textless) == (["a"], 0, 1)
+    (tmp_path / "x.csv").write_text("text,label\ngood,1\nno label,\nblank,  \n,1\n  ,1\n,\n")
     found = read_labelled(tmp_path / "x.csv")
-    assert (found.texts, found.unlabelled) == (["good"], 2)
-    (tmp_path / "x.csv").write_text("text,label\nno label,\n")
-    with pytest.raises(ValueError, match="none of its 1 rows has a label in the column 'label'"):
+    assert (found.texts, found.unlabelled, found.textless) == (["good"], 2, 3)
+    (tmp_path / "x.csv").write_text("a,b,label\ngood,fine,1\ngood,,1\n,fine,1\n")
+    found = read_labelled(tmp_path / "x.csv", text_column="a", pair_column="b")
+    assert (found.texts, found.pairs, found.textless) == (["good"], ["fine"], 2)
+    (tmp_path / "x.csv").write_text("text,label\nno label,\n,1\n")
+    with pytest.raises(ValueError, match="none of its 2 rows has both a text and a label in the column 'label'"):
         read_labelled(tmp_path / "x.csv")
     pd.DataFrame({"text": ["one", "none", "two"], "label": [1, None, 2.5]}).to_parquet(tmp_path / "x.parquet")
     found = read_labelled(tmp_path / "x.parquet")
     assert (found.labels, found.unlabelled) == (["1", "2.5"], 1)
+
+
+def test_a_file_that_is_missing_is_no_data_set(tmp_path):
     for name in ("missing.tsv", "./missing", "missing.csv", "MISSING.TSV", str(tmp_path / "missing")):
         with pytest.raises(FileNotFoundError, match="No such file or data set"):
             read_labelled(name)

@@ -235,10 +235,10 @@ def test_fewer_examples_and_a_held_out_share(sets, tmp_path):
     assert run(settings, tmp_path / "a")["examples"] == {"train": 144, "validation": 16, "test": 0}
     rows = [{"text": text, "label": ["old", "red"].index(label)} for text, label in reviews(40, seed=0)]
     features = Features({"text": Value("string"), "label": ClassLabel(names=["old", "red"])})
-    unlabelled = [{"text": "the mat", "label": -1}] * 3
-    Dataset.from_list(rows + unlabelled, features=features).save_to_disk(str(tmp_path / "set"))
+    left_out = [{"text": "the mat", "label": -1}] * 3 + [{"text": "", "label": 0}] * 2
+    Dataset.from_list(rows + left_out, features=features).save_to_disk(str(tmp_path / "set"))
     told = run({**settings, "train": str(tmp_path / "set")}, tmp_path / "c")
-    assert (told["examples"]["train"], told["unlabelled"]) == (36, 3)
+    assert (told["examples"]["train"], told["unlabelled"], told["textless"]) == (36, 3, 2)
     few = run(settings, tmp_path / "b", max_examples=20)
     assert few["examples"] == {"train": 20, "validation": 16, "test": 0}
     assert "test" not in few

@@ -40,7 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(
         f"{results['classifier_parameters']:,} parameters of the classifier, {results['encoder_parameters']:,} of the "
         f"encoder; {results['minutes']:.1f} minutes; {results['cut_texts']} texts were cut (`max_tokens` "
-        f"{arguments.max_tokens}), {results['unlabelled']} had no label and were left out"
+        f"{arguments.max_tokens}), {results['unlabelled']} had no label and "
+        # Of an earlier version's results it is not known; there such a row was an error.
+        f"{results.get('textless', 0)} no text, and were left out"
     )
     print(f"saved to {Path(arguments.output_dir) / 'model'}")
     return 0

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _TEXT_HEADERS = set("text texts sentence sentence1 sentence_1 premise review question title comment tweet".split())
 _LABEL_HEADERS = set("label labels class category target score rating sentiment stars topic intent emotion".split())
 
+_NO_TEXT = ("", None, None)
+
 
 @dataclass
 class LabelledTexts:
@@ -31,12 +33,14 @@ class LabelledTexts:
         pairs: the second of each pair; None for single texts.
         labels: their labels, as they stand in the file or data set.
         unlabelled: rows that were left out because they have no label (in a data set of numbered ones, -1).
+        textless: rows of a table or data set that were left out because they have no text, or not both of a pair.
     """
 
     texts: list[str]
     pairs: list[str] | None
     labels: list[str]
     unlabelled: int = 0
+    textless: int = 0
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -70,7 +74,7 @@ def read_labelled(
     Raises:
         FileNotFoundError: there is no such file or data set.
         ValueError: nothing in it, no such column or split, columns named of a file that has none, a damaged file, or a
-            line without its text or label, or a row without its text; with its number.
+            line without its text or label, with its number.
     """
     path, columns = Path(source).expanduser(), (text_column, pair_column, label_column)
     rows: Iterator[tuple[str, str | None, str | None]]
@@ -95,10 +99,11 @@ def read_labelled(
     read = list(rows)
     found = [row for row in read if row[2] is not None]
     if not found:
-        reason = f"none of its {len(read):,} rows has a label in the column {label_column!r}"
+        reason = f"none of its {len(read):,} rows has both a text and a label in the column {label_column!r}"
         raise ValueError(f"{source}: {reason if read else 'empty, expected texts with labels'}.")
     texts, pairs, labels = (list(column) for column in zip(*found, strict=True))
-    return LabelledTexts(texts, None if None in pairs else pairs, labels, len(read) - len(found))
+    textless = read.count(_NO_TEXT)
+    return LabelledTexts(texts, None if None in pairs else pairs, labels, len(read) - len(found) - textless, textless)
 
 
 def _from_lines(file: TextFile) -> Iterator[tuple[str, str | None, str]]:
@@ -131,10 +136,13 @@ def _from_dataset(
     names = getattr(features.get(label_column), "names", None)
     for number, row in enumerate(dataset):
         text, pair, label = row[text_column], row[pair_column] if pair_column else None, row[label_column]
-        is_text = all(isinstance(side, str) and side.strip() for side in ((text, pair) if pair_column else (text,)))
-        if not is_text or isinstance(label, (list, dict)):
+        sides = (text, pair) if pair_column else (text,)
+        if not all(side is None or isinstance(side, str) for side in sides) or isinstance(label, (list, dict)):
             found = {column: row[column] for column in settings.values() if column}
             raise ValueError(f"{name}, row {number} (the first is 0): expected text and one label, found {found}.")
+        if not all(side and side.strip() for side in sides):
+            yield _NO_TEXT
+            continue
         text, pair = readable(text), None if pair is None else readable(pair)
         # What is not equal to itself is NaN.
         if label is None or label != label or not str(label).strip():

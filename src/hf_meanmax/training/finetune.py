@@ -151,6 +151,7 @@ def _sizes(train: LabelledTexts, validation: LabelledTexts, test: LabelledTexts,
     return {
         "examples": {"train": len(train), "validation": len(validation), "test": len(test)},
         "unlabelled": train.unlabelled + validation.unlabelled + test.unlabelled,
+        "textless": train.textless + validation.textless + test.textless,
         "encoder_parameters": sum(weights.numel() for weights in model.encoder.parameters()),
         "classifier_parameters": sum(weights.numel() for weights in model.classifier.parameters()),
     }
@@ -235,7 +236,7 @@ def read_sets(args: FinetuneArguments) -> tuple[LabelledTexts, LabelledTexts, La
     if len(rows) < 2:
         beside = "" if args.validation else f" beside {len(validation)} held out for validation"
         raise ValueError(f"{args.train}: {len(rows)} example(s) to train on{beside}, expected 2 or more.")
-    train = replace(train.select(sorted(rows)), unlabelled=train.unlabelled)
+    train = replace(train.select(sorted(rows)), unlabelled=train.unlabelled, textless=train.textless)
     test = read(args.test, args.test_split) if args.test else LabelledTexts([], train.pairs and [], [])
     for texts, name, kind in ((validation, args.validation, "validation"), (test, args.test, "test")):
         if name and (texts.texts, texts.pairs) == (whole.texts, whole.pairs):
