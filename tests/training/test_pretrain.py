@@ -702,7 +702,9 @@ def test_early_stopping_exports_the_best(make_arguments, monkeypatch, capsys):
     summary = pretrain(args)
     # Best at the third evaluation, step 6; no better one at 8, 10 and 12.
     assert (summary["steps"], summary["stopped_by"]) == (12, "no better accuracy")
-    assert "exporting the best checkpoint, step 6" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "exporting the best checkpoint, step 6" in told
+    assert "ended by --early_stopping_patience after 12 of 30 steps\n" in told
     folder = Path(args.output_dir)
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["step-00000006", "step-00000012"]
     best = load_file(folder / "checkpoints" / "step-00000006" / "model.safetensors")
@@ -725,13 +727,16 @@ def test_early_stopping_may_be_asked_for_later(make_arguments, monkeypatch):
     assert same(weights(args.output_dir), load_file(best / "model.safetensors"))
 
 
-def test_time_limit(make_arguments):
+def test_time_limit(make_arguments, capsys):
     args = make_arguments(max_steps=1000, max_minutes=1e-6)
     summary = pretrain(args)
     assert (summary["steps"], summary["stopped_by"]) == (1, "time")
+    assert "ended by --max_minutes after 1 of 1,000 steps\n" in capsys.readouterr().out
     # The time is up; more of it goes on from where the run was.
     assert pretrain(args)["steps"] == 1
+    capsys.readouterr()
     summary = pretrain(make_arguments(max_steps=3, max_minutes=5))
+    assert "ended by" not in capsys.readouterr().out
     assert (summary["steps"], summary["stopped_by"]) == (3, "steps")
     assert sorted(losses(args.output_dir)) == [1, 2, 3]
 

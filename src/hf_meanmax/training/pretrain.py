@@ -56,7 +56,7 @@ from .preparation import Prepared, prepare
 from .schedule import Schedule
 from .settings import PretrainArguments
 from .showcase import show
-from .stopping import NO_BETTER, TERMINATED, Termination, agree_to_stop, termination_flag
+from .stopping import LIMITS, NO_BETTER, TERMINATED, Termination, agree_to_stop, termination_flag
 from .summary import count_flops_per_token, format_summary, summarize_run
 from .teacher import TeacherVectors, load_teacher, prepare_vectors
 from .validation import Validation
@@ -479,6 +479,9 @@ class Run:
             training_args={**args.to_share(), "corpus_report": str(prepared.train.report), "results": summary},
             like=checkpoint_folder(args.initial_model) if args.initial_model else None,
         )  # fmt: skip
+        if self.stop_reason:
+            done = f"{self.state['step']:,} of {self.total_steps:,} steps"
+            self.print(f"ended by --{LIMITS[self.stop_reason]} after {done}")
         self.print(f"{format_summary(summary)}\nsaved to {folder}")
         if args.showcase:
             show(folder, prepared.validation_texts)

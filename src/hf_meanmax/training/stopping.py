@@ -16,6 +16,8 @@ from hf_meanmax.files import Json
 from .settings import PretrainArguments
 
 TERMINATED, NO_BETTER = "terminated", "no better accuracy"
+# The option that each other reason is of.
+LIMITS = {"time": "max_minutes", NO_BETTER: "early_stopping_patience", "tokens": "max_training_tokens"}
 
 
 def agree_to_stop(
