@@ -37,6 +37,8 @@ LIMITS = (
     "takes away.",
     "The texts are a sample. Others, longer ones or ones nearer to what the decoder was trained on, may come back "
     "better or worse, and a mean says nothing about the single text that matters.",
+    "Texts that the decoder was trained on, or that `align` fitted its map to, come back more often than new ones. "
+    "Where such texts are among these, the figures are too high.",
     "Numbers, names and rare words are found by simple rules (a digit, a capital inside a sentence, a count). A word "
     "that came back may be a guess from the others; the controls show how often guesses succeed.",
 )
