@@ -235,6 +235,12 @@ def test_length_limit_is_counted(checkpoint, text, tmp_path, capsys):
     assert np.allclose(read(tmp_path / "out"), model.encode(cut), atol=1e-6)
 
 
+def test_empty_texts_are_counted(model, text, tmp_path, capsys):
+    encode_corpus(model, open_corpus(text), tmp_path / "out", EncodeSettings())
+    empty = sum(not line.strip() for line in LINES)
+    assert f"{empty} of {len(LINES)} texts are empty." in capsys.readouterr().err
+
+
 def test_long_texts_share_a_batch_with_fewer(checkpoint, monkeypatch):
     model = load_encoder(str(checkpoint), device="cpu")
     texts = [

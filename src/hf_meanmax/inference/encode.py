@@ -303,7 +303,7 @@ class _Encoding:
                 bar.update(lines.position - bar.n)
         report_truncated(truncated, model, f" (process {rank})" if processes > 1 else "")
         if blank and rank == 0 and self.show_progress:
-            print(f"{blank:,} of the lines have no text.", file=sys.stderr)
+            print(f"{blank:,} of {sum(rows):,} texts {'is' if blank == 1 else 'are'} empty.", file=sys.stderr)
         return rows
 
 
