@@ -103,6 +103,7 @@ def test_refusals(checkpoints, tmp_path, capsys):
     for arguments, reason in (
         ([checkpoints[0]], "no text to show"),
         ([str(mean_max), "the cat"], "`pooling` is 'mean_max'; only 'inner_attention'"),
+        ([checkpoints[0], "static-en", "the cat"], "`pooling` is 'weighted_mean'; only"),
         ([str(tmp_path / "missing"), "the cat"], "No checkpoint folder"),
         ([checkpoints[0], str(tmp_path / "missing"), "the cat"], "There is no checkpoint '"),
     ):
