@@ -35,7 +35,6 @@ class ExportOptions:
         "data type stored on disk; weights load in the checkpoint's own type", "float32"
     )
     remote_code: bool = option("whether the model's code, for trust_remote_code, is kept where the folder has it", True)
-    trust_remote_code: bool = option("run code that comes with the model", False)
 
 
 @verb("export")
@@ -58,7 +57,7 @@ def _megabytes(folder: Path) -> str:
 
 
 def _write_in_teacher_space(args: ExportOptions, output: Path) -> None:
-    encoder = in_teacher_space(args.model, args.trust_remote_code)
+    encoder = in_teacher_space(args.model)
     if args.dtype == "float32":
         as_asked = nullcontext() if args.remote_code else saving_code(encoder[0].auto_model, False)
         with replacing_folder(output, ["*"]) as partial, as_asked:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
-def in_teacher_space(folder: str | os.PathLike[str], trust_remote_code: bool = False) -> SentenceTransformer:
+def in_teacher_space(folder: str | os.PathLike[str]) -> SentenceTransformer:
     """The SentenceTransformer of a checkpoint that had a teacher, followed by the map to the teacher's space (`Dense`)
     and by `Normalize`. Its vectors have the teacher's dimension and cannot be decoded.
 
@@ -37,7 +37,7 @@ def in_teacher_space(folder: str | os.PathLike[str], trust_remote_code: bool = F
             f"{os.fspath(folder)} was exported with `--normalize {normalization}`, and the map to the teacher's space "
             "reads the raw vector. Train with `--normalize none`; `--latent_normalization rows` scales rows before it."
         )
-    encoder = load_encoder(os.fspath(folder), trust_remote_code)
+    encoder = load_encoder(os.fspath(folder))
     # It would cut the teacher's vectors, not its own.
     encoder.truncate_dim = None
     append_linear(encoder, head.weight.detach(), head.bias.detach())
