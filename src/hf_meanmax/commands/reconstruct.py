@@ -20,7 +20,10 @@ class ReconstructOptions:
     """What `hf-meanmax reconstruct` reads and writes, beside its settings."""
 
     checkpoint: str = positional(f"a checkpoint with its decoder ({DECODER_SOURCES})")
-    text: list[str] = positional("text files (.txt .gz .xz .zst .bz2) or one data set")
+    text: list[str] = positional(
+        "text files or globs (.txt .gz .xz .zst .bz2), tables (.csv .jsonl .parquet), addresses (hf:// s3://), one "
+        "data set"
+    )
     output: str | None = written("folder for scores, texts, and tables and figure of both", None, folder=True)
 
 
