@@ -318,6 +318,8 @@ def test_command_line_and_refusals(tmp_path, capsys):
     (tmp_path / "lines.txt").write_bytes(b"the cat\ra dog\r\n\nthe mat\n")
     onnx_encoder.main([str(tmp_path / "lines.txt"), "--output", str(tmp_path / "v.npy"), "--model", exported])
     assert np.load(tmp_path / "v.npy").shape[0] == 3
+    with pytest.raises(SystemExit, match=r"^encoder: .*a\.CSV is a table\. Write its column of texts to a text file"):
+        onnx_encoder.main([str(tmp_path / "a.CSV"), "--output", str(tmp_path / "t.npy"), "--model", exported])
     assert list(tmp_path.glob("*.partial")) == []
     with pytest.raises(FileNotFoundError, match=r"model_int8\.onnx is missing: the folder is no whole export"):
         OnnxEncoder(tmp_path / "model" / "onnx", int8=True)

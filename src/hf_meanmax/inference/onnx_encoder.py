@@ -25,6 +25,7 @@ from tokenizers import Tokenizer
 MODEL, INT8_MODEL, TOKENIZER, SETTINGS = "model.onnx", "model_int8.onnx", "tokenizer.json", "encoder.json"
 
 _MOST_THREADS = 1024
+_TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 # Texts of the command that are held in memory, and the pace at which it tells how far it is.
 _BLOCK, _SECONDS_BETWEEN_LINES = 16384, 10.0
 
@@ -163,6 +164,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         if os.path.exists(args.output) and os.path.samefile(args.texts, args.output):
             raise FileExistsError(f"--output {args.output} is what would be read. Name another place.")
+        if Path(args.texts).suffix.lower() in _TABLES:
+            raise ValueError(f"{args.texts} is a table. Write its column of texts to a text file, one text a line.")
         encoder = OnnxEncoder(args.model, int8=args.int8)
         partial = f"{args.output}.partial-{os.getpid()}"
         # Only a line feed ends a text, not a form feed or a lone carriage return.
