@@ -27,6 +27,9 @@ TINY = {
 }
 
 
+WITH_WEIGHTED_MEAN = {"weighted_mean_row": True, "decoder_type": "attention"}
+
+
 # The fields and the checks of LatentConfig, which the families share.
 OTHER_VALUES = {
     "vocab_size": {"vocab_size": 40},
@@ -41,8 +44,9 @@ OTHER_VALUES = {
     "encoder_type": {"encoder_type": "bilstm"},
     "encoder_residual": {"encoder_residual": True, "encoder_type": "self_attention"},
     "pooling": {"pooling": "mean_max_last"},
-    "weighted_mean_row": {"weighted_mean_row": True, "decoder_type": "attention"},
+    "weighted_mean_row": WITH_WEIGHTED_MEAN,
     "weighted_mean_map": {"weighted_mean_map": False},
+    "weighted_mean_hidden_size": {"weighted_mean_hidden_size": 24, **WITH_WEIGHTED_MEAN},
     "frequency_smoothing": {"frequency_smoothing": 1e-4},
     "freeze_word_weights": {"freeze_word_weights": True},
     "latent_normalization": {"latent_normalization": "rows"},
@@ -107,6 +111,7 @@ BAD_SETTINGS = [
     ({"input_vocab_size": 39}, ("`input_vocab_size` is 39", "`vocab_size` 40", "Leave it out, make it larger")),
     ({"teacher_size": 0}, ("`teacher_size` is 0", "1 or more")),
     ({"contrastive_size": 0}, ("`contrastive_size` is 0", "1 or more")),
+    ({"weighted_mean_hidden_size": 24}, ("`weighted_mean_hidden_size` is 24", "no weighted mean")),
     ({"frequency_smoothing": 0.0}, ("`frequency_smoothing` is 0.0", "positive number")),
     ({"encoder_type": "none"}, ("`encoder_type` is 'none'", "Use `pooling='weighted_mean'`")),
     (

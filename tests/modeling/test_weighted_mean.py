@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from modeling.family_tests import make_batch, text_of
 
 SIZES = {"vocab_size": 40, "embedding_size": 12, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 4}
 STATIC = {**SIZES, "encoder_type": "none", "pooling": "weighted_mean", "latent_size": 12, "decoder_type": "none"}
+
+WITHOUT_WORDS = [[7, 5, 9, 3], [1, 3], [8, 30, 1, 3]]  # the second has an unknown word and the end alone
 
 
 def make(**settings) -> MeanMaxAAEForReconstruction:
@@ -39,7 +42,7 @@ def test_untrained_it_is_the_bag_of_smooth_inverse_frequencies(smoothing):
     model = make(**STATIC, frequency_smoothing=smoothing).double()
     counts = np.random.default_rng(0).integers(0, 1000, 40)
     model.encoder.word_pooler.start_from_frequencies(torch.from_numpy(counts))
-    batch = make_batch()
+    batch = make_batch(WITHOUT_WORDS)
     texts = [ids[mask.bool()].tolist() for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)]
     table = model.encoder.embeddings.word_embeddings.weight.detach().numpy()
     wanted = smooth_inverse_frequency(table, counts, texts, smoothing)
@@ -47,7 +50,7 @@ def test_untrained_it_is_the_bag_of_smooth_inverse_frequencies(smoothing):
     known = np.linalg.norm(wanted, axis=1) > 0
     unit = [rows[known] / np.linalg.norm(rows[known], axis=1, keepdims=True) for rows in (found, wanted)]
     np.testing.assert_allclose(unit[0], unit[1], rtol=1e-6, atol=1e-9)
-    # A text of unknown words and the end alone has no word.
+    assert known.tolist() == [True, False, True]
     assert not found[~known].any()
 
 
@@ -58,8 +61,27 @@ def test_small_weights_are_shares_all_the_same():
     torch.testing.assert_close(vector, model.encoder.embeddings.word_embeddings.weight[7])
 
 
-def test_what_stands_around_a_text_changes_nothing():
-    model = make(**STATIC).double()
+def test_a_feed_forward_layer_starts_as_no_change_and_adds_what_it_learns():
+    plain, layered = make(**STATIC).double(), make(**STATIC, weighted_mean_hidden_size=24).double()
+    layered.load_state_dict(plain.state_dict(), strict=False)
+    batch = text_of(make_batch(WITHOUT_WORDS))
+    rows = torch.nn.functional.normalize(plain.encoder(**batch).pooler_output, dim=-1)
+    torch.testing.assert_close(layered.encoder(**batch).pooler_output, rows)
+    layer = layered.encoder.word_pooler.feed_forward
+    torch.nn.init.normal_(layer.down.weight)
+    found = layered.encoder(**batch).pooler_output.detach().numpy()
+    for row, vector in zip(rows.detach().numpy(), found, strict=True):
+        inner = layer.up.weight.detach().numpy() @ (row * 12**0.5)
+        inner = inner * np.array([0.5 * (1 + math.erf(number / 2**0.5)) for number in inner])
+        np.testing.assert_allclose(vector, row + layer.down.weight.detach().numpy() @ inner, atol=1e-12)
+    assert found.any(axis=1).tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("hidden_size", [None, 24])
+def test_what_stands_around_a_text_changes_nothing(hidden_size):
+    model = make(**STATIC, weighted_mean_hidden_size=hidden_size).double()
+    if hidden_size:
+        torch.nn.init.normal_(model.encoder.word_pooler.feed_forward.down.weight)
     alone = [model.encoder(input_ids=torch.tensor([ids])).pooler_output for ids in ([7, 5, 9, 3], [6, 3], [8, 30, 3])]
     for side in ("left", "right"):
         batch = make_batch([[7, 5, 9, 3], [6, 3], [8, 30, 3]], side=side, extra=2)

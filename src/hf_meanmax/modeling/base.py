@@ -19,7 +19,7 @@ from .configuration_base import LatentConfig
 from .decoders import ConditionalGRULayer
 from .embeddings import TextEmbeddings
 from .layers import Standardization, WordSpaceProjection
-from .pooling import WeightedMeanPooling
+from .pooling import RowFeedForward, WeightedMeanPooling
 from .sentence_transformer_files import sentence_transformer_files, write_json_files
 from .storage import restored_state_dict
 from .suggestions import did_you_mean
@@ -141,6 +141,8 @@ class LatentPreTrainedModel(PreTrainedModel):
             if isinstance(module.map, nn.Linear):
                 is_wide_enough = module.map.out_features >= module.map.in_features
                 (init.eye_ if is_wide_enough else init.orthogonal_)(module.map.weight)
+            if isinstance(module.feed_forward, RowFeedForward):
+                init.zeros_(module.feed_forward.down.weight)
         elif isinstance(module, Standardization):
             init.zeros_(module.mean)
             init.ones_(module.scale)

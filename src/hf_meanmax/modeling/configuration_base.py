@@ -119,6 +119,9 @@ class LatentConfig(PreTrainedConfig):
             vectors are no wider than a row. Special tokens have no weight.
         weighted_mean_map (bool, defaults to True):
             Whether the weighted mean passes a linear map. Without it the word vectors must be as wide as a row.
+        weighted_mean_hidden_size (int, optional):
+            Inner width of a feed-forward layer over the mapped mean at unit length, to which its output is added. It
+            reads which words stand together, at the cost of one position. It starts as no change; None is none.
         frequency_smoothing (float, defaults to 1e-3):
             The a of the first word weights, a / (a + frequency), of the weighted mean.
         freeze_word_weights (bool, defaults to False):
@@ -245,6 +248,7 @@ class LatentConfig(PreTrainedConfig):
     pooling: Pooling = "mean"
     weighted_mean_row: bool = False
     weighted_mean_map: bool = True
+    weighted_mean_hidden_size: int | None = None
     frequency_smoothing: float | int = 1e-3
     freeze_word_weights: bool = False
     latent_normalization: Literal["rows"] | None = None
@@ -470,8 +474,8 @@ class LatentConfig(PreTrainedConfig):
         for name in (
             "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "intermediate_size",
             "num_attention_heads", "max_position_embeddings", "num_special_tokens", "num_context_words",
-            "latent_heads", "latent_size", "pooling_hidden_size", "teacher_size", "contrastive_size", "pair_size",
-            "classifier_hidden_size", "classifier_row_size", "classifier_column_size",
+            "latent_heads", "latent_size", "pooling_hidden_size", "weighted_mean_hidden_size", "teacher_size",
+            "contrastive_size", "pair_size", "classifier_hidden_size", "classifier_row_size", "classifier_column_size",
         ):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -123,6 +123,11 @@ def check_weighted_mean(config: PreTrainedConfig) -> None:
             f"{config.latent_width} wide; without the map they must be equal. Set `latent_size` to "
             f"{config.embedding_size}, or `weighted_mean_map=True`."
         )
+    if config.weighted_mean_hidden_size is not None and not config.has_weighted_mean:
+        raise ValueError(
+            f"`weighted_mean_hidden_size` is {config.weighted_mean_hidden_size}, and there is no weighted mean. Leave "
+            "it out, or set `weighted_mean_row=True`."
+        )
     if not (config.frequency_smoothing > 0 and math.isfinite(config.frequency_smoothing)):
         raise ValueError(f"`frequency_smoothing` is {config.frequency_smoothing}; it must be a positive number.")
     if config.latent_scales and config.latent_normalization is None:

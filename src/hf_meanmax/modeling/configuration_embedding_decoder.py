@@ -39,11 +39,12 @@ class EmbeddingDecoderConfig(LatentConfig):
         "AutoModelForSeq2SeqLM": "modeling_embedding_decoder.EmbeddingDecoderForGeneration",
     }
     fixed_fields: ClassVar[tuple[str, ...]] = (
-        "encoder_type", "encoder_residual", "pooling", "weighted_mean_row", "weighted_mean_map", "frequency_smoothing",
-        "freeze_word_weights", "latent_heads", "pooling_hidden_size", "mean_first", "separate_vocabularies",
-        "predict_previous", "num_context_words", "context_channels", "attention_penalty", "teacher_size",
-        "contrastive_size", "pair_combination", "pair_size", "classifier_type", "classifier_hidden_size",
-        "classifier_row_size", "classifier_column_size", "classifier_dropout",
+        "encoder_type", "encoder_residual", "pooling", "weighted_mean_row", "weighted_mean_map",
+        "weighted_mean_hidden_size", "frequency_smoothing", "freeze_word_weights", "latent_heads",
+        "pooling_hidden_size", "mean_first", "separate_vocabularies", "predict_previous", "num_context_words",
+        "context_channels", "attention_penalty", "teacher_size", "contrastive_size", "pair_combination", "pair_size",
+        "classifier_type", "classifier_hidden_size", "classifier_row_size", "classifier_column_size",
+        "classifier_dropout",
     )  # fmt: skip
 
     vocab_size: int = 20000

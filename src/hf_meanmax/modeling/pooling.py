@@ -8,6 +8,7 @@ from torch import nn
 from transformers.configuration_utils import PreTrainedConfig
 
 from .attention import masked_softmax
+from .layers import unit_rows
 
 
 def max_pooling(hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
@@ -107,9 +108,24 @@ class InnerAttentionPooling(nn.Module):
         return weights @ self.projection(hidden_states), weights
 
 
+class RowFeedForward(nn.Module):
+    """z + W2 gelu(W1 z sqrt(d)), z the row at unit length. W2 starts as zeros, and without biases a row of zeros stays
+    zeros."""
+
+    def __init__(self, size: int, hidden_size: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(size, hidden_size, bias=False)
+        self.down = nn.Linear(hidden_size, size, bias=False)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """`(..., d)` -> `(..., d)`."""
+        rows = unit_rows(rows)
+        return rows + self.down(nn.functional.gelu(self.up(rows * rows.shape[-1] ** 0.5)))
+
+
 class WeightedMeanPooling(nn.Module):
     """M sum_t w(x_t) e_t / sum_t w(x_t) over the real tokens that are no special ones: one weight a word, and a linear
-    map M (smooth inverse frequency, Arora, Liang and Ma 2017, with trained weights).
+    map M (smooth inverse frequency, Arora, Liang and Ma 2017, with trained weights). A feed-forward layer may follow.
 
     Scaled to unit length and with the identity for M, this is their sentence vector before a component is removed.
     """
@@ -123,6 +139,8 @@ class WeightedMeanPooling(nn.Module):
         self.register_buffer("frequencies", torch.zeros(config.input_vocab_size))
         has_map = config.weighted_mean_map
         self.map = nn.Linear(config.embedding_size, config.latent_width, bias=False) if has_map else nn.Identity()
+        hidden_size = config.weighted_mean_hidden_size
+        self.feed_forward = RowFeedForward(config.latent_width, hidden_size) if hidden_size else nn.Identity()
         self.freeze_as_configured()
 
     def freeze_as_configured(self) -> None:
@@ -165,7 +183,7 @@ class WeightedMeanPooling(nn.Module):
         total = weights.sum(dim=2, keepdim=True)
         mean = (weights / total.where(total > 0, 1)).to(words.dtype) @ words
         # Of three dimensions until now: onnxruntime cannot quantise a map of two.
-        return self.map(mean).squeeze(1)
+        return self.feed_forward(self.map(mean)).squeeze(1)
 
 
 class NoPooling(nn.Module):
