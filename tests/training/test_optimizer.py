@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from hf_meanmax import MeanMaxAAEConfig, MeanMaxAAEForReconstruction
 from hf_meanmax.training.optimizer import Float32Muon, RowAdam, clip_gradients, hidden_matrices, make_optimizers
 from hf_meanmax.training.settings import PretrainArguments
 
@@ -174,6 +175,18 @@ def test_muon_takes_the_hidden_matrices_and_adam_the_rest():
     (muon,) = make_optimizers(model, PretrainArguments(optimizer="muon", muon_rate=2.0, precision="fp32"), fused=True)
     assert isinstance(muon, Float32Muon)
     assert muon.param_groups[0]["lr_factor"] == 2.0
+
+
+@pytest.mark.parametrize("wrap", [lambda model: model, lambda model: torch.nn.ModuleDict({"module": model})])
+def test_word_vectors_and_word_weights_have_rates_of_their_own(wrap):
+    sizes = {"vocab_size": 40, "embedding_size": 12, "hidden_size": 16, "num_attention_heads": 4}
+    model = MeanMaxAAEForReconstruction(MeanMaxAAEConfig(**sizes, weighted_mean_row=True))
+    (adam,) = make_optimizers(wrap(model), PretrainArguments(word_vector_rate=20.0, word_weight_rate=3.0), fused=True)
+    rates = {id(parameter): group["lr_factor"] for group in adam.param_groups for parameter in group["params"]}
+    assert len(rates) == len(list(model.parameters()))
+    for name, parameter in model.named_parameters():
+        wanted = {"word_embeddings": 20.0, "log_weights": 3.0}.get(name.split(".")[-2], 1.0)
+        assert rates[id(parameter)] == wanted, name
 
 
 @pytest.mark.parametrize("is_bf16_fast", [True, False])

@@ -146,17 +146,20 @@ class Float32Muon(torch.optim.Muon):
 
 
 def make_optimizers(module: torch.nn.Module, args: PretrainArguments, fused: bool) -> list[torch.optim.Optimizer]:
-    """The optimizers of what `module` trains: Adam, whose word weights have a learning rate of their own; and for
-    `args.optimizer` "muon" one that takes the hidden matrices over, at `args.muon_rate` times the learning rate (Jordan
-    et al. 2024; its steps are scaled to the size of Adam's, Liu et al. 2025)."""
+    """The optimizers of what `module` trains: Adam, with learning rates of their own for word vectors and word weights;
+    and for `args.optimizer` "muon" one that takes the hidden matrices over, at `args.muon_rate` times the learning rate
+    (Jordan et al. 2024; its steps are scaled to the size of Adam's, Liu et al. 2025)."""
     matrices = hidden_matrices(module) if args.optimizer == "muon" else []
-    others: list[torch.Tensor] = []
-    word_weights: list[torch.Tensor] = []
+    rates = {
+        "encoder.embeddings.word_embeddings.weight": args.word_vector_rate,
+        "encoder.word_pooler.log_weights.weight": args.word_weight_rate,
+    }
+    of_rates: dict[float, list[torch.Tensor]] = {}
     for name, parameter in module.named_parameters():
         if parameter.requires_grad and not any(parameter is matrix for matrix in matrices):
-            (word_weights if name.endswith("word_pooler.log_weights.weight") else others).append(parameter)
-    groups: list[Json] = [{"params": others}, {"params": word_weights, "lr_factor": args.word_weight_rate}]
-    groups = [group for group in groups if group["params"]]
+            rate = next((rate for part, rate in rates.items() if name.endswith(part)), 1.0)
+            of_rates.setdefault(rate, []).append(parameter)
+    groups: list[Json] = [{"params": parameters, "lr_factor": rate} for rate, parameters in of_rates.items()]
     optimizers: list[torch.optim.Optimizer] = []
     if groups:
         betas = (args.adam_beta1, args.adam_beta2)

@@ -131,6 +131,7 @@ class PretrainArguments(RunArguments):
     word_weight_rate: float = option(
         "factor on the learning rate for the word weights of `weighted_mean_row`", 5.0, at_least=0
     )
+    word_vector_rate: float = option("factor on the learning rate for trained word vectors", 1.0, at_least=0)
     batch_tokens: int = count("tokens of one forward pass, over all processes", 4096, at_most=10**9)
     max_steps: int = option("stop after so many optimizer steps (0: see epochs)", 0, at_least=0)
     max_minutes: float = option("stop after so many minutes of training (0: no limit)", 0.0, at_least=0)
@@ -233,6 +234,7 @@ class PretrainArguments(RunArguments):
             ("`eval_steps`", not self.eval_steps, ("sample_sentences",)),
             ("`word_vectors` and an untied output layer", not has_words_to_copy, ("output_from_words",)),
             ("`pooling` 'weighted_mean' or `weighted_mean_row`", not config.has_weighted_mean, ("word_weight_rate",)),
+            ("`freeze_word_embeddings` false", config.freeze_word_embeddings, ("word_vector_rate",)),
             ("`objective` 'next_words'", not self.is_of_context and not self.context_weight, ("num_context_words",)),
             ("`objective` 'translation'", self.objective != "translation", ("max_target_tokens",)),
             ("`softmax` 'sampled'", self.softmax != "sampled", ("num_negatives",)),
