@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense
 
@@ -59,7 +60,11 @@ SYSTEMS = {
         None,
     ),
     "static": (
-        MeanMaxAAEForReconstruction, {"encoder_type": "none", "pooling": "weighted_mean", "decoder_type": "none"}, None,
+        MeanMaxAAEForReconstruction,
+        {
+            "encoder_type": "none", "pooling": "weighted_mean", "decoder_type": "none", "weighted_mean_hidden_size": 24,
+        },
+        None,
     ),
     "compound": (CompoundAttentionForTranslation, {"latent_heads": 3, "latent_size": 5}, None),
 }  # fmt: skip
@@ -68,6 +73,8 @@ SYSTEMS = {
 def save(name: str, folder) -> str:
     full_class, settings, normalize = SYSTEMS[name]
     model = make_model(full_class=full_class, initializer_range=0.7, **settings)
+    if "weighted_mean_hidden_size" in settings:
+        torch.nn.init.normal_(model.encoder.word_pooler.feed_forward.down.weight)
     return str(save_checkpoint(model, make_tokenizer(), folder / "model", normalize=normalize))
 
 

@@ -70,7 +70,8 @@ def check_hides_none(place: str | Path, setting: str) -> None:
 
 def packaged_folder(name: str) -> Path | None:
     """The folder of the packaged model of this name, unless there is none, or something of this name lies here."""
-    return None if Path(name).exists() else _folders().get(name)
+    found = _folders().get(name)
+    return None if found is None or Path(name).exists() else found
 
 
 def _folders() -> dict[str, Path]:

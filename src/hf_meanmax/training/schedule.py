@@ -12,8 +12,8 @@ _MOST_WARMUP = 0.25
 class Schedule:
     """The share of a run that is done, by the limit that will end it, and the learning rate there.
 
-    Warm-up takes a quarter of a run at most. Where the run ends by time or tokens, whose steps are not known before, the
-    decay is by the share of the whole run, warm-up included.
+    Warm-up takes a quarter of a run at most. Where the run ends by time or tokens, whose steps are not known before,
+    the decay is by the share of the whole run, warm-up included.
 
     Args:
         args: settings with `warmup_steps`, `lr_schedule` and the limits `max_minutes` and `max_training_tokens`.
