@@ -101,7 +101,9 @@ def test_systems_become_a_table(data, tmp_path, capsys, monkeypatch):
     assert (trained["prepared files"], other["prepared files"]) == (corpus_hash[:4], "")
     mean, deviation = map(float, trained["training tokens"].split(" \u00b1 "))
     assert 400 <= mean < 700
-    assert (other["training tokens"], other["BLEU"]) == ("", "")
+    assert other["training tokens"] == ""
+    # A checkpoint without a record of its training reconstructs.
+    assert float(other["BLEU"]) >= 0
     rows = json.loads((output / "rows.json").read_text())
     assert list(rows) == ["mean-max AAE (tiny), seed 3", "mean-max AAE (tiny), seed 4", "another"]
     row, second = rows["mean-max AAE (tiny), seed 3"], rows["mean-max AAE (tiny), seed 4"]
