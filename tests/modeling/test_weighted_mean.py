@@ -77,6 +77,16 @@ def test_a_feed_forward_layer_starts_as_no_change_and_adds_what_it_learns():
     assert found.any(axis=1).tolist() == [True, False, True]
 
 
+def test_a_checkpoint_without_the_layer_gets_one_that_changes_nothing(tmp_path):
+    make(**STATIC).save_pretrained(tmp_path)
+    ids = torch.tensor([[7, 5, 9, 3]])
+    plain, layered = (
+        AutoModel.from_pretrained(tmp_path, weighted_mean_hidden_size=size).eval()(input_ids=ids).pooler_output
+        for size in (None, 24)
+    )
+    torch.testing.assert_close(layered, torch.nn.functional.normalize(plain, dim=-1))
+
+
 @pytest.mark.parametrize("hidden_size", [None, 24])
 def test_what_stands_around_a_text_changes_nothing(hidden_size):
     model = make(**STATIC, weighted_mean_hidden_size=hidden_size).double()

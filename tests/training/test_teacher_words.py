@@ -197,8 +197,12 @@ def test_a_file_that_holds_special_tokens_gives_them_their_ids():
 STATIC = {"encoder_type": "none", "pooling": "weighted_mean", "position_embedding_type": "none"}
 
 
-def test_words_of_a_static_model_keep_its_cosines(tmp_path):
-    model = make_model(**STATIC, decoder_type="none", embedding_size=6, latent_size=10)
+@pytest.mark.parametrize("hidden_size", [None, 24])
+def test_words_of_a_static_model_keep_its_cosines(hidden_size, tmp_path):
+    sizes = {"embedding_size": 6, "latent_size": 10, "weighted_mean_hidden_size": hidden_size}
+    model = make_model(**STATIC, decoder_type="none", **sizes)
+    if hidden_size:
+        torch.nn.init.normal_(model.encoder.word_pooler.feed_forward.down.weight)
     folder, tokenizer = save_checkpoint(model, make_tokenizer(), tmp_path / "static"), make_tokenizer()
     names = [
         word
@@ -206,7 +210,8 @@ def test_words_of_a_static_model_keep_its_cosines(tmp_path):
         if word not in tokenizer.all_special_tokens
     ]
     encoded = SentenceTransformer(str(folder), device="cpu").encode(names, normalize_embeddings=True)
-    for size in (10, 6):  # The map is of rank 6, so nothing is lost.
+    # A map alone is of rank 6, so nothing is lost.
+    for size in (10,) if hidden_size else (10, 6):
         words = static_words(folder, size)
         assert words.words == names
         assert words.size == size

@@ -139,9 +139,10 @@ def replacing_checkpoint(folder: Path) -> Iterator[Path]:
         exported = [path for pattern in _ONNX_FILES for path in (folder / ONNX_FOLDER).glob(pattern)]
         if not exported or not is_own_checkpoint(folder):
             return
-        patterns = ("*.safetensors", "config.json", "tokenizer*.json", "modules.json", "*sentence*.json")
+        patterns = ("*.safetensors", "tokenizer*.json", "modules.json", "*sentence*.json")
         read = {path.name for place in (folder, partial) for each in patterns for path in place.glob(each)}
-        if len(filecmp.cmpfiles(folder, partial, read, shallow=False)[0]) == len(read):
+        before, after = (read_json(place / "config.json") | {"transformers_version": ""} for place in (folder, partial))
+        if before == after and len(filecmp.cmpfiles(folder, partial, read, shallow=False)[0]) == len(read):
             return
         for path in exported:
             path.unlink()

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from hf_meanmax.checkpoint.folder import load_checkpoint
+from hf_meanmax.modeling.layers import unit_rows
 from hf_meanmax.tokenization import WordVectors
 
 from .blocks import in_blocks
@@ -76,7 +77,7 @@ def teacher_words(
 
 
 def static_words(folder: str | os.PathLike[str], size: int | None = None) -> WordVectors:
-    """The words of a trained static model, each where the model's map puts it, in the order of its vocabulary.
+    """The words of a trained static model, each where the model puts it, in the order of its vocabulary.
 
     Args:
         folder: a checkpoint folder whose embedding is a weighted mean of word vectors (`pooling="weighted_mean"`).
@@ -95,7 +96,10 @@ def static_words(folder: str | os.PathLike[str], size: int | None = None) -> Wor
     special = set(tokenizer.all_special_ids)
     ids = [number for number in range(model.config.input_vocab_size) if number not in special]
     with torch.inference_mode():
-        vectors = model.encoder.word_pooler.map(model.encoder.embeddings.word_embeddings.weight[ids]).float()
+        pooler = model.encoder.word_pooler
+        vectors = pooler.map(model.encoder.embeddings.word_embeddings.weight[ids]).float()
+        # A layer over the map loses how long they are.
+        vectors = unit_rows(pooler.feed_forward(vectors)) * vectors.norm(dim=1, keepdim=True)
         size = size or vectors.shape[1]
         if vectors.shape[1] < size:
             raise ValueError(

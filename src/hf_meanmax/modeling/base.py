@@ -19,7 +19,7 @@ from .configuration_base import LatentConfig
 from .decoders import ConditionalGRULayer
 from .embeddings import TextEmbeddings
 from .layers import Standardization, WordSpaceProjection
-from .pooling import RowFeedForward, WeightedMeanPooling
+from .pooling import WeightedMeanPooling, ZeroLinear
 from .sentence_transformer_files import sentence_transformer_files, write_json_files
 from .storage import restored_state_dict
 from .suggestions import did_you_mean
@@ -133,6 +133,8 @@ class LatentPreTrainedModel(PreTrainedModel):
             # Word vectors are large; scores by them must still start at a standard deviation of 1.
             size = module.weight.numel()
             init.normal_(module.weight, std=1 / (self.config.initializer_range * size**0.5))
+        elif isinstance(module, ZeroLinear):
+            init.zeros_(module.weight)
         elif isinstance(module, nn.Linear | nn.Conv1d):
             init.xavier_uniform_(module.weight)
         elif isinstance(module, WeightedMeanPooling):
@@ -141,8 +143,6 @@ class LatentPreTrainedModel(PreTrainedModel):
             if isinstance(module.map, nn.Linear):
                 is_wide_enough = module.map.out_features >= module.map.in_features
                 (init.eye_ if is_wide_enough else init.orthogonal_)(module.map.weight)
-            if isinstance(module.feed_forward, RowFeedForward):
-                init.zeros_(module.feed_forward.down.weight)
         elif isinstance(module, Standardization):
             init.zeros_(module.mean)
             init.ones_(module.scale)

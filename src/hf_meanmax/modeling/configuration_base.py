@@ -121,7 +121,7 @@ class LatentConfig(PreTrainedConfig):
             Whether the weighted mean passes a linear map. Without it the word vectors must be as wide as a row.
         weighted_mean_hidden_size (int, optional):
             Inner width of a feed-forward layer over the mapped mean at unit length, to which its output is added. It
-            reads which words stand together, at the cost of one position. It starts as no change; None is none.
+            reads which words stand together. It starts as no change; None is no layer.
         frequency_smoothing (float, defaults to 1e-3):
             The a of the first word weights, a / (a + frequency), of the weighted mean.
         freeze_word_weights (bool, defaults to False):

@@ -108,6 +108,10 @@ class InnerAttentionPooling(nn.Module):
         return weights @ self.projection(hidden_states), weights
 
 
+class ZeroLinear(nn.Linear):
+    """A map that starts as zeros."""
+
+
 class RowFeedForward(nn.Module):
     """z + W2 gelu(W1 z sqrt(d)), z the row at unit length. W2 starts as zeros, and without biases a row of zeros stays
     zeros."""
@@ -115,7 +119,7 @@ class RowFeedForward(nn.Module):
     def __init__(self, size: int, hidden_size: int) -> None:
         super().__init__()
         self.up = nn.Linear(size, hidden_size, bias=False)
-        self.down = nn.Linear(hidden_size, size, bias=False)
+        self.down = ZeroLinear(hidden_size, size, bias=False)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """`(..., d)` -> `(..., d)`."""
@@ -127,7 +131,8 @@ class WeightedMeanPooling(nn.Module):
     """M sum_t w(x_t) e_t / sum_t w(x_t) over the real tokens that are no special ones: one weight a word, and a linear
     map M (smooth inverse frequency, Arora, Liang and Ma 2017, with trained weights). A feed-forward layer may follow.
 
-    Scaled to unit length and with the identity for M, this is their sentence vector before a component is removed.
+    Scaled to unit length, without that layer and with the identity for M, this is their sentence vector before a
+    component is removed.
     """
 
     frequencies: torch.Tensor

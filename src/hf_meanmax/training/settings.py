@@ -131,7 +131,9 @@ class PretrainArguments(RunArguments):
     word_weight_rate: float = option(
         "factor on the learning rate for the word weights of `weighted_mean_row`", 5.0, at_least=0
     )
-    word_vector_rate: float = option("factor on the learning rate for trained word vectors", 1.0, at_least=0)
+    word_vector_rate: float = option(
+        "factor on the learning rate for the encoder's word vectors, where they are trained", 1.0, at_least=0
+    )
     batch_tokens: int = count("tokens of one forward pass, over all processes", 4096, at_most=10**9)
     max_steps: int = option("stop after so many optimizer steps (0: see epochs)", 0, at_least=0)
     max_minutes: float = option("stop after so many minutes of training (0: no limit)", 0.0, at_least=0)
