@@ -20,7 +20,7 @@ from hf_meanmax.files import short_names
 from hf_meanmax.inspection.attention import read_texts, write_attention
 from hf_meanmax.inspection.decoding import write_inspection
 from hf_meanmax.plots.attention import attention_text
-from hf_meanmax.pretrained import DECODER_SOURCES, packaged_names
+from hf_meanmax.pretrained import DECODER_SOURCES, packaged_folder
 
 from .options import count, option, positional, run_subverb, verb, written
 
@@ -79,8 +79,7 @@ def inspect_pooling(args: PoolingOptions) -> None:
 
 
 def _checkpoints_and_texts(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    packaged = packaged_names()
-    checkpoints = [item for item in words if os.path.isfile(os.path.join(item, "config.json")) or item in packaged]
+    checkpoints = [item for item in words if os.path.isfile(os.path.join(item, "config.json")) or packaged_folder(item)]
     texts = [item for item in words if item not in checkpoints]
     # A name on the Hub is no folder here; where no folder is given, the first word is one.
     if not checkpoints:

@@ -223,14 +223,16 @@ class EncoderOptions:
         return load_encoder(self.model, self.trust_remote_code, state.device), state
 
 
+CORPUS_SOURCES = (
+    "text files or globs (.txt .gz .xz .zst .bz2), tables (.csv .jsonl .parquet), addresses (hf:// s3://), one data set"
+)
+
+
 @dataclass
 class CorpusOptions(TextOptions):
     """The options of a verb that reads a corpus."""
 
-    input: list[str] = positional(
-        "text files or globs (.txt .gz .xz .zst .bz2), tables (.csv .jsonl .parquet), addresses (hf:// s3://), one "
-        "data set"
-    )
+    input: list[str] = positional(CORPUS_SOURCES)
     split: str = option("split of a data set", "train")
     config_name: str | None = option("configuration of a data set on the Hub", None)
 

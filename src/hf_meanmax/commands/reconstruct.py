@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hf_meanmax.evaluation.reconstruction import ReconstructionSettings, score_checkpoint
 from hf_meanmax.pretrained import DECODER_SOURCES
 
-from .options import positional, verb, written
+from .options import CORPUS_SOURCES, positional, verb, written
 
 
 @dataclass
@@ -20,10 +20,7 @@ class ReconstructOptions:
     """What `hf-meanmax reconstruct` reads and writes, beside its settings."""
 
     checkpoint: str = positional(f"a checkpoint with its decoder ({DECODER_SOURCES})")
-    text: list[str] = positional(
-        "text files or globs (.txt .gz .xz .zst .bz2), tables (.csv .jsonl .parquet), addresses (hf:// s3://), one "
-        "data set"
-    )
+    text: list[str] = positional(CORPUS_SOURCES)
     output: str | None = written("folder for scores, texts, and tables and figure of both", None, folder=True)
 
 

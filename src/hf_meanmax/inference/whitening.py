@@ -53,25 +53,17 @@ def whiten(
             f"{len(texts):,} texts are too few for {dimension} components; give more texts, or a smaller dimension."
         )
     # The last module reads whole vectors: a SentenceTransformer cuts them after all modules.
-    truncate_dim, model.truncate_dim = model.truncate_dim, None
-    try:
-        pca = _fit(model, texts, dimension, batch_size, show_progress)
-    except BaseException:
-        model.truncate_dim = truncate_dim
-        raise
-    weight, bias = pca.whitening()
-    append_linear(model, torch.from_numpy(weight), torch.from_numpy(bias))
-    return pca
-
-
-def _fit(model: SentenceTransformer, texts: Sequence[str], dimension: int, batch_size: int, show_progress: bool) -> PCA:
-    if dimension > (given := embedding_dimension(model)):
-        raise ValueError(
-            f"`dimension` is {dimension}, and the model's vectors have {given} numbers; give as many at most."
-        )
-    vectors = embed(model, texts, batch_size, show_progress).astype(np.float64)
+    with model.truncate_embeddings(None):
+        if dimension > (given := embedding_dimension(model)):
+            raise ValueError(
+                f"`dimension` is {dimension}, and the model's vectors have {given} numbers; give as many at most."
+            )
+        vectors = embed(model, texts, batch_size, show_progress).astype(np.float64)
     pca = PCA.fit(vectors, dimension)
     varying = int((pca.variances > _LEAST_VARIANCE * pca.variances[0]).sum())
     if varying < dimension:
         raise ValueError(f"The vectors of these texts vary in {varying} directions only; give a dimension up to that.")
+    model.truncate_dim = None
+    weight, bias = pca.whitening()
+    append_linear(model, torch.from_numpy(weight), torch.from_numpy(bias))
     return pca
