@@ -287,11 +287,14 @@ def test_card_of_a_context_model_promises_no_text(tmp_path, decoder):
 
 def test_card_of_a_model_without_a_decoder(tmp_path):
     """Its code runs, and nothing speaks of decoding."""
-    model = make_model(encoder_type="none", pooling="weighted_mean", decoder_type="none")
+    model = make_model(
+        encoder_type="none", pooling="weighted_mean", decoder_type="none", weighted_mean_hidden_size=1024
+    )
     args = {**ARGS, "objective": "none", "teacher": "somebody/model", "contrastive": "neighbours"}
     folder = save_checkpoint(model, make_tokenizer(), tmp_path / "m", remote_code=False, training_args=args)
     text = write_model_card(folder, str(folder)).read_text(encoding="utf-8")
-    assert "1 latent row of\n16 numbers (a weighted mean of the word vectors; 16 in all)" in text
+    row = "a weighted mean of the word vectors with a feed-forward layer of 1,024 over it"
+    assert f"1 latent row of\n16 numbers ({row}; 16 in all)" in text
     assert "by giving the vectors of a teacher and telling the next sentence from others; it has no\ndecoder." in text
     for word in ("autoencoder", "by reconstruction", "AutoModelForSeq2SeqLM", "decoded", "said | 14"):
         assert word not in text.partition("## Figures")[0]

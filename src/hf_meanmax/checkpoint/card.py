@@ -174,6 +174,8 @@ def _sizes_of(folder: Path, config: LatentConfig) -> Json:
     attends = config.pooling == "inner_attention"
     names = ["weighted means over the tokens"] if attends else []
     names += [_ROWS[row] for row in config.pooling_rows if row in _ROWS]
+    if config.weighted_mean_hidden_size:
+        names[-1] += f" with a feed-forward layer of {config.weighted_mean_hidden_size:,} over it"
     return {
         "rows": config.num_latents,
         "row_names": ", ".join(names),
