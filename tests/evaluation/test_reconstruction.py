@@ -241,6 +241,10 @@ def test_scores_of_a_checkpoint(model, tokenizer, tmp_path, capsys):
     within = sum(4 <= length <= 8 for length in filled)
     assert (scores["sentences"], scores["left_out"]) == (within, len(filled) - within)
     assert f"{len(filled) - within} of {len(filled)} sentences are not of 4-8 tokens" in capsys.readouterr().err
+    short = save_checkpoint(model, tokenizer, tmp_path / "short", training_args={"max_tokens": 6})
+    score_checkpoint(str(short), str(tmp_path / "text.txt"), wide, show_progress=False)
+    longer = sum(6 < length <= 8 for length in filled)
+    assert f"warning: {longer} of {within} texts have more than 6 tokens" in capsys.readouterr().err
     told = {"objective": "none"}
     static = save_checkpoint(model, tokenizer, tmp_path / "static", training_args=told)
     with pytest.raises(ValueError, match=r"learnt by the objective 'none': it has no decoder"):

@@ -17,9 +17,11 @@ import yaml
 from filelock import FileLock
 
 from evaluation.senteval_folder import write_senteval_folder
+from hf_meanmax import CompoundAttentionForTranslation
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands import __main__ as commands
 from hf_meanmax.commands.reproduce import main
+from hf_meanmax.evaluation.reconstruction import score_checkpoint
 from hf_meanmax.reproduce import run as module
 from hf_meanmax.reproduce.plan import folder_name, given_weights, is_finished, read_plan
 from hf_meanmax.tokenization import WordVectors
@@ -365,6 +367,15 @@ def test_what_was_prepared_otherwise_is_not_taken(data, tmp_path):
     with pytest.raises(SystemExit, match="exit 1"):
         main([plan, "--data", str(data), "--output", str(output)])
     assert not (output / "corpus.txt").exists()
+
+
+def test_a_translator_without_a_record_of_its_training_is_not_reconstructed(data, tmp_path):
+    model = make_model(full_class=CompoundAttentionForTranslation, architecture="attn-attn", latent_size=5)
+    translator = save_checkpoint(model, make_tokenizer(), tmp_path / "translator")
+    assert not module._can_reconstruct(str(translator), {})
+    with pytest.raises(ValueError, match=r"learnt by the objective 'translation'.*hf-meanmax translate --reference"):
+        score_checkpoint(str(translator), str(data / "text.txt"), show_progress=False)
+    assert module._can_reconstruct(str(data / "other"), {})
 
 
 @pytest.mark.usefixtures("in_process")

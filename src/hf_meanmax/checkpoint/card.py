@@ -15,13 +15,13 @@ from safetensors import safe_open
 from hf_meanmax.files import Json, read_json, replacing_file, shared_name
 from hf_meanmax.metrics import SENTEVAL, format_score, gain_text, kind_name
 from hf_meanmax.modeling.configuration_base import LatentConfig
-from hf_meanmax.modeling.configuration_compound_attention import CompoundAttentionConfig
 from hf_meanmax.modeling.storage import stored_names
 
 from .folder import (
     check_checkpoint,
     is_classifier,
     is_own_checkpoint,
+    learnt_objective,
     naming_damage,
     saved_auto_class,
     saved_training_args,
@@ -135,9 +135,7 @@ def write_model_card(
 
 def _use_of(config: LatentConfig, args: Json) -> Json:
     """What a model is for, and the classes that its usage lines name."""
-    # What was trained without this package's training, or before it had objectives, does what its family is for.
-    is_translator = config.model_type == CompoundAttentionConfig.model_type
-    objective = args.get("objective", "translation" if is_translator else "reconstruction")
+    objective = learnt_objective(config, args)
     auto_class = saved_auto_class(config)
     classifies = is_classifier(config)
     reconstructs = config.is_autoregressive and objective == "reconstruction" and not classifies and config.reads_text

@@ -20,6 +20,7 @@ from hf_meanmax.fields import check_choice
 from hf_meanmax.files import Json, check_replaceable, is_owned, read_json, replacing_folder, write_json
 from hf_meanmax.hardware import check_sizes, usable_device
 from hf_meanmax.modeling.configuration_base import LatentConfig
+from hf_meanmax.modeling.configuration_compound_attention import CompoundAttentionConfig
 from hf_meanmax.modeling.configuration_embedding_decoder import EmbeddingDecoderConfig
 from hf_meanmax.modeling.encoder_model import NO_REPRESENTATION
 from hf_meanmax.modeling.storage import stored_names
@@ -287,6 +288,12 @@ def saved_training_args(folder: str | os.PathLike[str]) -> Json:
         return {}
     args: Json = _read_json(path)
     return args
+
+
+def learnt_objective(config: LatentConfig, args: Json) -> str:
+    """The objective of a checkpoint by its `training_args.json`, or else what its family is for."""
+    is_translator = config.model_type == CompoundAttentionConfig.model_type
+    return str(args.get("objective", "translation" if is_translator else "reconstruction"))
 
 
 def settings_of_run(folder: str | os.PathLike[str]) -> Json:

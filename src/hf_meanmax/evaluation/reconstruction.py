@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hf_meanmax.checkpoint.folder import load_decoder, saved_training_args
+from hf_meanmax.checkpoint.folder import check_checkpoint, learnt_objective, load_decoder, saved_training_args
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.data import pick_sentences
 from hf_meanmax.data.opening import TextOptions
@@ -203,9 +203,9 @@ def score_checkpoint(
     output = None if output is None else Path(output)
     if output is not None and output.exists() and not output.is_dir():
         raise FileExistsError(f"{output} is a file; name a folder.")
-    _check_objective(folder)
+    trained = _checked_training(folder)
     model, tokenizer, _ = load_decoder(folder, settings.device)
-    texts, left_out = _pick_texts(source, tokenizer, settings)
+    texts, left_out = _pick_texts(source, tokenizer, settings, trained.get("max_tokens"))
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
     generated = reconstruct(
@@ -231,7 +231,7 @@ def score_checkpoint(
 
 
 def _pick_texts(
-    source: object, tokenizer: PreTrainedTokenizerBase, settings: ReconstructionSettings
+    source: object, tokenizer: PreTrainedTokenizerBase, settings: ReconstructionSettings, most_trained: int | None
 ) -> tuple[list[str], int | None]:
     """The texts that are scored, and how many are too short or too long; None where `limit` ended the reading."""
     filled = 0
@@ -248,6 +248,7 @@ def _pick_texts(
         named = ", ".join(map(str, source)) if isinstance(source, list | tuple) else source
         raise ValueError(f"{named} has no sentence of {least}-{most} tokens.")
     report_unknown(tokenizer, texts, "the texts")
+    _report_long(tokenizer, texts, most_trained)
     # Where the limit is reached, lines behind it were read too.
     if len(texts) == settings.limit:
         return texts, None
@@ -261,10 +262,26 @@ def _pick_texts(
     return texts, left_out
 
 
-def _check_objective(folder: str) -> None:
-    objective = saved_training_args(checkpoint_folder(folder)).get("objective", "reconstruction")
-    if objective == "reconstruction":
+def _report_long(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], most: int | None) -> None:
+    """Says on stderr how many texts have more than the `most` tokens of the training, where these are known."""
+    if most is None:
         return
+    count = sum(len(ids) > most for ids in tokenizer(list(texts), add_special_tokens=False)["input_ids"])
+    if count:
+        print(
+            f"warning: {count:,} of {len(texts):,} texts have more than {most} tokens, the most that the model was "
+            "trained on, and come back worse. A lower `--max_tokens` leaves them out.",
+            file=sys.stderr,
+        )
+
+
+def _checked_training(folder: str) -> Json:
+    """The record of a checkpoint's training, which must have been to reconstruct."""
+    path = checkpoint_folder(folder)
+    trained = saved_training_args(path)
+    objective = learnt_objective(check_checkpoint(path, encoder_alone=True), trained)
+    if objective == "reconstruction":
+        return trained
     remedies = {
         "none": "it has no decoder. Take a model that has one, for instance mini-en",
         "translation": "score it with `hf-meanmax translate --reference`",

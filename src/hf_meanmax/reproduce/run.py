@@ -42,6 +42,7 @@ from hf_meanmax.checkpoint.folder import (
     check_checkpoint,
     is_encoder_alone,
     is_own_checkpoint,
+    learnt_objective,
     saved_training_args,
 )
 from hf_meanmax.evaluation.reconstruction import ReconstructionSettings, score_checkpoint
@@ -392,8 +393,9 @@ def _whole_config(model: str) -> LatentConfig | None:
 
 def _can_reconstruct(model: str, trained: Json) -> bool:
     config = _whole_config(model)
-    learnt_it = trained.get("objective", "reconstruction") == "reconstruction"
-    return config is not None and config.is_autoregressive and config.has_latents and learnt_it
+    if config is None or not config.is_autoregressive or not config.has_latents:
+        return False
+    return learnt_objective(config, trained) == "reconstruction"
 
 
 def _run(command: Sequence[str]) -> None:
