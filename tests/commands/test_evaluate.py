@@ -108,6 +108,7 @@ def test_saved_embeddings_score_as_their_model(run, checkpoint, tmp_path, capsys
     saved = Results.load(run("--embeddings", "vectors.npy", "--sentences", "all.txt") / "vectors")
     model = Results.load(run(checkpoint, "--controls", "none") / "tiny")
     assert set(saved.spreads) == {"majority"}
+    assert saved.model["sentences_per_second"] is None
     for task, scores in model.scores.items():
         for metric, value in scores["metrics"].items():
             # Every word is unknown, so texts of equal length tie, up to rounding, which decides their ranks.

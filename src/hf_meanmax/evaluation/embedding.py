@@ -169,8 +169,9 @@ class Embedder:
     def _embed(self, texts: list[str]) -> np.ndarray:
         start = time.perf_counter()
         vectors = self._checked(self._encode(list(texts)), texts)
-        self.seconds += time.perf_counter() - start
-        self.encoded += len(texts)
+        if not isinstance(self.encoder, EmbeddingFile):  # reading is no encoding, and has no speed of it
+            self.seconds += time.perf_counter() - start
+            self.encoded += len(texts)
         if is_sentence_transformer(self.encoder):
             self.truncated += count_truncated(self.encoder, texts)
         return vectors
