@@ -257,8 +257,10 @@ def test_the_table_of_a_query(indexed, capsys):
     assert table[4:6] == ["", "a red dog ran"]
     assert len(table) == 9
 
-    main(["query", str(indexed), "the cat sat", "--k", "3", "--skip-identical", "--json"])
-    (entry,) = json.loads(capsys.readouterr().out)
+    main(["query", str(indexed), "the cat sat", "", " ", "--k", "3", "--skip-identical", "--json"])
+    printed = capsys.readouterr()
+    assert "2 of 3 queries are blank, left out." in printed.err
+    (entry,) = json.loads(printed.out)
     texts = [near["text"] for near in entry["nearest"]]
     assert entry["query"] == "the cat sat"
     assert len(set(texts)) == 3

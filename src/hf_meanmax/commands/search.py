@@ -170,14 +170,17 @@ def search_query(args: QueryOptions) -> None:
     """Print the nearest sentences of an index."""
     if args.json and args.markdown:
         raise ValueError("--markdown and --json exclude each other.")
-    queries = [
-        *filter(None, (readable(query).strip() for query in args.queries)),
-        *(filter(None, args.open_beside(args.file)) if args.file else ()),
+    given = [
+        *(readable(query).strip() for query in args.queries),
+        *(args.open_beside(args.file) if args.file else ()),
     ]
+    queries = list(filter(None, given))
     if args.model and args.embeddings:
         raise ValueError("--model and --embeddings exclude each other: vectors of queries need no model.")
     if not queries and not args.embeddings:
         raise ValueError("No query: give sentences, --file or --embeddings.")
+    if blank := len(given) - len(queries):
+        print(f"{blank:,} of {len(given):,} queries {'is' if blank == 1 else 'are'} blank, left out.", file=sys.stderr)
     index = SentenceIndex(args.index, args.nprobe, args.ef_search)
     queries, found = _search(args, index, queries)
     score = "cosine" if index.settings.metric == "cosine" else "distance"
