@@ -161,7 +161,10 @@ def test_the_command_writes_a_checkpoint(checkpoint, tmp_path, capsys):
     (tmp_path / "held-out.txt").write_text("\n".join(random_lines(30, seed=5)) + "\n")
     options = ["--embedder", str(tmp_path / "embedder"), "--to", str(checkpoint), "--output", str(tmp_path / "out")]
     main([str(tmp_path / "text.txt"), *options, "--limit", "200", "--validation", str(tmp_path / "held-out.txt")])
-    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    printed = capsys.readouterr()
+    report = json.loads(printed.out.splitlines()[-1])
+    assert f"warning: {report['pairs']} pairs give a bad map; give 3,000 or more" in printed.err
+    assert "The strength of the regularisation, 1e-05, is at the end of those tried (1e-05 to 10)" in printed.err
     assert report["pairs"] == len(set(LINES[:200]) - set(random_lines(30, seed=5)))
     assert {"validation_bleu", "validation_exact_match", "cosine"} <= set(report)
     config = check_checkpoint(tmp_path / "out")

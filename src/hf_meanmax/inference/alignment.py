@@ -7,6 +7,7 @@ Chen, Xu and Bjerva, ACL 2025, aligns an embedder with a decoder's own).
 from __future__ import annotations
 
 import dataclasses
+import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 # Of the strength of the regularisation, per text: vectors are standardised.
 _STRENGTHS = tuple(10.0**power for power in range(-5, 2))
-_FEWEST = 10
+_FEWEST, _FEW = 10, 200
 # Of ten texts the one that is held out.
 _HELD_OUT = 5
 _BLOCK = 1024
@@ -117,6 +118,18 @@ def align(
     held_out_vectors = pairs[1][0]
     decoder = make_decoder(model, described, held_out_vectors.shape[1])
     fit = _fit_map(decoder, pairs[0], pairs[1], show_progress)
+    if show_progress and len(kept) < _FEW:
+        print(
+            f"warning: {len(kept):,} pairs give a bad map; give 3,000 or more. From all-MiniLM-L6-v2 to mini-en, 100 "
+            "explained 29 % of the variance, 1,000 59 %, 3,000 66 % and 100,000 70 %.",
+            file=sys.stderr,
+        )
+    if show_progress and fit["strength"] in (_STRENGTHS[0], _STRENGTHS[-1]):
+        print(
+            f"The strength of the regularisation, {fit['strength']:g}, is at the end of those tried "
+            f"({_STRENGTHS[0]:g} to {_STRENGTHS[-1]:g}): a better one may lie beyond. More texts may help.",
+            file=sys.stderr,
+        )
     report = {"pairs": len(kept), "held_out": len(held_out), **fit}
     return Alignment(decoder, held_out, held_out_vectors, report)
 
