@@ -233,7 +233,9 @@ def test_command_line(server, folder, tmp_path, capsys):
     with pytest.raises(SystemExit, match="--data: for a generated card, not for --card"):
         main([str(folder), "user/tiny", "--card", str(card), "--data", "Letters."])
     (folder / "README.md").write_text("written by hand")
-    main([str(folder), "user/tiny", "--card", str(card)])
+    with mock.patch.object(huggingface_hub.HfApi, "whoami") as asked:
+        main([str(folder), "user/tiny", "--card", str(card)])
+    asked.assert_called_once()
     assert (folder / "README.md.1").read_text() == "written by hand"
     (folder / "README.md.1").unlink()
     assert server.repositories["user/tiny"].branches["main"]["README.md"] == card.read_bytes()

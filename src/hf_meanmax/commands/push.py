@@ -16,7 +16,7 @@ from typing import Any
 
 from hf_meanmax.checkpoint.card import CardDescription, write_model_card
 from hf_meanmax.checkpoint.folder import check_checkpoint
-from hf_meanmax.checkpoint.hub import push, sign_in
+from hf_meanmax.checkpoint.hub import push
 from hf_meanmax.demo.space import push_space
 from hf_meanmax.files import read_json
 from hf_meanmax.pretrained import ENCODER_SOURCES
@@ -60,7 +60,6 @@ def main(args: PushOptions) -> None:
         url = push_space(args.folder, args.repo_id, **target)
     else:
         check_checkpoint(args.folder)
-        sign_in(args.repo_id)  # before a card is written
         with tempfile.TemporaryDirectory() as folder:
             card = args.card
             if card is None and _wants_new_card(args):
