@@ -314,7 +314,7 @@ def test_tables_are_read_by_their_column(tmp_path, suffix):
 @pytest.mark.parametrize(
     ("content", "lines"),
     [
-        ("text\rhello\rworld\r", ["hello", "world"]),
+        ("text\rhello\rworld; and\r", ["hello", "world; and"]),
         ("text\na\n\nb\n", ["a", "", "b"]),
         ("id,text\n1,a\n\n2,b\n", ["a", "b"]),
     ],

@@ -144,11 +144,7 @@ def test_commas_at_the_ends_of_lines(tmp_path):
         ("text,label\nso, so,1\nbad,0\n", "its first row has more values than its header has names"),
         (
             "text,label\nbad,0\nso, so,1\n",
-            r"Expected 2 fields in line 3, saw 3\. Commas separate columns, not semicolons",
-        ),
-        (
-            "text;label\ngood;1\nbad;0\n",
-            r"text;label with `--text_column`\. A .csv has commas .* this one has ';'",
+            r"Expected 2 fields in line 3, saw 3\. Commas separate columns, or semicolons or tabs if the first line",
         ),
     ],
 )
@@ -162,6 +158,14 @@ def test_commas_that_are_not_between_columns(tmp_path, content, reason, caplog):
     for header in ("text,label,", "text,label,__index_level_0__"):
         (tmp_path / "x.csv").write_text(f"{header}\ngood,1,\nbad,0,\n")
         assert read_labelled(tmp_path / "x.csv").texts == ["good", "bad"]
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_columns_between_semicolons_or_tabs(tmp_path, mark):
+    (tmp_path / "x.csv").write_text(f'text{mark}label\nso, so{mark}1\n"a{mark}b"{mark}0\n')
+    found = read_labelled(tmp_path / "x.csv")
+    assert (found.texts, found.labels) == (["so, so", f"a{mark}b"], ["1", "0"])
+    assert list(filter(None, open_corpus((tmp_path / "x.csv").as_uri()))) == found.texts
 
 
 def test_tables_may_be_opened_at_once(tmp_path):

@@ -7,7 +7,7 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -93,10 +93,9 @@ def missing_column(source: str, name: str, columns: Sequence[str], setting: str)
     # Who has named a column knows how.
     how = f" with `--{setting}`" if name == setting.removesuffix("_column") else ""
     names = [f'"{column}"' if " " in column else column for column in columns]
-    remedy = did_you_mean(name, columns)
-    if found := [mark for mark in (";", "\t") if len(columns) == 1 and mark in columns[0]]:
-        remedy = f" A .csv has commas between its columns, this one has {found[0]!r}: convert it."
-    return ValueError(f"{source} has no column {name!r}; choose one of {', '.join(names)}{how}.{remedy}")
+    return ValueError(
+        f"{source} has no column {name!r}; choose one of {', '.join(names)}{how}.{did_you_mean(name, columns)}"
+    )
 
 
 def table_kind(path: str | os.PathLike[str]) -> str:
@@ -158,12 +157,15 @@ def load_table(
         return load_dataset(kind, data_files=glob.escape(str(path)), split="train", **options)
 
 
-def _start_of_csv(raw: IO[bytes], name: str, options: Mapping[str, Any]) -> tuple[list[str], bool]:
-    """The columns of a .csv, and whether no row follows, with pandas' options."""
+def _start_of_csv(raw: IO[bytes], name: str, options: dict[str, Any]) -> tuple[list[str], bool]:
+    """The columns of a .csv, and whether no row follows, with pandas' options, which get its separator."""
     import pandas as pd  # type: ignore[import-untyped]
 
+    content = decompressed(raw, name)
+    header = (content.peek().splitlines() or [b""])[0]
+    options["sep"] = next((mark for mark in ",;\t" if mark.encode() in header), ",")
     try:
-        rows = pd.read_csv(decompressed(raw, name), nrows=1, dtype=str, **options)
+        rows = pd.read_csv(content, nrows=1, dtype=str, **options)
     except pd.errors.EmptyDataError:
         return [], True
     return list(rows.columns), rows.empty
@@ -210,8 +212,8 @@ def _errors_of(address: str) -> Iterator[None]:
             reason = "its first row has more values than its header has names"
         if type(cause).__name__ in ("ParserError", "ParserWarning"):  # of pandas
             reason += (
-                ". Commas separate columns, not semicolons or tabs. Put texts that hold commas in quotes, and "
-                "remove commas at the ends of lines."
+                ". Commas separate columns, or semicolons or tabs if the first line has no comma. Put texts that hold "
+                "them in quotes, and remove them at the ends of lines."
             )
         raise ValueError(f"{address} cannot be read as a table: {reason}") from error
     finally:
