@@ -11,7 +11,7 @@ from hf_meanmax import MeanMaxAAEForReconstruction, RNNCNNForContextPrediction
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.demo import panels
 from hf_meanmax.demo.model import MOST_CHARACTERS, MOST_LINES, DemoModel, given_text
-from hf_meanmax.demo.page import shown
+from hf_meanmax.demo.page import build_page, shown
 from tiny_model import make_model, make_tokenizer
 
 TEXT, OTHER = "the old cat sat on the red mat", "a dog ran"
@@ -60,6 +60,16 @@ def test_a_text_that_is_cut_says_so_and_prompt_and_limit_are_those_of_the_folder
     demo.embedder.prompts, demo.embedder.default_prompt_name = {"query": "the old "}, "query"
     demo.embedder.max_seq_length = 5
     np.testing.assert_allclose(demo.vectors([TEXT, OTHER]), demo.embedder.encode([TEXT, OTHER]), atol=1e-5)
+    assert demo.attention("cat sat on the mat")[0] == ["the", "old", "cat", "sat", "</s>"]
+
+
+@pytest.mark.parametrize("name", ["user/model", "mini-en"])
+def test_the_title_names_a_model_that_is_no_folder_as_it_was_named(name, tmp_path):
+    pytest.importorskip("gradio")
+    demo = demo_of(tmp_path)
+    demo.name = name
+    parts = build_page(demo).config["components"]
+    assert any(f"`{name}`: vectors" in str(part["props"].get("value")) for part in parts)
 
 
 def test_noise_is_drawn_by_its_seed_and_small_numbers_go(demo):

@@ -24,9 +24,10 @@ from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.cosines import unit_rows
 from hf_meanmax.data.corpus import readable
 from hf_meanmax.inference.encoder import embedding_dimension, load_encoder
-from hf_meanmax.inference.long_texts import default_prompt
+from hf_meanmax.inference.long_texts import default_prompt, split_tokens
 from hf_meanmax.inspection.decoding import DecodingRecord, record_decoding, token_texts
 from hf_meanmax.inspection.pooling import pooling_shares
+from hf_meanmax.modeling.configuration_base import NO_LIMIT
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -266,7 +267,9 @@ class DemoModel:
         """
         if self.encoder is None:
             raise ValueError(NO_ROWS)
-        text = given_text(text, "The text")
+        most = (self.embedder.max_seq_length or NO_LIMIT) - 1  # beside the end token
+        given = default_prompt(self.embedder) + given_text(text, "The text")
+        text = "".join(split_tokens(self.tokenizer, given, most)[0])
         tokens, shares = pooling_shares(self.encoder, self.tokenizer, text)
         record = None
         if self.model is not None and self.model.config.is_autoregressive:

@@ -57,7 +57,8 @@ def build_page(model: DemoModel) -> Blocks:
     """
     gr = load_gradio()
     with gr.Blocks(title="hf_meanmax", analytics_enabled=False, delete_cache=(_SECONDS_KEPT, _SECONDS_KEPT)) as page:
-        gr.Markdown(f"## hf_meanmax\n`{run_name(Path(model.name))}`: vectors of {model.dimension:,} numbers")
+        title = run_name(Path(model.name)) if Path(model.name).exists() else model.name
+        gr.Markdown(f"## hf_meanmax\n`{title}`: vectors of {model.dimension:,} numbers")
         # What a tab says where the model lacks what it shows.
         no_decoder, no_rows = NO_DECODER if model.model is None else "", NO_ROWS if model.encoder is None else ""
         for label, fill, missing in (
