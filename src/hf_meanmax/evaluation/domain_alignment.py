@@ -134,14 +134,12 @@ class AffineMap:
         bias: `(E,)` float32.
         epochs: passes over the training pairs up to the best held-out loss.
         heldout_loss: mean squared error of the held-out pairs, in units of the training targets' variance.
-        scale: root of that variance, averaged over the dimensions.
     """
 
     weight: np.ndarray
     bias: np.ndarray
     epochs: int
     heldout_loss: float
-    scale: float
 
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
         return vectors @ self.weight + self.bias
@@ -189,7 +187,6 @@ def fit_affine_map(
         bias=(target_mean + target_scale * offset - source_mean @ matrix).astype(np.float32),
         epochs=epochs,
         heldout_loss=loss,
-        scale=target_scale,
     )
 
 
