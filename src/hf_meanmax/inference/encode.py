@@ -66,7 +66,7 @@ class EncodeSettings:
     are fitted to rows that are drawn from the whole corpus; vectors are normalised after the PCA.
     """
 
-    format: Literal["npy", "safetensors", "parquet"] = option("file format of the shards", "npy")
+    format: Literal["npy", "safetensors", "parquet"] = option("file format of the shards (vectors alone)", "npy")
     shard_size: int = count("rows of a shard, held in memory", 16384)
     dtype: Literal["float32", "float16", "int8"] = option("numbers in the shards (int8 cannot be decoded)", "float32")
     truncate_dim: int | None = count("keep the first so many numbers (they cannot be decoded then)", None)
