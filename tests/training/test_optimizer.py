@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hf_meanmax import MeanMaxAAEConfig, MeanMaxAAEForReconstruction
-from hf_meanmax.training.optimizer import Float32Muon, RowAdam, clip_gradients, hidden_matrices, make_optimizers
+from hf_meanmax.training.optimizer import Muon, RowAdam, clip_gradients, hidden_matrices, make_optimizers
 from hf_meanmax.training.settings import PretrainArguments
 
 WORDS, WIDTH = 50, 6
@@ -173,7 +173,7 @@ def test_muon_takes_the_hidden_matrices_and_adam_the_rest():
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name == "hidden.weight")
     (muon,) = make_optimizers(model, PretrainArguments(optimizer="muon", muon_rate=2.0, precision="fp32"), fused=True)
-    assert isinstance(muon, Float32Muon)
+    assert isinstance(muon, Muon)
     assert muon.param_groups[0]["lr_factor"] == 2.0
 
 
@@ -195,7 +195,7 @@ def test_muon_steps_along_the_orthogonal_factor_of_the_momentum(is_bf16_fast, mo
     model = Network()
     args = PretrainArguments(optimizer="muon", precision="bf16")
     _, muon = make_optimizers(model, args, fused=True)
-    assert isinstance(muon, Float32Muon) != is_bf16_fast
+    assert muon.dtype == (torch.bfloat16 if is_bf16_fast else torch.float32)
     for group in muon.param_groups:
         group["lr"] = 0.01
     momentum = torch.zeros_like(model.hidden.weight)
@@ -220,7 +220,7 @@ def test_muon_in_float32_agrees_with_torch_and_goes_on_from_its_state(nesterov):
     options = {"lr": 0.1, "weight_decay": 0.3, "nesterov": nesterov}
     theirs = [nn.Parameter(torch.randn(*shape)) for shape in ((4, 20), (20, 4), (8, 8), (3, 3))]
     ours = [nn.Parameter(matrix.detach().clone()) for matrix in theirs]
-    of_torch, muon = torch.optim.Muon(theirs, **options, adjust_lr_fn="match_rms_adamw"), Float32Muon(ours, **options)
+    of_torch, muon = torch.optim.Muon(theirs, **options, adjust_lr_fn="match_rms_adamw"), Muon(ours, **options)
     for step in range(6):
         if step == 3:
             muon.load_state_dict(copy.deepcopy(of_torch.state_dict()))
@@ -235,3 +235,39 @@ def test_muon_in_float32_agrees_with_torch_and_goes_on_from_its_state(nesterov):
             assert (other - one).norm() <= 0.03 * (one - old).norm()
             with torch.no_grad():
                 other.copy_(one)
+
+
+def test_muon_at_intervals_goes_as_far_as_at_every_step():
+    torch.manual_seed(0)
+    gradients = [torch.randn(4, 6), torch.randn(6, 4), torch.randn(5, 5)]
+
+    def moved(interval, steps):
+        matrices = [nn.Parameter(torch.zeros_like(gradient)) for gradient in gradients]
+        muon = Muon(matrices, interval, lr=0.1, weight_decay=0.0)
+        for _ in range(steps):
+            for matrix, gradient in zip(matrices, gradients, strict=True):
+                matrix.grad = gradient.clone()
+            muon.step()
+            # A run that goes on from its checkpoint.
+            (again := Muon(matrices, interval, lr=0.1, weight_decay=0.0)).load_state_dict(muon.state_dict())
+            muon = again
+        return matrices
+
+    at_every_step = moved(1, 1)
+    # Of three matrices one is moved at each step, the first at the third.
+    for steps, reached in ((1, (0, 0, 1)), (2, (0, 2, 1)), (3, (3, 2, 1)), (6, (6, 5, 4)), (8, (6, 8, 7))):
+        for matrix, step, times in zip(moved(3, steps), at_every_step, reached, strict=True):
+            torch.testing.assert_close(matrix, times * step)
+
+
+def test_muon_at_intervals_reads_the_gradients_in_between():
+    torch.manual_seed(0)
+    gradients = torch.randn(4, 3, 5)
+    matrix, each = (nn.Parameter(torch.zeros(3, 5)) for _ in range(2))
+    muon = Muon([matrix], 4, lr=0.1, weight_decay=0.0)
+    every_step = Muon([each], lr=0.1, weight_decay=0.0)
+    for gradient in gradients:
+        matrix.grad, each.grad, before = gradient.clone(), gradient.clone(), each.detach().clone()
+        muon.step()
+        every_step.step()
+    torch.testing.assert_close(matrix.detach(), 4 * (each.detach() - before))

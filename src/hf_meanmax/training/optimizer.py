@@ -107,42 +107,67 @@ class RowAdam(torch.optim.Adam):
         state["moved_for"].index_copy_(0, rows, waited.squeeze(1))
 
 
-class Float32Muon(torch.optim.Muon):
-    """Muon that orthogonalizes in float32, where a run computes in it or the device is slow in torch's bf16; its steps
-    are as large as Adam's (`adjust_lr_fn="match_rms_adamw"`)."""
+class Muon(torch.optim.Muon):
+    """Muon whose steps are as large as Adam's (`adjust_lr_fn="match_rms_adamw"`), and which need not take them all.
 
-    def __init__(self, parameters: Iterable[torch.Tensor] | Iterable[Json], **options: Any) -> None:
+    Args:
+        parameters: matrices, or groups of them.
+        interval: steps from one update of a matrix to its next, which is as large as these steps together. The matrices
+            take turns. Their momentum, which is read, changes little in between, and to orthogonalize it can cost as
+            much as the gradients of a small batch.
+        dtype: what is orthogonalized in; torch's own is bf16, which some devices are slow in.
+        options: those of `torch.optim.Muon`.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[torch.Tensor] | Iterable[Json],
+        interval: int = 1,
+        dtype: torch.dtype = torch.float32,
+        **options: Any,
+    ) -> None:
         super().__init__(parameters, adjust_lr_fn="match_rms_adamw", **options)
+        self.interval = interval
+        self.dtype = dtype
+
+    def __getstate__(self) -> Json:
+        return {**super().__getstate__(), "interval": self.interval, "dtype": self.dtype}
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One step, of all parameters that have a gradient."""
         loss = _loss_of(closure)
         for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                state = self.state[parameter]
-                if not state:
-                    state["momentum_buffer"] = torch.zeros_like(parameter.grad)
-                mean = state["momentum_buffer"].lerp_(parameter.grad, 1 - group["momentum"])
-                update = parameter.grad.lerp(mean, group["momentum"]) if group["nesterov"] else mean
-                rate = 0.2 * max(parameter.shape) ** 0.5 * group["lr"]
-                parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                parameter.add_(self._orthogonalized(update, group), alpha=-rate)
+            for turn, parameter in enumerate(group["params"]):
+                if parameter.grad is not None:
+                    self._step_matrix(group, parameter, parameter.grad, turn)
         return loss
 
-    @staticmethod
-    def _orthogonalized(update: torch.Tensor, group: Json) -> torch.Tensor:
+    def _step_matrix(self, group: Json, parameter: torch.Tensor, gradient: torch.Tensor, turn: int) -> None:
+        state = self.state[parameter]
+        if not state:
+            state["momentum_buffer"] = torch.zeros_like(gradient)
+        # On the CPU, where it decides what is done.
+        step = int(state.get("step", 0)) + 1
+        state["step"] = torch.tensor(step)
+        mean = state["momentum_buffer"].lerp_(gradient, 1 - group["momentum"])
+        if (step + turn) % self.interval:
+            return
+        update = gradient.lerp(mean, group["momentum"]) if group["nesterov"] else mean
+        rate = group["lr"] * min(self.interval, step)
+        parameter.mul_(1 - rate * group["weight_decay"])
+        parameter.add_(self._orthogonalized(update, group), alpha=-0.2 * max(parameter.shape) ** 0.5 * rate)
+
+    def _orthogonalized(self, update: torch.Tensor, group: Json) -> torch.Tensor:
         """The Newton-Schulz iteration, over the shorter side."""
         a, b, c = group["ns_coefficients"]
         is_tall = update.shape[0] > update.shape[1]
-        matrix = (update.T if is_tall else update).float()
+        matrix = (update.T if is_tall else update).to(self.dtype)
         matrix = matrix / matrix.norm().clamp(min=group["eps"])
         for _ in range(group["ns_steps"]):
             gram = matrix @ matrix.T
             matrix = torch.addmm(matrix, torch.addmm(gram, gram, gram, beta=b, alpha=c), matrix, beta=a)
-        return matrix.T if is_tall else matrix
+        return (matrix.T if is_tall else matrix).to(update.dtype)
 
 
 def make_optimizers(module: torch.nn.Module, args: PretrainArguments, fused: bool) -> list[torch.optim.Optimizer]:
@@ -166,15 +191,14 @@ def make_optimizers(module: torch.nn.Module, args: PretrainArguments, fused: boo
         shared: Json = {"lr": args.learning_rate, "weight_decay": args.weight_decay, "eps": args.adam_epsilon}
         optimizers.append(RowAdam(groups, lazy=args.lazy_adam, betas=betas, fused=fused, **shared))
     if matrices:
-        of_matrices: Json = {"params": matrices, "lr_factor": args.muon_rate}
         device = matrices[0].device
         in_bf16 = uses_bf16(args.precision, device) and is_bf16_fast(device)
-        decay = args.weight_decay
         optimizers.append(
-            torch.optim.Muon([of_matrices], weight_decay=decay, adjust_lr_fn="match_rms_adamw")
-            if in_bf16
-            else Float32Muon([of_matrices], weight_decay=decay)
-        )
+            Muon(
+                [{"params": matrices, "lr_factor": args.muon_rate}], args.muon_interval,
+                torch.bfloat16 if in_bf16 else torch.float32, weight_decay=args.weight_decay,
+            )
+        )  # fmt: skip
     return optimizers
 
 

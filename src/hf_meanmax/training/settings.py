@@ -153,6 +153,11 @@ class PretrainArguments(RunArguments):
         "muon: Muon for the matrices between the word tables and the output layer, Adam for the rest", "adam"
     )
     muon_rate: float = option("factor on the learning rate for the matrices that Muon trains", 1.0, at_least=0)
+    muon_interval: int = count(
+        "steps between Muon's updates of a matrix, each of which is as large as so many steps; saves most of what Muon "
+        "costs",
+        1,
+    )
     lazy_adam: bool = option(
         "Adam that updates only the rows seen in the batch, each by all that Adam would move it before it is next seen "
         "(beside a decoder it needs `softmax` sampled); for some hundred thousand words and more, whose tables else "
@@ -240,7 +245,7 @@ class PretrainArguments(RunArguments):
             ("`objective` 'next_words'", not self.is_of_context and not self.context_weight, ("num_context_words",)),
             ("`objective` 'translation'", self.objective != "translation", ("max_target_tokens",)),
             ("`softmax` 'sampled'", self.softmax != "sampled", ("num_negatives",)),
-            ("`optimizer` 'muon'", self.optimizer != "muon", ("muon_rate",)),
+            ("`optimizer` 'muon'", self.optimizer != "muon", ("muon_rate", "muon_interval")),
             ("an encoder or a decoder", config.is_static and not config.has_decoder, _OF_LAYERS),
         )
         of_this = {name: needed for needed, is_missing, names in unread if is_missing for name in names}
