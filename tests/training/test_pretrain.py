@@ -442,7 +442,7 @@ def test_sparse_gradients_are_the_dense_ones(make_arguments, counted, monkeypatc
 
 OPTIMIZERS = {
     "lazy-adam": {"lazy_adam": True},
-    "muon": {"optimizer": "muon"},
+    "muon": {"optimizer": "muon", "muon_interval": 3},
     "muon-lazy-adam": {"optimizer": "muon", "lazy_adam": True},
 }
 
