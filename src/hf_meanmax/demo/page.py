@@ -7,12 +7,11 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from hf_meanmax.extras import require
-from hf_meanmax.files import Json, run_name
+from hf_meanmax.files import Json, shared_name
 
 from . import panels
 from .model import MOST_MEGABYTES, MOST_TEXTS, NO_DECODER, NO_ROWS, DemoModel, EncodedSentences
@@ -57,8 +56,7 @@ def build_page(model: DemoModel) -> Blocks:
     """
     gr = load_gradio()
     with gr.Blocks(title="hf_meanmax", analytics_enabled=False, delete_cache=(_SECONDS_KEPT, _SECONDS_KEPT)) as page:
-        title = run_name(Path(model.name)) if Path(model.name).exists() else model.name
-        gr.Markdown(f"## hf_meanmax\n`{title}`: vectors of {model.dimension:,} numbers")
+        gr.Markdown(f"## hf_meanmax\n`{shared_name(model.name)}`: vectors of {model.dimension:,} numbers")
         # What a tab says where the model lacks what it shows.
         no_decoder, no_rows = NO_DECODER if model.model is None else "", NO_ROWS if model.encoder is None else ""
         for label, fill, missing in (

@@ -124,10 +124,9 @@ def align(
             "explained 29 % of the variance, 1,000 59 %, 3,000 66 % and 100,000 70 %.",
             file=sys.stderr,
         )
-    if show_progress and fit["strength"] in (_STRENGTHS[0], _STRENGTHS[-1]):
+    if show_progress and fit["strength"] == _STRENGTHS[-1]:
         print(
-            f"The strength of the regularisation, {fit['strength']:g}, is at the end of those tried "
-            f"({_STRENGTHS[0]:g} to {_STRENGTHS[-1]:g}): a better one may lie beyond. More texts may help.",
+            f"The map is regularised as strongly as was tried ({_STRENGTHS[-1]:g}): more texts may help.",
             file=sys.stderr,
         )
     report = {"pairs": len(kept), "held_out": len(held_out), **fit}
