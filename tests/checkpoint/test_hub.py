@@ -295,7 +295,7 @@ def test_card_of_a_model_without_a_decoder(tmp_path):
     args = {**ARGS, "objective": "none", "teacher": "somebody/model", "contrastive": "neighbours"}
     folder = save_checkpoint(model, make_tokenizer(), tmp_path / "m", remote_code=False, training_args=args)
     text = write_model_card(folder, str(folder)).read_text(encoding="utf-8")
-    row = "a weighted mean of the word vectors with a feed-forward layer of 1,024 over it"
+    row = "a weighted mean of the word vectors with a feed-forward layer of 1,024 units over it"
     assert f"1 latent row of\n16 numbers ({row}; 16 in all)" in text
     assert "by giving the vectors of a teacher and telling the next sentence from others; it has no\ndecoder." in text
     for word in ("autoencoder", "by reconstruction", "AutoModelForSeq2SeqLM", "decoded", "said | 14"):

@@ -166,6 +166,9 @@ def test_columns_between_semicolons_or_tabs(tmp_path, mark):
     found = read_labelled(tmp_path / "x.csv")
     assert (found.texts, found.labels) == (["so, so", f"a{mark}b"], ["1", "0"])
     assert list(filter(None, open_corpus((tmp_path / "x.csv").as_uri()))) == found.texts
+    # Marks in quotes are none, and a blank line is no header.
+    (tmp_path / "x.csv").write_text(f'\ntext{mark}"label, or two; or three"\nso, so{mark}1\n')
+    assert read_labelled(tmp_path / "x.csv", label_column="label, or two; or three").labels == ["1"]
 
 
 def test_tables_may_be_opened_at_once(tmp_path):

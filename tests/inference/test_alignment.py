@@ -155,7 +155,7 @@ def test_noise_asks_for_regularisation(checkpoint, capsys):
     found = align(Noisy(2.0), "noisy", model, tokenizer, LINES[:60])
     assert found.report["strength"] > 1e-5
     align(Noisy(1e4), "noise", model, tokenizer, LINES[:60], show_progress=True)
-    assert "regularised as strongly as was tried (10): more texts may help" in capsys.readouterr().err
+    assert "warning: the strongest regularisation tried (10) fits held-out texts best" in capsys.readouterr().err
 
 
 def test_the_command_writes_a_checkpoint(checkpoint, tmp_path, capsys):
@@ -168,7 +168,7 @@ def test_the_command_writes_a_checkpoint(checkpoint, tmp_path, capsys):
     report = json.loads(printed.out.splitlines()[-1])
     assert f"warning: {report['pairs']} pairs give a bad map; give 3,000 or more" in printed.err
     # These vectors are a linear map of each other.
-    assert "regularised as strongly" not in printed.err
+    assert "the strongest regularisation" not in printed.err
     assert report["pairs"] == len(set(LINES[:200]) - set(random_lines(30, seed=5)))
     assert {"validation_bleu", "validation_exact_match", "cosine"} <= set(report)
     config = check_checkpoint(tmp_path / "out")

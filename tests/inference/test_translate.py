@@ -103,6 +103,13 @@ def test_errors_in_one_line(folder, tmp_path):
         main([str(folder), str(tmp_path / "source.txt"), "--tokenize", "zh"])
 
 
+def test_an_autoencoder_without_a_record_is_no_translator(tmp_path):
+    save_checkpoint(make_model(), make_tokenizer(), tmp_path / "model")
+    (tmp_path / "source.txt").write_text("the cat sat\n")
+    with pytest.raises(SystemExit, match="is no translator: it was trained with the objective 'reconstruction'"):
+        main([str(tmp_path / "model"), str(tmp_path / "source.txt")])
+
+
 def test_files_one_after_the_other_have_no_line_between(folder, tmp_path):
     for name, lines in (("a", LINES[:2]), ("b", LINES[2:])):
         (tmp_path / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -271,3 +271,12 @@ def test_muon_at_intervals_reads_the_gradients_in_between():
         muon.step()
         every_step.step()
     torch.testing.assert_close(matrix.detach(), 4 * (each.detach() - before))
+
+
+def test_muon_at_intervals_decays_weights_for_all_steps():
+    matrix = nn.Parameter(torch.ones(3, 5))
+    muon = Muon([matrix], 4, lr=0.1, weight_decay=0.3)
+    for _ in range(4):
+        matrix.grad = torch.zeros_like(matrix)
+        muon.step()
+    torch.testing.assert_close(matrix.detach(), torch.full((3, 5), 1 - 4 * 0.1 * 0.3))

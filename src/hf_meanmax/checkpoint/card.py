@@ -173,7 +173,7 @@ def _sizes_of(folder: Path, config: LatentConfig) -> Json:
     names = ["weighted means over the tokens"] if attends else []
     names += [_ROWS[row] for row in config.pooling_rows if row in _ROWS]
     if config.weighted_mean_hidden_size:
-        names[-1] += f" with a feed-forward layer of {config.weighted_mean_hidden_size:,} over it"
+        names[-1] += f" with a feed-forward layer of {config.weighted_mean_hidden_size:,} units over it"
     return {
         "rows": config.num_latents,
         "row_names": ", ".join(names),

@@ -162,8 +162,9 @@ def _start_of_csv(raw: IO[bytes], name: str, options: dict[str, Any]) -> tuple[l
     import pandas as pd  # type: ignore[import-untyped]
 
     content = decompressed(raw, name)
-    header = (content.peek().splitlines() or [b""])[0]
-    options["sep"] = next((mark for mark in ",;\t" if mark.encode() in header), ",")
+    header = next((line for line in content.peek().splitlines() if line.strip()), b"")
+    unquoted = re.sub(rb'"[^"]*"', b"", header)
+    options["sep"] = next((mark for mark in ",;\t" if mark.encode() in unquoted), ",")
     try:
         rows = pd.read_csv(content, nrows=1, dtype=str, **options)
     except pd.errors.EmptyDataError:
@@ -213,7 +214,7 @@ def _errors_of(address: str) -> Iterator[None]:
         if type(cause).__name__ in ("ParserError", "ParserWarning"):  # of pandas
             reason += (
                 ". Commas separate columns, or semicolons or tabs if the first line has no comma. Put texts that hold "
-                "them in quotes, and remove them at the ends of lines."
+                "the separator in quotes, and remove it at the ends of lines."
             )
         raise ValueError(f"{address} cannot be read as a table: {reason}") from error
     finally:

@@ -269,8 +269,8 @@ def _report_long(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], most:
     count = sum(len(ids) > most for ids in tokenizer(list(texts), add_special_tokens=False)["input_ids"])
     if count:
         print(
-            f"warning: {count:,} of {len(texts):,} texts have more than {most} tokens, the most that the model was "
-            "trained on, and come back worse. A lower `--max_tokens` leaves them out.",
+            f"warning: {count:,} of {len(texts):,} texts have more than {most} tokens, the most in the model's last "
+            "training, and come back worse. A lower `--max_tokens` leaves them out.",
             file=sys.stderr,
         )
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 # Of the strength of the regularisation, per text: vectors are standardised.
 _STRENGTHS = tuple(10.0**power for power in range(-5, 2))
-_FEWEST, _FEW = 10, 200
+_FEWEST, _FEW = 10, 1000
 # Of ten texts the one that is held out.
 _HELD_OUT = 5
 _BLOCK = 1024
@@ -91,10 +91,10 @@ def align(
         name: what the decoder calls it.
         model: an autoencoder; what its decoder reads of a vector of the embedder is what it would read of the text.
         tokenizer: of the autoencoder.
-        texts: what both encode; some hundreds or more. Each counts once, and none that is held out.
+        texts: what both encode; 3,000 or more. Each counts once, and none that is held out.
         validation: held-out texts; by default every tenth of `texts`.
         batch_size: texts of one forward pass.
-        show_progress: show progress bars.
+        show_progress: show progress bars and warnings.
 
     Raises:
         ValueError: too few texts, one that is too long, a model without latent rows or without an autoregressive
@@ -126,7 +126,8 @@ def align(
         )
     if show_progress and fit["strength"] == _STRENGTHS[-1]:
         print(
-            f"The map is regularised as strongly as was tried ({_STRENGTHS[-1]:g}): more texts may help.",
+            f"warning: the strongest regularisation tried ({_STRENGTHS[-1]:g}) fits held-out texts best; more texts "
+            "may help",
             file=sys.stderr,
         )
     report = {"pairs": len(kept), "held_out": len(held_out), **fit}

@@ -7,7 +7,12 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from hf_meanmax.checkpoint.folder import check_checkpoint, require_text_encoder, saved_training_args
+from hf_meanmax.checkpoint.folder import (
+    check_checkpoint,
+    learnt_objective,
+    require_text_encoder,
+    saved_training_args,
+)
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.data.corpus import Corpus, CorpusLines
 
@@ -30,7 +35,7 @@ def check_translator(folder: str | os.PathLike[str]) -> None:
     path = checkpoint_folder(folder)
     config = check_checkpoint(path)
     require_text_encoder(config, str(folder))
-    objective = saved_training_args(path).get("objective", "translation")
+    objective = learnt_objective(config, saved_training_args(path))
     if objective != "translation" or not config.is_autoregressive:
         trained = f"was trained with the objective {objective!r}" if objective != "translation" else "decodes no text"
         raise ValueError(f"{folder} is no translator: it {trained}. Train one with `--objective translation`.")

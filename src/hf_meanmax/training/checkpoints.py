@@ -249,8 +249,8 @@ def claim_folder(folder: Path, settings: Json, overwrite: bool = False, defaults
     changed = differences(_completed(theirs, settings, defaults), _completed(settings, theirs, defaults))
     if changed:
         raise FileExistsError(
-            f"{folder} holds a run with other settings ({changed}). Give another --output_dir, or --overwrite to "
-            "start anew."
+            f"{folder} holds a run with other settings ({changed}). Give them as they were there to resume it, another "
+            "--output_dir, or --overwrite to start anew."
         )
 
 

@@ -112,9 +112,9 @@ class Muon(torch.optim.Muon):
 
     Args:
         parameters: matrices, or groups of them.
-        interval: steps from one update of a matrix to its next, which is as large as these steps together. The matrices
-            take turns. Their momentum, which is read, changes little in between, and to orthogonalize it can cost as
-            much as the gradients of a small batch.
+        interval: a matrix is moved once in so many steps, so many times as far. The matrices take turns, and what is
+            left at the end of a run is not applied. The momentum changes little in between, and to orthogonalize it can
+            cost as much as the gradients of a small batch.
         dtype: what is orthogonalized in; torch's own is bf16, which some devices are slow in.
         options: those of `torch.optim.Muon`.
     """
