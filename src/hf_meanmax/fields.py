@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import os
 from collections.abc import Iterable
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints, overload
@@ -54,6 +55,14 @@ def check_settings(settings: DataclassInstance) -> None:
             check_least(settings, **{field.name: least})
         if most is not None and not value <= most:
             raise ValueError(f"`{field.name}` is {value:,}; it may be {most:,} at most.")
+
+
+def expand_home(value: Any) -> Any:
+    """A value, or those of a list, with the user's folder for `~/` at its beginning. The shell puts it only where `~`
+    begins a word, and not into `--output=~/mine` or a recipe."""
+    if isinstance(value, list):
+        return [*map(expand_home, value)]
+    return os.path.expanduser(value) if isinstance(value, str) and value.startswith("~/") else value
 
 
 def check_choice(name: str, value: object, allowed: Iterable[object]) -> None:

@@ -23,7 +23,7 @@ def checkpoint_folder(name: str | os.PathLike[str]) -> Path:
     Raises:
         FileNotFoundError: there is no such folder, and no repository of this name could be read.
     """
-    path = packaged_folder(os.fspath(name)) or Path(name)
+    path = packaged_folder(os.fspath(name)) or Path(name).expanduser()
     if not path.exists() and not is_missing_folder(name):
         from huggingface_hub import snapshot_download
 

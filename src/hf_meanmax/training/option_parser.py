@@ -16,7 +16,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 from transformers import HfArgumentParser
 
 from hf_meanmax.checkpoint.folder import CHECKPOINT_FILES, SETTINGS_FILE, model_around
-from hf_meanmax.fields import check_settings
+from hf_meanmax.fields import check_settings, expand_home
 from hf_meanmax.files import is_owned
 from hf_meanmax.inference.embedding_files import COMPRESSION, FORMATS, MANIFEST
 from hf_meanmax.inference.index import INDEX_FILES
@@ -64,7 +64,7 @@ class OptionParser(HfArgumentParser):  # type: ignore[misc]
     def __init__(self, verb: str, description: str, *options: type) -> None:
         every = [field for kind in options for field in dataclasses.fields(kind)]
         # Texts may stand behind options; another file or model there is rather a second value of the option.
-        self.takes_texts = any(field.metadata.get("is_text") for field in every)
+        self.text_options = {field.name for field in every if field.metadata.get("is_text")}
         super().__init__(
             list(options), prog=f"hf-meanmax {verb}", description=description, allow_abbrev=False,
             formatter_class=_ShortHelp,
@@ -106,10 +106,15 @@ class OptionParser(HfArgumentParser):  # type: ignore[misc]
         self._refuse_unknown(words)
         try:
             # argparse loses a `--` where it reads texts that stand behind options.
-            read = self.parse_known_intermixed_args if self.takes_texts and "--" not in words else self.parse_known_args
+            read = (
+                self.parse_known_intermixed_args if self.text_options and "--" not in words else self.parse_known_args
+            )
             found, unread = read(words)
             self._refuse_unread([word for word in unread if word != "--"])
-            parsed: tuple[Any, ...] = self.parse_dict(vars(found))
+            values = {
+                name: value if name in self.text_options else expand_home(value) for name, value in vars(found).items()
+            }
+            parsed: tuple[Any, ...] = self.parse_dict(values)
             for options in parsed:
                 check_settings(options)
         except ValueError as error:

@@ -15,7 +15,7 @@ from huggingface_hub.errors import StrictDataclassError
 
 from hf_meanmax.checkpoint.card import LOCAL_SETTINGS
 from hf_meanmax.families import FAMILIES
-from hf_meanmax.fields import check_choice, check_settings, count, option
+from hf_meanmax.fields import check_choice, check_settings, count, expand_home, option
 from hf_meanmax.files import EncodingErrors, Json, shared_name
 from hf_meanmax.hardware import check_sizes
 from hf_meanmax.modeling.configuration_base import LatentConfig
@@ -88,11 +88,10 @@ class RunArguments:
             if getattr(self, name, "") == "none":
                 setattr(self, name, "")
         for name, kind in get_type_hints(type(self)).items():
-            if takes_list(kind):
-                value = getattr(self, name)
-                setattr(self, name, [value] if isinstance(value, str) else value)
-            if isinstance(getattr(self, name), float) and not math.isfinite(getattr(self, name)):
-                raise ValueError(f"`{name}` is {getattr(self, name)}; it must be a finite number.")
+            value = expand_home(getattr(self, name))
+            setattr(self, name, [value] if takes_list(kind) and isinstance(value, str) else value)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"`{name}` is {value}; it must be a finite number.")
         if self.overwrite and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")):
             raise ValueError(
                 "`overwrite` with `--max_restarts` of the launcher would begin anew at each restart. Remove "
