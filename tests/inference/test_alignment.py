@@ -192,13 +192,16 @@ def test_what_is_held_out_is_not_fitted(checkpoint):
 
 def test_what_cannot_be_aligned(checkpoint, tmp_path):
     (tmp_path / "text.txt").write_text("the cat\n\n")
-    (tmp_path / "long.txt").write_text("the cat\n" * 12)
+    (tmp_path / "same.txt").write_text("the cat\n" * 12)
+    (tmp_path / "long.txt").write_text("".join(f"the cat {number}\n" for number in range(12)))
     (tmp_path / "empty.txt").write_text("")
     options = ["--embedder", str(checkpoint), "--output", str(tmp_path / "out")]
     with pytest.raises(ValueError, match=r"9 different texts beside 1 that is held out are too few; give 11 or more\."):
         align(load_encoder(str(checkpoint)), "x", make_autoencoder(), make_tokenizer(), sorted(set(LINES))[:10])
-    for text in ("text.txt", "empty.txt"):
-        with pytest.raises(SystemExit, match=r"hf-meanmax align: .*(too few; give 10 or more|empty)"):
+    for text in ("text.txt", "same.txt", "empty.txt"):
+        with pytest.raises(
+            SystemExit, match=r"hf-meanmax align: .*([01] different texts are too few; give 10 or|empty)"
+        ):
             main([str(tmp_path / text), *options, "--to", str(checkpoint)])
     with pytest.raises(SystemExit, match="hf-meanmax align: No checkpoint folder"):
         main([str(tmp_path / "long.txt"), *options, "--to", "./none"])

@@ -87,13 +87,17 @@ def test_are_encoded_but_not_decoded(folder):
 def test_refusals(folder):
     with pytest.raises(SystemExit, match="model is what would be read"):
         main([f"{folder}/model", f"{folder}/texts.txt", "--output", f"{folder}/model"])
-    with pytest.raises(SystemExit, match="300 texts are too few for 300 components"):
+    with pytest.raises(SystemExit, match="different texts are too few for 300 components"):
         main([f"{folder}/model", f"{folder}/texts.txt", "--output", f"{folder}/white", "--dimension", "300"])
     with pytest.raises(SystemExit, match="`dimension` is 33, and the model's vectors have 32 numbers"):
         main([f"{folder}/model", f"{folder}/texts.txt", "--output", f"{folder}/white", "--dimension", "33"])
     assert not (folder / "white").exists()
     model = SentenceTransformer(f"{folder}/model", device="cpu", truncate_dim=6)
-    with pytest.raises(ValueError, match="vary in 3 directions only; give a dimension up to that"):
+    # Blanks make other texts with the same vectors.
+    for few, message in ((4, "vary in 3 directions only; give a dimension up to that"), (1, "are all the same")):
+        with pytest.raises(ValueError, match=message):
+            whiten(model, [line + " " * blanks for line in LINES[:few] for blanks in range(40)], dimension=8)
+    with pytest.raises(ValueError, match="4 different texts are too few for 8 components"):
         whiten(model, LINES[:4] * 5, dimension=8)
     with pytest.raises(ValueError, match="`dimension` is 33, and the model's vectors have 32 numbers"):
         whiten(model, LINES, dimension=33)

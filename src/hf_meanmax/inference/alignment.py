@@ -65,11 +65,10 @@ class Alignment:
 
 
 def check_texts(texts: Sequence[str], held_out: int = 0) -> None:
-    """Raises ValueError unless there are enough texts to fit a map to, beside so many of them that are held out."""
-    if len(texts) < _FEWEST:
-        beside = f"different texts beside {held_out:,} that {'is' if held_out == 1 else 'are'} held out"
-        counted = f"{len(texts):,} {beside if held_out else 'texts'}"
-        raise ValueError(f"{counted} are too few; give {_FEWEST + held_out} or more.")
+    """Raises ValueError unless enough of the texts differ to fit a map to, beside so many that are held out."""
+    if (number := len(set(texts))) < _FEWEST:
+        beside = f" beside {held_out:,} that {'is' if held_out == 1 else 'are'} held out" if held_out else ""
+        raise ValueError(f"{number:,} different texts{beside} are too few; give {_FEWEST + held_out} or more.")
 
 
 def align(

@@ -21,8 +21,9 @@ from .encoder import append_linear, embedding_dimension
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-# Of the largest variance: less is rounding, and would be blown up to as much as the rest.
-_LEAST_VARIANCE = 1e-7
+# Of the largest variance, and of the mean square of a vector: less is rounding, and would be blown up to as much as
+# the rest.
+_LEAST_VARIANCE, _ROUNDING = 1e-7, 1e-11
 
 
 def whiten(
@@ -45,12 +46,13 @@ def whiten(
         The principal components; `explained_variance_ratio` is what they keep of the variance.
 
     Raises:
-        ValueError: no more texts than `dimension`, or fewer numbers of a vector; vectors that are not finite, or that
-            vary in fewer directions.
+        ValueError: no more different texts than `dimension`, or fewer numbers of a vector; vectors that are not finite,
+            or that vary in fewer directions.
     """
-    if len(texts) <= dimension:
+    if (number := len(set(texts))) <= dimension:
         raise ValueError(
-            f"{len(texts):,} texts are too few for {dimension} components; give more texts, or a smaller dimension."
+            f"{number:,} different texts are too few for {dimension} components; give more texts, or a smaller "
+            "dimension."
         )
     # The last module reads whole vectors: a SentenceTransformer cuts them after all modules.
     with model.truncate_embeddings(None):
@@ -60,7 +62,10 @@ def whiten(
             )
         vectors = embed(model, texts, batch_size, show_progress).astype(np.float64)
     pca = PCA.fit(vectors, dimension)
-    varying = int((pca.variances > _LEAST_VARIANCE * pca.variances[0]).sum())
+    least = max(_LEAST_VARIANCE * pca.variances[0], _ROUNDING * float(np.square(vectors).sum(axis=1).mean()))
+    varying = int((pca.variances > least).sum())
+    if not varying:
+        raise ValueError("The vectors of these texts are all the same; give other texts.")
     if varying < dimension:
         raise ValueError(f"The vectors of these texts vary in {varying} directions only; give a dimension up to that.")
     model.truncate_dim = None
