@@ -90,7 +90,7 @@ def test_differences_are_told_by_the_names_that_differ():
     there = {"seed": 1, "gone": 2, "model": {"size": 3, "layers": 1, "dropped": 4}, "kind": {"a": 1}}
     now = {"seed": 1, "model": {"size": 5, "layers": 1, "added": None}, "kind": None, "new": "x"}
     assert differences(there, now) == (
-        "kind: {'a': 1} there, None now; model.dropped: 4 there, None now; model.size: 3 there, 5 now; "
-        "new: None there, 'x' now"
+        "gone: 2 there, None now; kind: {'a': 1} there, None now; model.dropped: 4 there, None now; "
+        "model.size: 3 there, 5 now; new: None there, 'x' now"
     )
     assert differences(there, there) == ""

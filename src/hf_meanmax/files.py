@@ -243,14 +243,15 @@ def file_digest(path: Path, size: int = 16) -> str:
 def differences(there: Json, now: Json) -> str:
     """Which values of a record differ from those of an older one, and how; those of a dictionary by their own names."""
 
-    def changed(before: object, after: object, name: str) -> Iterator[str]:
-        if isinstance(before, dict) and isinstance(after, dict):
-            for key in sorted({*before, *after}):
-                yield from changed(before.get(key), after.get(key), f"{name}.{key}")
-        elif before != after:
-            yield f"{name}: {before!r} there, {after!r} now"
+    def changed(before: Json, after: Json, prefix: str = "") -> Iterator[str]:
+        for name in sorted({*before, *after}):
+            old, new = before.get(name), after.get(name)
+            if isinstance(old, dict) and isinstance(new, dict):
+                yield from changed(old, new, f"{prefix}{name}.")
+            elif old != new:
+                yield f"{prefix}{name}: {old!r} there, {new!r} now"
 
-    return "; ".join(line for name in sorted(now) for line in changed(there.get(name), now[name], name))
+    return "; ".join(changed(there, now))
 
 
 def open_array(path: str | os.PathLike[str]) -> npt.NDArray[Any]:

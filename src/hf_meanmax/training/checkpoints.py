@@ -246,7 +246,10 @@ def claim_folder(folder: Path, settings: Json, overwrite: bool = False, defaults
         kind = "a fine-tuning" if "train" in theirs else "a pretraining"
         raise FileExistsError(f"{folder} holds {kind} run. Give another --output_dir.")
     defaults = defaults or {}
-    changed = differences(_completed(theirs, settings, defaults), _completed(settings, theirs, defaults))
+    now = _completed(settings, theirs, defaults)
+    # A setting that there is no more is none of this run's.
+    there = {name: value for name, value in _completed(theirs, settings, defaults).items() if name in now}
+    changed = differences(there, now)
     if changed:
         raise FileExistsError(
             f"{folder} holds a run with other settings ({changed}). Give them as they were there to resume it, another "
