@@ -13,6 +13,7 @@ from huggingface_hub.utils import are_progress_bars_disabled
 from hf_meanmax.checkpoint.folder import save_checkpoint
 from hf_meanmax.commands.options import OptionParser, command_line, count, named_folders, option, positional
 from hf_meanmax.inference.encoder import load_encoder
+from hf_meanmax.training.settings import PretrainArguments
 from tiny_model import make_model, make_tokenizer, python_environment, run_python
 
 
@@ -107,6 +108,24 @@ def test_a_folder_with_an_equals_sign_in_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lr=0.1").mkdir()
     assert named_folders(["lr=0.1", "b=runs/c"]) == {"lr=0.1": "lr=0.1", "b": "runs/c"}
+
+
+def test_checkpoints_have_the_names_of_their_runs():
+    assert named_folders(["runs/a/model", "runs/b/model"]) == {"a": "runs/a/model", "b": "runs/b/model"}
+
+
+def test_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    @dataclass
+    class Options:
+        names: list[str] = positional("names")
+        output: str = option("where", "")
+        text: str = option("a text", "", is_text=True)
+
+    (read,) = OptionParser("x", "", Options).parse(["~/a", "b~/c", "--output=~/out", "--text=~/words"])
+    assert read == Options([f"{tmp_path}/a", "b~/c"], f"{tmp_path}/out", "~/words")
+    assert PretrainArguments(output_dir="~/run").output_dir == f"{tmp_path}/run"
 
 
 def test_too_little_memory_is_told_in_a_line(capsys):

@@ -115,14 +115,17 @@ def test_command_line(tmp_path, capsys):
         by_length = scores_by_length([said] * len(TEXTS), TEXTS, tokenize="none")
         (folder / "reconstruction.json").write_text(json.dumps({"scores": {"by_length": by_length}}))
     words = [*map(str, folders), "--output", str(tmp_path / "t")]
-    with pytest.raises(SystemExit, match="different names, got scores, scores; give --names"):
-        compare_reconstructions(words)
+    with pytest.raises(SystemExit, match="different names, got A, A; give --names"):
+        compare_reconstructions([*words, "--names", "A", "A"])
     with pytest.raises(SystemExit, match="1 names for 2 folders"):
         compare_reconstructions([*words, "--names", "A"])
     compare_reconstructions([*words, "--names", "A", "B", "--number", "2", "--seed", "5"])
     systems = {"A": read_texts(folders[0]), "B": read_texts(folders[1])}
     expected = reconstruction_table(systems, sample_texts(TEXTS, 2, seed=5))
     assert (tmp_path / "t/reconstructions.md").read_text().startswith(expected + "\n")
+    # Without names, by what tells the folders apart.
+    compare_reconstructions(words)
+    assert "one/scores" in (tmp_path / "t/reconstructions.md").read_text()
     compare_reconstructions([*words, "--names", "A", "B", "--rows", "7"])
     shown = reconstruction_table(systems, [TEXTS[6]])
     assert (tmp_path / "t/reconstructions.md").read_text().startswith(shown + "\n")

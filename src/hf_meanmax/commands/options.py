@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 import torch
@@ -23,6 +24,7 @@ from hf_meanmax.data.corpus import Corpus
 from hf_meanmax.data.opening import TextOptions, open_corpus
 from hf_meanmax.fields import count as count
 from hf_meanmax.fields import option as option
+from hf_meanmax.files import run_name
 from hf_meanmax.hardware import use_all_cores
 from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.pretrained import ENCODER_SOURCES
@@ -185,7 +187,7 @@ def verb(name: str, **defaults: object) -> Callable[[Callable[..., None]], Calla
 
 
 def named_folders(words: Sequence[str]) -> dict[str, str]:
-    """Folders by name, from arguments `NAME=FOLDER` or `FOLDER`, whose name is then the folder's own.
+    """Folders by name, from arguments `NAME=FOLDER` or `FOLDER`, whose name is then its [`run_name`].
 
     Raises:
         ValueError: two of them have the same name.
@@ -193,7 +195,7 @@ def named_folders(words: Sequence[str]) -> dict[str, str]:
     folders: dict[str, str] = {}
     for word in words:
         name, equals, folder = ("", "", "") if os.path.exists(word) else word.partition("=")
-        folders[name if equals else os.path.basename(os.path.abspath(word))] = folder if equals else word
+        folders[name if equals else run_name(Path(os.path.abspath(word)))] = folder if equals else word
     if len(folders) < len(words):
         raise ValueError(f"The folders need different names, got {', '.join(words)}; give NAME=FOLDER.")
     return folders

@@ -8,14 +8,16 @@ hf-meanmax reproduce compare-translations a=runs/a/model b=runs/b/model --pairs 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hf_meanmax.data import open_corpus
-from hf_meanmax.evaluation.reconstruction_table import system_name, write_comparison
+from hf_meanmax.evaluation.reconstruction_table import write_comparison
 from hf_meanmax.evaluation.report import Results, write_report
+from hf_meanmax.files import short_names
 from hf_meanmax.reproduce import translation_table
 from hf_meanmax.reproduce.plan import TABLE, read_plan
 from hf_meanmax.reproduce.run import reproduce
@@ -79,7 +81,7 @@ def run_plan(args: ReproduceOptions) -> None:
 @verb("reproduce compare-reconstructions")
 def compare_reconstructions(args: ReconstructionsOptions) -> None:
     """Reconstructions of several systems side by side, and their BLEU by length."""
-    names = args.names or [system_name(folder) for folder in args.folders]
+    names = args.names or short_names([os.path.abspath(folder) for folder in args.folders])
     if len(names) != len(args.folders):
         raise ValueError(f"{len(names)} names for {len(args.folders)} folders; give one each.")
     folders = dict(zip(names, args.folders, strict=True))
