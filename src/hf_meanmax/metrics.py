@@ -30,8 +30,8 @@ def kind_name(kind: str) -> str:
 
 
 def gain_text(gain: Record | None, metric: str) -> str:
-    """`+1.2 [+0.3, +2.1]`, empty for None."""
-    if not gain:
+    """`+1.2 [+0.3, +2.1]`; empty where there is none, or where a score is none."""
+    if not gain or gain["difference"] is None:
         return ""
     number = "+.1f" if is_percentage(metric) else "+.3f"
     interval = "" if gain["low"] is None else f" [{gain['low']:{number}}, {gain['high']:{number}}]"

@@ -73,6 +73,13 @@ def test_names_of_classes_and_rows_without_one(tmp_path):
     Dataset.from_list(rows, features=features).save_to_disk(str(tmp_path / "set"))
     pairs = read_labelled(tmp_path / "set", text_column="a", pair_column="b")
     assert (pairs.texts, pairs.pairs, pairs.labels, pairs.unlabelled) == (["x", "u"], ["y", "v"], ["yes", "no"], 1)
+    # A stored data set is not checked against its names.
+    others = Features({**features, "label": Value("int64")})
+    Dataset.from_list([*rows, {"a": "x", "b": "y", "label": 2}], features=others).save_to_disk(str(tmp_path / "other"))
+    info = tmp_path / "other/dataset_info.json"
+    info.write_text((tmp_path / "set/dataset_info.json").read_text())
+    with pytest.raises(ValueError, match=r"row 3 \(the first is 0\): label 2, expected 0 to 1"):
+        read_labelled(tmp_path / "other", text_column="a")
 
 
 def test_a_stream_of_unknown_columns_lacks_one(monkeypatch):

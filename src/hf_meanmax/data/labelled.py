@@ -150,5 +150,7 @@ def _from_dataset(
         elif not names:
             # Where a label is missing, tables hold whole numbers as 1.0.
             yield text, pair, str(int(label) if isinstance(label, float) and label.is_integer() else label)
-        else:
+        elif label < len(names):
             yield text, pair, names[label] if label >= 0 else None
+        else:
+            raise ValueError(f"{name}, row {number} (the first is 0): label {label}, expected 0 to {len(names) - 1}.")

@@ -151,13 +151,16 @@ class Compression:
 
 
 def check_finite(rows: np.ndarray) -> None:
-    """Checks that rows `(N, D)` can be fitted to.
+    """Checks the vectors `(N, D)` that a model gave.
 
     Raises:
         ValueError: a number is infinite or none.
     """
-    if not np.isfinite(rows).all():
-        raise ValueError("The model gave vectors that are not finite; nothing can be fitted to them.")
+    if len(bad := np.flatnonzero(~np.isfinite(rows.reshape(len(rows), -1)).all(axis=1))):
+        raise ValueError(
+            f"The model gave {len(bad):,} of {len(rows):,} texts vectors that are not finite, first text "
+            f"{bad[0]} (counted from 0). Check that text and the model, or compute in float32."
+        )
 
 
 def calibrate_int8(rows: np.ndarray) -> np.ndarray:

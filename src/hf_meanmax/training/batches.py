@@ -107,7 +107,7 @@ def make_run_batches(
         tell(
             f"{'warning: ' if is_much else ''}{len(sentences):,} of these sentences are encoded; "
             f"{sentences.other_lengths:,} are context alone, by `min_tokens` {args.min_tokens} and `max_tokens` "
-            f"{args.max_tokens}" + (f"; {alone:,} lack the neighbour that they would predict" if alone else "")
+            f"{args.max_tokens}" + (f"; {alone:,} have no neighbour, and are left out" if alone else "")
         )
     training = make_batches(
         args, sentences,

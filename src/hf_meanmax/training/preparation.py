@@ -108,8 +108,9 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
         ValueError: if nothing is left of a corpus, with what each filter dropped.
     """
     word_vectors = word_vectors_file(args)
-    if word_vectors == "train" and not any((cache_folder(args) / "vectors").glob("*")):
-        # That it is not installed shows before the texts are read; vectors that are found again do without.
+    if word_vectors == "train" and all(path.suffix for path in (cache_folder(args) / "vectors").glob("*")):
+        # That it is not installed shows before the texts are read; vectors that are found again, which have no suffix,
+        # do without.
         load_gensim()
     if args.objective == "translation":
         return _prepare_translation(args, word_vectors, show_progress)
