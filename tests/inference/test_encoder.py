@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from transformers import AutoTokenizer
 
+from hf_meanmax import pretrained
 from hf_meanmax.checkpoint.folder import load_checkpoint
 from hf_meanmax.inference.encoder import load_encoder, report_unknown
 from hf_meanmax.tokenization import train_tokenizer
+from hf_meanmax.tokenization.tokenizers import UnknownWords, unknown_word_rate, unread_words
 
 
 @pytest.mark.parametrize(
@@ -26,6 +29,14 @@ def test_many_unknown_words_are_told_with_what_to_do(capsys, learnt, text, advic
     assert (f"of the queries. {advice}" in said) if advice else said == ""
     report_unknown(None, [text], "the queries")
     assert capsys.readouterr().err == ""
+
+
+def test_words_spelt_letter_by_letter_are_unread():
+    """Nothing is unknown to WordPiece that knows the letters."""
+    tokenizer = AutoTokenizer.from_pretrained(pretrained("mini-en"))
+    russian = "\u043c\u043e\u0441\u043a\u0432\u0430"
+    assert unknown_word_rate(tokenizer, [russian]).rate == 0
+    assert unread_words(tokenizer, [f"the NSA met at {russian} in 1987."]) == UnknownWords(1, 8)
 
 
 @pytest.mark.parametrize(("name", "meant"), [("mini_en", "mini-en"), ("Static-EN", "static-en")])

@@ -19,7 +19,7 @@ from hf_meanmax.data.sentences import is_unsegmented
 from hf_meanmax.files import Json, read_json
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.pretrained import packaged_folder
-from hf_meanmax.tokenization.tokenizers import is_character_level, is_word_level, unknown_word_rate
+from hf_meanmax.tokenization.tokenizers import is_character_level, is_word_level, unread_words
 
 from .long_texts import default_prompt, encode_in_parts, groups_by_length, has_long, latent_config
 
@@ -227,7 +227,7 @@ def report_unknown(tokenizer: PreTrainedTokenizerBase | None, texts: Sequence[st
     """Says on stderr how many words of texts, `where` they are, a model's tokenizer does not know, if they are many."""
     if tokenizer is None or not hasattr(tokenizer, "backend_tokenizer") or tokenizer.unk_token_id is None:
         return
-    found = unknown_word_rate(tokenizer, texts)
+    found = unread_words(tokenizer, texts)
     if found.rate < _MANY_UNKNOWN:
         return
     remedy = "Is it of their language?"

@@ -6,9 +6,9 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -329,14 +329,14 @@ def check_end_token(tokenizer: PreTrainedTokenizerBase) -> None:
 
 @dataclass(frozen=True)
 class UnknownWords:
-    """How many tokens of some texts are `<unk>`."""
+    """How many tokens, or words, of some texts a tokenizer does not know."""
 
     unknown: int
     total: int
 
     @property
     def rate(self) -> float:
-        """Share of unknown tokens, 0 for no tokens."""
+        """Share of the unknown, 0 for no tokens."""
         return self.unknown / self.total if self.total else 0.0
 
 
@@ -349,4 +349,20 @@ def unknown_word_rate(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) 
         for encoding in backend.encode_batch_fast(batch, add_special_tokens=False):
             total += len(encoding.ids)
             unknown += encoding.ids.count(tokenizer.unk_token_id)
+    return UnknownWords(unknown, total)
+
+
+def unread_words(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> UnknownWords:
+    """Counts the words of `texts` that the tokenizer does not know, or spells letter by letter, as WordPiece does with
+    words of another script."""
+    backend = bare_backend(tokenizer)
+    prefix = getattr(backend.model, "continuing_subword_prefix", None)
+    unknown = total = 0
+    for encoding in backend.encode_batch(list(texts), add_special_tokens=False):
+        for _, places in groupby(range(len(encoding.ids)), encoding.word_ids.__getitem__):
+            pieces = [encoding.tokens[place] for place in places]
+            letters = [] if prefix is None else [piece.removeprefix(prefix) for piece in pieces]
+            is_spelt = len(letters) > 2 and all(len(letter) == 1 and letter.isalpha() for letter in letters)
+            total += 1
+            unknown += is_spelt or tokenizer.unk_token in pieces
     return UnknownWords(unknown, total)
