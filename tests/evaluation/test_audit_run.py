@@ -103,6 +103,7 @@ def test_vectors_from_files(files, options, embedder, decoder, capsys, monkeypat
         assert scores_of(found["decoder"], expected_scores(said)) == pytest.approx(expected_scores(said))
         assert list(found["controls"]) == ["another text's vector"]
         assert found["settings"]["cosine_with_embedder"] is None
+        assert "taken to be of these texts in this order. Name the embedder" in capsys.readouterr().err
     # With the embedder they are compared, and what needs it is there.
     main([*options, "--embeddings", str(files / "lines.npy"), "--defence_texts", "0"])
     assert results(files)["settings"]["cosine_with_embedder"] == pytest.approx(1)
@@ -165,6 +166,18 @@ def test_an_autoencoder_is_audited_by_itself(files):
     )  # fmt: skip
     assert "shuffled words" in result["controls"]
     assert (files / "audit" / "audit.html").is_file()
+
+
+def test_vectors_of_an_autoencoder_are_compared_with_its_own(files, capsys):
+    folder = save_checkpoint(make_model(), make_tokenizer(), files / "model")
+    vectors = load_encoder(str(folder), device="cpu").encode(LINES[:12])
+    words = ["--decoder", str(folder), "--texts", str(files / "texts.txt"), "--output", str(files / "audit"), *BOUND]
+    for order, told in ((slice(None), False), (slice(None, None, -1), True)):
+        np.save(files / "given.npy", vectors[order])
+        main([*words, "--embeddings", str(files / "given.npy"), "--defence_texts", "0"])
+        said = capsys.readouterr().err
+        assert ("vectors are not those that the embedder makes of their texts" in said) == told
+        assert "does not say which model made its vectors; they are decoded as those of this model itself" in said
 
 
 def test_normalised_vectors_of_an_autoencoder_are_refused(files):

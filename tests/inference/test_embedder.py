@@ -197,7 +197,7 @@ def test_bad_vectors_get_one_line(embedder, decoder, tmp_path, capsys):
     decode([str(decoder), str(tmp_path / "none.npy")])
     said = capsys.readouterr()
     assert said.out == ""
-    assert "none.npy does not say which embedder made its vectors" in said.err
+    assert "none.npy does not say which model made its vectors" in said.err
     decode([str(decoder), str(tmp_path / "zeros.npy")])
     assert len(capsys.readouterr().out.splitlines()) == 4
 

@@ -362,7 +362,7 @@ def test_decoding_from_stores(kept, decoder, tmp_path, capsys):  # noqa: F811
     main([str(decoder), f"lancedb:{folder}/lance/docs", "--key_column", "id", "--write_keys", *command])
     captured = capsys.readouterr()
     assert captured.out.splitlines() == [f"{key}\t{text}" for key, text in enumerate(reversed(said), start=1)]
-    assert "does not say which embedder made its vectors; they are decoded as those of 'embedder'" in captured.err
+    assert "does not say which model made its vectors; they are decoded as those of 'embedder'" in captured.err
     main([str(decoder), str(folder / "index.faiss"), *command, "--output", str(tmp_path / "said.txt")])
     assert (tmp_path / "said.txt").read_text().splitlines() == said
     assert sorted(path.name for path in tmp_path.iterdir()) == ["said.txt"]

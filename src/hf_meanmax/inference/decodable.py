@@ -84,14 +84,15 @@ def _check_store(source: VectorSource, model: PreTrainedModel, has_manifest: boo
     if source.dimension not in (None, size):
         raise ValueError(f"{source.name} holds vectors of {source.dimension:,} numbers; the model decodes {size:,}.")
     wanted = None if config.reads_text else (config.embedder or {}).get("name")
-    if not wanted or has_manifest:
+    if has_manifest or not (wanted or config.reads_text):
         return
     if source.embedder is None:
+        whose = repr(wanted) if wanted else "this model itself"
         print(
-            f"{source.name} does not say which embedder made its vectors; they are decoded as those of {wanted!r}.",
+            f"{source.name} does not say which model made its vectors; they are decoded as those of {whose}.",
             file=sys.stderr,
         )
-    elif Path(source.embedder).name.casefold() != Path(str(wanted)).name.casefold():
+    elif wanted and Path(source.embedder).name.casefold() != Path(str(wanted)).name.casefold():
         raise ValueError(
             f"{source.name} says that {source.embedder!r} made its vectors; this model decodes those of {wanted!r}."
         )
