@@ -48,6 +48,19 @@ def reference(documents, tokenizer, rule: SentenceFilter):
     return sentences, starts, positions, dropped
 
 
+def test_sentences_of_two_stores(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_HASHED", 3)
+    rng = random.Random(0)
+    sides = [[" ".join(rng.choices(WORDS[:3], k=rng.randint(1, 4))) for _ in range(60)] for _ in range(2)]
+    one, other = (
+        build_token_store(Documents([lines]), make_tokenizer(WORDS), tmp_path / str(number), SentenceFilter(), False)
+        for number, lines in enumerate(sides)
+    )
+    shared = sum(line in sides[0] for line in sides[1])
+    assert 0 < shared < 60
+    assert module.count_shared(one, other) == shared
+
+
 RULES = [
     SentenceFilter(),
     SentenceFilter(4, 8, "drop"),

@@ -23,6 +23,7 @@ from hf_meanmax.training.cache import cache_folder
 from hf_meanmax.training.preparation import open_sides, prepare
 from hf_meanmax.training.vocabulary import prepare_word_vectors
 from tiny_model import make_tokenizer
+from tiny_words import WORDS
 
 
 def sides(documents: list[list[str]], every: int) -> tuple[list[str], list[str]]:
@@ -233,6 +234,16 @@ def test_nothing_to_hold_out(make_arguments, tmp_path):
         prepare(make_arguments(corpus=[str(corpus)], validation=[str(tmp_path / "short.txt")]), show_progress=False)
 
 
+def test_held_out_sentences_that_are_trained_on_are_told(make_arguments, tmp_path, capsys):
+    lines = [f"{a} {b} {c} {d}" for a in WORDS[:4] for b in WORDS[:4] for c in WORDS[:3] for d in WORDS[:3]]
+    for name, own in (("corpus", lines[:100]), ("apart", lines[100:]), ("mixed", [*lines[100:120], *lines[:20]])):
+        (tmp_path / f"{name}.txt").write_text("\n".join(own) + "\n")
+    for name, told in (("apart", False), ("mixed", True)):
+        prepare(make_arguments(corpus=[str(tmp_path / "corpus.txt")], validation=[str(tmp_path / f"{name}.txt")]))
+        said = capsys.readouterr().err
+        assert ("warning: 20 of 40 held-out sentences (50.0%) are among the training texts too" in said) == told
+
+
 def test_where_the_cache_is(make_arguments, monkeypatch):
     args = make_arguments(cache_dir="")
     monkeypatch.setenv("HF_MEANMAX_CACHE", "/somewhere")
@@ -372,10 +383,12 @@ def test_that_gensim_lacks_shows_before_the_texts_are_read(make_arguments, monke
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setattr("hf_meanmax.training.preparation.open_sides", None)
     args = make_arguments(word_vectors="train")
+    # A teacher's vectors, and locks, have a suffix.
+    (Path(args.cache_dir) / "vectors").mkdir(parents=True)
+    (Path(args.cache_dir) / "vectors" / "other.safetensors").touch()
     with pytest.raises(ImportError, match="Training word vectors needs gensim"):
         prepare(args)
     # Vectors of another run may be those of this one, which is known when the texts have been read.
-    (Path(args.cache_dir) / "vectors").mkdir(parents=True)
-    (Path(args.cache_dir) / "vectors" / "other.safetensors").touch()
+    (Path(args.cache_dir) / "vectors" / "other").touch()
     with pytest.raises(TypeError, match="not callable"):
         prepare(args)

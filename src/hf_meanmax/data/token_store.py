@@ -38,6 +38,7 @@ _LINES_PER_CHUNK = 8192
 _CHUNKS_PER_RECORD = 64
 _PROGRESS = "progress.json"
 _BLOCK = 1 << 24
+_HASHED = 1 << 18  # sentences
 
 
 @dataclass(frozen=True)
@@ -204,6 +205,26 @@ class TokenStore:
             row_starts = np.cumsum(lengths) - lengths
             places = np.arange(lengths.sum()) + np.repeat(starts - row_starts, lengths)
         return Ragged(self.tokens[places].astype(np.int64), lengths)
+
+
+def count_shared(store: TokenStore, other: TokenStore) -> int:
+    """How many sentences of `other` are in `store` too, token by token."""
+    weights = np.random.default_rng(0).integers(-(2**63), 2**63, other.lengths.max(), dtype=np.int64)
+
+    def hashes(one: TokenStore, length: int) -> Iterator[np.ndarray]:
+        places = np.flatnonzero(one.lengths == length)
+        for start in range(0, len(places), _HASHED):
+            # That integers wrap around makes a hash of the sum.
+            yield one.rows(places[start : start + _HASHED]).ids.reshape(-1, length) @ weights[:length]
+
+    count = 0
+    for length in np.unique(other.lengths):
+        wanted = np.concatenate([*hashes(other, length)])
+        is_shared = np.zeros(len(wanted), bool)
+        for found in hashes(store, length):
+            is_shared |= np.isin(wanted, found)
+        count += int(is_shared.sum())
+    return count
 
 
 _REMEDY = "Delete the folder; the next run builds it anew."

@@ -27,7 +27,7 @@ from hf_meanmax.data.corpus import Chain
 from hf_meanmax.data.held_out import HeldOut, first_documents, share_to_hold_out
 from hf_meanmax.data.opening import is_address
 from hf_meanmax.data.tables import table_kind
-from hf_meanmax.data.token_store import TokenEncoder
+from hf_meanmax.data.token_store import TokenEncoder, count_shared
 from hf_meanmax.inference.long_texts import MOST_TOKENS
 from hf_meanmax.tokenization.word_vectors import load_gensim
 
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 # Beyond this share of the training texts, it is said which setting leaves them out.
 MUCH_LEFT_OUT = 0.2
+
+# From this share on, held-out sentences that are trained on too make the scores better than those of new text are.
+_MUCH_SHARED = 0.05
 
 
 @dataclass
@@ -134,6 +137,8 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
         "train": StoredTexts(train, tokenizer, rule, len(store)),
         "validation": StoredTexts(documents, tokenizer, of_any_length),
     }
+    if show_progress:
+        _check_held_out(store, validation)
     # A text of unknown words alone is in neither.
     texts = [] if needs_context else list(sources["validation"])
     return Prepared(tokenizer, store, validation, texts, sources=sources, word_vectors=word_vectors)
@@ -189,6 +194,8 @@ def _prepare_translation(args: PretrainArguments, word_vectors: str, show_progre
         cached_store(args, Documents([lines]), words, SentenceFilter(), show_progress=False)
         for lines, words in ((texts, tokenizer), (references, output_tokenizer))
     )
+    if show_progress:
+        _check_held_out(source, validation)
     return Prepared(
         tokenizer, source, validation, texts, target, validation_target, references, target_tokenizer,
         {"train": StoredTexts(train.source_side, tokenizer, source_rule, len(source))}, word_vectors,
@@ -293,6 +300,18 @@ def _check_store(
     if show and tokenizer.unk_token_id is not None:
         unknown, words = int(counts[tokenizer.unk_token_id]), int(counts.sum()) - len(store)
         check_known(unknown, words, tokenizer, args.initial_model)
+
+
+def _check_held_out(train: TokenStore, held_out: TokenStore) -> None:
+    """Says on stderr how many held-out sentences are trained on too, if they are many."""
+    shared = count_shared(train, held_out)
+    if shared > _MUCH_SHARED * len(held_out):
+        tqdm.write(
+            f"warning: {shared:,} of {len(held_out):,} held-out sentences ({shared / len(held_out):.1%}) are among the "
+            "training texts too, so that scores of these are too good for new text. Remove duplicates, or name other "
+            "text with `--validation`.",
+            file=sys.stderr,
+        )
 
 
 def open_sides(args: PretrainArguments, show_progress: bool = True) -> tuple[Corpus, Corpus]:
