@@ -20,7 +20,7 @@ from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.training.preparation import prepare
 from hf_meanmax.training.pretrain import pretrain
 from hf_meanmax.training.recipes import arguments_from_settings, parse_command_line
-from hf_meanmax.training.teacher import load_teacher, prepare_teacher
+from hf_meanmax.training.teacher import teacher_vectors
 from tiny_model import make_model, make_tokenizer
 from training.test_pretrain import (
     check_that_a_kill_changes_nothing,
@@ -128,11 +128,12 @@ def test_noise_changes_the_run(make_inversion):
 
 def test_a_teacher_and_an_embedder_share_their_vectors(make_inversion, make_arguments, embedder, monkeypatch, tmp_path):
     cache = {"cache_dir": str(tmp_path / "cache")}
+    encoder = load_encoder(embedder, device="cpu")
     args = make_arguments("student", teacher=embedder, **cache)
-    prepare_teacher(args, prepare(args, False).sources["train"], load_teacher(args, "cpu"), show_progress=False)
+    teacher_vectors(args, prepare(args, False).sources["train"], encoder, show_progress=False)
     monkeypatch.setattr(encode_module, "embed_texts", None)  # what is there is not computed again
     args = make_inversion("decoder", **cache)
-    prepare_teacher(args, prepare(args, False).sources["train"], load_teacher(args, "cpu"), show_progress=False)
+    teacher_vectors(args, prepare(args, False).sources["train"], encoder, show_progress=False)
 
 
 def make_store(tmp_path) -> tuple[TokenStore, np.ndarray]:

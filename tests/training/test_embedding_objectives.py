@@ -21,13 +21,14 @@ from hf_meanmax.cosines import paired_cosines
 from hf_meanmax.evaluation.neighbors import shared_neighbors
 from hf_meanmax.files import write_json
 from hf_meanmax.inference import encode as encode_module
+from hf_meanmax.inference.embedder import load_embedder
 from hf_meanmax.inference.embedding_files import MANIFEST, read_manifest
 from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.inference.fingerprints import weights_fingerprint
 from hf_meanmax.training import teacher as teacher_module
 from hf_meanmax.training.preparation import prepare
 from hf_meanmax.training.pretrain import pretrain
-from hf_meanmax.training.teacher import TeacherVectors, load_teacher, prepare_teacher, text_hash
+from hf_meanmax.training.teacher import TeacherVectors, teacher_vectors, text_hash
 from tiny_model import make_model, make_tokenizer, random_lines
 from training.test_pretrain import (
     Killed,
@@ -132,7 +133,7 @@ def test_a_teacher_replaced_in_place_is_another_run(make_arguments, tmp_path, mo
     save_checkpoint(other, make_tokenizer(), where)
     with monkeypatch.context() as patch:
         # It shows before hours of the new teacher's work.
-        patch.setattr("hf_meanmax.training.pretrain.prepare_vectors", None)
+        patch.setattr("hf_meanmax.training.pretrain.teacher_vectors", None)
         with pytest.raises(FileExistsError, match=r"learnt from another teacher or embedder.*--overwrite"):
             pretrain(make_arguments(**settings, max_steps=5))
     assert pretrain(make_arguments(**settings, max_steps=2, overwrite=True))["steps"] == 2
@@ -140,7 +141,7 @@ def test_a_teacher_replaced_in_place_is_another_run(make_arguments, tmp_path, mo
 
 def test_killed_teacher_vectors_are_continued_and_belong_to_their_texts(make_arguments, teacher, monkeypatch, tmp_path):
     args = make_arguments(teacher=teacher, cache_dir=str(tmp_path / "cache"))
-    texts, encoder = prepare(args, show_progress=False).sources["train"], load_teacher(args, "cpu")
+    texts, encoder = prepare(args, show_progress=False).sources["train"], load_encoder(teacher, device="cpu")
     small = encode_module.EncodeSettings(dtype="float16", shard_size=64)
     monkeypatch.setattr("hf_meanmax.training.teacher._SETTINGS", small)
     calls = []
@@ -155,8 +156,8 @@ def test_killed_teacher_vectors_are_continued_and_belong_to_their_texts(make_arg
     with monkeypatch.context() as patch:
         patch.setattr(encode_module, "embed_texts", dying)
         with pytest.raises(Killed):
-            prepare_teacher(args, texts, encoder, show_progress=False)
-    vectors = prepare_teacher(args, texts, encoder, show_progress=False)
+            teacher_vectors(args, texts, encoder, show_progress=False)
+    vectors = teacher_vectors(args, texts, encoder, show_progress=False)
     assert len(calls) == 2 < len(vectors.files)
     rows = np.arange(len(vectors))
     np.testing.assert_allclose(vectors[rows], encoder.encode(list(texts)), rtol=2e-3, atol=2e-3)
@@ -166,7 +167,7 @@ def test_killed_teacher_vectors_are_continued_and_belong_to_their_texts(make_arg
     few = TeacherVectors([vectors.files[0].parent], vectors.places)
     assert np.array_equal(few[rows[::-1]], vectors[rows[::-1]])
     assert few._open.cache_info().currsize == 1
-    other = prepare_teacher(prompted, texts, load_teacher(prompted, "cpu"), show_progress=False)
+    other = teacher_vectors(prompted, texts, load_embedder(teacher, "a red ", "cpu"), show_progress=False)
     assert not np.allclose(other[rows], vectors[rows])
 
 
@@ -190,7 +191,7 @@ def test_of_a_grown_corpus_only_new_texts_are_encoded(make_arguments, teacher, m
         encoded.clear()
         args = make_arguments(**{**settings, "corpus": [str(tmp_path / corpus)], **changes})
         texts = prepare(args, show_progress=False).sources["train"]
-        found = prepare_teacher(args, texts, encoder, show_progress=True)
+        found = teacher_vectors(args, texts, encoder, show_progress=True)
         wanted = encoder.encode(list(texts))
         np.testing.assert_allclose(found[np.arange(len(found))], wanted, rtol=2e-3, atol=2e-3)
         assert len(found) == len(wanted)
@@ -231,7 +232,7 @@ def test_a_text_that_changes_while_its_vectors_are_computed_leaves_none(make_arg
     path = tmp_path / "texts.txt"
     path.write_text("\n".join(lines) + "\n")
     args = make_arguments(teacher=teacher, cache_dir=str(tmp_path / "cache"), corpus=[str(path)])
-    texts, encoder = prepare(args, show_progress=False).sources["train"], load_teacher(args, "cpu")
+    texts, encoder = prepare(args, show_progress=False).sources["train"], load_encoder(teacher, device="cpu")
     true = text_hash
 
     def edited(text: str) -> int:
@@ -240,7 +241,7 @@ def test_a_text_that_changes_while_its_vectors_are_computed_leaves_none(make_arg
 
     monkeypatch.setattr(teacher_module, "text_hash", edited)
     with pytest.raises(ValueError, match="The text changed while it was read"):
-        prepare_teacher(args, texts, encoder, show_progress=False)
+        teacher_vectors(args, texts, encoder, show_progress=False)
     monkeypatch.undo()
     assert list((tmp_path / "cache" / "teachers").glob("*.npy")) == []
     path.write_text("\n".join(lines) + "\n")
@@ -249,16 +250,16 @@ def test_a_text_that_changes_while_its_vectors_are_computed_leaves_none(make_arg
     for changed in (lines[::-1], lines[:-1], [*lines, lines[0]]):
         path.write_text("\n".join(changed) + "\n")
         with pytest.raises(ValueError, match="The text changed while it was read"):
-            prepare_teacher(args, texts, encoder, show_progress=False)
+            teacher_vectors(args, texts, encoder, show_progress=False)
 
 
 def test_a_run_in_bf16_has_its_teacher_compute_in_bf16(make_arguments, teacher, tmp_path):
     args = make_arguments(teacher=teacher, cache_dir=str(tmp_path / "cache"))
-    texts, encoder = prepare(args, show_progress=False).sources["train"], load_teacher(args, "cpu")
-    plain = prepare_teacher(args, texts, encoder, show_progress=False)
+    texts, encoder = prepare(args, show_progress=False).sources["train"], load_encoder(teacher, device="cpu")
+    plain = teacher_vectors(args, texts, encoder, show_progress=False)
     args.precision = "bf16"
     weights = weights_fingerprint(encoder)
-    rounded = prepare_teacher(args, texts, encoder, show_progress=False)
+    rounded = teacher_vectors(args, texts, encoder, show_progress=False)
     assert weights_fingerprint(encoder) == weights
     assert rounded.files[0].parent != plain.files[0].parent
     both = [vectors[np.arange(len(vectors))] for vectors in (plain, rounded)]
@@ -456,7 +457,7 @@ def test_sizes_that_do_not_fit_show_before_the_teacher_reads_the_corpus(
     words = tmp_path / "words.txt"
     words.write_text("the 1 2 3\ncat 4 5 6\n")
     changes = {name: str(words) if value == "WORDS" else value for name, value in changes.items()}
-    monkeypatch.setattr("hf_meanmax.training.teacher.prepare_teacher", lambda *args, **options: pytest.fail("reads"))
+    monkeypatch.setattr("hf_meanmax.training.pretrain.teacher_vectors", lambda *args, **options: pytest.fail("reads"))
     with pytest.raises(ValueError, match=r"`--latent_size`|`embedding_size` is 8; leave it out"):
         pretrain(make_arguments(**STATIC, objective="none", teacher=teacher, **changes))
 

@@ -137,7 +137,7 @@ def test_another_embedders_size_is_refused(make_arguments, initial, tmp_path, se
     pretrain(first)
     narrow = save_checkpoint(make_model(hidden_size=8), make_tokenizer(), tmp_path / "narrow")
     # Before the hours that a teacher takes for a corpus.
-    monkeypatch.setattr("hf_meanmax.training.teacher.prepare_teacher", lambda *_, **__: pytest.fail("encoded"))
+    monkeypatch.setattr("hf_meanmax.training.pretrain.teacher_vectors", lambda *_, **__: pytest.fail("encoded"))
     with pytest.raises(ValueError, match=r"does not fit as `initial_model`: `teacher_head.weight` is to be \(16, 32\)"):
         pretrain(make_arguments("second", initial_model=f"{first.output_dir}/model", teacher=str(narrow), **STILL))
 

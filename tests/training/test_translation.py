@@ -13,10 +13,11 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_meanmax.checkpoint.folder import load_checkpoint, load_target_tokenizer, save_checkpoint
 from hf_meanmax.commands.pretrain import main
+from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.training import preparation
 from hf_meanmax.training.preparation import open_pairs, prepare
 from hf_meanmax.training.pretrain import pretrain
-from hf_meanmax.training.teacher import load_teacher, prepare_teacher
+from hf_meanmax.training.teacher import teacher_vectors
 from tiny_model import WORDS, make_model, make_tokenizer
 from training.test_pretrain import Killed, comparable, interrupt, kill, records, same, weights
 
@@ -201,16 +202,16 @@ def test_any_family_can_have_a_teacher(make_arguments, teacher):
 def test_teacher_vectors_are_those_of_the_sentences(make_arguments, options, teacher, monkeypatch):
     args = make_arguments(**options, teacher=teacher)
     prepared = prepare(args, show_progress=False)
-    texts, encoder = prepared.sources["train"], load_teacher(args, "cpu")
+    texts, encoder = prepared.sources["train"], load_encoder(teacher, device="cpu")
     rows = np.arange(len(prepared.train))
-    vectors = prepare_teacher(args, texts, encoder, show_progress=False)[rows]
+    vectors = teacher_vectors(args, texts, encoder, show_progress=False)[rows]
     assert [prepared.tokenizer(text).input_ids for text in texts] == [prepared.train[row].tolist() for row in rows]
     expected = SentenceTransformer(teacher, device="cpu").encode(list(texts))
     np.testing.assert_allclose(vectors, expected, rtol=1e-3, atol=1e-3)
     monkeypatch.setattr("hf_meanmax.inference.encode.encode_texts", lambda *_: pytest.fail("computed twice"))
-    assert np.array_equal(prepare_teacher(args, texts, encoder, show_progress=False)[rows], vectors)
+    assert np.array_equal(teacher_vectors(args, texts, encoder, show_progress=False)[rows], vectors)
     args.teacher_shuffled = True
-    shuffled = prepare_teacher(args, texts, encoder, show_progress=False)[rows]
+    shuffled = teacher_vectors(args, texts, encoder, show_progress=False)[rows]
     assert not np.array_equal(shuffled, vectors)
     assert np.array_equal(np.sort(shuffled[:, 0]), np.sort(vectors[:, 0]))
 

@@ -29,7 +29,7 @@ from hf_meanmax.hardware import (
     use_all_cores,
     uses_bf16,
 )
-from hf_meanmax.inference.embedder import fit_standardization
+from hf_meanmax.inference.embedder import fit_standardization, load_embedder
 from hf_meanmax.inference.fingerprints import model_fingerprints
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.modeling.generation import MIN_TOKENS_FROM_TEXT, decoding_bound
@@ -58,7 +58,7 @@ from .settings import PretrainArguments
 from .showcase import show
 from .stopping import LIMITS, NO_BETTER, TERMINATED, Termination, agree_to_stop, termination_flag
 from .summary import count_flops_per_token, format_summary, summarize_run
-from .teacher import TeacherVectors, load_teacher, prepare_vectors
+from .teacher import TeacherVectors, teacher_vectors
 from .validation import Validation
 from .vocabulary import prepare_word_vectors
 
@@ -204,7 +204,9 @@ class Run:
     def _build(self) -> None:
         """Model, objectives, optimizer, batches."""
         args, prepared = self.args, self.prepared
-        teacher = load_teacher(args, self.device) if args.reads_vectors else None
+        teacher = None
+        if args.reads_vectors:
+            teacher = load_embedder(args.frozen_encoder, args.teacher_prompt or args.embedder_prompt, self.device)
         self.state["teacher"] = None if teacher is None else json_digest(model_fingerprints(teacher))
         if not args.overwrite:
             self.checkpoints.check_learnt_from(self.state)
@@ -215,7 +217,10 @@ class Run:
         if teacher is not None:
             # What does not fit shows before hours of a teacher's work.
             check_start(args, config)
-            vectors = prepare_vectors(args, self._sources(config), teacher, self.processes, self.is_main)
+            vectors = {
+                name: teacher_vectors(args, texts, teacher, self.processes, self.is_main)
+                for name, texts in self._sources(config).items()
+            }
         # After the teacher, whose loading may draw numbers of its own.
         torch.manual_seed(args.seed)
         self.model = make_model(args, prepared, config, words, self.device, self.print)

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,6 @@ from hf_meanmax.data import Corpus, StoredTexts
 from hf_meanmax.data.corpus import CHANGED
 from hf_meanmax.files import bytes_digest, open_array, replacing_file
 from hf_meanmax.hardware import most_open_files, uses_bf16
-from hf_meanmax.inference.embedder import load_embedder
 from hf_meanmax.inference.embedding_files import MANIFEST, embedding_files, lacking_shards, read_manifest
 from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
 from hf_meanmax.inference.fingerprints import model_fingerprints
@@ -69,27 +68,7 @@ class TeacherVectors:
         return vectors
 
 
-def load_teacher(args: PretrainArguments, device: torch.device | str | None) -> SentenceTransformer:
-    """The teacher or the embedder of a run, with its prompt.
-
-    Raises:
-        FileNotFoundError, ValueError: no such encoder, or one without a fixed representation.
-    """
-    return load_embedder(args.frozen_encoder, args.teacher_prompt or args.embedder_prompt, device)
-
-
-def prepare_vectors(
-    args: PretrainArguments,
-    sources: Mapping[str, StoredTexts],
-    teacher: SentenceTransformer,
-    state: PartialState | None,
-    show_progress: bool,
-) -> dict[str, TeacherVectors]:
-    """The vectors of the training texts and of the held-out ones; see [`prepare_teacher`]."""
-    return {name: prepare_teacher(args, texts, teacher, state, show_progress) for name, texts in sources.items()}
-
-
-def prepare_teacher(
+def teacher_vectors(
     args: PretrainArguments,
     texts: StoredTexts,
     teacher: SentenceTransformer,
@@ -105,7 +84,7 @@ def prepare_teacher(
     Args:
         args: the run's, with `cache_dir`, `precision` and `teacher_shuffled`.
         texts: what the teacher reads.
-        teacher: see [`load_teacher`].
+        teacher: with its prompt; see [`~hf_meanmax.inference.embedder.load_embedder`].
         state: accelerate's, of the processes, each of which must call this.
         show_progress: whether progress is shown.
 
