@@ -11,6 +11,8 @@ from hf_meanmax.fields import check_choice
 METRICS = ("l2", "cosine")
 _BLOCK = 512
 _CANDIDATES = 8
+# Nearest others of a text of which two encoders share some.
+_COMPARED = 10
 
 
 def nearest(
@@ -68,21 +70,20 @@ def nearest(
     return result
 
 
-def shared_neighbors(first: np.ndarray, second: np.ndarray, number: int = 10) -> float:
-    """How far two encoders agree on which texts are near: the mean share of a text's nearest others by cosine that are
-    the same in both spaces.
+def shared_neighbors(first: np.ndarray, second: np.ndarray) -> float:
+    """How far two encoders agree on which texts are near: the mean share of a text's ten nearest others by cosine that
+    are the same in both spaces, of all others where there are fewer.
 
     Args:
         first: vectors `(N, D)` of the texts.
         second: `(N, D')` of the same texts, row by row.
-        number: nearest others of a text that are compared; all of them where there are fewer.
 
     Raises:
         ValueError: the spaces differ in their number of texts, or there are fewer than two.
     """
     if len(first) != len(second) or len(first) < 2:
         raise ValueError(f"Expected two or more texts, the same in both spaces, got {len(first)} and {len(second)}.")
-    number = min(number, len(first) - 1)
+    number = min(_COMPARED, len(first) - 1)
     spaces = [torch.from_numpy(unit_rows(vectors)) for vectors in (first, second)]
     shared = 0
     for start in range(0, len(first), _BLOCK):

@@ -28,6 +28,7 @@ REPORT = "report.md"
 
 # A metric that tables show after the main one, as the papers do: accuracy/F1, Pearson/Spearman.
 _SECOND = {"accuracy": "f1", "pearson": "spearman"}
+_CONFIDENCE = 0.95  # of the intervals of gains
 
 
 @dataclass
@@ -99,22 +100,13 @@ class Results:
             raise ValueError(f"{path} is damaged: {error} is missing.") from None
 
 
-def summarize(
-    evaluation: Evaluation,
-    *,
-    command: str | None = None,
-    samples: int = 2000,
-    confidence: float = 0.95,
-    seed: int = 0,
-) -> Results:
+def summarize(evaluation: Evaluation, *, command: str | None = None, samples: int = 2000) -> Results:
     """The results of an evaluation of one model: spreads over seeds, gains over the strongest control, averages.
 
     Args:
         evaluation: of one model, with or without controls.
         command: the command line that made it.
         samples: of the bootstrap.
-        confidence: of the intervals.
-        seed: of the bootstrap.
 
     Raises:
         ValueError: the evaluation holds no model, or several.
@@ -122,7 +114,7 @@ def summarize(
     if len(evaluation.models) != 1:
         raise ValueError(f"Results are of one model; the evaluation holds {len(evaluation.models)}.")
     model = evaluation.models[0]
-    bootstrap: Json = {"samples": samples, "confidence": confidence, "seed": seed}
+    bootstrap: Json = {"confidence": _CONFIDENCE, "samples": samples}
     controls = [run for run in evaluation.encoders if run.kind != MODEL]
     control_averages = {run.name: averages(run.results) for run in controls}
     gains = {}
@@ -144,11 +136,7 @@ def summarize(
         spreads=_spreads(evaluation, control_averages),
         gains=gains,
         average_gains=_average_gains(evaluation, control_averages, bootstrap),
-        settings={
-            "seeds": sorted({run.seed for run in controls if run.seed is not None}),
-            "confidence": confidence,
-            "samples": samples,
-        },
+        settings={"seeds": sorted({run.seed for run in controls if run.seed is not None}), **bootstrap},
         versions=package_versions(),
         command=command,
         created=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 INSPECTION_FILE = "inspection.json"
 ALIGNMENT_PAGE = "alignments.html"
 POSITIONS_FIGURE = "attention-by-position.png"
+_BATCH = 64
 _OWNED = (INSPECTION_FILE, ALIGNMENT_PAGE, POSITIONS_FIGURE, "text-[0-9]*-*.png")
 
 
@@ -124,7 +125,7 @@ def record_decoding(
 
 @torch.no_grad()
 def inner_attention_weights(
-    encoder: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], batch_size: int = 64
+    encoder: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]
 ) -> Iterator[np.ndarray]:
     """The weights `(L, N)` of each text's tokens in the rows of an encoder's inner attention.
 
@@ -134,7 +135,7 @@ def inner_attention_weights(
     if encoder.config.pooling != "inner_attention":
         raise ValueError(f"`pooling` is {encoder.config.pooling!r}; only 'inner_attention' gives words weights.")
     remaining = iter(texts)
-    while block := list(islice(remaining, batch_size)):
+    while block := list(islice(remaining, _BATCH)):
         batch = tokenizer(block, padding=True, return_tensors="pt").to(encoder.device)
         weights = encoder(**batch).pooling_attentions.float().cpu().numpy()
         for row, mask in zip(weights, batch["attention_mask"].bool().cpu().numpy(), strict=True):

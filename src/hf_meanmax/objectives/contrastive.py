@@ -17,6 +17,7 @@ from hf_meanmax.modeling.losses import IGNORE_INDEX, mean_over_sentences
 from .base import Batch, Divisors, Encoded, Objective
 
 Partner = Literal["neighbour", "view"]
+_GROUPS = 4
 
 
 class Contrastive(Objective):
@@ -93,16 +94,16 @@ def check_temperature(temperature: float) -> None:
 
 
 def encode_partners(
-    model: LatentForConditionalDecoding, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, groups: int = 4
+    model: LatentForConditionalDecoding, input_ids: torch.Tensor, attention_mask: torch.Tensor | None
 ) -> torch.Tensor:
-    """Z `(B, L, latent_width)` of texts of any lengths, encoded in so many groups of like length.
+    """Z `(B, L, latent_width)` of texts of any lengths, encoded in four groups of like length.
 
     A batch holds texts of one length and their partners have any: together more than half of their words were padding.
     All processes have the same number of groups, as sharded models need.
     """
 
     def sizes(lengths: list[int]) -> list[int]:
-        return [len(part) for part in torch.tensor(lengths).tensor_split(groups)]
+        return [len(part) for part in torch.tensor(lengths).tensor_split(_GROUPS)]
 
     latents: torch.Tensor
     if attention_mask is None:

@@ -10,12 +10,13 @@ import torch
 from hf_meanmax.checkpoint.folder import load_checkpoint
 from hf_meanmax.inference.alignment import encode_rows
 
+_SHOWN = 5  # sentences
 _WIDEST = 76
 # Generated tokens: one more than is shown, so that a cut text is also shown as one.
 _BOUND = {"max_new_tokens": _WIDEST + 1}
 
 
-def show(folder: str | os.PathLike[str], sentences: Sequence[str], number: int = 5) -> None:
+def show(folder: str | os.PathLike[str], sentences: Sequence[str]) -> None:
     """Prints what the checkpoint in `folder` makes of held-out `sentences`, and the lines that load it."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.util import semantic_search
@@ -24,7 +25,7 @@ def show(folder: str | os.PathLike[str], sentences: Sequence[str], number: int =
     encoder = SentenceTransformer(str(folder), device="cpu")
     embeddings = encoder.encode(list(sentences), convert_to_tensor=True, show_progress_bar=False)
 
-    spaced = [int(i) for i in torch.linspace(0, len(sentences) - 1, min(number, len(sentences)))]
+    spaced = [int(i) for i in torch.linspace(0, len(sentences) - 1, min(_SHOWN, len(sentences)))]
     print("\nnearest neighbours among held-out sentences (cosine)")
     for query, found in zip(spaced, semantic_search(embeddings[spaced], embeddings, top_k=2), strict=True):
         others = [int(hit["corpus_id"]) for hit in found if hit["corpus_id"] != query]
