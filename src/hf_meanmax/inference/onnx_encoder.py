@@ -41,6 +41,7 @@ class OnnxEncoder:
         providers: of onnxruntime, for instance `["CUDAExecutionProvider"]`; by default the CPU.
 
     Attributes:
+        settings: what the export's `encoder.json` says.
         dimension: of the vectors.
         max_tokens: where texts are cut; None where they are not.
 
@@ -63,7 +64,7 @@ class OnnxEncoder:
         for name in (SETTINGS, TOKENIZER, INT8_MODEL if int8 else MODEL):
             if not (folder / name).is_file():
                 raise FileNotFoundError(f"{folder / name} is missing: the folder is no whole export.")
-        settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        self.settings = settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         self.dimension: int = settings["dimension"]
         self.prompt: str = settings.get("prompt", "")
         self.pad_token_id: int = settings["pad_token_id"]

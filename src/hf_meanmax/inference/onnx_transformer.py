@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,9 +14,9 @@ from sentence_transformers.base.modules import InputModule
 from sentence_transformers.util import load_dir_path
 from transformers import AutoTokenizer
 
-from hf_meanmax.files import Json
+from hf_meanmax.files import Json, file_digest
 
-from .onnx_encoder import INT8_MODEL, MODEL, SETTINGS, OnnxEncoder
+from .onnx_encoder import INT8_MODEL, MODEL, OnnxEncoder
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,12 +62,10 @@ class OnnxTransformer(InputModule):
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
         digest = hashlib.blake2b(digest_size=8)
         for path in sorted(Path(folder).glob(f"{file_name}*")):
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "blake2b").digest())
+            digest.update(bytes.fromhex(file_digest(path, 64)))
         self._described = {"file_name": file_name, "digest": digest.hexdigest()}
-        settings = json.loads((Path(folder) / SETTINGS).read_text(encoding="utf-8"))
         # Of the weights that were exported, which a decoder of these vectors asks for.
-        self.exported_weights: str = settings["weights"]
+        self.exported_weights: str = self.encoder.settings["weights"]
 
     @property
     def max_seq_length(self) -> int | None:
