@@ -42,9 +42,7 @@ def scales_rows(model: SentenceTransformer) -> bool:
 
 def groups_by_length(model: SentenceTransformer) -> bool:
     """Whether the model makes up forward passes of few tokens itself, so that a call may hold many texts."""
-    config = latent_config(model)
-    has_limit = config is not None and config.encoder_type == "self_attention"
-    return has_limit and model.device.type == "cpu" and _method(model) != "forward"
+    return _has_self_attention(model) and model.device.type == "cpu" and _method(model) != "forward"
 
 
 def _method(model: SentenceTransformer) -> str:
@@ -55,11 +53,15 @@ def _method(model: SentenceTransformer) -> str:
 
 def has_long(model: SentenceTransformer, lengths: np.ndarray) -> np.ndarray:
     """Which texts of so many tokens `(N,)` a model cannot read at once, `(N,)`."""
-    config = latent_config(model)
-    if config is None or config.encoder_type != "self_attention":
-        return np.zeros(len(lengths), dtype=bool)  # Others have a limit of their own, or read word by word.
-    found: np.ndarray = lengths > MOST_TOKENS
+    # Others have a limit of their own, or read word by word.
+    found: np.ndarray = (lengths > MOST_TOKENS) & _has_self_attention(model)
     return found
+
+
+def _has_self_attention(model: SentenceTransformer) -> bool:
+    """Whether a SentenceTransformer is of this package, and attention between all tokens its encoder."""
+    config = latent_config(model)
+    return config is not None and config.encoder_type == "self_attention"
 
 
 @torch.inference_mode()
