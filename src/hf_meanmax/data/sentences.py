@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from hf_meanmax.extras import require
 from hf_meanmax.tokenization.words import FULL_STOPS
 
-# Scripts that are written without spaces between words: kana, ideographs, half-width kana, the later planes.
-CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+# Scripts that are written without spaces between words: kana, half-width kana, ideographs.
+CJK = f"\u3040-\u30ff\uff66-\uff9f{IDEOGRAPHS}"
 _CJK_CHARACTER = re.compile(f"[{CJK}]")
 # Thai, Lao, Burmese and Khmer, without their digits.
 _UNSPACED = re.compile(f"[{CJK}\u0e01-\u0e4f\u0e81-\u0ecf\u1000-\u103f\u1780-\u17df]")

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from hf_meanmax.checkpoint.folder import load_checkpoint
+from hf_meanmax.data.sentences import IDEOGRAPHS
 from hf_meanmax.modeling.layers import unit_rows
 from hf_meanmax.tokenization import WordVectors
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from tokenizers import Tokenizer
 
-_IS_IDEOGRAPH_INSIDE = re.compile("##[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+_IS_IDEOGRAPH_INSIDE = re.compile(f"##[{IDEOGRAPHS}]")
 _BLOCK = 2048
 _BATCH = 256
 
