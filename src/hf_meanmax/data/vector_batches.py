@@ -15,14 +15,14 @@ from .token_store import TokenStore
 
 class VectorBatches(MicroBatches):
     """Micro batches with `sentence_embedding` `(B, D)` float32 in place of `input_ids`; zeros in a row without a
-    sentence. What the decoder must generate stays `labels`.
+    sentence. What the decoder must generate stays `labels`, and `attention_mask`, where there is padding, is theirs.
 
     Args:
         sentences: the targets.
         plan: a batch plan over `sentences.costs()`.
         vectors: `(len(store), D)`, that of each sentence of the store.
         noise_scale: `(D,)`, the standard deviation of Gaussian noise on the vectors in training.
-        options: `rank`, `world_size` and `candidates` of [`MicroBatches`].
+        options: `rank`, `world_size`, `candidates` and `counts_sentences` of [`MicroBatches`].
     """
 
     def __init__(

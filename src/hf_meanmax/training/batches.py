@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,6 @@ from hf_meanmax.data import (
     TokenStore,
     VectorBatches,
 )
-from hf_meanmax.files import Json
 from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
 from hf_meanmax.modeling.modeling_embedding_decoder import EmbeddingDecoderForGeneration
 
@@ -53,15 +51,6 @@ def sentences_to_learn(
     return Sentences(store)
 
 
-def make_batches(
-    args: PretrainArguments, sentences: Sentences, gradient_accumulation_steps: int, seed: int, **options: Any
-) -> MicroBatches:
-    """Micro batches of sentences; `options` are those of [`~hf_meanmax.data.MicroBatches`], or with `vectors`, which
-    are then the input, of [`~hf_meanmax.data.VectorBatches`]."""
-    plan = BatchPlan(sentences.costs(), args.batch_tokens, gradient_accumulation_steps, seed)
-    return (VectorBatches if "vectors" in options else MicroBatches)(sentences, plan, **options)
-
-
 def make_run_batches(
     args: PretrainArguments,
     prepared: Prepared,
@@ -83,23 +72,7 @@ def make_run_batches(
         tell: prints a warning.
     """
     config = model.config
-    compared: Json = {
-        "noise": Noise(args.word_drop, args.word_swap, args.span_drop), "makes_views": args.has_views,
-    }  # fmt: skip
-    of_set: dict[str, Json] = {name: {"teacher_vectors": found} for name, found in vectors.items()}
-    if isinstance(model, EmbeddingDecoderForGeneration):
-        scale = model.encoder.standardization.scale.cpu().numpy()
-        of_set = {name: {"vectors": found} for name, found in vectors.items()}
-        # The scale 1 is of a number that never varies.
-        scale = np.where(scale == 1, 0, scale)
-        of_set["train"]["noise_scale"] = args.embedding_noise * scale if args.embedding_noise else None
-        compared = {}
-    candidates = None
-    if args.softmax == "sampled" and config.has_decoder:
-        candidates = CandidateSampler(prepared.output_store.token_counts, args.num_negatives, args.seed)
-    place = {"rank": rank, "world_size": world_size}
     words, and_context = config.num_context_words, args.context_weight > 0 or args.has_neighbours
-    counts_sentences = bool(config.attention_penalty) or args.contrastive != "none"
     sentences = sentences_to_learn(args, prepared.train, prepared.train_target, words, and_context)
     if isinstance(sentences, ContextSentences):
         alone = len(prepared.train) - len(sentences) - sentences.other_lengths
@@ -109,16 +82,36 @@ def make_run_batches(
             f"{sentences.other_lengths:,} are context alone, by `min_tokens` {args.min_tokens} and `max_tokens` "
             f"{args.max_tokens}" + (f"; {alone:,} have no neighbour, and are left out" if alone else "")
         )
-    training = make_batches(
-        args, sentences,
-        args.gradient_accumulation_steps, args.seed, candidates=candidates, counts_sentences=counts_sentences,
-        **of_set.get("train", {}), **compared, **place,
-    )  # fmt: skip
-    # A decoder of texts is scored alone.
-    options: Json = {**place, **({} if config.has_decoder and config.reads_text else of_set.get("validation", {}))}
-    if not config.has_decoder:
-        options |= {**compared, "counts_sentences": True}
     held_out = sentences_to_learn(
         args, prepared.validation, prepared.validation_target, words, and_context and not config.has_decoder
     )
-    return training, make_batches(args, held_out, 1, 0, **options)
+    plan = BatchPlan(sentences.costs(), args.batch_tokens, args.gradient_accumulation_steps, args.seed)
+    held_out_plan = BatchPlan(held_out.costs(), args.batch_tokens, gradient_accumulation_steps=1, seed=0)
+    candidates = None
+    if args.softmax == "sampled" and config.has_decoder:
+        candidates = CandidateSampler(prepared.output_store.token_counts, args.num_negatives, args.seed)
+    counts_sentences = bool(config.attention_penalty) or args.contrastive != "none"
+    if isinstance(model, EmbeddingDecoderForGeneration):
+        scale = model.encoder.standardization.scale.cpu().numpy()
+        # The scale 1 is of a number that never varies.
+        noise_scale = args.embedding_noise * np.where(scale == 1, 0, scale) if args.embedding_noise else None
+        return (
+            VectorBatches(
+                sentences, plan, vectors["train"], noise_scale,
+                rank=rank, world_size=world_size, candidates=candidates, counts_sentences=counts_sentences,
+            ),
+            VectorBatches(held_out, held_out_plan, vectors["validation"], rank=rank, world_size=world_size),
+        )  # fmt: skip
+    noise = Noise(args.word_drop, args.word_swap, args.span_drop)
+    training = MicroBatches(
+        sentences, plan, rank, world_size, noise=noise, candidates=candidates, teacher_vectors=vectors.get("train"),
+        counts_sentences=counts_sentences, makes_views=args.has_views,
+    )  # fmt: skip
+    if config.has_decoder:
+        # It is scored alone.
+        return training, MicroBatches(held_out, held_out_plan, rank, world_size)
+    validation = MicroBatches(
+        held_out, held_out_plan, rank, world_size, noise=noise, teacher_vectors=vectors.get("validation"),
+        counts_sentences=True, makes_views=args.has_views,
+    )  # fmt: skip
+    return training, validation
