@@ -91,9 +91,9 @@ def fit_logistic_regressions(
     problem = _Problem(
         spanned.rows,
         torch.from_numpy(targets),
-        torch.from_numpy((masks / counts[:, None]).T.astype(np.float32)),
-        torch.from_numpy((1 / (C * counts)).astype(np.float32)),
-        len(classes),
+        share=torch.from_numpy((masks / counts[:, None]).T.astype(np.float32)),
+        decay=torch.from_numpy((1 / (C * counts)).astype(np.float32)),
+        classes=len(classes),
     )
     weights, converged = _minimise(problem, problem.common_start(max_iterations), tolerance, max_iterations)
     count, outputs = len(C), problem.outputs
@@ -181,7 +181,7 @@ class _Problem:
     is the intercept of the centred features."""
 
     def __init__(
-        self, rows: torch.Tensor, targets: torch.Tensor, share: torch.Tensor, decay: torch.Tensor, classes: int
+        self, rows: torch.Tensor, targets: torch.Tensor, *, share: torch.Tensor, decay: torch.Tensor, classes: int
     ) -> None:
         """`share` `(N, P)`: each row's weight in the mean loss; `decay` `(P,)`: of the penalty beside the mean loss."""
         device = rows.device
@@ -214,7 +214,7 @@ class _Problem:
             return weights
         share = torch.stack([self.share[:, group].mean(dim=1) for group in self.groups], dim=1)
         decay = torch.stack([self.decay[group].mean() for group in self.groups])
-        common = _Problem(self.rows, self.labels, share, decay, self.classes)
+        common = _Problem(self.rows, self.labels, share=share, decay=decay, classes=self.classes)
         common.factors = self.factors
         start = weights[:, : len(self.groups) * self.outputs]
         found, _ = _minimise(common, start, _COMMON_TOLERANCE, max_iterations, _COMMON_BETWEEN)

@@ -46,7 +46,7 @@ MUCH_LEFT_OUT = 0.2
 _MUCH_SHARED = 0.05
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Prepared:
     """What a run trains on.
 
@@ -141,7 +141,10 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
         _check_held_out(store, validation)
     # A text of unknown words alone is in neither.
     texts = [] if needs_context else list(sources["validation"])
-    return Prepared(tokenizer, store, validation, texts, sources=sources, word_vectors=word_vectors)
+    return Prepared(
+        tokenizer=tokenizer, train=store, validation=validation, validation_texts=texts, sources=sources,
+        word_vectors=word_vectors,
+    )  # fmt: skip
 
 
 def _held_out_documents(
@@ -197,8 +200,10 @@ def _prepare_translation(args: PretrainArguments, word_vectors: str, show_progre
     if show_progress:
         _check_held_out(source, validation)
     return Prepared(
-        tokenizer, source, validation, texts, target, validation_target, references, target_tokenizer,
-        {"train": StoredTexts(train.source_side, tokenizer, source_rule, len(source))}, word_vectors,
+        tokenizer=tokenizer, train=source, validation=validation, validation_texts=texts, train_target=target,
+        validation_target=validation_target, references=references, target_tokenizer=target_tokenizer,
+        sources={"train": StoredTexts(train.source_side, tokenizer, source_rule, len(source))},
+        word_vectors=word_vectors,
     )  # fmt: skip
 
 

@@ -247,8 +247,9 @@ class Run:
             args, prepared, self.model, vectors, self.accelerator.process_index, self.world_size, self.print
         )
         self.validation = Validation(
-            self.accelerator, self.model, self.wrapped, self.is_sharded, held_out, prepared, args, self.use_bf16,
-            vectors.get("validation"), () if config.has_decoder else self.side_losses,
+            accelerator=self.accelerator, model=self.model, wrapped=self.wrapped, is_sharded=self.is_sharded,
+            batches=held_out, prepared=prepared, args=args, use_bf16=self.use_bf16, vectors=vectors.get("validation"),
+            terms=() if config.has_decoder else self.side_losses,
         )  # fmt: skip
         self.steps_per_epoch = self.batches.plan.num_steps
         self.total_steps = args.max_steps or max(1, math.ceil(args.epochs * self.steps_per_epoch))

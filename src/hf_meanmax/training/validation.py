@@ -25,7 +25,7 @@ from .settings import PretrainArguments
 from .teacher import TeacherVectors
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Validation:
     """The held-out texts of a run and what scores a model on them.
 
