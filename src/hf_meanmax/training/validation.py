@@ -115,6 +115,7 @@ class Validation:
         texts = self.prepared.validation_texts[:number]
         if not texts or not self.generates:
             return []
+        # Of the special tokens the generated ids hold `<unk>` alone, which is to be seen.
         return list(zip(texts, self.prepared.output_tokenizer.batch_decode(self._generate(texts)), strict=True))
 
     def generated_scores(self, show_progress: bool) -> dict[str, float]:
