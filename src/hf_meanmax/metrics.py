@@ -1,4 +1,4 @@
-"""How metrics, gains and controls are written in tables, figures and model cards."""
+"""How numbers, metrics, gains and controls are written in messages, tables, figures and model cards."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ Record: TypeAlias = Mapping[str, Any]  # of a JSON file
 SENTEVAL = frozenset(
     "CR MPQA MR MRPC SICK-E SICK-R SNLI SST2 SST5 STS12 STS13 STS14 STS15 STS16 STSB SUBJ TREC".split()
 )
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 step`, `2,000 steps`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def format_score(value: float, metric: str) -> str:

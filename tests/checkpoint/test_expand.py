@@ -146,7 +146,7 @@ def test_command_line(vectors, tmp_path, capsys):
     assert "unknown words before: 37.50% of 8" in told
     assert "unknown words after: 12.50% of 8" in told
     main([str(old), str(vectors), "--output", str(tmp_path / "less"), "--limit", str(len(WORDS) + 1)])
-    assert "1 words added, 15 in all" in capsys.readouterr().out
+    assert "1 word added, 15 in all" in capsys.readouterr().out
     # An older expansion is replaced.
     main([str(old), str(vectors), "--output", str(tmp_path / "less")])
     assert "2 words added, 16 in all" in capsys.readouterr().out

@@ -171,7 +171,7 @@ def test_a_bad_encoder_is_named_with_its_text(encoder, message):
 def test_a_dimension_that_varies_between_calls_is_an_error():
     sizes = iter([4, 4, 3])
     embed = Embedder(lambda texts: np.ones((len(texts), next(sizes))), name="wild", batch_size=1, show_progress=False)
-    with pytest.raises(ValueError, match=r"wild was given 1 texts, the first 'z', .* 3 numbers; before, they had 4"):
+    with pytest.raises(ValueError, match=r"wild was given 1 text, the first 'z', .* 3 numbers; before, they had 4"):
         embed(["yyy", "xx", "z"])
 
 
@@ -287,7 +287,7 @@ def test_saved_embeddings_are_an_encoder(saved):
     assert embed.name == "vectors.npy"
     assert embed.key == source.key
     assert EmbeddingFile(saved / "vectors.npy", saved / "sentences.txt").key == source.key
-    with pytest.raises(ValueError, match=r"sentences.txt lacks 1 texts of the tasks, the first 'horse'"):
+    with pytest.raises(ValueError, match=r"sentences.txt lacks 1 text of the tasks, the first 'horse'"):
         embed(["a cat", "horse"])
 
 

@@ -245,7 +245,7 @@ def test_the_command(embedder, decoder, vectors, make, tmp_path, capsys):  # noq
     expected = make(num_candidates=3, num_corrections=2).decode(vectors, **BOUND)
     assert captured.out.splitlines() == [one.text for one in expected]
     cut = sum(not one.ended for one in expected)
-    assert f"{cut} texts had not ended after 6 tokens and were cut." in captured.err
+    assert f"Cut after 6 tokens, before their end: {cut} text" in captured.err
     for words, reason in (
         (["--num_corrections", "2"], "`num_corrections` needs `rerank`"),
         (["--rerank", "3", "--num_beams", "4"], "`rerank` has beams of its own"),

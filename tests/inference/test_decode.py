@@ -167,8 +167,8 @@ def test_texts_that_had_not_ended_are_counted(checkpoint, encoded, capsys):
         assert 0 < cut < len(rows)
         main([str(checkpoint), str(encoded), "--batch-size", "4", *options])
         error = capsys.readouterr().err
-        assert error.count("were cut") == 1
-        assert f"{cut} texts had not ended after {settings['max_new_tokens']} tokens and were cut." in error
+        assert error.count("Cut after") == 1
+        assert f"Cut after {settings['max_new_tokens']} tokens, before their end: {cut} text" in error
 
 
 def test_paragraphs_come_back_whole(tmp_path, capsys):
@@ -183,7 +183,7 @@ def test_paragraphs_come_back_whole(tmp_path, capsys):
     main([str(folder), str(tmp_path / "out")])
     captured = capsys.readouterr()
     assert [len(line.split()) for line in captured.out.splitlines()] == [300, 300]
-    assert "2 texts had not ended after 300 tokens and were cut." in captured.err
+    assert "Cut after 300 tokens, before their end: 2 texts." in captured.err
 
 
 def test_vectors_that_cannot_be_decoded(encoded, checkpoint, tmp_path):

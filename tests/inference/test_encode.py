@@ -230,7 +230,7 @@ def test_length_limit_is_counted(checkpoint, text, tmp_path, capsys):
     model = load_encoder(str(checkpoint), device="cpu")
     run(model, str(text), tmp_path / "out", max_length=6)
     long = sum(len(line.split()) > 5 for line in LINES)
-    assert f"{long} texts were longer than 6 tokens and were cut" in capsys.readouterr().err
+    assert f"The limit of 6 tokens cut {long} texts" in capsys.readouterr().err
     cut = [" ".join(line.split()[:5]) for line in LINES]
     assert np.allclose(read(tmp_path / "out"), model.encode(cut), atol=1e-6)
 

@@ -357,7 +357,7 @@ def test_scores_of_a_compressed_index_are_made_exact(checkpoint, corpus, tmp_pat
     (rough,) = json.loads(capsys.readouterr().out)
     assert not np.allclose([near["cosine"] for near in rough["nearest"]], scores[0], atol=1e-5)
     main(["query", str(tmp_path / "index"), "the cat", "the cat sat on the mat " * 2])
-    assert "1 texts were longer than 9 tokens and were cut." in capsys.readouterr().err
+    assert "The limit of 9 tokens cut 1 text." in capsys.readouterr().err
 
     # Vectors of queries that were encoded in the same way, and in another.
     (tmp_path / "q.txt").write_text("the old mat\nthe cat")

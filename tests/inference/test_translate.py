@@ -97,7 +97,7 @@ def test_errors_in_one_line(folder, tmp_path):
         main([str(folder), str(tmp_path / "nothing.txt")])
     (tmp_path / "source.txt").write_text("the cat sat\n")
     (tmp_path / "reference.txt").write_text("one\ntwo\n")
-    with pytest.raises(SystemExit, match=r"^hf-meanmax translate: 1 texts and 2 references"):
+    with pytest.raises(SystemExit, match=r"^hf-meanmax translate: 1 text and 2 references"):
         main([str(folder), str(tmp_path / "source.txt"), "--reference", str(tmp_path / "reference.txt")])
     with pytest.raises(SystemExit, match=r"^hf-meanmax translate: `tokenize` is 'zh', which is for the BLEU of"):
         main([str(folder), str(tmp_path / "source.txt"), "--tokenize", "zh"])

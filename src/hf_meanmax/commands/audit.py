@@ -15,6 +15,7 @@ from hf_meanmax.evaluation.audit import AuditSettings
 from hf_meanmax.evaluation.audit_page import PAGE_FILE
 from hf_meanmax.evaluation.audit_run import AuditSource, audit_checkpoint
 from hf_meanmax.inference.decode import DecodingSettings
+from hf_meanmax.metrics import counted
 from hf_meanmax.processes import process_state
 
 from .options import verb, written
@@ -35,7 +36,7 @@ def main(source: AuditSource, args: AuditOptions, attack: DecodingSettings, sett
     page = str(Path(args.output) / PAGE_FILE)
     print(json.dumps({**scores, "page": page}))
     print(
-        f"BLEU {scores['bleu']:.1f} of 100; {scores['exact_match']:.1%} of {result['texts']:,} texts came back word "
-        f"for word: {page}",
+        f"BLEU {scores['bleu']:.1f} of 100; {scores['exact_match']:.1%} of {counted(result['texts'], 'text')} came "
+        f"back word for word: {page}",
         file=sys.stderr,
     )

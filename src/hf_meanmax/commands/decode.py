@@ -20,6 +20,7 @@ from hf_meanmax.inference.correction import embedder_of
 from hf_meanmax.inference.decode import DecodedBatch, DecodingSettings, decode_sources, key_of_row
 from hf_meanmax.inference.fingerprints import model_fingerprints, tokenizer_text, weights_fingerprint
 from hf_meanmax.inference.sources import SourceOptions, VectorSource, open_sources
+from hf_meanmax.metrics import counted
 from hf_meanmax.pretrained import DECODER_SOURCES
 from hf_meanmax.progress import progress_bar
 
@@ -81,7 +82,7 @@ def main(args: DecodeOptions, decoding: DecodingSettings) -> None:
             for batch in decode(start):
                 output.append(_lines(batch, args.write_keys), batch.keys[-1])
                 bar.update(len(batch.texts))
-    print(f"{total:,} texts: {args.output}", file=sys.stderr)
+    print(f"{counted(total, 'text')}: {args.output}", file=sys.stderr)
 
 
 def _lines(batch: DecodedBatch, write_keys: bool) -> list[str]:

@@ -37,6 +37,7 @@ from hf_meanmax.evaluation.suite import (
 from hf_meanmax.files import short_names, sole_writer
 from hf_meanmax.hardware import usable_device
 from hf_meanmax.inference.encoder import embedding_dimension, load_encoder
+from hf_meanmax.metrics import counted
 from hf_meanmax.pretrained import ENCODER_SOURCES
 
 from .options import OptionParser, command_line, count, option, positional, written
@@ -92,7 +93,7 @@ def _evaluate(args: EvaluateOptions, command: str) -> None:
     if args.write_sentences:
         every = (text for task in (*tasks, *erasure) for text in task.sentences())
         count = write_sentences(args.write_sentences, every)
-        print(f"{count:,} texts: {args.write_sentences}", file=sys.stderr)
+        print(f"{counted(count, 'text')}: {args.write_sentences}", file=sys.stderr)
         return
     # Changed vectors are another encoder, whose results stand beside those of its own.
     suffix = (f"-{args.truncate_dim}" if args.truncate_dim else "") + ("-unit" if args.unit_length else "")

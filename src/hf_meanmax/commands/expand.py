@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from hf_meanmax.checkpoint.expand import expand_checkpoint
 from hf_meanmax.checkpoint.location import checkpoint_folder
 from hf_meanmax.data.opening import TextOptions
+from hf_meanmax.metrics import counted
 from hf_meanmax.tokenization import unknown_word_rate
 
 from .options import count, option, positional, verb, written
@@ -34,8 +35,8 @@ def main(args: ExpandOptions) -> None:
         args.model, args.vectors, args.output, limit=args.limit, encoding_errors=args.encoding_errors
     )
     print(
-        f"{expansion.added:,} words added, {len(expansion.tokenizer):,} in all; "
-        f"{expansion.left_out:,} vectors left out (known, or words that the tokenizer never produces)"
+        f"{counted(expansion.added, 'word')} added, {len(expansion.tokenizer):,} in all; "
+        f"{counted(expansion.left_out, 'vector')} left out (known, or words that the tokenizer never produces)"
     )
     if expansion.quality:
         print(f"the map: {expansion.quality}")

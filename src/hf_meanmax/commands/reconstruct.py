@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass
 
 from hf_meanmax.evaluation.reconstruction import ReconstructionSettings, score_checkpoint
+from hf_meanmax.metrics import counted
 from hf_meanmax.pretrained import DECODER_SOURCES
 
 from .options import CORPUS_SOURCES, positional, verb, written
@@ -31,6 +32,6 @@ def main(args: ReconstructOptions, settings: ReconstructionSettings) -> None:
     print(json.dumps(scores, indent=1, ensure_ascii=False))
     print(
         f"BLEU {scores['bleu']:.1f} and chrF {scores['chrf']:.1f} of 100; {scores['exact_match']:.1%} of "
-        f"{scores['sentences']:,} texts came back word for word",
+        f"{counted(scores['sentences'], 'text')} came back word for word",
         file=sys.stderr,
     )

@@ -44,6 +44,7 @@ from hf_meanmax.inference.index import (
     make_index,
 )
 from hf_meanmax.inference.search import Neighbor, SentenceIndex
+from hf_meanmax.metrics import counted
 from hf_meanmax.processes import process_state
 
 from .options import (
@@ -144,7 +145,7 @@ def search_index(
             shutil.rmtree(embeddings)
     recall = "".join(f", {name} {value}" for name, value in (manifest.recall or {}).items() if name != "queries")
     kind = "exact" if manifest.factory == "Flat" else manifest.factory
-    print(f"{manifest.rows:,} sentences, {kind}{recall}: {output}", file=sys.stderr)
+    print(f"{counted(manifest.rows, 'sentence')}, {kind}{recall}: {output}", file=sys.stderr)
 
 
 def _found_encoding(embeddings: Path, asked: EncodeSettings) -> tuple[EncodeSettings, PCA | None]:

@@ -19,6 +19,7 @@ from hf_meanmax.inference.continued_file import continued_file, is_file_name
 from hf_meanmax.inference.decode import MOST_BEAMS
 from hf_meanmax.inference.fingerprints import tokenizer_text, weights_fingerprint
 from hf_meanmax.inference.translate import check_translator, translate_corpus
+from hf_meanmax.metrics import counted
 from hf_meanmax.progress import progress_bar
 
 from .options import CorpusOptions, count, option, positional, verb, written
@@ -52,7 +53,8 @@ def main(args: TranslateOptions, corpus_options: CorpusOptions) -> None:
         references = list(CorpusLines(corpus_options.open_beside(args.reference)))
         texts = sum(1 for _ in CorpusLines(corpus))
         if texts != len(references):
-            raise ValueError(f"{texts} texts and {len(references)} references; give one reference a text.")
+            given = f"{counted(texts, 'text')} and {counted(len(references), 'reference')}"
+            raise ValueError(f"{given}; give one reference a text.")
     model, tokenizer, target_tokenizer = load_decoder(args.model)
 
     def translate(first_line: int = 0) -> Iterator[str]:

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from hf_meanmax.fields import check_choice
 from hf_meanmax.files import Json, bytes_digest, json_digest, naming_failed_writes, replacing_folder, write_json
+from hf_meanmax.metrics import counted
 from hf_meanmax.progress import progress_bar
 from hf_meanmax.tokenization.tokenizers import bare_backend, check_end_token
 
@@ -111,7 +112,7 @@ class StoreReport:
         # Of the words that the kept sentences had.
         share = unknown / max(1, self.tokens - self.kept + self.dropped_unknown_words)
         return (
-            f"{self.kept:,} sentences, {self.tokens:,} tokens, {self.documents:,} documents "
+            f"{counted(self.kept, 'sentence')}, {self.tokens:,} tokens, {counted(self.documents, 'document')} "
             f"({self.dropped()}; truncated: {self.truncated:,}; unknown words: {unknown:,}, {share:.1%})"
         )
 

@@ -23,6 +23,7 @@ from hf_meanmax.inference.blocks import in_blocks
 from hf_meanmax.inference.embedding_files import count_rows, read_embeddings, read_rows
 from hf_meanmax.inference.encoder import count_truncated, encode_texts
 from hf_meanmax.inference.fingerprints import pipeline_fingerprint, weights_fingerprint
+from hf_meanmax.metrics import counted
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -177,7 +178,7 @@ class Embedder:
         return vectors
 
     def _checked(self, output: object, texts: list[str]) -> np.ndarray:
-        given = f"{self.name} was given {len(texts):,} texts, the first {_shown(texts[0])}, and gave"
+        given = f"{self.name} was given {counted(len(texts), 'text')}, the first {_shown(texts[0])}, and gave"
         array = _as_array(output, given)
         if array.ndim != 2:
             raise ValueError(f"{given} an array of shape {array.shape}; expected one row a text, ({len(texts)}, D).")
@@ -242,8 +243,8 @@ class EmbeddingFile:
         missing = [text for text in texts if text not in self._rows]
         if missing:
             raise ValueError(
-                f"{self.sentences} lacks {len(missing):,} texts of the tasks, the first {_shown(missing[0])}; write "
-                "it anew (--write_sentences) with these tasks, and embed it again."
+                f"{self.sentences} lacks {counted(len(missing), 'text')} of the tasks, the first {_shown(missing[0])}; "
+                "write it anew (--write_sentences) with these tasks, and embed it again."
             )
         return read_rows(self._source, np.array([self._rows[text] for text in texts], dtype=np.int64))
 

@@ -20,6 +20,7 @@ import torch
 from hf_meanmax.fields import check_settings, count, option
 from hf_meanmax.files import Json
 from hf_meanmax.hardware import ComputeDtype, in_dtype
+from hf_meanmax.metrics import counted
 
 from .blocks import in_blocks
 from .correction import Corrector, read_tokens
@@ -167,7 +168,7 @@ def decode_sources(
         cut += ended.count(False)
         longest = max(longest, *lengths)
     if cut:
-        print(f"{cut:,} texts had not ended after {longest:,} tokens and were cut.", file=sys.stderr)
+        print(f"Cut after {longest:,} tokens, before their end: {counted(cut, 'text')}.", file=sys.stderr)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from hf_meanmax.checkpoint.location import hint_at_model, is_missing_folder, nam
 from hf_meanmax.data.corpus import by_size, readable
 from hf_meanmax.data.sentences import is_unsegmented
 from hf_meanmax.files import Json, read_json
+from hf_meanmax.metrics import counted
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
 from hf_meanmax.pretrained import packaged_folder
 from hf_meanmax.tokenization.tokenizers import is_character_level, is_word_level, unread_words
@@ -248,4 +249,4 @@ def report_unknown(tokenizer: PreTrainedTokenizerBase | None, texts: Sequence[st
 def report_truncated(number: int, model: SentenceTransformer, where: str = "") -> None:
     """Says on stderr how many texts the length limit of a SentenceTransformer has cut, if it has cut any."""
     if number:
-        print(f"{number:,} texts were longer than {model.max_seq_length} tokens and were cut{where}.", file=sys.stderr)
+        print(f"The limit of {model.max_seq_length} tokens cut {counted(number, 'text')}{where}.", file=sys.stderr)

@@ -31,6 +31,7 @@ from hf_meanmax.hardware import (
 )
 from hf_meanmax.inference.embedder import fit_standardization, load_embedder
 from hf_meanmax.inference.fingerprints import model_fingerprints
+from hf_meanmax.metrics import counted
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.modeling.generation import MIN_TOKENS_FROM_TEXT, decoding_bound
 from hf_meanmax.modeling.modeling_embedding_decoder import EmbeddingDecoderForGeneration
@@ -170,7 +171,7 @@ class Run:
         self.print(f"training corpus: {self.prepared.train.report}")
         if self.prepared.train_target is not None:
             self.print(f"its translations: {self.prepared.train_target.report}")
-        self.print(f"held out: {len(self.prepared.validation):,} sentences for validation")
+        self.print(f"held out: {counted(len(self.prepared.validation), 'sentence')} for validation")
         self.state["learnt_from"] = self.prepared.fingerprint()
 
     def _resume(self) -> None:
@@ -486,7 +487,7 @@ class Run:
             like=checkpoint_folder(args.initial_model) if args.initial_model else None,
         )  # fmt: skip
         if self.stop_reason:
-            done = f"{self.state['step']:,} of {self.total_steps:,} steps"
+            done = f"{self.state['step']:,} of {counted(self.total_steps, 'step')}"
             self.print(f"ended by --{LIMITS[self.stop_reason]} after {done}")
         self.print(f"{format_summary(summary)}\nsaved to {folder}")
         if args.showcase:

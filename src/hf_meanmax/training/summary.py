@@ -8,6 +8,7 @@ import torch
 
 from hf_meanmax.files import Json
 from hf_meanmax.hardware import count_flops, peak_memory_bytes
+from hf_meanmax.metrics import counted
 from hf_meanmax.modeling.conditional_decoding import LatentForConditionalDecoding
 from hf_meanmax.modeling.losses import IGNORE_INDEX
 from hf_meanmax.objectives import Objective, TrainingModel
@@ -62,7 +63,7 @@ def summarize_run(state: Json, stop_reason: str, device: torch.device, num_proce
 
 def format_summary(summary: Json) -> str:
     """The summary in a few lines."""
-    lines = [f"{summary['steps']:,} steps, {summary['tokens']:,} tokens, {summary['minutes']:.1f} minutes"]
+    lines = [f"{counted(summary['steps'], 'step')}, {summary['tokens']:,} tokens, {summary['minutes']:.1f} minutes"]
     if "tokens_per_second" in summary:
         of_limit = ""
         # Beside other work the rate is measured too low.
