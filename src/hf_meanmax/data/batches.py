@@ -12,9 +12,10 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from hf_meanmax.modeling.losses import IGNORE_INDEX
@@ -183,6 +184,17 @@ class Sentences:
     def costs(self) -> np.ndarray:
         """Lengths for a batch plan."""
         return self.store.lengths if self.indices is None else self.store.lengths[self.indices]
+
+
+class VectorRows(Protocol):
+    """Rows of numbers that are read by their indices: an array, or files of one."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.floating]: ...
 
 
 class MicroBatches:

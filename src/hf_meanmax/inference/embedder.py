@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from hf_meanmax.cosines import unit_rows
+from hf_meanmax.data.batches import VectorRows
 from hf_meanmax.files import shared_name
 from hf_meanmax.modeling.layers import Standardization
 
@@ -26,17 +26,6 @@ if TYPE_CHECKING:
 _PROMPT = "text"
 _MOST_FITTED = 200_000
 _BLOCK = 1024
-
-
-class VectorRows(Protocol):
-    """Rows of numbers that are read by their indices: an array, or files of one."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.floating]: ...
 
 
 def load_embedder(
