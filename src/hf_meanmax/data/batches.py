@@ -237,7 +237,7 @@ class MicroBatches:
         world_size: int = 1,
         noise: Noise | None = None,
         candidates: CandidateSampler | None = None,
-        teacher_vectors: np.ndarray | None = None,
+        teacher_vectors: VectorRows | None = None,
         counts_sentences: bool = False,
         makes_views: bool = False,
     ):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .batches import BatchPlan, MicroBatch, MicroBatches, Sentences
+from .batches import BatchPlan, MicroBatch, MicroBatches, Sentences, VectorRows
 from .random_streams import NOISE, stream
 from .token_store import TokenStore
 
@@ -29,7 +29,7 @@ class VectorBatches(MicroBatches):
         self,
         sentences: Sentences | TokenStore,
         plan: BatchPlan,
-        vectors: np.ndarray,
+        vectors: VectorRows,
         noise_scale: np.ndarray | None = None,
         **options: Any,
     ) -> None:
