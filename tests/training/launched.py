@@ -38,6 +38,7 @@ from hf_meanmax.data import token_store
 from hf_meanmax.processes import end_processes
 from hf_meanmax.training import checkpoints, teacher
 from hf_meanmax.training import pretrain as pretraining
+from hf_meanmax.training.optimization import Optimization
 from modeling.kinds import make, read
 
 RANK = int(os.environ["RANK"])
@@ -101,26 +102,26 @@ def decoder_steps(num_beams: int) -> int:
 
 def watch(seen: dict[str, Any]) -> None:
     """Counts what DDP sends, the parameters that are sharded, and the steps of a sharded decoder."""
-    original = pretraining.Run._make_optimizers
 
-    def make_optimizers(run: pretraining.Run) -> None:
-        original(run)
-        seen.update(sharded=sum(isinstance(p, DTensor) for p in run.wrapped.parameters()), sent=0)
-        seen["held"] = sum(p.to_local().numel() if isinstance(p, DTensor) else p.numel() for p in run.trained)
-        if run.is_sharded and run.args.output_dir.endswith("reconstruction"):
+    def watched(accelerator, model, objectives, args) -> Optimization:
+        made = Optimization(accelerator, model, objectives, args)
+        seen.update(sharded=sum(isinstance(p, DTensor) for p in made.wrapped.parameters()), sent=0)
+        seen["held"] = sum(p.to_local().numel() if isinstance(p, DTensor) else p.numel() for p in made.trained)
+        if made.is_sharded and args.output_dir.endswith("reconstruction"):
             with torch.random.fork_rng():
                 seen["steps"] = [decoder_steps(num_beams) for num_beams in (1, 2)]
-        if run.is_sharded or run.args.gradient_accumulation_steps == 1:
-            return
+        if made.is_sharded or args.gradient_accumulation_steps == 1:
+            return made
 
         def send(state, bucket):
             seen["sent"] += 1
-            work = torch.distributed.all_reduce(bucket.buffer() / run.world_size, async_op=True)
+            work = torch.distributed.all_reduce(bucket.buffer() / accelerator.num_processes, async_op=True)
             return work.get_future().then(lambda future: future.value()[0])
 
-        run.wrapped.register_comm_hook(None, send)
+        made.wrapped.register_comm_hook(None, send)
+        return made
 
-    pretraining.Run._make_optimizers = make_optimizers
+    pretraining.Optimization = watched
 
 
 def run(name: str, case: dict[str, Any], seen: dict[str, Any]) -> dict[str, Any]:

@@ -401,7 +401,8 @@ def test_gradient_of_a_step_is_that_of_one_batch(make_arguments, monkeypatch, so
     total.backward()
 
     gradients = []
-    monkeypatch.setattr(run.optimizers[0], "step", lambda: gradients.extend(p.grad.to_dense() for p in run.trained))
+    (optimizer,), trained = run.optimization.optimizers, run.optimization.trained
+    monkeypatch.setattr(optimizer, "step", lambda: gradients.extend(p.grad.to_dense() for p in trained))
     (loss,) = run._step(micro_batches, num_targets)
     torch.testing.assert_close(loss.double(), total, atol=1e-5, rtol=1e-5)
     for ours, theirs in zip(gradients, reference.parameters(), strict=True):
@@ -428,9 +429,9 @@ def test_sparse_gradients_are_the_dense_ones(make_arguments, counted, monkeypatc
         monkeypatch.undo()
 
         def keep(run=run, sparse=sparse):
-            found[sparse] = [parameter.grad.clone() for parameter in run.trained]
+            found[sparse] = [parameter.grad.clone() for parameter in run.optimization.trained]
 
-        monkeypatch.setattr(run.optimizers[0], "step", keep)
+        monkeypatch.setattr(run.optimization.optimizers[0], "step", keep)
         _, micro_batches, num_targets = next(run.batches.iterate(0))
         run._step(micro_batches, num_targets)
     number = {"untied": 2, "full": 0}.get(name, 1)
@@ -492,7 +493,7 @@ def test_penalty_is_a_mean_over_the_sentences_of_a_step(make_arguments, monkeypa
                 penalties.append(output.attention_penalty)
                 words += (output.loss - 0.3 * output.attention_penalty) * ids.numel() / num_targets
     _, micro_batches, num_targets = next(run.batches.iterate(0))
-    monkeypatch.setattr(run.optimizers[0], "step", lambda: None)
+    monkeypatch.setattr(run.optimization.optimizers[0], "step", lambda: None)
     loss, penalty = run._step(micro_batches, num_targets)
     torch.testing.assert_close(penalty, torch.stack(penalties).mean(), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(loss, words + 0.3 * penalty, atol=1e-5, rtol=1e-5)
@@ -505,8 +506,9 @@ def test_gradients_are_clipped(make_arguments, monkeypatch):
     run = built(make_arguments(max_grad_norm=0.01))
     _, micro_batches, num_targets = next(run.batches.iterate(0))
     norms = []
+    (optimizer,), trained = run.optimization.optimizers, run.optimization.trained
     monkeypatch.setattr(
-        run.optimizers[0], "step", lambda: norms.append(torch.stack([p.grad.norm() for p in run.trained]).norm().item())
+        optimizer, "step", lambda: norms.append(torch.stack([p.grad.norm() for p in trained]).norm().item())
     )
     run._step(micro_batches, num_targets)
     assert norms[0] == pytest.approx(0.01, rel=1e-3)

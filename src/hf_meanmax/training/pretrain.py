@@ -8,9 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
 from datetime import timedelta
-from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +33,6 @@ from hf_meanmax.metrics import counted
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.modeling.generation import MIN_TOKENS_FROM_TEXT, decoding_bound
 from hf_meanmax.modeling.modeling_embedding_decoder import EmbeddingDecoderForGeneration
-from hf_meanmax.objectives import TrainingModel
 from hf_meanmax.objectives.decoder_inputs import feed_decoder
 from hf_meanmax.processes import (
     check_agreement,
@@ -52,7 +49,7 @@ from .batches import make_run_batches
 from .checkpoints import CHECKPOINTS, Checkpoints, check_run_folder, claim_folder
 from .metrics_log import MetricsLog, StepLosses
 from .model import check_start, make_config, make_model, make_objectives
-from .optimizer import clip_gradients, make_optimizers
+from .optimization import Optimization
 from .preparation import Prepared, prepare
 from .schedule import Schedule
 from .settings import PretrainArguments
@@ -156,7 +153,7 @@ class Run:
         if start == self.state["step"]:
             self.print("this run had ended; it goes on where the limit that ended it is larger")
         if args.early_stopping_patience and self._best_is_older():
-            self.checkpoints.load_weights(self._best_checkpoint(), self.stateful_model)
+            self.checkpoints.load_weights(self._best_checkpoint(), self.optimization.stateful_model)
             self.print(f"exporting the best checkpoint, step {self.state['best_step']}")
         with errors_shared(self.processes):
             summary = self._finish()
@@ -182,7 +179,8 @@ class Run:
             "`output_dir` must be on a disk that all machines share.",
         )  # fmt: skip
         if latest is not None:
-            self.state.update(self.checkpoints.load(latest, self.stateful_model, self.optimizers))
+            saved = self.checkpoints.load(latest, self.optimization.stateful_model, self.optimization.optimizers)
+            self.state.update(saved)
             if self.args.early_stopping_patience and not self._best_checkpoint().is_dir():
                 # Without early stopping the best weights need not have been saved.
                 self.state.update(best_step=None, best_accuracy=-1.0, bad_evaluations=0)
@@ -242,15 +240,15 @@ class Run:
             # Each process keeps a part of what it has made itself.
             sums = exact_sums(self.model.state_dict())
             check_agreement(self.processes, sums, "Give every machine the same word vectors and initial model.")
-        self._make_optimizers()
+        self.optimization = Optimization(self.accelerator, self.model, self.objectives, args)
         # Held-out texts without a context are found now, not at the end of the run.
         self.batches, held_out = make_run_batches(
             args, prepared, self.model, vectors, self.accelerator.process_index, self.world_size, self.print
         )
         self.validation = Validation(
-            accelerator=self.accelerator, model=self.model, wrapped=self.wrapped, is_sharded=self.is_sharded,
-            batches=held_out, prepared=prepared, args=args, use_bf16=self.use_bf16, vectors=vectors.get("validation"),
-            terms=() if config.has_decoder else self.side_losses,
+            accelerator=self.accelerator, model=self.model, wrapped=self.optimization.wrapped,
+            is_sharded=self.is_sharded, batches=held_out, prepared=prepared, args=args, use_bf16=self.use_bf16,
+            vectors=vectors.get("validation"), terms=() if config.has_decoder else self.side_losses,
         )  # fmt: skip
         self.steps_per_epoch = self.batches.plan.num_steps
         self.total_steps = args.max_steps or max(1, math.ceil(args.epochs * self.steps_per_epoch))
@@ -262,28 +260,6 @@ class Run:
         are_shown = self.prepared.validation_texts and not self.is_sharded
         is_read = are_shown or not (config.has_decoder and config.reads_text)
         return {name: texts for name, texts in self.prepared.sources.items() if name != "validation" or is_read}
-
-    def _make_optimizers(self) -> None:
-        args = self.args
-        # Tables of zeros take a CPU longer than the rows; a GPU would have to wait for the number of rows.
-        self.has_sparse_gradients = args.lazy_adam or (self.world_size == 1 and self.device.type == "cpu")
-        if self.has_sparse_gradients:
-            self.model.make_gradients_sparse()
-        module: Any = TrainingModel(self.model, self.objectives)
-        if args.compile:
-            module = torch.compile(module)
-        self.wrapped: Any
-        fused = self.device.type in ("cpu", "cuda")
-        if self.is_sharded:
-            # Accelerate puts the shards in the places of the parameters that the optimizer was made of.
-            self.wrapped, *prepared = self.accelerator.prepare(module, *make_optimizers(module, args, fused))
-            self.optimizers = [accelerated.optimizer for accelerated in prepared]
-        else:
-            # An optimizer must be made of the parameters where they are in the end, on the device.
-            self.wrapped = self.accelerator.prepare_model(module)
-            self.optimizers = make_optimizers(self.wrapped, args, fused)
-        self.trained = [parameter for parameter in self.wrapped.parameters() if parameter.requires_grad]
-        self.stateful_model = self.wrapped if self.is_sharded else self.model
 
     def _train(self, terminated: Termination) -> None:
         args, state = self.args, self.state
@@ -371,10 +347,8 @@ class Run:
     def _step(self, micro_batches: list[dict[str, torch.Tensor]], num_targets: int) -> torch.Tensor:
         """One optimizer step; returns this process's parts of the weighted sum of all terms, and of the means that
         `self.side_losses` names."""
-        args = self.args
+        args, wrapped = self.args, self.optimization.wrapped
         self.learning_rate = self.schedule.learning_rate(self.state["step"], self.agreed_seconds, self.state["tokens"])
-        for group in chain.from_iterable(optimizer.param_groups for optimizer in self.optimizers):
-            group["lr"] = self.learning_rate * group.get("lr_factor", 1.0)
         # Dropout is a function of (seed, step, process), so a resumed run draws what it would have drawn.
         torch.manual_seed(_step_seed(args.seed, self.state["step"], self.accelerator.process_index))
         totals = torch.zeros(1 + len(self.side_losses), device=self.device)
@@ -384,22 +358,14 @@ class Run:
                 batch = {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}
                 batch = feed_decoder(self.model, batch, args.decoder_inputs)
                 is_last = index == len(micro_batches) - 1
-                synchronise = nullcontext() if is_last else self.accelerator.no_sync(self.wrapped)
+                synchronise = nullcontext() if is_last else self.accelerator.no_sync(wrapped)
                 with synchronise:
-                    output = self.wrapped(**batch, num_items_in_batch=num_targets)
+                    output = wrapped(**batch, num_items_in_batch=num_targets)
                     # Gradients are averaged over processes; the loss is already divided by all targets.
                     (output.loss * self.world_size).backward()
                 parts = [output.loss, *(output.losses[name] for name in self.side_losses)]
                 totals += torch.stack([part.detach() for part in parts])
-        if args.max_grad_norm and self.has_sparse_gradients:
-            clip_gradients(self.trained, args.max_grad_norm)
-        elif args.max_grad_norm:
-            # Accelerate knows a sharded model by all of its parameters.
-            clipped = list(self.wrapped.parameters()) if self.is_sharded else self.trained
-            self.accelerator.clip_grad_norm_(clipped, args.max_grad_norm)
-        for optimizer in self.optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        self.optimization.step(self.learning_rate)
         return totals
 
     def _check_losses(self, losses: StepLosses) -> None:
@@ -458,7 +424,9 @@ class Run:
 
     def _save(self) -> None:
         with errors_shared(self.processes):
-            self.checkpoints.save(self.stateful_model, self.optimizers, self.state, self.is_main)
+            self.checkpoints.save(
+                self.optimization.stateful_model, self.optimization.optimizers, self.state, self.is_main
+            )
         self.saved_at = math.inf
 
     def _finish(self) -> Json:
@@ -470,7 +438,7 @@ class Run:
         summary |= self.validation.generated_scores(show_progress=self.is_main)
         self.log.record({"step": self.state["step"], **summary})
         folder = self.folder / "model"
-        weights = self.accelerator.get_state_dict(self.wrapped) if self.is_sharded else None
+        weights = self.accelerator.get_state_dict(self.optimization.wrapped) if self.is_sharded else None
         if not self.is_main:
             return summary
         model = self.model
