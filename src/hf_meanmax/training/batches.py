@@ -108,7 +108,7 @@ def make_run_batches(
         counts_sentences=counts_sentences, makes_views=args.has_views,
     )  # fmt: skip
     if config.has_decoder:
-        # It is scored alone.
+        # The decoder is scored alone.
         return training, MicroBatches(held_out, held_out_plan, rank, world_size)
     validation = MicroBatches(
         held_out, held_out_plan, rank, world_size, noise=noise, teacher_vectors=vectors.get("validation"),
