@@ -521,6 +521,7 @@ def test_bad_labels_are_refused(sets, tmp_path):
     one = write(tmp_path / "one.tsv", [("the cat", "red")] * 30)
     two = write(tmp_path / "two.tsv", [("the cat", "red"), ("the dog", "old")])
     scores = write(tmp_path / "scores.tsv", [("the cat", f"{number / 10}") for number in range(30)])
+    swapped = write(tmp_path / "swapped.tsv", [row[::-1] for row in reviews(30, seed=0)])
     for given, reason in (
         ({"test": other}, r"other.tsv: the label 'blue' does not occur in the training examples \(old, red\)\."),
         ({"validation": other}, r"other.tsv: the label 'blue' does not occur in the training examples \(old, red\)\."),
@@ -528,7 +529,11 @@ def test_bad_labels_are_refused(sets, tmp_path):
         ({"problem": "regression"}, "train.tsv: the label '(old|red)' is no number"),
         ({"train": other}, "All examples have the label 'blue'; a classifier needs two"),
         ({"train": two}, "1 example.s. to train on beside 1 held out for validation, expected 2"),
-        ({"train": scores}, "scores.tsv: the labels are 30 numbers such as 0.0, too many to be classes"),
+        (
+            {"train": scores},
+            "the labels of 30 examples are 30 numbers such as '0.0', too many .* `--problem regression`",
+        ),
+        ({"train": swapped}, "swapped.tsv: the labels of 30 examples are 30 texts such as .* columns may be swapped"),
         ({"test": sets["train"]}, "`test` is '.*train.tsv', whose texts are those of `train`"),
         (
             {"validation": sets["train"]},
@@ -536,12 +541,31 @@ def test_bad_labels_are_refused(sets, tmp_path):
         ),
     ):
         given = {**settings, **given}
-        if given["train"] in (other, two, scores):
+        if given["train"] in (other, two, scores, swapped):
             del given["validation"]
         with pytest.raises(ValueError, match=reason):
             run(given, tmp_path / "run")
     # Before anything is made of the texts.
     assert not (tmp_path / "run").exists()
+
+
+def test_classes_are_told_and_doubtful_ones_warned_of(tmp_path, capsys):
+    rows = [("words of a review", "how many"), *reviews(30, seed=0), ("the cat", "Red"), ("a dog", "Red")]
+    args = arguments_from_settings({"train": write(tmp_path / "a.tsv", rows)}, "", FinetuneArguments)
+    with pytest.warns(UserWarning, match="differ only|single example") as warned:
+        read_sets(args, show_classes=True)
+    counts = {label: [row[-1] for row in rows].count(label) for label in ("old", "red")}
+    first, second = sorted(counts, key=counts.get, reverse=True)
+    shown = f"4 classes: {first} {counts[first]}, {second} {counts[second]}, Red 2, how many 1\n"
+    assert capsys.readouterr().err == shown
+    alike, single = (str(warning.message) for warning in warned)
+    assert "a.tsv: the labels 'red', 'Red' differ only in case or blanks" in alike
+    assert "1 of the classes have a single example, such as 'how many' with the text 'words of a review'" in single
+    write(tmp_path / "a.tsv", [(f"text {number}", f"class {number % 12}") for number in range(48)])
+    read_sets(args, show_classes=True)
+    assert capsys.readouterr().err.endswith("class 9 4, ...\n")
+    read_sets(args)
+    assert not capsys.readouterr().err
 
 
 def test_command_line(sets, tmp_path, capsys):
@@ -553,6 +577,7 @@ def test_command_line(sets, tmp_path, capsys):
     bars = [line for line in re.split(r"[\r\n]", shown) if "%" in line]
     assert {line.partition(":")[0] for line in bars} == {"train", "evaluate"}
     assert "test: " in said
+    assert "2 classes: " in shown
     assert "parameters of the classifier" in said
     with pytest.raises(SystemExit, match=r"^hf-meanmax finetune: No such file or data set"):
         main(["--train", str(tmp_path / "missing.tsv")])

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import math
 import shutil
+import sys
+import warnings
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -56,6 +59,10 @@ if TYPE_CHECKING:
 
 # More numbers with fractions than these are no classes.
 _MOST_SCORES = 20
+# From so many examples on, classes of less than two on average are no classes.
+_ENOUGH_FOR_CLASSES = 10
+# So many classes are told one by one.
+_CLASSES_SHOWN = 10
 # One in so many.
 _HELD_OUT = 10
 # That of transformers' Trainer.
@@ -96,7 +103,7 @@ def _finetune(args: FinetuneArguments, folder: Path, state: PartialState) -> Jso
     if usable_device(None).type == "cpu":
         prepare_training_on_cpu()
     with main_process_first(state):
-        train, validation, test, labels = read_sets(args)
+        train, validation, test, labels = read_sets(args, show_classes=state.is_main_process)
     latest = None
     overwrites = of_main_process(state, args.overwrite and (folder / SETTINGS_FILE).is_file())
     if overwrites:
@@ -208,9 +215,11 @@ def latest_checkpoint(folder: Path, remove_partial: bool = False) -> Path | None
     return None
 
 
-def read_sets(args: FinetuneArguments) -> tuple[LabelledTexts, LabelledTexts, LabelledTexts, list[str]]:
+def read_sets(
+    args: FinetuneArguments, show_classes: bool = False
+) -> tuple[LabelledTexts, LabelledTexts, LabelledTexts, list[str]]:
     """The labelled texts to train, to choose the best epoch, and to test on (perhaps none), and the labels by their
-    numbers, as [`label_names`] has them of all examples of `args.train`.
+    numbers, as [`label_names`] has them of all examples of `args.train`; `show_classes` tells of them on stderr.
 
     Raises:
         FileNotFoundError, ValueError: as [`read_labelled`] and [`label_names`]; if there are too few examples, the
@@ -225,6 +234,8 @@ def read_sets(args: FinetuneArguments) -> tuple[LabelledTexts, LabelledTexts, La
     whole = train = read(args.train, args.train_split)
     # Before some are held out or left out, which may be all of a rare label.
     labels = label_names(train, args.problem, args.train)
+    if labels and show_classes:
+        _tell_classes(train, args.train)
     rows = np.random.default_rng(args.seed).permutation(len(train))
     if args.validation:
         validation = read(args.validation, args.validation_split)
@@ -257,7 +268,8 @@ def label_names(train: LabelledTexts, problem: str, name: str) -> list[str]:
     for a regression.
 
     Raises:
-        ValueError: if there is but one label, the labels look like scores, or a label of a regression is no number.
+        ValueError: if there is but one label, the labels look like scores or texts, or a label of a regression is no
+            number.
     """
     if problem == "regression":
         _check_labels(train, [], name)
@@ -265,16 +277,46 @@ def label_names(train: LabelledTexts, problem: str, name: str) -> list[str]:
     names = sorted(set(train.labels))
     if len(names) < 2:
         raise ValueError(f"All examples have the label {names[0]!r}; a classifier needs two or more.")
-    try:
-        numbers = sorted(names, key=float)
-    except ValueError:
-        return names
-    if len(names) > _MOST_SCORES and any(float(label) % 1 for label in names):
+    is_numeric = all(map(_is_number, names))
+    are_scores = is_numeric and len(names) > _MOST_SCORES and any(float(label) % 1 for label in names)
+    if are_scores or (len(train) >= _ENOUGH_FOR_CLASSES and 2 * len(names) > len(train)):
+        kind, remedy = "numbers", "For scores give `--problem regression`."
+        if not is_numeric:
+            kind, remedy = "texts", "Text and label columns may be swapped: a line ends with its label."
         raise ValueError(
-            f"{name}: the labels are {len(names):,} numbers such as {max(names, key=len)}, too many to be classes. For "
-            "scores give `--problem regression`."
+            f"{name}: the labels of {len(train):,} examples are {len(names):,} {kind} such as "
+            f"{_short(max(names, key=len))!r}, too many to be classes. {remedy}"
         )
-    return numbers
+    return sorted(names, key=float) if is_numeric else names
+
+
+def _tell_classes(train: LabelledTexts, name: str) -> None:
+    """Says on stderr how many examples each class has, and warns of what may be no class of its own."""
+    counts = Counter(train.labels)
+    shown = [f"{_short(label)} {number:,}" for label, number in counts.most_common(_CLASSES_SHOWN)]
+    print(f"{len(counts):,} classes: {', '.join(shown)}{', ...' if len(counts) > len(shown) else ''}", file=sys.stderr)
+    alike: dict[str, list[str]] = {}
+    for label in counts:
+        alike.setdefault(label.strip().casefold(), []).append(label)
+    for same in (labels for labels in alike.values() if len(labels) > 1):
+        warnings.warn(
+            f"{name}: the labels {', '.join(map(repr, same))} differ only in case or blanks, and are classes of their "
+            "own. Write them alike if they are one.",
+            stacklevel=2,
+        )
+    # A header that is not known as one becomes such a class.
+    single = [row for row, label in enumerate(train.labels) if counts[label] == 1]
+    if single:
+        row = single[0]
+        warnings.warn(
+            f"{name}: {len(single):,} of the classes have a single example, such as {train.labels[row]!r} with the text "
+            f"{_short(train.texts[row])!r}. Remove the line if it is a header.",
+            stacklevel=2,
+        )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 40 else text[:37] + "..."
 
 
 def _check_labels(texts: LabelledTexts, labels: list[str], name: str) -> None:
