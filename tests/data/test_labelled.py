@@ -48,9 +48,11 @@ def test_tables_and_data_sets(tmp_path):
     for name in ("a.csv", "a.jsonl", "a.jsonl.gz", "a"):
         texts = read_labelled(tmp_path / name, text_column="review", label_column="stars")
         assert (texts.texts, texts.labels) == ([t for t, _ in ROWS], ["5", "1", "3"]), name
-    with pytest.raises(ValueError, match=r"no column 'text'; choose one of review, stars with `--text_column`\.$"):
+    with pytest.raises(
+        ValueError, match=r"'text'; choose one of review, stars with `--text_column`\. Its first line is read"
+    ):
         read_labelled(tmp_path / "a.csv")
-    with pytest.raises(ValueError, match=r"no column 'words'; choose one of review, stars\.$"):
+    with pytest.raises(ValueError, match=r"no column 'words'; choose one of review, stars\. Its first line is read as"):
         read_labelled(tmp_path / "a.csv", text_column="words")
     (tmp_path / "b.csv").write_text("Id,Body Text,label\n1,good,1\n")
     wanted = "b.csv has no column 'body text'; choose one of Id, \"Body Text\", label. Did you mean 'Body Text'?"
@@ -176,6 +178,22 @@ def test_columns_between_semicolons_or_tabs(tmp_path, mark):
     # Marks in quotes are none, and a blank line is no header.
     (tmp_path / "x.csv").write_text(f'\ntext{mark}"label, or two; or three"\nso, so{mark}1\n')
     assert read_labelled(tmp_path / "x.csv", label_column="label, or two; or three").labels == ["1"]
+
+
+def test_a_header_that_is_none_or_is_cut_elsewhere_is_told(tmp_path):
+    for content, reason in (
+        ('1,"hello world"\n2,bye\n', "a file without them needs such a line first."),
+        ("id|text\n1|so\n", "The separator may be '|'. Commas separate columns"),
+        ("id;text, raw;label\n1;so;2\n", "The separator may be ';'. Commas separate columns"),
+        ('"id;text"\n"1;so"\n', "The separator may be ';'. Commas separate columns"),
+    ):
+        (tmp_path / "x.csv").write_text(content)
+        with pytest.raises(ValueError, match=re.escape(reason)) as error:
+            read_labelled(tmp_path / "x.csv")
+        assert "Did you mean" not in str(error.value)
+    (tmp_path / "x.csv").write_text("\ufefftext,label,text\nso,1,la\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="cannot be read as a table: two columns have the name 'text'"):
+        read_labelled(tmp_path / "x.csv")
 
 
 def test_tables_may_be_opened_at_once(tmp_path):

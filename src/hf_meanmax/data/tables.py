@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import glob
 import os
 import re
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 # What `datasets` logs, and which warnings are errors, is of the whole process.
 _TABLE_LOCK = threading.Lock()
+
+_SEPARATORS = "Commas separate columns, or semicolons or tabs if the first line has no comma."
 
 TABLES = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 
@@ -93,9 +96,14 @@ def missing_column(source: str, name: str, columns: Sequence[str], setting: str)
     # Who has named a column knows how.
     how = f" with `--{setting}`" if name == setting.removesuffix("_column") else ""
     names = [f'"{column}"' if " " in column else column for column in columns]
-    return ValueError(
-        f"{source} has no column {name!r}; choose one of {', '.join(names)}{how}.{did_you_mean(name, columns)}"
-    )
+    hint = did_you_mean(name, columns)
+    if table_kind(source) == "csv":
+        mark = next((mark for mark in ";|\t" if any(mark in column for column in columns)), "")
+        if mark:
+            hint = f" The separator may be {mark!r}. {_SEPARATORS} Put names that hold the separator in quotes."
+        else:
+            hint += " Its first line is read as column names; a file without them needs such a line first."
+    return ValueError(f"{source} has no column {name!r}; choose one of {', '.join(names)}{how}.{hint}")
 
 
 def table_kind(path: str | os.PathLike[str]) -> str:
@@ -165,6 +173,10 @@ def _start_of_csv(raw: IO[bytes], name: str, options: dict[str, Any]) -> tuple[l
     header = next((line for line in content.peek().splitlines() if line.strip()), b"")
     unquoted = re.sub(rb'"[^"]*"', b"", header)
     options["sep"] = next((mark for mark in ",;\t" if mark.encode() in unquoted), ",")
+    names = next(csv.reader([header.decode("utf-8-sig", "replace")], delimiter=options["sep"]), [])
+    # pandas would give the second another name.
+    if twice := [column for column in dict.fromkeys(names) if column and names.count(column) > 1]:
+        raise ValueError(f"two columns have the name {twice[0]!r}. Rename one of them.")
     try:
         rows = pd.read_csv(content, nrows=1, dtype=str, **options)
     except pd.errors.EmptyDataError:
@@ -213,8 +225,7 @@ def _errors_of(address: str) -> Iterator[None]:
             reason = "its first row has more values than its header has names"
         if type(cause).__name__ in ("ParserError", "ParserWarning"):  # of pandas
             reason += (
-                ". Commas separate columns, or semicolons or tabs if the first line has no comma. Put texts that hold "
-                "the separator in quotes, and remove it at the ends of lines."
+                f". {_SEPARATORS} Put texts that hold the separator in quotes, and remove it at the ends of lines."
             )
         raise ValueError(f"{address} cannot be read as a table: {reason}") from error
     finally:
