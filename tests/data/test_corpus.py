@@ -134,6 +134,16 @@ def test_compressed_bytes_under_another_name_are_no_text(tmp_path, suffix, error
         list(open_corpus(path, errors))
 
 
+@pytest.mark.parametrize(
+    ("name", "start", "kind"),
+    [("a.pdf", b"%PDF-1.7\n\xe2", "PDF"), ("a.docx", b"PK\x03\x04\x14", "Word"), ("a.xlsx", b"PK\x03\x04", "Excel")],
+)
+def test_documents_are_no_text(tmp_path, name, start, kind):
+    (tmp_path / name).write_bytes(start)
+    with pytest.raises(ValueError, match=f"{name} is no text: .* a {kind} file. Save its text as .txt"):
+        list(open_corpus(tmp_path / name))
+
+
 def test_a_text_that_begins_like_a_compressed_file(tmp_path):
     (tmp_path / "a.txt").write_text("BZh is no word.\nPK neither.\n")
     assert list(open_corpus(tmp_path / "a.txt")) == ["BZh is no word.", "PK neither."]
@@ -152,6 +162,13 @@ def test_a_lone_carriage_return_ends_no_line(tmp_path):
     """The lines of a file are those that others count, and that its translation has."""
     (tmp_path / "a.txt").write_bytes(b"one two\rthree four\nfive six\r\nseven\n")
     assert list(open_corpus(tmp_path / "a.txt")) == ["one two\rthree four", "five six", "seven"]
+
+
+def test_a_file_of_carriage_returns_alone_is_warned_of(tmp_path):
+    """As old Macs wrote them."""
+    (tmp_path / "a.txt").write_bytes(b"one\rtwo\rthree\r")
+    with pytest.warns(UserWarning, match=r"a.txt has 2 carriage returns and no line feed.*tr '\\r' '\\n'"):
+        assert list(open_corpus(tmp_path / "a.txt")) == ["one\rtwo\rthree"]
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.tsv", "a.txt.gz", "*.txt"])

@@ -36,7 +36,12 @@ _PACKED = {
     b"BZh": ".bz2",
     b"PK\x03\x04": "zip",
     b"7z\xbc\xaf\x27\x1c": "7z",
+    b"%PDF-1.": "PDF",
+    b"%PDF-2.": "PDF",
+    b"\xd0\xcf\x11\xe0": "Word or Excel",
 }
+# Those of them that are zip archives, by suffix.
+_DOCUMENTS = {".docx": "Word", ".xlsx": "Excel", ".pptx": "PowerPoint", ".odt": "OpenDocument", ".ods": "OpenDocument"}
 CHARACTERS_AT_ONCE = 1 << 22
 
 
@@ -69,12 +74,13 @@ class Corpus:
     """Lines of text with document boundaries; can be read any number of times.
 
     `size` and `position` drive progress bars: both count `unit`s (compressed bytes of files, rows of data sets);
-    `size` is None where it is unknown.
+    `size` is None where it is unknown. `source` names what was read, for messages, where it has a name.
     """
 
     unit = "row"
     size: int | None = None
     position: int = 0
+    source: str = ""
 
     def __iter__(self) -> Iterator[str]:
         raise NotImplementedError
@@ -128,7 +134,7 @@ class TextFile(Corpus):
         self.encoding_errors = encoding_errors
         self.filesystem = filesystem
         self.is_table = is_table
-        self.name = self.path if filesystem is None else filesystem.unstrip_protocol(self.path)
+        self.source = self.name = self.path if filesystem is None else filesystem.unstrip_protocol(self.path)
         self.size = os.stat(self.path).st_size if filesystem is None else filesystem.size(self.path)
 
     def __iter__(self) -> Iterator[str]:
@@ -152,6 +158,12 @@ class TextFile(Corpus):
                             )
                     if number % 1024 == 0:
                         self.position = raw.tell()
+                    if number == 0 and not line.endswith("\n") and (returns := line.strip().count("\r")):
+                        warnings.warn(
+                            f"{self.name} has {returns:,} carriage returns and no line feed, and is read as one line. "
+                            "If they end its lines, convert it: tr '\\r' '\\n'.",
+                            stacklevel=2,
+                        )
                     yield readable(line.strip(" \r\n") if self.is_table else line.strip())
             except UnicodeDecodeError as error:
                 raise self._located(error) from None
@@ -215,7 +227,10 @@ def decompressed(raw: IO[bytes], name: str) -> Any:
     for magic, kind in _PACKED.items():
         # "BZh" may begin a text, the digit and the constant after it do not.
         if start.startswith(magic) and (kind != ".bz2" or start[4:8] == b"1AY&"):
+            kind = _DOCUMENTS.get(suffix_of(name), kind) if kind == "zip" else kind
             remedy = f"Name it so that it ends in {kind}." if kind in COMPRESSED else "Unpack it."
+            if kind not in (*COMPRESSED, "zip", "7z"):
+                remedy = "Save its text as .txt, or its table as .csv."
             raise ValueError(f"{name} is no text: its first bytes are those of a {kind.strip('.')} file. {remedy}")
     return reader
 

@@ -44,10 +44,14 @@ class ParallelCorpus:
             for lines, (source, target) in enumerate(zip_longest(*parts)):
                 # Blank lines at the end are no sentences that lack a translation.
                 if (source is None and target) or (target is None and source):
-                    shorter, longer = ("source", "target") if source is None else ("target", "source")
+                    names = [
+                        f"the {side} ({part.source or f'file {number}'})"
+                        for side, part in zip(("source", "target"), parts, strict=True)
+                    ]
+                    shorter, longer = names if source is None else names[::-1]
                     raise ValueError(
-                        f"The {shorter} (file {number}) ends after {lines:,} lines, the {longer} goes on: line by line "
-                        "each must be the translation of the other."
+                        f"T{shorter[1:]} ends after {lines:,} lines, {longer} goes on: line by line each must "
+                        "be the translation of the other."
                     )
                 if source and target:
                     found = True
