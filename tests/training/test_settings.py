@@ -249,6 +249,8 @@ def test_an_option_of_another_classifier_is_refused(tmp_path):
     [
         (["--bach_tokens", "3"], r"unknown option --bach_tokens. Did you mean --batch_tokens\?"),
         (["--hiden_size", "3"], r"unknown option --hiden_size. Did you mean --hidden_size\?"),
+        (["--batch-size", "3"], r"unknown option --batch-size. Here it is --batch_tokens\."),
+        (["--model_name_or_path", "m"], r"Here it is --initial_model\."),
         (["--zzz", "3"], "unknown option --zzz. See hf-meanmax pretrain --help"),
         (["--recipe", "x"], "unknown option --recipe"),
         (["--auto_classes", "x"], "unknown option --auto_classes"),

@@ -31,6 +31,22 @@ _MOST = 2**63 - 1
 # Fields of the metadata that argparse does not take.
 _OWN_METADATA = ("at_least", "at_most", "writes", "is_text")
 
+# Names of other libraries, and what the options here are called, the first that there is.
+_ELSEWHERE = {
+    "batch_size": ("batch_tokens",),
+    "per_device_train_batch_size": ("batch_tokens", "batch_size"),
+    "train_batch_size": ("batch_tokens", "batch_size"),
+    "num_train_epochs": ("epochs",),
+    "num_epochs": ("epochs",),
+    "lr": ("learning_rate",),
+    "model_name_or_path": ("initial_model", "checkpoint"),
+    "train_file": ("corpus", "train"),
+    "validation_file": ("validation",),
+    "test_file": ("test",),
+    "max_seq_length": ("max_tokens",),
+    "lr_scheduler_type": ("lr_schedule",),
+}
+
 # What the folders that a verb reads consist of.
 _PARTS = (*CHECKPOINT_FILES, MANIFEST, COMPRESSION, "shard-*", *INDEX_FILES, SETTINGS_FILE, "metrics.jsonl")
 # Suffixes of files of vectors and texts; folders never have them.
@@ -132,7 +148,9 @@ class OptionParser(HfArgumentParser):  # type: ignore[misc]
         for word in words[: words.index("--")] if "--" in words else words:
             name = word.partition("=")[0]
             if name.startswith("--") and " " not in name and name not in known:
-                hint = did_you_mean(name, known, cutoff=0.5, quote="") or f" See {self.prog} --help."
+                options = [f"--{option}" for option in _ELSEWHERE.get(name.strip("-").replace("-", "_"), ())]
+                meant = [f" Here it is {option}." for option in options if option in known][:1]
+                hint = "".join(meant) or did_you_mean(name, known, cutoff=0.5, quote="") or f" See {self.prog} --help."
                 self.error(f"unknown option {name}.{hint}")
 
 
