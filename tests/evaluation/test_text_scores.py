@@ -105,6 +105,7 @@ def extremes(scores: TextScores) -> list[float]:
 def test_identical_texts_score_100_and_disjoint_texts_0(texts, tokenize):
     pytest.importorskip("rouge_score")
     assert extremes(score_texts(texts, texts, tokenize)) == pytest.approx([100] * 7)
+    assert score_texts(texts, texts, tokenize).bleu <= 100
     assert extremes(score_texts(["qqqq ; qqqq ; qqqq"] * 4, ["zzzz 甲乙丙丁 zzzz"] * 4, tokenize)) == [0] * 7
 
 

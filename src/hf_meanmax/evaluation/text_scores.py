@@ -129,7 +129,8 @@ def score_texts(
         rouge = importlib.util.find_spec("rouge_score") is not None
     bleu, chrf = BLEU(tokenize=tokenize, force=True), CHRF()
     scores: Json = {
-        "bleu": float(bleu.corpus_score(hypotheses, [references]).score),
+        # By rounding it may be a little more.
+        "bleu": min(100.0, float(bleu.corpus_score(hypotheses, [references]).score)),
         "chrf": float(chrf.corpus_score(hypotheses, [references]).score),
         "exact_match": fmean(a == b for a, b in zip(hypotheses, references, strict=True)),
         "token_accuracy": _token_accuracy(_tokens(hypotheses, tokenize), _tokens(references, tokenize)),
