@@ -440,7 +440,7 @@ def test_damaged_and_missing_folders_are_named(indexed, tmp_path):
         SentenceIndex(path.parent)
     with pytest.raises(FileNotFoundError, match=r"is no index: it has no index\.json"):
         SentenceIndex(tmp_path)
-    with pytest.raises(SystemExit, match=r"hf-meanmax search query: .*none is no index"):
+    with pytest.raises(SystemExit, match=r"hf-meanmax search query: No index .*none': there is no such folder"):
         main(["query", str(tmp_path / "none"), "a cat"])
     with pytest.raises(FileExistsError, match="exists and is no index"):
         check_index_output(tmp_path)

@@ -116,6 +116,8 @@ class IndexManifest:
             ValueError: it is damaged, or of another version.
         """
         path = folder / INDEX_MANIFEST
+        if not folder.exists():
+            raise FileNotFoundError(f"No index {str(folder)!r}: there is no such folder.")
         if not path.is_file():
             raise FileNotFoundError(f"{folder} is no index: it has no {INDEX_MANIFEST}; make one with `search index`.")
         try:
