@@ -420,6 +420,9 @@ def test_models_that_cannot_encode(checkpoint, tmp_path):
     (bare / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(FileNotFoundError, match=r"has no modules\.json"):
         load_encoder(str(bare))
+    (bare / "config.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"is no model's folder: it has neither config\.json nor modules\.json"):
+        load_encoder(str(bare))
 
 
 def test_any_sentence_transformer(tmp_path, text):

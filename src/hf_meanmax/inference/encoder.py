@@ -61,9 +61,12 @@ def load_encoder(
     if is_own_checkpoint(name) or is_missing_folder(name):
         require_embedding(check_checkpoint(name, encoder_alone=True), name)
     elif Path(name).is_dir() and not (Path(name) / "modules.json").is_file():
+        reason = "is no model's folder: it has neither config.json nor modules.json"
+        if (Path(name) / "config.json").is_file():
+            reason = "has no modules.json, so how its tokens become one vector is not known"
         raise FileNotFoundError(
-            f"{name} has no modules.json, so how its tokens become one vector is not known; expected a folder of "
-            f"save_checkpoint or of SentenceTransformer.save_pretrained.{hint_at_model(name)}"
+            f"{name} {reason}; expected a folder of save_checkpoint or of SentenceTransformer.save_pretrained."
+            f"{hint_at_model(name)}"
         )
     if Path(name).is_dir():
         reading = naming_damage(name) if is_own_checkpoint(name) else nullcontext()

@@ -11,6 +11,8 @@ import numpy.typing as npt
 from tqdm.auto import tqdm
 
 from hf_meanmax._version import __version__
+from hf_meanmax.checkpoint.folder import is_own_checkpoint
+from hf_meanmax.checkpoint.location import hint_at_model
 from hf_meanmax.data import Corpus, StoredWords, TokenStore
 from hf_meanmax.files import bytes_digest, replacing_folder
 from hf_meanmax.inference.encoder import load_encoder
@@ -115,6 +117,11 @@ def word_vectors_file(args: RunArguments) -> str:
         raise FileNotFoundError(
             f"`word_vectors` is {named!r}: no such file or folder. Give a file of word vectors, the folder of a static "
             "model, 'train', 'teacher' or 'none'."
+        )
+    if not is_own_checkpoint(named):
+        raise ValueError(
+            f"`word_vectors` is {named!r}, a folder without a model of this package. Give a file of word vectors, or "
+            f"the folder of a static model.{hint_at_model(named)}"
         )
     words = static_words(named, args.model.get("embedding_size"))
     vectors = bytes_digest(words.vectors.tobytes())
