@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 
 import numpy as np
 import pytest
@@ -42,6 +43,16 @@ def test_case_and_rare_words_on_request(tmp_path):
     corpus, output = write_corpus(tmp_path / "corpus.txt"), tmp_path / "vectors.safetensors"
     main([str(corpus), "--output", str(output), "--size", "4", "--epochs", "1", "--min-count", "1", "--keep-case"])
     assert {"rare", "Ship"} <= set(load_word_vectors(output).words)
+
+
+def test_rare_words_of_little_text_are_counted(tmp_path):
+    (tmp_path / "t.txt").write_text("A ship sails, a ship sinks.\nThe sea is a ship's grave\n" * 2)
+    options = [str(tmp_path / "t.txt"), "--output", str(tmp_path / "v.safetensors"), "--size", "4"]
+    with pytest.warns(UserWarning, match="9 of 11 different words occur less than 5 times, and have no vector"):
+        main(options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        main([*options, "--min_count", "1"])
 
 
 def test_a_log_gets_lines_from_the_first_second(tmp_path, capsys):

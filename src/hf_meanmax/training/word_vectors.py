@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,7 @@ from hf_meanmax.inference.encoder import load_encoder
 from hf_meanmax.inference.teacher_words import teacher_words
 from hf_meanmax.pretrained import ENCODER_SOURCES
 from hf_meanmax.tokenization import SkipGramSettings, WordVectors, train_tokenizer, train_word_vectors
+from hf_meanmax.tokenization.tokenizers import split_words
 from hf_meanmax.tokenization.word_vectors import load_gensim
 
 if TYPE_CHECKING:
@@ -95,6 +98,7 @@ def train_corpus_vectors(
         load_gensim()
     stored = _stored(corpus, output, settings, show_progress)
     with naming_failed_writes(output, output.with_name(_hidden(output))), stored as (store, tokenizer):
+        _warn_of_rare_words(corpus, store, tokenizer, settings)
         if other is not None:
             # Vectors that nothing could be put beside are not trained.
             other.known(tokenizer.get_vocab().keys())
@@ -124,6 +128,22 @@ def _stored(
     )  # fmt: skip
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=_hidden(output)) as folder:
         yield build_token_store(corpus, tokenizer, Path(folder) / "store", SentenceFilter(), show_progress), tokenizer
+
+
+def _warn_of_rare_words(
+    corpus: Corpus, store: TokenStore, tokenizer: PreTrainedTokenizerFast, settings: VectorSettings
+) -> None:
+    """Warns if `min_count` leaves out more than a tenth of the running words, as it does of little text."""
+    rare, words = int(store.token_counts[tokenizer.unk_token_id]), int(store.token_counts.sum()) - len(store)
+    if 10 * rare > words and len(tokenizer) < settings.max_words:
+        # No large text has so many, so it is soon read once more.
+        different = len(set(chain.from_iterable(split_words(tokenizer, corpus))))
+        left_out = different - len(tokenizer) + len(tokenizer.all_special_ids)
+        warnings.warn(
+            f"{left_out:,} of {different:,} different words occur less than {settings.min_count} times, and have no "
+            "vector. Give more text, or a smaller `min_count` (in pretraining `min_frequency`).",
+            stacklevel=3,
+        )
 
 
 def _hidden(output: Path) -> str:
