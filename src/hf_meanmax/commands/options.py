@@ -213,6 +213,11 @@ class EncoderOptions:
     )
     trust_remote_code: bool = option("run code that comes with the model", False)
 
+    def __post_init__(self) -> None:
+        # Before what stands in the place of the texts is looked for.
+        if os.path.isfile(self.model) and not self.model.endswith(".onnx"):
+            raise FileNotFoundError(f"{self.model!r} is a file, no model. The model comes first, then the texts.")
+
     def load(self) -> tuple[SentenceTransformer, PartialState]:
         """The SentenceTransformer on this process's device, and the state of the processes.
 
