@@ -227,7 +227,7 @@ def test_many_sentences_left_out_by_their_length_are_told(make_arguments, tmp_pa
 def test_nothing_to_hold_out(make_arguments, tmp_path):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("one two three four\n" * 3)
-    with pytest.raises(ValueError, match=r"No text is held out.*the corpus is too short.*`--validation`"):
+    with pytest.raises(ValueError, match=r"No text is held out.*too short \(21 lines suffice, or two .*`--validation`"):
         prepare(make_arguments(corpus=[str(corpus)], validation=None), show_progress=False)
     (tmp_path / "short.txt").write_text("one two\n")
     with pytest.raises(ValueError, match=r"No sentence of 4-32 tokens could be held out.*`--validation`"):
@@ -269,6 +269,18 @@ def test_docstrings_are_the_built_in_corpus(make_arguments, tmp_path, monkeypatc
     mine = make_arguments(corpus=["docstrings"], validation=[str(tmp_path / "mine.txt")])
     train, held_out = open_sides(mine, show_progress=False)
     assert (list(train), list(held_out)) == (["a b c d", ""], ["my own text", ""])
+
+
+def test_what_suffices_to_hold_out(make_arguments, tmp_path):
+    for content in ("one two three four\n" * 21, "one two three four\n\none two three four\n"):
+        (tmp_path / "corpus.txt").write_text(content)
+        prepared = prepare(make_arguments(corpus=[str(tmp_path / "corpus.txt")], validation=None), show_progress=False)
+        assert prepared.validation_texts == ["one two three four"]
+
+
+def test_a_folder_without_a_model_has_no_word_vectors(make_arguments, tmp_path):
+    with pytest.raises(ValueError, match=r"`word_vectors` is .* a folder without a model.*Give a file of word vectors"):
+        prepare(make_arguments(word_vectors=str(tmp_path)), show_progress=False)
 
 
 def test_word_vectors_from_a_file(make_arguments, tmp_path):

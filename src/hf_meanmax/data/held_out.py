@@ -7,7 +7,7 @@ from itertools import islice
 
 from .corpus import Corpus
 
-_BLOCK_LINES = 20
+BLOCK_LINES = 20
 
 
 class HeldOut(Corpus):
@@ -28,7 +28,7 @@ class HeldOut(Corpus):
         for line in self.corpus:
             self.position = self.corpus.position
             # Blank lines that follow each other end one block, not several.
-            if lines and (not line or lines == _BLOCK_LINES):
+            if lines and (not line or lines == BLOCK_LINES):
                 block, lines = block + 1, 0
             if not line:
                 yield line

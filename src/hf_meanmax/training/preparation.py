@@ -24,7 +24,7 @@ from hf_meanmax.data import (
     pick_sentences,
 )
 from hf_meanmax.data.corpus import Chain
-from hf_meanmax.data.held_out import HeldOut, first_documents, share_to_hold_out
+from hf_meanmax.data.held_out import BLOCK_LINES, HeldOut, first_documents, share_to_hold_out
 from hf_meanmax.data.opening import is_address
 from hf_meanmax.data.tables import table_kind
 from hf_meanmax.data.token_store import TokenEncoder, count_shared
@@ -119,7 +119,9 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
         return _prepare_translation(args, word_vectors, show_progress)
     train, held_out = open_sides(args, show_progress)
     if any(train) and not any(held_out):  # before a teacher reads all words
-        reason = f"`validation` {args.validation!r} holds no text" if args.validation else "the corpus is too short"
+        reason = f"the corpus is too short ({BLOCK_LINES + 1} lines suffice, or two documents)"
+        if args.validation:
+            reason = f"`validation` {args.validation!r} holds no text"
         raise ValueError(f"No text is held out for validation: {reason}. Name a file with `--validation`.")
     if word_vectors == "teacher":
         word_vectors = str(teachers_words(args, train, show_progress))
