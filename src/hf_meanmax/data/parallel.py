@@ -45,12 +45,12 @@ class ParallelCorpus:
                 # Blank lines at the end are no sentences that lack a translation.
                 if (source is None and target) or (target is None and source):
                     names = [
-                        f"the {side} ({part.source or f'file {number}'})"
+                        f"{side} ({part.source or f'file {number}'})"
                         for side, part in zip(("source", "target"), parts, strict=True)
                     ]
                     shorter, longer = names if source is None else names[::-1]
                     raise ValueError(
-                        f"T{shorter[1:]} ends after {lines:,} lines, {longer} goes on: line by line each must "
+                        f"The {shorter} ends after {lines:,} lines, the {longer} goes on: line by line each must "
                         "be the translation of the other."
                     )
                 if source and target:
