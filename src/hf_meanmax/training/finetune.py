@@ -10,7 +10,8 @@ import shutil
 import sys
 import warnings
 from collections import Counter
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from transformers.utils import logging
 
 from hf_meanmax.checkpoint.folder import (
     SETTINGS_FILE,
@@ -378,9 +380,11 @@ def build_classifier(
     # By these a model of pairs tells the two texts apart, and one of single texts refuses a second.
     tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
     if is_learned:
-        model = AutoModelForSequenceClassification.from_pretrained(
-            path, config=config, attn_implementation=attention, ignore_mismatched_sizes=True
-        )
+        # transformers would report the head, which is new on purpose; the other weights have been checked.
+        with _without_load_report():
+            model = AutoModelForSequenceClassification.from_pretrained(
+                path, config=config, attn_implementation=attention, ignore_mismatched_sizes=True
+            )
         _renew_head(model, AutoConfig.from_pretrained(path))
     else:
         model = AutoModelForSequenceClassification.from_config(config, attn_implementation=attention)
@@ -395,6 +399,16 @@ def build_classifier(
     if args.freeze_encoder:
         model.freeze_encoder()
     return model, tokenizer
+
+
+@contextmanager
+def _without_load_report() -> Iterator[None]:
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def _renew_head(model: PreTrainedModel, saved: LatentConfig) -> None:
