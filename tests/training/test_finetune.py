@@ -569,7 +569,7 @@ def test_classes_are_told_and_doubtful_ones_warned_of(tmp_path, capsys):
     assert capsys.readouterr().err == shown
     alike, single = (str(warning.message) for warning in warned)
     assert "a.tsv: the labels 'red', 'Red' differ only in case or blanks" in alike
-    assert "1 of the classes have a single example, such as 'how many' with the text 'words of a review'" in single
+    assert "classes with a single example: 1, such as 'how many' with the text 'words of a review'" in single
     write(tmp_path / "a.tsv", [(f"text {number}", f"class {number % 12}") for number in range(48)])
     read_sets(args, show_classes=True)
     assert capsys.readouterr().err.endswith("class 9 4, ...\n")

@@ -311,8 +311,8 @@ def _tell_classes(train: LabelledTexts, name: str) -> None:
     if single:
         row = single[0]
         warnings.warn(
-            f"{name}: {len(single):,} of the classes have a single example, such as {_short(train.labels[row])!r} with "
-            f"the text {_short(train.texts[row])!r}. Remove the line if it is a header.",
+            f"{name}: classes with a single example: {len(single):,}, such as {_short(train.labels[row])!r} with the "
+            f"text {_short(train.texts[row])!r}. Remove the line if it is a header.",
             stacklevel=2,
         )
 
