@@ -390,11 +390,11 @@ def test_texts_that_are_too_long_to_be_generated_are_not_held_out(make_arguments
     assert prepared.validation_texts == wanted != held_out
 
 
-def test_that_gensim_lacks_shows_before_the_texts_are_read(make_arguments, monkeypatch):
+def test_that_gensim_lacks_shows_before_the_texts_are_read(make_arguments, tmp_path, monkeypatch):
     for name in ("gensim", "gensim.models"):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setattr("hf_meanmax.training.preparation.open_sides", None)
-    args = make_arguments(word_vectors="train")
+    args = make_arguments(word_vectors="train", cache_dir=str(tmp_path))
     # A teacher's vectors, and locks, have a suffix.
     (Path(args.cache_dir) / "vectors").mkdir(parents=True)
     (Path(args.cache_dir) / "vectors" / "other.safetensors").touch()
