@@ -82,7 +82,10 @@ def run(words: str, folder: Path, capsys) -> tuple[object, str]:
         ("pretrain --max_steps 2 docstrings", "The recipe 'docstrings' comes first"),
         ("pretrain --corpus {}/text.txt static-en", "The recipe 'static-en' comes first"),
         ("pretrain --objective embedding_inversion", "needs an `embedder`"),
-        ("encode {}/text.txt {}/model --output {}/v", "is a file, no model. The model comes first, then the texts"),
+        (
+            "encode {}/text.txt {}/model --output {}/v",
+            "no model. The model comes first, then the texts",
+        ),
         ("search query {}/index --file nope", "No such file: 'nope'"),
         ("translate {}/model {}/text.txt --reference nope", "No such file: 'nope'"),
         ("decode {}/decoder {}/vectors.npy --rerank 2", "with `--embedder`"),

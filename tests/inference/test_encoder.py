@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer, models
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from hf_meanmax import pretrained
 from hf_meanmax.checkpoint.folder import load_checkpoint
@@ -29,6 +30,13 @@ def test_many_unknown_words_are_told_with_what_to_do(capsys, learnt, text, advic
     assert (f"of the queries. {advice}" in said) if advice else said == ""
     report_unknown(None, [text], "the queries")
     assert capsys.readouterr().err == ""
+
+
+def test_unknown_pieces_of_other_tokenizers_count():
+    """Unigram keeps the text of what it does not know."""
+    model = models.Unigram([("<unk>", 0.0), (" ", -1.0), ("cat", -1.0)], unk_id=0)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(model), unk_token="<unk>")
+    assert unread_words(tokenizer, ["dog cat dog"]) == UnknownWords(2, 5)
 
 
 def test_words_spelt_letter_by_letter_are_unread():

@@ -542,7 +542,10 @@ def test_bad_labels_are_refused(sets, tmp_path):
             {"train": scores},
             "the labels of 30 examples are 30 numbers such as '0.0', .* `--problem regression`",
         ),
-        ({"train": swapped}, "swapped.tsv: the labels of 30 examples are 30 texts such as .* columns may be swapped"),
+        (
+            {"train": swapped},
+            "swapped.tsv: the labels of 30 examples are 30 texts such as .* text and label swapped",
+        ),
         ({"test": sets["train"]}, "`test` is '.*train.tsv', whose texts are those of `train`"),
         (
             {"validation": sets["train"]},

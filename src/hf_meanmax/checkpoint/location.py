@@ -9,6 +9,7 @@ from pathlib import Path
 
 from huggingface_hub.errors import HFValidationError
 
+from hf_meanmax.fields import expand_home
 from hf_meanmax.modeling.suggestions import did_you_mean
 from hf_meanmax.pretrained import packaged_folder, packaged_names
 
@@ -23,7 +24,7 @@ def checkpoint_folder(name: str | os.PathLike[str]) -> Path:
     Raises:
         FileNotFoundError: there is no such folder, and no repository of this name could be read.
     """
-    path = packaged_folder(os.fspath(name)) or Path(name).expanduser()
+    path = packaged_folder(os.fspath(name)) or Path(expand_home(os.fspath(name)))
     if not path.exists() and not is_missing_folder(name):
         from huggingface_hub import snapshot_download
 

@@ -216,7 +216,10 @@ class EncoderOptions:
     def __post_init__(self) -> None:
         # Before what stands in the place of the texts is looked for.
         if os.path.isfile(self.model) and not self.model.endswith(".onnx"):
-            raise FileNotFoundError(f"{self.model!r} is a file, no model. The model comes first, then the texts.")
+            raise ValueError(
+                f"{self.model!r} is a file here, no model. The model comes first, then the texts; a model of that name "
+                "elsewhere is hidden by the file."
+            )
 
     def load(self) -> tuple[SentenceTransformer, PartialState]:
         """The SentenceTransformer on this process's device, and the state of the processes.

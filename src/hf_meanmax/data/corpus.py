@@ -160,8 +160,8 @@ class TextFile(Corpus):
                         self.position = raw.tell()
                     if number == 0 and not line.endswith("\n") and (returns := line.strip().count("\r")):
                         warnings.warn(
-                            f"{self.name} has {returns:,} carriage returns and no line feed, and is read as one line. "
-                            "If they end its lines, convert it: tr '\\r' '\\n'.",
+                            f"{self.name} has no line feed, but carriage returns ({returns:,}), and is read as one "
+                            "line. If they end its lines, convert it: tr '\\r' '\\n'.",
                             stacklevel=2,
                         )
                     yield readable(line.strip(" \r\n") if self.is_table else line.strip())

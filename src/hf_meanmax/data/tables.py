@@ -26,6 +26,7 @@ _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 # What `datasets` logs, and which warnings are errors, is of the whole process.
 _TABLE_LOCK = threading.Lock()
 
+_HEADER = "Its first line is read as column names; a file without them needs such a line first."
 _SEPARATORS = "Commas separate columns, or semicolons or tabs if the first line has no comma."
 
 TABLES = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
@@ -98,11 +99,11 @@ def missing_column(source: str, name: str, columns: Sequence[str], setting: str)
     names = [f'"{column}"' if " " in column else column for column in columns]
     hint = did_you_mean(name, columns)
     if table_kind(source) == "csv":
-        mark = next((mark for mark in ";|\t" if any(mark in column for column in columns)), "")
+        mark = next((mark for mark in (";|\t" if len(columns) == 1 else ";") if mark in "".join(columns)), "")
         if mark:
             hint = f" The separator may be {mark!r}. {_SEPARATORS} Put names that hold the separator in quotes."
         else:
-            hint += " Its first line is read as column names; a file without them needs such a line first."
+            hint += f" {_HEADER}"
     return ValueError(f"{source} has no column {name!r}; choose one of {', '.join(names)}{how}.{hint}")
 
 
@@ -176,7 +177,7 @@ def _start_of_csv(raw: IO[bytes], name: str, options: dict[str, Any]) -> tuple[l
     names = next(csv.reader([header.decode("utf-8-sig", "replace")], delimiter=options["sep"]), [])
     # pandas would give the second another name.
     if twice := [column for column in dict.fromkeys(names) if column and names.count(column) > 1]:
-        raise ValueError(f"two columns have the name {twice[0]!r}. Rename one of them.")
+        raise ValueError(f"two columns have the name {twice[0]!r}. Rename one of them. {_HEADER}")
     try:
         rows = pd.read_csv(content, nrows=1, dtype=str, **options)
     except pd.errors.EmptyDataError:

@@ -39,7 +39,7 @@ _LINES_PER_CHUNK = 8192
 _CHUNKS_PER_RECORD = 64
 _PROGRESS = "progress.json"
 _BLOCK = 1 << 24
-_HASHED = 1 << 18  # sentences
+_HASHED = 1 << 22  # tokens
 
 
 @dataclass(frozen=True)
@@ -213,10 +213,10 @@ def count_shared(store: TokenStore, other: TokenStore) -> int:
     weights = np.random.default_rng(0).integers(-(2**63), 2**63, other.lengths.max(), dtype=np.int64)
 
     def hashes(one: TokenStore, length: int) -> Iterator[np.ndarray]:
-        places = np.flatnonzero(one.lengths == length)
-        for start in range(0, len(places), _HASHED):
+        places, step = np.flatnonzero(one.lengths == length), max(1, _HASHED // length)
+        for start in range(0, len(places), step):
             # That integers wrap around makes a hash of the sum.
-            yield one.rows(places[start : start + _HASHED]).ids.reshape(-1, length) @ weights[:length]
+            yield one.rows(places[start : start + step]).ids.reshape(-1, length) @ weights[:length]
 
     count = 0
     for length in np.unique(other.lengths):

@@ -140,11 +140,8 @@ def _load_embedder(source: AuditSource, attack: DecodingSettings, model: PreTrai
     needed = not source.embeddings or source.corpus or source.sts or attack.rerank is not None
     if needed or source.embedder or (model.config.reads_text and not scales_rows(model, source.decoder)):
         return embedder_of(model, source.decoder, source.embedder, model.device, source.trust_remote_code)
-    print(
-        "The vectors are taken to be of these texts in this order. Name the embedder, and some of them are compared "
-        "with its own.",
-        file=sys.stderr,
-    )
+    remedy = "" if model.config.reads_text else " Name the embedder, and some of them are compared with its own."
+    print(f"The vectors are taken to be of these texts in this order.{remedy}", file=sys.stderr)
     return None
 
 

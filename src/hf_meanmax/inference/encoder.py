@@ -16,6 +16,7 @@ from hf_meanmax.checkpoint.folder import check_checkpoint, is_own_checkpoint, na
 from hf_meanmax.checkpoint.location import hint_at_model, is_missing_folder, naming_unread
 from hf_meanmax.data.corpus import by_size, readable
 from hf_meanmax.data.sentences import is_unsegmented
+from hf_meanmax.fields import expand_home
 from hf_meanmax.files import Json, read_json
 from hf_meanmax.metrics import counted
 from hf_meanmax.modeling.configuration_base import NO_LIMIT, LatentConfig
@@ -53,7 +54,7 @@ def load_encoder(
     """
     from sentence_transformers import SentenceTransformer
 
-    name = str(packaged_folder(name) or name)
+    name = str(packaged_folder(name) or expand_home(str(name)))
     settings: Json = {}
     if name.endswith(".onnx") and _is_export(str(Path(name).parent)):
         name, settings["model_kwargs"] = str(Path(name).parent), {"file_name": Path(name).name}

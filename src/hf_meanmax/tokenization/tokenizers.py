@@ -356,12 +356,14 @@ def unread_words(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> Un
     """Counts the words of `texts` that the tokenizer does not know, or spells letter by letter, as WordPiece does with
     words of another script."""
     backend = bare_backend(tokenizer)
-    prefix = getattr(backend.model, "continuing_subword_prefix", None)
+    if not isinstance(backend.model, models.WordPiece):
+        return unknown_word_rate(tokenizer, texts)
+    prefix = backend.model.continuing_subword_prefix
     unknown = total = 0
     for encoding in backend.encode_batch(list(texts), add_special_tokens=False):
         for _, places in groupby(range(len(encoding.ids)), encoding.word_ids.__getitem__):
             pieces = [encoding.tokens[place] for place in places]
-            letters = [] if prefix is None else [piece.removeprefix(prefix) for piece in pieces]
+            letters = [piece.removeprefix(prefix) for piece in pieces]
             is_spelt = len(letters) > 2 and all(len(letter) == 1 and letter.isalpha() for letter in letters)
             total += 1
             unknown += is_spelt or tokenizer.unk_token in pieces

@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from hf_meanmax.checkpoint.folder import SETTINGS_FILE, model_around
+from hf_meanmax.fields import expand_home
 from hf_meanmax.files import Json, differences, is_owned, read_json, replacing_folder, write_json
 from hf_meanmax.pretrained import check_hides_none
 
@@ -240,7 +241,7 @@ def claim_folder(folder: Path, settings: Json, overwrite: bool = False, defaults
     if not (is_begun and path.is_file()):
         write_json(path, settings)
         return
-    theirs = read_json(path)
+    theirs = {name: expand_home(value) for name, value in read_json(path).items()}
     # What is learnt from is another setting in each kind of run.
     if ("train" in theirs) != ("train" in settings):
         kind = "a fine-tuning" if "train" in theirs else "a pretraining"

@@ -281,10 +281,14 @@ def label_names(train: LabelledTexts, problem: str, name: str) -> list[str]:
         raise ValueError(f"All examples have the label {names[0]!r}; a classifier needs two or more.")
     is_numeric = all(map(_is_number, names))
     are_scores = is_numeric and len(names) > _MOST_SCORES and any(float(label) % 1 for label in names)
-    if are_scores or (len(train) >= _ENOUGH_FOR_CLASSES and 2 * len(names) > len(train)):
+    # Of few examples many classes may be meant, but not labels that are longer than the texts.
+    are_texts = 2 * len(names) > len(train) >= _ENOUGH_FOR_CLASSES and sum(map(len, train.labels)) > sum(
+        map(len, train.texts)
+    )
+    if are_scores or are_texts:
         kind, remedy = "numbers", "For scores give `--problem regression`."
-        if not is_numeric:
-            kind, remedy = "texts", "Text and label columns may be swapped: a line ends with its label."
+        if are_texts:
+            kind, remedy = "texts", "Are text and label swapped?"
         raise ValueError(
             f"{name}: the labels of {len(train):,} examples are {len(names):,} {kind} such as "
             f"{_short(max(names, key=len))!r}, too many to be classes. {remedy}"
@@ -300,10 +304,11 @@ def _tell_classes(train: LabelledTexts, name: str) -> None:
     alike: dict[str, list[str]] = {}
     for label in counts:
         alike.setdefault(label.strip().casefold(), []).append(label)
-    for same in (labels for labels in alike.values() if len(labels) > 1):
+    if same := [labels for labels in alike.values() if len(labels) > 1]:
+        others = f" (and {len(same) - 1:,} more groups)" if len(same) > 1 else ""
         warnings.warn(
-            f"{name}: the labels {', '.join(map(repr, same))} differ only in case or blanks, and are classes of their "
-            "own. Write them alike if they are one.",
+            f"{name}: the labels {', '.join(map(repr, same[0]))}{others} differ only in case or blanks, and are "
+            "classes of their own. Write them alike if they are one.",
             stacklevel=2,
         )
     # A header that is not known as one becomes such a class.
