@@ -51,6 +51,19 @@ def sentences_to_learn(
     return Sentences(store)
 
 
+def _report_context(
+    args: PretrainArguments, sentences: ContextSentences, stored: int, tell: Callable[[str], None]
+) -> None:
+    """Prints how many of the `stored` sentences are encoded, and what the others are."""
+    alone = stored - len(sentences) - sentences.other_lengths
+    is_much = max(sentences.other_lengths, alone) > MUCH_LEFT_OUT * stored
+    tell(
+        f"{'warning: ' if is_much else ''}{len(sentences):,} of these sentences are encoded; "
+        f"{sentences.other_lengths:,} are context alone, by `min_tokens` {args.min_tokens} and `max_tokens` "
+        f"{args.max_tokens}" + (f"; {alone:,} have no neighbour, and are left out" if alone else "")
+    )
+
+
 def make_run_batches(
     args: PretrainArguments,
     prepared: Prepared,
@@ -75,13 +88,7 @@ def make_run_batches(
     words, and_context = config.num_context_words, args.context_weight > 0 or args.has_neighbours
     sentences = sentences_to_learn(args, prepared.train, prepared.train_target, words, and_context)
     if isinstance(sentences, ContextSentences):
-        alone = len(prepared.train) - len(sentences) - sentences.other_lengths
-        is_much = max(sentences.other_lengths, alone) > MUCH_LEFT_OUT * len(prepared.train)
-        tell(
-            f"{'warning: ' if is_much else ''}{len(sentences):,} of these sentences are encoded; "
-            f"{sentences.other_lengths:,} are context alone, by `min_tokens` {args.min_tokens} and `max_tokens` "
-            f"{args.max_tokens}" + (f"; {alone:,} have no neighbour, and are left out" if alone else "")
-        )
+        _report_context(args, sentences, len(prepared.train), tell)
     held_out = sentences_to_learn(
         args, prepared.validation, prepared.validation_target, words, and_context and not config.has_decoder
     )

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 _MOST_SCORES = 20
 # From so many examples on, classes of less than two on average are no classes.
 _ENOUGH_FOR_CLASSES = 10
-# So many classes are told one by one.
+# So many classes are printed one by one.
 _CLASSES_SHOWN = 10
 # One in so many.
 _HELD_OUT = 10
