@@ -134,7 +134,7 @@ class TextFile(Corpus):
         self.encoding_errors = encoding_errors
         self.filesystem = filesystem
         self.is_table = is_table
-        self.source = self.name = self.path if filesystem is None else filesystem.unstrip_protocol(self.path)
+        self.source = self.path if filesystem is None else filesystem.unstrip_protocol(self.path)
         self.size = os.stat(self.path).st_size if filesystem is None else filesystem.size(self.path)
 
     def __iter__(self) -> Iterator[str]:
@@ -144,7 +144,7 @@ class TextFile(Corpus):
                 # utf-8-sig: a byte-order mark is no part of the first sentence. A lone carriage return ends no line, as
                 # for those who count the lines of a file.
                 text = io.TextIOWrapper(
-                    decompressed(raw, self.name), encoding="utf-8-sig", errors=self.encoding_errors, newline="\n"
+                    decompressed(raw, self.source), encoding="utf-8-sig", errors=self.encoding_errors, newline="\n"
                 )
                 is_looked_at = False
                 for number, line in enumerate(text):
@@ -153,14 +153,14 @@ class TextFile(Corpus):
                         is_looked_at = True
                         if 3 * content.count("\0") > len(content):
                             raise ValueError(
-                                f"{self.name} holds NUL characters, as UTF-16 does. Convert it: iconv -f UTF-16 -t "
+                                f"{self.source} holds NUL characters, as UTF-16 does. Convert it: iconv -f UTF-16 -t "
                                 "UTF-8."
                             )
                     if number % 1024 == 0:
                         self.position = raw.tell()
                     if number == 0 and not line.endswith("\n") and (returns := line.strip().count("\r")):
                         warnings.warn(
-                            f"{self.name} has no line feed, but carriage returns ({returns:,}), and is read as one "
+                            f"{self.source} has no line feed, but carriage returns ({returns:,}), and is read as one "
                             "line. If they end its lines, convert it: tr '\\r' '\\n'.",
                             stacklevel=2,
                         )
@@ -168,19 +168,19 @@ class TextFile(Corpus):
             except UnicodeDecodeError as error:
                 raise self._located(error) from None
             except EOFError as error:
-                raise ValueError(f"{self.name}: the compressed file is damaged or cut short ({error}).") from error
+                raise ValueError(f"{self.source}: the compressed file is damaged or cut short ({error}).") from error
             except (OSError, ValueError, ImportError):
                 raise
             except Exception as error:
                 # Those who read over a network have errors of their own.
                 if self.filesystem is None:
                     raise
-                raise OSError(f"{self.name} could not be read ({type(error).__name__}: {error}).") from error
+                raise OSError(f"{self.source} could not be read ({type(error).__name__}: {error}).") from error
         self.position = self.size or 0
 
     def identity(self) -> object:
         if self.filesystem is not None:
-            return ["file", self.name, *version_at(self.filesystem, self.path), self.encoding_errors]
+            return ["file", self.source, *version_at(self.filesystem, self.path), self.encoding_errors]
         status = os.stat(self.path)
         return ["file", str(Path(self.path).resolve()), status.st_size, status.st_mtime_ns, self.encoding_errors]
 
@@ -192,13 +192,13 @@ class TextFile(Corpus):
 
     def _located(self, error: UnicodeDecodeError) -> UnicodeDecodeError:
         """The same error with the file, the line and the remedy; found by a second pass over the bytes."""
-        place = self.name
+        place = self.source
         with self._open() as raw:
-            for number, line in enumerate(decompressed(raw, self.name), start=1):
+            for number, line in enumerate(decompressed(raw, self.source), start=1):
                 try:
                     line.decode("utf-8")
                 except UnicodeDecodeError as found:
-                    error, place = found, f"{self.name}, line {number}"
+                    error, place = found, f"{self.source}, line {number}"
                     break
         reason = f"{error.reason} in {place}: the file is not UTF-8. {convert_remedy(error.object)}"
         return UnicodeDecodeError(error.encoding, error.object, error.start, error.end, reason)

@@ -21,7 +21,7 @@ from hf_meanmax.data.opening import TextOptions
 from hf_meanmax.fields import count, option
 from hf_meanmax.files import Json, shared_name
 from hf_meanmax.hardware import COMPUTE_DTYPES, compute_dtype
-from hf_meanmax.inference.correction import embedder_of, scales_rows
+from hf_meanmax.inference.correction import embedder_of, gives_other_vectors
 from hf_meanmax.inference.decodable import check_sources, refuse_scaled
 from hf_meanmax.inference.decode import DecodingSettings, decode_vectors
 from hf_meanmax.inference.embedder import embed
@@ -138,7 +138,7 @@ def _prepare(source: AuditSource, output: str | os.PathLike[str], settings: Audi
 def _load_embedder(source: AuditSource, attack: DecodingSettings, model: PreTrainedModel) -> SentenceTransformer | None:
     """The embedder, where something needs it or its name was given; an autoencoder's own, which is at hand."""
     needed = not source.embeddings or source.corpus or source.sts or attack.rerank is not None
-    if needed or source.embedder or (model.config.reads_text and not scales_rows(model, source.decoder)):
+    if needed or source.embedder or (model.config.reads_text and not gives_other_vectors(model, source.decoder)):
         return embedder_of(model, source.decoder, source.embedder, model.device, source.trust_remote_code)
     remedy = "" if model.config.reads_text else " Name the embedder, and some of them are compared with its own."
     print(f"The vectors are taken to be of these texts in this order.{remedy}", file=sys.stderr)

@@ -227,7 +227,7 @@ def read_tokens(
     return texts, [tokenizer.eos_token_id in row for row in rows]
 
 
-def scales_rows(model: PreTrainedModel, folder: str | os.PathLike[str]) -> bool:
+def gives_other_vectors(model: PreTrainedModel, folder: str | os.PathLike[str]) -> bool:
     """Whether the SentenceTransformer in an autoencoder's folder gives vectors of another direction than it decodes."""
     return not model.config.ignores_length and saved_normalization(checkpoint_folder(folder)) == "rows"
 
@@ -256,7 +256,7 @@ def embedder_of(
     if model.config.reads_text:
         if name is not None:
             raise ValueError(f"{folder} decodes its own vectors; leave the embedder ({name!r}) out.")
-        if scales_rows(model, folder):
+        if gives_other_vectors(model, folder):
             raise ValueError(
                 f"{folder} was saved with `normalize` 'rows': its SentenceTransformer gives other vectors than it "
                 "decodes, and candidates cannot be compared with these."

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 # More numbers with fractions than these are no classes.
 _MOST_SCORES = 20
-# From so many examples on, classes of less than two on average are no classes.
+# From so many examples on, long labels of less than two examples on average are no classes.
 _ENOUGH_FOR_CLASSES = 10
 # So many classes are printed one by one.
 _CLASSES_SHOWN = 10

@@ -363,4 +363,4 @@ def _place_in(source: list[str], column: str, args: PretrainArguments) -> tuple[
 
 
 def _is_of_files(name: str) -> bool:
-    return is_address(name) or Path(name).expanduser().is_file() or glob.has_magic(name)
+    return is_address(name) or Path(name).is_file() or glob.has_magic(name)
