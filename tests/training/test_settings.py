@@ -455,6 +455,30 @@ def test_recipe_files_that_are_refused(tmp_path, text, message):
         parse_command_line([str(recipe)])
 
 
+def test_a_recipe_changes_its_base(tmp_path):
+    base, mine = tmp_path / "base.yaml", tmp_path / "mine.yaml"
+    base.write_text("base: student-small\nhidden_size: 64\nseed: 5\n")
+    mine.write_text(f"base: {base}\nseed: 6\ncorpus: [a.txt]\n")
+    expected = {**read_recipe("student-small"), "hidden_size": 64, "seed": 6, "corpus": ["a.txt"]}
+    assert read_recipe(str(mine)) == expected
+    args = parse_command_line([str(mine), "--seed", "7"])
+    assert (args.recipe, args.seed, args.model["hidden_size"], args.teacher) == ("mine", 7, 64, expected["teacher"])
+
+
+def test_bases_that_are_refused(tmp_path):
+    one, other = tmp_path / "one.yaml", tmp_path / "other.yaml"
+    one.write_text(f"base: {other}\n")
+    other.write_text(f"base: {one}\n")
+    with pytest.raises(ValueError, match="one.yaml' is its own base: .*one.yaml -> .*other.yaml -> .*one.yaml"):
+        read_recipe(str(one))
+    other.write_text("base: [student]\n")
+    with pytest.raises(ValueError, match=r"other.yaml': `base` is \['student'\]; it must be one recipe's name"):
+        read_recipe(str(one))
+    other.write_text("base: studnet\n")
+    with pytest.raises(FileNotFoundError, match=r"No recipe file 'studnet'.*Did you mean 'student'\?"):
+        read_recipe(str(one))
+
+
 def test_an_empty_recipe_file_is_all_defaults(tmp_path):
     (tmp_path / "empty.yaml").write_text("# nothing\n")
     args = parse_command_line([str(tmp_path / "empty.yaml")])

@@ -116,12 +116,27 @@ def list_recipes() -> list[str]:
 
 
 def read_recipe(name: str) -> Json:
-    """The flat settings of a packaged recipe, or of a YAML file.
+    """The flat settings of a packaged recipe, or of a YAML file, over those of the recipe that it names as its `base`.
 
     Raises:
-        FileNotFoundError: if there is neither a file nor a packaged recipe of that name.
-        ValueError: if the file does not hold a mapping.
+        FileNotFoundError: if there is neither a file nor a packaged recipe of that name, or of that of a base.
+        ValueError: if a file does not hold a mapping, or is its own base.
     """
+    settings: Json = {}
+    read: list[str] = []
+    base: object = name
+    while base is not None:
+        if not isinstance(base, str):
+            raise ValueError(f"Recipe {read[-1]!r}: `base` is {base!r}; it must be one recipe's name, or a YAML file.")
+        if base in read:
+            raise ValueError(f"Recipe {name!r} is its own base: {' -> '.join([*read, base])}.")
+        read.append(base)
+        settings = {**_read_one(base), **settings}
+        base = settings.pop("base", None)
+    return settings
+
+
+def _read_one(name: str) -> Json:
     path = Path(name)
     if path.is_file():
         text = path.read_text(encoding="utf-8")
