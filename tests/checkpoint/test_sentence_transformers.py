@@ -81,5 +81,5 @@ def test_a_second_text_is_refused(tmp_path):
     tokenizer = make_tokenizer()
     tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
     folder = save_checkpoint(make_model(), tokenizer, tmp_path / "model")
-    with pytest.raises(ValueError, match=r"`token_type_ids` tell of a second text, and this \w+ reads one"):
+    with pytest.raises(ValueError, match=r"`token_type_ids` mark a second text, and this \w+ reads one"):
         SentenceTransformer(str(folder), device="cpu").encode([("a dog", "the cat")])

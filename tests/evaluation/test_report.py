@@ -212,7 +212,7 @@ def test_report_without_controls_and_of_several_models(tmp_path):
     words = [str(tmp_path / "0"), str(tmp_path / "1" / "results.json"), "--output", str(tmp_path / "both")]
     reproduce.main(["compare-evaluations", *words])
     assert "**other**" in (tmp_path / "both" / "report.md").read_text()
-    with pytest.raises(SystemExit, match="evaluations are of mine, mine, which the report could not tell apart"):
+    with pytest.raises(SystemExit, match="evaluations are of mine, mine, and a report needs a different name for each"):
         reproduce.main(
             ["compare-evaluations", str(tmp_path / "0"), str(tmp_path / "0"), "--output", str(tmp_path / "b")]
         )

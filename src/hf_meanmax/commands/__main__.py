@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         width = max(map(len, VERBS))
         verbs = "\n".join(f"  {verb:{width}}  {does}" for verb, does in VERBS.items())
         print(
-            f"usage: hf-meanmax VERB [options]\n\nverbs:\n{verbs}\n\nhf-meanmax VERB --help tells the options of a verb"
+            f"usage: hf-meanmax VERB [options]\n\nverbs:\n{verbs}\n\nhf-meanmax VERB --help shows the options of a verb"
         )
         return 0
     verb, *rest = words

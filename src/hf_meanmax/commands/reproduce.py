@@ -122,8 +122,8 @@ def compare_evaluations(args: EvaluationsOptions) -> None:
     names = [one.name for one in results]
     if len(set(names)) < len(names):
         raise ValueError(
-            f"The evaluations are of {', '.join(names)}, which the report could not tell apart; each needs a name of "
-            "its own, which is that of the model's folder."
+            f"The evaluations are of {', '.join(names)}, and a report needs a different name for each: the name "
+            "of the model's folder."
         )
     for path in write_report(results, args.output):
         print(path)

@@ -120,7 +120,7 @@ class LatentPreTrainedModel(PreTrainedModel):
         """Raises ValueError unless `token_type_ids` `(B, N)`, as some tokenizers give them, tell of one text alone."""
         if token_type_ids is not None and bool(token_type_ids.any()):
             raise ValueError(
-                f"`token_type_ids` tell of a second text, and this {type(self).__name__} reads one. Give each text "
+                f"`token_type_ids` mark a second text, and this {type(self).__name__} reads one. Give each text "
                 "alone; a classifier of pairs has `pair_combination` 'concatenation' or 'multiplicative'."
             )
 
