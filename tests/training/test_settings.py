@@ -469,7 +469,7 @@ def test_bases_that_are_refused(tmp_path):
     one, other = tmp_path / "one.yaml", tmp_path / "other.yaml"
     one.write_text(f"base: {other}\n")
     other.write_text(f"base: {one}\n")
-    with pytest.raises(ValueError, match="one.yaml' is its own base: .*one.yaml -> .*other.yaml -> .*one.yaml"):
+    with pytest.raises(ValueError, match=r"one.yaml' is its own base: .*one.yaml -> .*other.yaml -> .*one.yaml"):
         read_recipe(str(one))
     other.write_text("base: [student]\n")
     with pytest.raises(ValueError, match=r"other.yaml': `base` is \['student'\]; it must be one recipe's name"):

@@ -33,8 +33,8 @@ class ContinuedFile:
         if state.get("rows") and not is_of_this:
             changed = differences(state["made_from"] if isinstance(state["made_from"], dict) else {}, made_from)
             raise FileExistsError(
-                f"{progress} belongs to {state['rows']:,} rows that were made with other settings ({changed}). Give the "
-                "same ones to continue, or remove the file to start over."
+                f"{progress} belongs to {state['rows']:,} rows that were made with other settings ({changed}). Give "
+                "the same ones to continue, or remove the file to start over."
             )
         if is_of_this and state["bytes"] <= os.fstat(file.fileno()).st_size:
             self._written = (state["rows"], state["last_key"], state["bytes"])
