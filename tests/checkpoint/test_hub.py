@@ -296,8 +296,8 @@ def test_card_of_a_model_without_a_decoder(tmp_path):
     folder = save_checkpoint(model, make_tokenizer(), tmp_path / "m", remote_code=False, training_args=args)
     text = write_model_card(folder, str(folder)).read_text(encoding="utf-8")
     row = "a weighted mean of the word vectors with a feed-forward layer of 1,024 units over it"
-    assert f"1 latent row of\n16 numbers ({row}; 16 in all)" in text
-    assert "by giving the vectors of a teacher and telling the next sentence from others; it has no\ndecoder." in text
+    assert f"1 latent vector of\n16 numbers ({row}; 16 in all)" in text
+    assert "by predicting the vectors of a teacher and picking the next sentence out of others; it has no\ndecoder." in text
     for word in ("autoencoder", "by reconstruction", "AutoModelForSeq2SeqLM", "decoded", "said | 14"):
         assert word not in text.partition("## Figures")[0]
     blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
@@ -314,7 +314,7 @@ def test_card_of_rows_of_unit_length_tells_that_a_scaled_vector_decodes(tmp_path
     text = write_model_card(folder, "user/tiny").read_text(encoding="utf-8")
     assert f"| parameters | {sum(p.numel() for p in model.parameters()):,} |" in text
     assert "the maximum over the tokens, the mean over the tokens, a weighted mean of the word vectors" in text
-    assert "can be multiplied by any positive number" in text
+    assert "can be rescaled, for example to unit length" in text
     assert "normalised" not in text
 
 
@@ -327,10 +327,10 @@ def test_card_tells_of_what_is_learnt_besides(tmp_path):
         ).read_text()
     assert "by reconstruction alone." in told["alone"]
     assert (
-        "by reconstruction and by predicting the words that follow and giving the vectors of a teacher." in told["both"]
+        "by reconstruction and by predicting the words that follow and predicting the vectors of a teacher." in told["both"]
     )
     assert "Trained with\n\n```bash\npython train.py\n```\n\n## Model" in told["alone"]
-    assert told["alone"].rstrip().endswith("prejudice included.\n- Old words.")
+    assert told["alone"].rstrip().endswith("the biases of its training data.\n- Old words.")
 
 
 @pytest.mark.parametrize("normalize", [None, "rows", "embedding"])

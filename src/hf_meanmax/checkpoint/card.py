@@ -142,10 +142,10 @@ def _use_of(config: LatentConfig, args: Json) -> Json:
     translates = objective == "translation" and not classifies
     remote_code = bool(getattr(config, "auto_map", None))
     others = ["predicting the words that follow"] if args.get("context_weight") else []
-    others += ["giving the vectors of a teacher"] if args.get("teacher") else []
+    others += ["predicting the vectors of a teacher"] if args.get("teacher") else []
     contrast = {"neighbours": "the next sentence", "views": "the same sentence under noise"}
     contrast["both"] = " and ".join(contrast.values())
-    others += [f"telling {contrast[kind]} from others" for kind in contrast if kind == args.get("contrastive")]
+    others += [f"picking {contrast[kind]} out of others" for kind in contrast if kind == args.get("contrastive")]
     return {
         "model_type": config.model_type,
         "full_auto_class": auto_class,
