@@ -21,8 +21,8 @@ class Encoded:
     """A batch after the encoder.
 
     Args:
-        latents: what the decoder reads, Z `(B, L, latent_width)` or, where there are no rows, the hidden states.
-        weights: `(B, latent_heads, N)` of a pooling that attends; None for the others.
+        latents: the decoder's input, Z `(B, L, latent_width)` or, without latent rows, the hidden states.
+        weights: attention weights `(B, latent_heads, N)` of `inner_attention`; None for other poolings.
     """
 
     latents: torch.Tensor
@@ -31,11 +31,11 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Divisors:
-    """What sums are divided by: numbers of the whole step, over micro batches and processes.
+    """Denominators of the losses: counts over the whole step, across micro batches and processes.
 
     Args:
-        targets: target tokens; None takes those of the batch.
-        sentences: sentences; None takes those of the batch, whose mean then counts by its share of the targets.
+        targets: number of target tokens; None counts those of the batch.
+        sentences: number of sentences; None takes the mean over the batch, weighted by its share of `targets`.
     """
 
     targets: torch.Tensor | int | None = None
@@ -45,11 +45,11 @@ class Divisors:
 class Objective(ABC):
     """A term of the training loss.
 
-    Subclasses say which fields of a batch they read (`fields`; `optional_fields` where there may be none), which heads
-    of the model they need (`check`), and their loss (`loss`).
+    Subclasses declare the batch fields that they read (`fields`; `optional_fields` may be absent), check that the model
+    has the parts they need (`check`), and compute the loss (`loss`).
 
     Args:
-        weight: the factor of the loss in the sum.
+        weight: the factor of the loss in the weighted sum.
     """
 
     name: str
@@ -61,8 +61,7 @@ class Objective(ABC):
 
     @abstractmethod
     def check(self, model: LatentForConditionalDecoding) -> None:
-        """Raises ValueError unless the model has the heads; the message names the configuration's field that makes
-        it."""
+        """Raises ValueError if the model lacks a part that the objective needs; the message names the field to set."""
 
     @abstractmethod
     def loss(
@@ -80,15 +79,14 @@ class TrainingOutput:
 
 
 class TrainingModel(nn.Module):
-    """A model with its objectives: the forward pass of training. In evaluation mode a model with a decoder is the model
-    alone.
+    """A model with its training objectives; in evaluation mode a model with a decoder runs without them.
 
     Args:
-        model: what is trained.
+        model: the model to train.
         objectives: the terms of the loss, in the order in which they are computed and added.
 
     Raises:
-        ValueError: if there is no objective, or the model lacks what one needs.
+        ValueError: if there is no objective, if two have one name, or if the model lacks a part that one needs.
     """
 
     def __init__(self, model: LatentForConditionalDecoding, objectives: Sequence[Objective]) -> None:
@@ -105,10 +103,10 @@ class TrainingModel(nn.Module):
         self.model = model
         self.config = model.config
         self.objectives = list(objectives)
-        # What the model itself does not read.
+        # Fields that only the objectives read; evaluation drops them from the batch.
         fields = {name for objective in objectives for name in (*objective.fields, *objective.optional_fields)}
         self._fields_of_objectives = fields - set(inspect.signature(model.forward).parameters)
-        # What Accelerate shards one by one; it refuses names that it does not find.
+        # Modules that Accelerate shards as units; it raises on class names that the model lacks.
         found = {type(module).__name__ for module in model.modules()}
         self._no_split_modules = [name for name in model._no_split_modules or () if name in found]
 
@@ -118,8 +116,8 @@ class TrainingModel(nn.Module):
         """Encodes a batch once and adds up the objectives' losses.
 
         Args:
-            num_items_in_batch: target tokens of the whole step.
-            batch: what the encoder reads (`input_ids` `(B, N)`), `attention_mask`, `labels`, the fields of the
+            num_items_in_batch: number of target tokens in the whole step.
+            batch: the encoder's inputs (`input_ids` `(B, N)`), `attention_mask`, `labels`, the fields of the
                 objectives and `num_sentences_in_batch`.
 
         Raises:

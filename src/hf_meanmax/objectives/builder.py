@@ -27,20 +27,19 @@ def build_objectives(
     contrasts: Sequence[Contrastive] = (),
     temperature: float = 0.05,
 ) -> list[Objective]:
-    """The terms of the loss, by how much each counts: decoding first, and what else has a weight or the configuration
-    asks for.
+    """Builds the objectives of a run: decoding first, then those with a weight or enabled by the configuration.
 
     Args:
-        config: of the model. With `predict_previous` the previous sentence is decoded too; with `attention_penalty`
-            the heads are kept apart.
-        decoding: of what the decoder generates; a model without a decoder has no such term.
-        softmax: over what the output layer scores.
-        context: of the words around the text.
-        teacher: of the distance from the teacher's vectors.
-        teacher_loss: what distance.
-        similarities: of the distance from the teacher's cosines.
-        contrasts: terms that tell texts from others, with their weights.
-        temperature: of the teacher's loss `"contrast"`.
+        config: the model's configuration. `predict_previous` adds decoding of the previous sentence to that of the
+            next one, `attention_penalty` adds the penalty on the attention heads.
+        decoding: weight of the decoder's cross entropy; unused without a decoder.
+        softmax: how token losses are computed ([`~hf_meanmax.objectives.softmax.token_loss`]).
+        context: weight of predicting the words around the text.
+        teacher: weight of the distance to the teacher's vectors.
+        teacher_loss: kind of that distance.
+        similarities: weight of the distance to the teacher's cosines.
+        contrasts: contrastive objectives, with their own weights.
+        temperature: the divisor of the cosines in the teacher loss `"contrast"`.
     """
     objectives: list[Objective] = []
     if config.has_decoder:
@@ -52,7 +51,7 @@ def build_objectives(
         objectives.append(TeacherSimilarities(similarities))
     objectives += contrasts
     if context:
-        # Its logits are never held whole: they would come beside those of the text.
+        # Never the full softmax: its logits would be held in memory beside those of the text.
         objectives.append(ContextWords(context, "sampled" if softmax == "sampled" else "chunked"))
     if config.attention_penalty:
         objectives.append(AttentionPenalty(config.attention_penalty))

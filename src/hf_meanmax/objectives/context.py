@@ -1,4 +1,4 @@
-"""Predicting the text around a sentence beside or in place of the sentence itself."""
+"""Predicting the text around a sentence, in addition to or instead of the sentence itself."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .softmax import CANDIDATES, token_loss
 
 
 class NeighbourDecoding(Decoding):
-    """Cross entropy of the next sentence (`labels`) and of the previous one (`previous_targets` `(B, T')`), each under
-    a decoder of its own: skip-thought (Kiros et al. 2015).
+    """Cross entropy of the next sentence (`labels`) and of the previous one (`previous_targets` `(B, T')`), each with
+    its own decoder: skip-thought (Kiros et al. 2015).
 
-    Both are scored together: the loss is the mean over the targets of both.
+    The loss is the mean over the targets of both.
     """
 
     fields = ("labels", "previous_targets")
@@ -38,13 +38,13 @@ class NeighbourDecoding(Decoding):
 
 class ContextWords(Decoding):
     """Cross entropy of the words around a text, `context_targets` `(B, N)`, under a second, non-autoregressive decoder
-    (`config.context_channels`), beside [`Decoding`] of the text.
+    (`config.context_channels`), in addition to [`Decoding`] of the text.
 
     The sum is divided by the number of the text's own targets.
 
     Args:
         weight: the factor of the loss.
-        softmax: as [`~hf_meanmax.objectives.softmax.token_loss`] takes it.
+        softmax: how the loss is computed ([`~hf_meanmax.objectives.softmax.token_loss`]).
     """
 
     name = "context_loss"

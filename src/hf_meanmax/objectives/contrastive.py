@@ -1,4 +1,4 @@
-"""Telling a text's partner from the other texts of the batch: its neighbour, or another view of it."""
+"""Contrastive learning: identifying a text's partner (its neighbour, or another view of it) in the batch."""
 
 from __future__ import annotations
 
@@ -21,26 +21,24 @@ _GROUPS = 4
 
 
 class Contrastive(Objective):
-    """Cross entropy of a text's partner among all partners of the batch, and of the text among all texts, by cosines of
-    the embeddings over a temperature; the mean of both directions and over the sentences.
+    """Cross entropy of each text's partner among all partners of the batch, and of the text among all texts (InfoNCE).
 
-    The partner is the sentence that follows (`neighbour_ids`; quick-thoughts, Logeswaran and Lee, ICLR 2018, with one
-    encoder for both) or the same text under other noise (`view_ids`; SimCSE, Gao, Yao and Chen, EMNLP 2021): `(B, M)`,
-    with `neighbour_mask` or `view_mask` where there is padding. The batch is that of all processes. With
-    `config.contrastive_size` the embeddings pass through the model's `contrastive_head` first, which nothing else
-    reads.
+    Scores are cosines of the embeddings over a temperature; the loss is the mean of both directions and over sentences.
+    The partner is the next sentence (`neighbour_ids`; quick-thoughts, Logeswaran and Lee, ICLR 2018, with one encoder
+    for both) or the same text under other noise (`view_ids`; SimCSE, Gao, Yao and Chen, EMNLP 2021): `(B, M)`, with
+    `neighbour_mask` or `view_mask` if there is padding. The batch spans all processes. With `config.contrastive_size`
+    the embeddings first pass through the model's `contrastive_head`, which nothing else uses.
 
-    A row of Z may learn what the others lack, and be poor at cosines alone; with `row_weight` each must tell the
-    partner by itself, too.
+    Rows of Z may specialise and give poor cosines by themselves; `row_weight` adds the same loss for each row alone.
 
     Args:
         partner: `"neighbour"` or `"view"`.
         weight: the factor of the loss.
-        temperature: what cosines are divided by.
-        row_weight: how much the mean of the losses of single rows counts beside that of the embedding.
+        temperature: the divisor of the cosines.
+        row_weight: the factor of the mean loss over single rows, which is added to the loss of the embedding.
 
     Raises:
-        ValueError: a temperature that is not positive, or another partner.
+        ValueError: a temperature that is not positive, or an unknown partner.
     """
 
     def __init__(
@@ -52,7 +50,7 @@ class Contrastive(Objective):
         self.partner = partner
         self.temperature = temperature
         self.row_weight = row_weight
-        # Of the instance: a run may have one of each.
+        # Set per instance: a run may have an objective for each partner.
         self.name = f"{partner}_loss"
         self.fields = (f"{partner}_ids",)
         self.optional_fields = (f"{partner}_mask", "labels")
@@ -72,7 +70,7 @@ class Contrastive(Objective):
         labels = batch.get("labels")
         is_text = torch.ones(len(texts), dtype=torch.bool, device=texts.device)
         if labels is not None:
-            # A process without a sentence of its own has a row without targets.
+            # A process without a sentence of its own gets a placeholder row without targets.
             is_text = (labels != IGNORE_INDEX).any(dim=1)
         total = matching_loss(texts, others, is_text, self.temperature)
         if self.row_weight:
@@ -98,8 +96,8 @@ def encode_partners(
 ) -> torch.Tensor:
     """Z `(B, L, latent_width)` of texts of any lengths, encoded in four groups of like length.
 
-    A batch holds texts of one length and their partners have any: together more than half of their words were padding.
-    All processes have the same number of groups, as sharded models need.
+    The texts of a batch have similar lengths, but their partners do not: in one group, more than half of their tokens
+    were padding. All processes have the same number of groups, as sharded models need.
     """
 
     def sizes(lengths: list[int]) -> list[int]:
@@ -114,13 +112,13 @@ def encode_partners(
 
 
 def matching_loss(left: torch.Tensor, right: torch.Tensor, is_row: torch.Tensor, temperature: float) -> torch.Tensor:
-    """The summed cross entropy of the pairs `(left[i], right[i])` of this process, each among the rows of all, in the
-    mean of both directions.
+    """Cross entropy of this process's pairs `(left[i], right[i])` among the rows of all processes, summed over the
+    pairs, in the mean of both directions.
 
     Args:
         left, right: `(B, D)`, compared by their cosines.
-        is_row: `(B,)`, False for a row that stands for none.
-        temperature: what cosines are divided by.
+        is_row: `(B,)`, False for placeholder rows.
+        temperature: the divisor of the cosines.
     """
     left, right = (nn.functional.normalize(side.float(), dim=-1) for side in (left, right))
     all_left, all_right, all_rows, first = gather_rows(left, right, is_row)
@@ -130,7 +128,7 @@ def matching_loss(left: torch.Tensor, right: torch.Tensor, is_row: torch.Tensor,
         with full_precision(side.device):
             scores = side @ others.T / temperature
         scores = scores.masked_fill(~all_rows, -torch.inf)
-        # A row that stands for none may see no row at all.
+        # All scores of a placeholder row may be masked.
         scores = torch.where(is_row[:, None], scores, torch.zeros_like(scores))
         losses = nn.functional.cross_entropy(scores, own, reduction="none")
         total = total + (losses * is_row).sum() / 2
@@ -140,15 +138,15 @@ def matching_loss(left: torch.Tensor, right: torch.Tensor, is_row: torch.Tensor,
 def gather_rows(
     left: torch.Tensor, right: torch.Tensor, is_row: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
-    """Both sides and `is_row` of all processes, with gradients, and where this process's rows begin.
+    """Gathers both sides (with gradients) and `is_row` from all processes; also returns this process's first row.
 
-    Of tensors without numbers, whose operations are counted, nothing is gathered.
+    Meta tensors, which are used to count operations, are returned as they are.
     """
     if left.is_meta or not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return left, right, is_row, 0
     from torch.distributed.nn.functional import all_gather
 
-    # Processes differ by a row at most, and gathering wants equal numbers.
+    # Processes may differ by one row, but `all_gather` needs equal sizes.
     most = torch.tensor(len(left), device=left.device)
     torch.distributed.all_reduce(most, torch.distributed.ReduceOp.MAX)
     missing = int(most) - len(left)

@@ -11,14 +11,14 @@ from hf_meanmax.modeling.layers import autocast_dtype, full_precision
 from hf_meanmax.modeling.losses import IGNORE_INDEX, mean_over_targets
 
 _CHUNK_TOKENS = 4096
-# Of logits that are held at once: half a gigabyte of fp32.
+# Logits held at once: half a gigabyte in fp32.
 _CHUNK_LOGITS = 2**27
-# Rows of probabilities that a cache of a core holds.
+# Rows of probabilities that fit a core's cache.
 _SUMMED_ROWS = 64
 
 
 def _row_sums(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The sum of each row `(n,)` of values `(n, V)`, in a type that may be wider."""
+    """Row sums `(n,)` of values `(n, V)`, computed in `dtype`, which may be wider."""
     if values.dtype == dtype or values.device.type != "cpu" or torch.compiler.is_compiling():
         return values.sum(dim=-1, dtype=dtype)
     # torch would copy all of them to the wider type first.
@@ -28,7 +28,7 @@ def _row_sums(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 class _LinearCrossEntropy(torch.autograd.Function):
     """Summed cross entropy of `states @ weight.T + bias`, a chunk of targets at a time.
 
-    The gradient of the logits is at hand as soon as the logits are, so the forward pass makes the gradients of all
+    The gradient of the logits is known as soon as the logits are, so the forward pass computes the gradients of all
     inputs and the backward pass only scales them: logits live for one chunk and are computed once.
     """
 
@@ -59,12 +59,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
             probabilities = torch.softmax(logits, dim=-1)
             columns = positions[part]
             target_logits = logits.gather(1, columns.unsqueeze(1)).squeeze(1).to(sum_dtype)
-            # Places among the numbers of all rows: `scatter_` would copy these twice.
+            # Flat indices of the targets: `scatter_` would copy the probabilities twice.
             places = columns + logits.shape[1] * torch.arange(len(columns), device=columns.device)
-            # By way of the likeliest word, since the target's own probability may be too small to be a number ...
+            # The target's -log p by way of the likeliest word, since its own probability may underflow ...
             likeliest = logits.amax(dim=-1).to(sum_dtype), probabilities.amax(dim=-1).to(sum_dtype)
             far = likeliest[0] - target_logits - likeliest[1].log()
-            # ... or, of the others, since in bf16 what it lacks of 1 may be rounded away.
+            # ... or by way of all other words, since in bf16 the probability of a likely target may round to 1.
             probabilities.view(-1).index_fill_(0, places, 0.0)
             rest = _row_sums(probabilities, sum_dtype).clamp(max=1)
             token_loss = torch.where(rest < 0.5, -torch.log1p(-rest), far)
@@ -116,7 +116,7 @@ def _linear_cross_entropy(
 ) -> torch.Tensor:
     """[`_LinearCrossEntropy`] in the precision of autocast, where it is on."""
     device = states.device.type
-    # Targets of unlike lengths leave much padding; elsewhere counting it would make the host wait.
+    # On a CPU the padding of shorter targets is dropped; elsewhere looking for it would make the host wait.
     has_padding = device != "cpu" or torch.compiler.is_compiling()
     if not has_padding:
         is_target = targets != IGNORE_INDEX
@@ -171,8 +171,8 @@ def sampled_cross_entropy(
         candidate_ids: `(C,)` distinct token ids, ascending; contains every target.
         candidate_log_prob: `(C,)` log probability that each was drawn, 0 for the targets.
         label_smoothing: probability spread over the candidates.
-        num_items: what the sum is divided by (default: the number of targets).
-        sparse: whether the gradient of `weight` holds the candidates' rows alone.
+        num_items: the divisor of the sum (default: the number of targets).
+        sparse: whether the gradient of `weight` is sparse, with the candidates' rows alone.
     """
     states, targets = hidden_states.flatten(0, -2), labels.flatten()
     if sparse:

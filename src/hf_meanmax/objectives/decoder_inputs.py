@@ -1,4 +1,4 @@
-"""What an autoregressive decoder is fed in training in place of the targets (RNN-CNN, section 3.1)."""
+"""Inputs of an autoregressive decoder in training that replace the targets (RNN-CNN, section 3.1)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hf_meanmax.modeling.losses import IGNORE_INDEX
 def feed_decoder(
     model: LatentForConditionalDecoding, batch: dict[str, torch.Tensor], inputs: str
 ) -> dict[str, torch.Tensor]:
-    """The batch with what the decoder reads where `inputs` is `"own"` or `"random"`; as it is for `"words"`, which the
-    model shifts itself.
+    """Adds decoder inputs to a batch if `inputs` is `"own"` or `"random"`; for `"words"` the batch is unchanged, since
+    the model shifts the labels itself.
 
     Args:
         batch: `input_ids`, `labels` and, where there is padding, `attention_mask`.
@@ -29,7 +29,7 @@ def feed_decoder(
 
 @torch.no_grad()
 def random_inputs(model: LatentForConditionalDecoding, labels: torch.Tensor) -> torch.Tensor:
-    """Decoder inputs `(B, T)` with words drawn evenly from the vocabulary behind the start symbol (uniform sampling).
+    """Decoder inputs `(B, T)`: the start symbol, then words drawn uniformly from the vocabulary (uniform sampling).
 
     Args:
         labels: `(B, T)` targets, -100 at padding on the right.
@@ -49,7 +49,7 @@ def own_inputs(model: LatentForConditionalDecoding, labels: torch.Tensor, **text
         text: `input_ids` `(B, N)` and, where there is padding, `attention_mask`.
 
     Raises:
-        ValueError: gradient checkpointing is on, under which a decoder keeps no cache of what it has read.
+        ValueError: gradient checkpointing is on, with which a decoder cannot use a cache.
     """
     if model.training and model.decoder is not None and model.decoder.gradient_checkpointing:
         raise ValueError(
@@ -67,14 +67,14 @@ def own_inputs(model: LatentForConditionalDecoding, labels: torch.Tensor, **text
         )  # fmt: skip
         words = draw(output.logits[:, -1])
         drawn.append(words)
-    # The last one is not read again.
+    # Only fills the last column, which the shift drops.
     return _behind_start(model, torch.cat([*drawn, words], dim=1), labels)
 
 
 def draw(scores: torch.Tensor) -> torch.Tensor:
-    """One word `(B, 1)` a row from the distribution that scores `(B, V)` give.
+    """Samples one word per row, `(B, 1)`, from the softmax of scores `(B, V)`.
 
-    One number a row is drawn and looked up in the cumulative distribution; torch.multinomial draws V of them.
+    Draws one random number per row and looks it up in the cumulative distribution; torch.multinomial draws V.
     """
     cumulative = scores.float().softmax(dim=-1).cumsum(dim=-1)
     drawn = torch.rand(len(scores), 1, device=scores.device) * cumulative[:, -1:]

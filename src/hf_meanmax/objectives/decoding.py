@@ -1,7 +1,7 @@
 """Generating the targets from the latent rows: the input itself, its translation, or sentences around it.
 
-What the targets are is a matter of the batches (`hf_meanmax.data`): the mean-max autoencoder reconstructs its input
-(eq. 22), compound attention translates it, RNN-CNN and skip-thought predict the text around it.
+The batches (`hf_meanmax.data`) determine the targets: the mean-max autoencoder reconstructs its input (eq. 22),
+compound attention translates it, RNN-CNN and skip-thought predict the text around it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .softmax import CANDIDATES, Softmax, token_loss
 class Decoding(Objective):
     """Cross entropy of `labels` `(B, T)` under the model's decoder, per target token.
 
-    With `decoder_input_ids` `(B, T)` in the batch the decoder reads these under teacher forcing in place of the labels.
+    If the batch has `decoder_input_ids` `(B, T)`, the decoder reads these instead of the shifted labels.
 
     Args:
         weight: the factor of the loss.
-        softmax: over what the output layer scores ([`~hf_meanmax.objectives.softmax.token_loss`]).
+        softmax: how the loss is computed ([`~hf_meanmax.objectives.softmax.token_loss`]).
     """
 
     name = "decoding"

@@ -11,7 +11,7 @@ from .base import Batch, Divisors, Encoded, Objective
 
 
 class AttentionPenalty(Objective):
-    """||A A' - I||_F^2 of the pooling's weights A, in the mean over the sentences."""
+    """||A A' - I||_F^2 of the pooling's attention weights A, averaged over the sentences."""
 
     name = "attention_penalty"
     fields = ("labels",)

@@ -27,10 +27,10 @@ def token_loss(
     """Cross entropy of the output layer on states `(B, T, d)` against labels `(B, T)`, -100 where there is none.
 
     Args:
-        states: what the output layer scores (`model.output_states`).
+        states: inputs of the output layer (`model.output_states`).
         batch: for `"sampled"` it holds `candidate_ids` and `candidate_log_prob` `(C,)`
             ([`~hf_meanmax.objectives.cross_entropy.sampled_cross_entropy`]).
-        num_items: what the sum is divided by; None takes the batch's targets.
+        num_items: the divisor of the sum; None counts the targets of the batch.
         softmax: `"full"` holds all logits at once, `"chunked"` gives the same value in less memory, `"sampled"` scores
             the candidates alone.
 

@@ -1,4 +1,4 @@
-"""Learning the vectors of another encoder: the space itself, or only which texts are alike in it."""
+"""Learning from the vectors of a teacher: the vectors themselves, or only their cosine similarities."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TeacherLoss = Literal["cosine", "squared", "contrast"]
 
 
 class _Teacher(Objective):
-    """What the terms with a teacher share: `teacher_embeddings` `(B, teacher_size)`, NaN in rows that have none."""
+    """Base of objectives that read `teacher_embeddings` `(B, teacher_size)`, NaN in rows without a teacher vector."""
 
     fields = ("teacher_embeddings",)
     optional_fields = ("labels",)
@@ -48,18 +48,18 @@ class _Teacher(Objective):
         teacher: torch.Tensor,
         is_given: torch.Tensor,
     ) -> torch.Tensor:
-        """The loss summed over the sentences that have a vector of the teacher."""
+        """The loss summed over the sentences that have a teacher vector."""
 
 
 class TeacherDistance(_Teacher):
-    """How far a linear map of the embedding, the model's `teacher_head`, is from the teacher's vector, in the mean over
+    """Distance of a linear map of the embedding, the model's `teacher_head`, from the teacher's vector, averaged over
     the sentences. Without `config.teacher_size` there is no map: the embedding itself is compared.
 
     Args:
         weight: the factor of the loss.
         kind: `"cosine"`, 1 - cosine; `"squared"`, the squared distance (compound attention, eq. 4.9); `"contrast"`, the
             cross entropy of the teacher's vector among those of the batch.
-        temperature: what the cosines of `"contrast"` are divided by.
+        temperature: the divisor of the cosines of `"contrast"`.
 
     Raises:
         ValueError: an unknown kind, or a temperature that is not positive.
@@ -96,10 +96,10 @@ class TeacherDistance(_Teacher):
 
 
 class TeacherSimilarities(_Teacher):
-    """How far the cosines of the embeddings among themselves are from the teacher's: (cos(z_i, z_j) - cos(t_i, t_j))^2,
-    in the mean over the other sentences j of the batch and over the sentences i.
+    """Squared difference of the embeddings' pairwise cosines from the teacher's, (cos(z_i, z_j) - cos(t_i, t_j))^2,
+    averaged over the other sentences j of the batch and over the sentences i.
 
-    It acts on the embedding that the model publishes, without a map, so its cosines become the teacher's whatever its
+    It acts on the published embedding, without a map, so the cosines become the teacher's whatever the embedding's
     dimension (relational knowledge distillation, Park et al., CVPR 2019).
     """
 
