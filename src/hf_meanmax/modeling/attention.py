@@ -12,7 +12,7 @@ from transformers.utils import TransformersKwargs
 
 from .layers import autocast_dtype
 
-# Tokens up to which attention written out needs little memory.
+# Number of tokens up to which eager attention needs little memory.
 _SHORT = 256
 
 
@@ -26,7 +26,7 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs: Unpack[TransformersKwargs],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention written out (eq. 5-6): returns `(B, Nq, heads, d_k)` and the weights `(B, heads, Nq, Nk)`."""
+    """Eager attention (eq. 5-6): returns `(B, Nq, heads, d_k)` and the weights `(B, heads, Nq, Nk)`."""
     scores = torch.matmul(query, key.transpose(2, 3)) * scaling
     if attention_mask is not None and attention_mask.dtype == torch.bool:
         scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
@@ -42,7 +42,7 @@ def _unweighted_eager_attention(*args: Any, **kwargs: Unpack[TransformersKwargs]
 
 
 def masked_softmax(scores: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """Softmax over the last dimension, exactly 0 where `mask` is 0; a row without any 1 is all 0."""
+    """Softmax over the last dimension, exactly 0 where `mask` is 0; a fully masked row is all 0."""
     if mask is None:
         return scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(scores.dtype)
     hidden = mask == 0
@@ -51,8 +51,8 @@ def masked_softmax(scores: torch.Tensor, mask: torch.Tensor | None) -> torch.Ten
 
 
 class AdditiveAttention(nn.Module):
-    """Weights softmax_j v' tanh(W q + U k_j) of a query over keys, and the mean of the keys that they give (Bahdanau et
-    al. 2015)."""
+    """Additive attention (Bahdanau et al. 2015): weights softmax_j v' tanh(W q + U k_j) of a query over keys, and the
+    weighted mean of the keys."""
 
     def __init__(self, query_size: int, key_size: int, inner_size: int) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class AdditiveAttention(nn.Module):
     def forward(
         self, query: torch.Tensor, states: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Queries `(B, query_size)`, states `(B, L, key_size)`, `key(states)`, which is the same for all queries, and
+        """Queries `(B, query_size)`, states `(B, L, key_size)`, their keys `key(states)` (shared by all queries), and
         mask `(B, L)` -> `(B, key_size)` and weights `(B, L)`."""
         scores = self.score((self.query(query).unsqueeze(1) + keys).tanh()).squeeze(-1)
         weights = masked_softmax(scores, mask)
@@ -73,9 +73,8 @@ class AdditiveAttention(nn.Module):
 class MultiHeadAttention(nn.Module):
     """Multi-head attention without an output projection (mean-max autoencoder, eq. 3-7).
 
-    Maps queries of width `query_size` and keys of width `key_size` to `config.hidden_size`; the heads are
-    concatenated and nothing follows them. With `adds_value`, where states attend to themselves, the value of each is
-    added to what it attends to.
+    Maps queries of width `query_size` and keys of width `key_size` to `config.hidden_size`; the output is the
+    concatenation of the heads. With `adds_value` (self-attention only), each state's own value is added to its output.
     """
 
     def __init__(
@@ -116,12 +115,12 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """`(B, Nq, query_size)` -> `(B, Nq, hidden_size)` and, with eager attention, weights `(B, heads, Nq, Nk)`.
 
-        `projected` `(B, Nq, 3 * hidden_size)` are query, key and value of the states, where they are at hand.
+        `projected` `(B, Nq, 3 * hidden_size)` are query, key and value of the states, if they are already computed.
         """
         if projected is not None:
             query, key, value = map(self._heads, projected.chunk(3, dim=-1))
         else:
-            # Autocast would cast them once for each map, and again for each gradient.
+            # Cast once: autocast would do so for each projection, and again for each gradient.
             hidden_states = hidden_states.to(autocast_dtype(hidden_states))
             states = hidden_states
             if key_value_states is not None:
@@ -132,7 +131,7 @@ class MultiHeadAttention(nn.Module):
             key, value = past_key_values.update(key, value, self.layer_idx)
         implementation = self.config._attn_implementation
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
-        # The length is looked at last: where a graph is exported, that would bound it.
+        # The length is checked last: in an exported graph the check would bound it.
         if (
             implementation == "sdpa"
             and not self.is_causal
@@ -140,7 +139,7 @@ class MultiHeadAttention(nn.Module):
             and query.dtype == torch.bfloat16
             and key.shape[2] <= _SHORT
         ):
-            # Over sentences, torch's own kernel takes more than half as long again.
+            # On texts of this length, torch's own kernel takes over 1.5 times as long.
             attend = _unweighted_eager_attention
         output, weights = attend(
             self,

@@ -26,14 +26,15 @@ from .suggestions import did_you_mean
 
 logger = logging.get_logger(__name__)
 
-# What every forward takes beside the arguments that it names: the library passes it, or the layers read it.
+# Arguments that every forward accepts beside its named ones: transformers passes them, or the layers read them.
 _COMMON_ARGUMENTS = {
     "num_items_in_batch", "output_attentions", "output_cross_attentions", "output_hidden_states",
     "output_latent_gates", "return_dict", "use_cache",
 }  # fmt: skip
 
 
-# Weights of a whole checkpoint that are no news to an encoder or a classifier that is loaded from it, and to a decoder.
+# Checkpoint weights that are ignored on loading: the first by encoders and classifiers, the second by encoders and
+# models with a decoder.
 DECODING_WEIGHTS = [
     r"^((previous|context)_)?decoder\.", r"^decoder_embeddings\.", r"^lm_head\.", r"^output_projection\.",
     r"^(teacher|contrastive)_head\.",
@@ -46,7 +47,7 @@ class LatentPreTrainedModel(PreTrainedModel):
 
     config: LatentConfig
     base_model_prefix = "encoder"
-    # In `embeddings`, where transformers finds it for itself.
+    # Attribute of `embeddings`, which transformers finds by itself.
     _input_embed_layer = "word_embeddings"
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
@@ -63,12 +64,12 @@ class LatentPreTrainedModel(PreTrainedModel):
     _encoder_is_frozen = False
 
     def __init__(self, config: PreTrainedConfig, *args: object, **kwargs: Unpack[TransformersKwargs]) -> None:
-        # Fields may have been set one by one, as `from_pretrained(folder, field=...)` does.
+        # `from_pretrained(folder, field=...)` sets fields one by one after the configuration was checked.
         config.check()
         super().__init__(config, *args, **kwargs)
 
     def freeze_encoder(self) -> None:
-        """Trains the rest alone, on embeddings as they are published: the encoder has no dropout from now on."""
+        """Freezes the encoder and disables its dropout, so that the rest trains on embeddings as they are published."""
         self.base_model.requires_grad_(False)
         self._encoder_is_frozen = True
         self.train(self.training)
@@ -80,10 +81,10 @@ class LatentPreTrainedModel(PreTrainedModel):
         return self
 
     def refuse_unknown(self, arguments: Mapping[str, object]) -> None:
-        """Checks the further arguments of a forward pass, most of which would change nothing; None asks for nothing.
+        """Rejects additional arguments of a forward pass that would have no effect; None values are allowed.
 
         Raises:
-            TypeError: nothing reads one of them.
+            TypeError: for an argument that nothing reads.
         """
         for name, value in arguments.items():
             if name not in _COMMON_ARGUMENTS and value is not None:
@@ -95,8 +96,8 @@ class LatentPreTrainedModel(PreTrainedModel):
     def check_text(
         input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, attention_mask: torch.Tensor | None
     ) -> None:
-        """Raises ValueError unless there are token ids, integers `(B, N)`, one or more a text, or vectors instead,
-        and a mask, if there is one, is `(B, N)`."""
+        """Raises ValueError unless exactly one of `input_ids`, integers `(B, N)` with N >= 1, and `inputs_embeds` is
+        given, and `attention_mask` is `(B, N)` or None."""
         text = inputs_embeds if input_ids is None else input_ids
         if text is None or (input_ids is not None and inputs_embeds is not None):
             raise ValueError("Give exactly one of `input_ids` and `inputs_embeds`.")
@@ -117,7 +118,7 @@ class LatentPreTrainedModel(PreTrainedModel):
             )
 
     def refuse_second_text(self, token_type_ids: torch.Tensor | None) -> None:
-        """Raises ValueError unless `token_type_ids` `(B, N)`, as some tokenizers give them, tell of one text alone."""
+        """Raises ValueError if `token_type_ids` `(B, N)`, which some tokenizers return, mark a second text."""
         if token_type_ids is not None and bool(token_type_ids.any()):
             raise ValueError(
                 f"`token_type_ids` mark a second text, and this {type(self).__name__} reads one. Give each text "
@@ -130,7 +131,7 @@ class LatentPreTrainedModel(PreTrainedModel):
         if getattr(module, "latent_scales", None) is not None:
             init.ones_(module.latent_scales)
         if isinstance(module, WordSpaceProjection):
-            # Word vectors are large; scores by them must still start at a standard deviation of 1.
+            # Word vectors are large, but the scores against them must start with a standard deviation of 1.
             size = module.weight.numel()
             init.normal_(module.weight, std=1 / (self.config.initializer_range * size**0.5))
         elif isinstance(module, ZeroLinear):
@@ -147,19 +148,19 @@ class LatentPreTrainedModel(PreTrainedModel):
             init.zeros_(module.mean)
             init.ones_(module.scale)
         elif isinstance(module, RowwiseLinear):
-            # As one row's map alone would start.
+            # Xavier's bound for the map of a single row.
             bound = (6 / sum(module.weight.shape[1:])) ** 0.5
             init.uniform_(module.weight, -bound, bound)
         elif isinstance(module, ConditionalGRULayer):
             if module.start is not None:
                 init.zeros_(module.start)
         elif isinstance(module, nn.GRU | nn.GRUCell):
-            # transformers leaves it as it found it.
+            # transformers does not initialise these.
             for name, parameter in module.named_parameters():
                 (init.zeros_ if name.startswith("bias") else init.xavier_uniform_)(parameter)
         elif isinstance(module, nn.LSTM):
             for name, parameter in module.named_parameters():
-                # Forget gates start open, or nothing of a long text reaches its end.
+                # Forget gates start open; otherwise the last state of a long text forgets its beginning.
                 if name.startswith("bias_ih") and not getattr(parameter, "_is_hf_initialized", False):
                     parameter[module.hidden_size : 2 * module.hidden_size] = 1.0
 
@@ -167,7 +168,7 @@ class LatentPreTrainedModel(PreTrainedModel):
     def from_pretrained(cls, *args: object, **kwargs: Unpack[TransformersKwargs]) -> Any:
         """[`~transformers.PreTrainedModel.from_pretrained`]; a frozen word table stays frozen."""
         loaded = super().from_pretrained(*args, **kwargs)
-        # transformers puts new parameters in place of those that the constructor made, and all of them train.
+        # transformers replaces the constructor's parameters with new ones, which all require gradients.
         for module in (loaded[0] if isinstance(loaded, tuple) else loaded).modules():
             if isinstance(module, TextEmbeddings | WeightedMeanPooling):
                 module.freeze_as_configured()
@@ -181,8 +182,8 @@ class LatentPreTrainedModel(PreTrainedModel):
         *args: object,
         **kwargs: object,
     ) -> object:
-        """As transformers does once it has found the files; matrices in int8 become float first, and where the files
-        hold no decoder, that is said."""
+        """As in transformers, which calls it with the files it found, but first restores int8 matrices to float; warns
+        if the files hold no decoder."""
         if state_dict is None and checkpoint_files is not None:
             state_dict = restored_state_dict(checkpoint_files)
         info, index = PreTrainedModel._load_pretrained_model(model, state_dict, checkpoint_files, *args, **kwargs)
@@ -193,7 +194,7 @@ class LatentPreTrainedModel(PreTrainedModel):
                 "until it is trained. To decode, load the checkpoint that this encoder was made from."
             )
         for target, source in (model.all_tied_weights_keys or {}).items():
-            # transformers looks for tied weights that are offloaded by their names in the file.
+            # transformers looks up offloaded tied weights by their names in the file.
             if index and source in index:
                 index.setdefault(target, index[source])
         return info, index
@@ -204,8 +205,8 @@ class LatentPreTrainedModel(PreTrainedModel):
         """[`~transformers.PreTrainedModel.resize_token_embeddings`]: both vocabularies get the new size.
 
         Raises:
-            ValueError: after a vocabulary expansion, when there is no one size to change; fewer tokens than the
-                special ones.
+            ValueError: if the two vocabularies are separate or, after an expansion, differ in size; for fewer tokens
+                than the special ones.
         """
         if self.config.separate_vocabularies:
             raise ValueError("`separate_vocabularies` is True: there are two vocabularies, and no one size to change.")
@@ -232,16 +233,16 @@ class LatentPreTrainedModel(PreTrainedModel):
         *args: Any,
         **kwargs: Unpack[TransformersKwargs],
     ) -> None:
-        """[`~transformers.PreTrainedModel.save_pretrained`]; with an `auto_map` in the configuration, with the code.
+        """[`~transformers.PreTrainedModel.save_pretrained`]; saves the code too if the configuration has an `auto_map`.
 
-        Where the folder is no SentenceTransformer yet, it becomes that of the model's own embedding:
+        If the folder is not a SentenceTransformer yet, it becomes one that returns the model's own embedding:
         sentence-transformers would otherwise take the mean of the hidden states.
         """
         cls, registered = type(self), type(self)._auto_class
         own = self.config.auto_class_names.get(cls.__name__)
         try:
             if registered is not None or (own is not None and getattr(self.config, "auto_map", None)):
-                # What transformers itself would keep of it names files that are not in the new folder.
+                # The `auto_map` that transformers would keep names files that are not in the new folder.
                 self.config.auto_map = dict(self.config.auto_classes)
                 cls._auto_class = registered or own
             super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
@@ -258,7 +259,7 @@ class LatentPreTrainedModel(PreTrainedModel):
         *args: Any,
         **kwargs: Any,
     ) -> object:
-        """As transformers does where `save_pretrained` uploads, which is before its end here."""
+        """Adds the SentenceTransformer files before the upload, which transformers' `save_pretrained` starts itself."""
         unseen = {
             name: files_timestamps[name] for name in files_timestamps.keys() - sentence_transformer_files().keys()
         }
@@ -266,7 +267,7 @@ class LatentPreTrainedModel(PreTrainedModel):
         return super()._upload_modified_files(working_dir, repo_id, unseen, *args, **kwargs)
 
     def _complete(self, folder: Path) -> None:
-        """Makes a folder of weights the SentenceTransformer of the model's own embedding, if it is none yet."""
+        """Adds the files that make a folder a SentenceTransformer of the model's own embedding, unless it is one."""
         if self.config.reads_text and folder.is_dir() and not (folder / "modules.json").exists():
             files = sentence_transformer_files().items()
             write_json_files(folder, {name: content for name, content in files if not (folder / name).exists()})

@@ -1,4 +1,4 @@
-"""Beam search as transformers defines it, in which texts leave the batch when nothing can change them any more."""
+"""Beam search as in transformers, except that a text leaves the batch as soon as its result is final."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from transformers.modeling_outputs import BaseModelOutput
 
-# What transformers scores a beam with that there is not.
+# transformers' score for a beam that does not exist.
 _NO_BEAM = -1.0e9
-# The likeliest words are looked for among the likeliest blocks of so many.
+# Words per block in `top_words`.
 _BLOCK = 64
 
 
@@ -18,15 +18,15 @@ class BeamSearch:
     """The settings of a search, as transformers names them.
 
     Attributes:
-        num_beams: beams of a text.
-        num_return_sequences: of these, how many are returned.
-        early_stopping: whether a text ends with as many ended beams as there are beams; otherwise it ends when no beam
-            is likely to become better than these.
-        length_penalty: power of the length that the log probability of an ended beam is divided by.
-        max_new_tokens: where the longest text ends.
-        start_id: what each text begins with.
-        pad_id: what stands behind its end.
-        end_ids: `(E,)`, each of which ends a text.
+        num_beams: number of beams per text.
+        num_return_sequences: number of ended beams returned per text.
+        early_stopping: whether the search of a text stops at `num_beams` ended beams; otherwise it stops when no
+            running beam is likely to become better than these.
+        length_penalty: exponent of the length in the divisor of an ended beam's log probability.
+        max_new_tokens: largest number of new tokens of any text.
+        start_id: token that each text begins with.
+        pad_id: token after the end of a text.
+        end_ids: `(E,)` tokens that end a text.
     """
 
     num_beams: int
@@ -40,27 +40,27 @@ class BeamSearch:
 
     @property
     def num_candidates(self) -> int:
-        """Words that are weighed at each step: even if all that may end a beam are among them, enough go on."""
+        """Number of candidates at each step: enough beams go on even if every beam's end tokens are among them."""
         return max(2, 1 + len(self.end_ids)) * self.num_beams
 
     def run(
         self, model: nn.Module, latents: torch.Tensor, mask: torch.Tensor | None, bounds: torch.Tensor | None
     ) -> torch.Tensor:
-        """Ids `(B * num_return_sequences, T)`, those of a text best first.
+        """Generates ids `(B * num_return_sequences, T)`, the best beam of a text first.
 
-        They are those of transformers, but where scores are equal: which of two such beams comes first, or is dropped,
-        is as it happens in both.
+        They equal those of transformers except for ties: the order of beams with equal scores, and which of them is
+        dropped, is arbitrary in both.
 
         Args:
             model: a model with an autoregressive decoder of at least `num_candidates` words.
             latents: Z `(B, L, d)`.
             mask: `(B, L)`, 0 for padding; None means no padding.
-            bounds: `(B,)`, the most new tokens of each text, if it has a bound of its own.
+            bounds: `(B,)`, the largest number of new tokens of each text; None if all have `max_new_tokens`.
         """
         device, beams = latents.device, self.num_beams
         ended = _Ended(len(latents), beams, self.max_new_tokens, self.start_id, self.pad_id, device)
-        texts = torch.arange(len(latents)).to(device)  # that are still searched
-        # All beams of a text begin alike, so at first there is one.
+        texts = torch.arange(len(latents)).to(device)  # those still being searched
+        # All beams of a text begin alike, so the first step needs only one.
         words = torch.full((len(latents), 1, 1), self.start_id, device=device)
         scores = torch.zeros(words.shape[:2], dtype=torch.float32, device=device)
         cache: Any = None
@@ -96,7 +96,7 @@ class BeamSearch:
 
 
 class _Ended:
-    """The best ended beams of each text, best first. A place that is still free has length 0, whatever its words."""
+    """The best ended beams of each text, best first. A free place has length 0, whatever its words are."""
 
     def __init__(self, texts: int, beams: int, bound: int, start_id: int, pad_id: int, device: torch.device) -> None:
         self.words = torch.full((texts, beams, bound + 1), pad_id, device=device)
@@ -105,7 +105,7 @@ class _Ended:
         self.scores = torch.full((texts, beams), _NO_BEAM, dtype=torch.float32, device=device)
 
     def add(self, texts: torch.Tensor, words: torch.Tensor, scores: torch.Tensor, ends: torch.Tensor) -> None:
-        """Takes those of `(n, beams)` beams of some texts that end, where they are better."""
+        """Adds the ended ones among the `(n, beams)` beams of some texts if they are better than those held."""
         length = words.shape[2]
         merged = torch.cat((self.scores[texts], scores.masked_fill(~ends, _NO_BEAM)), dim=1)
         self.scores[texts], best = merged.topk(scores.shape[1])
@@ -114,21 +114,20 @@ class _Ended:
         self.lengths[texts] = lengths.gather(1, best)
 
     def can_improve(self, texts: torch.Tensor, best: torch.Tensor, early_stopping: bool) -> torch.Tensor:
-        """`(n,)`: whether more beams of some texts may be taken, the likeliest of which has the score `best` `(n,)`."""
+        """Whether running beams of some texts, with best scores `best` `(n,)`, may still be added: `(n,)`."""
         lacks = (self.lengths[texts] == 0).any(dim=1)
         return lacks if early_stopping else lacks | (best > self.scores[texts, -1])
 
     def best(self, number: int) -> torch.Tensor:
-        """The best so many of each text, one behind the other: `(texts * number, T)`."""
+        """Ids of the best `number` beams of each text, `(texts * number, T)`."""
         longest = int(self.lengths[:, :number].max())
         return self.words[:, :number, : longest + 1].flatten(0, 1).contiguous()
 
 
 def top_words(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """`scores.topk(count)` of `(rows, V)` scores, without sorting all of them.
+    """`scores.topk(count)` of `(rows, V)` scores, searched only in the `count` blocks of words with the largest maxima.
 
-    Each of the best words is the best of its block, or another of that block is better: so the blocks whose best words
-    are the best hold them all.
+    A word of another block is not among the best: the maxima of these `count` blocks are all better.
     """
     blocks = scores.shape[1] // _BLOCK
     if blocks <= 2 * count:

@@ -1,4 +1,4 @@
-"""Batches of texts that are encoded in groups of like length, so that little of them is padding."""
+"""Encoding a batch of texts in groups of similar length, to reduce padding."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
@@ -9,7 +9,7 @@ from transformers.modeling_outputs import ModelOutput
 from .layers import has_padding_first, tokens_first
 
 
-# Lengths differ from batch to batch: compiled, each of these would be another program.
+# Not compiled: group sizes and lengths differ from batch to batch, and each would need another program.
 @torch.compiler.disable(recursive=False)
 def encode_by_length(
     encoder: Callable[..., ModelOutput],
@@ -17,14 +17,14 @@ def encode_by_length(
     attention_mask: torch.Tensor,
     group_sizes: Callable[[list[int]], Iterable[int]],
 ) -> torch.Tensor:
-    """The `latents` `(B, L, latent_width)` of texts of any lengths, in their order.
+    """The `latents` `(B, L, latent_width)` of texts of any lengths, in the order of the batch.
 
     Args:
         encoder: an encoder model.
         input_ids: `(B, N)`.
         attention_mask: `(B, N)`, 1 for tokens and 0 for padding on either side.
-        group_sizes: from the lengths, the longest first, to the sizes of the groups. An empty group is encoded as the
-            longest text, and left away.
+        group_sizes: maps the lengths, in descending order, to the sizes of the groups. For an empty group the longest
+            text is encoded and its latents are dropped.
     """
     is_token = attention_mask.bool()
     if has_padding_first(is_token):
@@ -43,13 +43,13 @@ def encode_by_length(
 
 
 def sizes_of_like_length(lengths: list[int], most_tokens: int | None = None) -> list[int]:
-    """The sizes of groups of texts, the longest first, in which few tokens are padding. Those of several texts have
-    `most_tokens` at most, padding included."""
+    """The sizes of groups with little padding, for lengths in descending order. A group of several texts has at most
+    `most_tokens` tokens, padding included."""
     sizes: list[int] = []
     start = 0
     while start < len(lengths):
         width = lengths[start]
-        # A group costs as much as about sixty tokens.
+        # The overhead of a group is that of about sixty tokens.
         end = bisect_right(lengths, 2 - 0.85 * width, lo=start, key=lambda length: -length)
         most = end - start if most_tokens is None else max(1, most_tokens // max(width, 1))
         sizes.append(min(end - start, most))

@@ -16,16 +16,16 @@ from .outputs import LatentClassifierOutput
 class LatentForSequenceClassification(LatentPreTrainedModel):
     """An encoder with a supervised head, over one text or, with `config.pair_combination`, over two.
 
-    The labels are those of `AutoModelForSequenceClassification`: classes, several of them at once, or
-    numbers, as `config.problem_type` says or `num_labels` and the labels' type tell. With `config.attention_penalty`
-    the loss has the penalty on the weights of `inner_attention`, which is also reported apart.
+    The labels are those of `AutoModelForSequenceClassification`: single-label, multi-label or regression, chosen by
+    `config.problem_type` or else by `num_labels` and the labels' dtype. With `config.attention_penalty` the loss
+    includes the penalty on the weights of `inner_attention`, which is also returned separately.
 
     Raises:
         ValueError: for a configuration without a fixed representation.
     """
 
     encoder_class: type[LatentEncoderModel] = LatentEncoderModel
-    # Trainer divides the loss itself: parts of it are means over sentences, and no count would fit them all.
+    # Trainer scales the loss itself: parts of it are means over sentences, and no single item count fits them all.
     accepts_loss_kwargs = False
 
     def __init__(self, config: PreTrainedConfig) -> None:
@@ -35,7 +35,7 @@ class LatentForSequenceClassification(LatentPreTrainedModel):
         self.encoder = self.encoder_class(config)
         self.classifier = LatentClassifier(config)
         self.post_init()
-        # transformers adds what the encoder inside ignores when it is loaded alone.
+        # transformers would add the weights that the inner encoder ignores when it is loaded alone.
         self._keys_to_ignore_on_load_unexpected = set(DECODING_WEIGHTS)
 
     @can_return_tuple
@@ -51,7 +51,7 @@ class LatentForSequenceClassification(LatentPreTrainedModel):
         """Encodes, combines two texts if there are two, and classifies.
 
         Args:
-            input_ids: `(B, N)` token ids of a text or, one after the other, of two (as `tokenizer(first, second)` gives
+            input_ids: `(B, N)` token ids of a text or of two texts in a row (as `tokenizer(first, second)` returns
                 them), or `inputs_embeds` `(B, N, embedding_size)` instead.
             attention_mask: `(B, N)`, 0 for padding on either side; None means no padding.
             token_type_ids: `(B, N)`, 0 for tokens of the first text and 1 for those of the second
@@ -59,7 +59,7 @@ class LatentForSequenceClassification(LatentPreTrainedModel):
             labels: `(B,)` classes or numbers, or `(B, num_labels)`.
 
         Raises:
-            ValueError: if a pair has no `token_type_ids`, or a single text has a second one.
+            ValueError: if a model of pairs gets no `token_type_ids`, or a model of single texts gets a second text.
             TypeError: for an argument that nothing reads.
         """
         self.refuse_unknown(kwargs)

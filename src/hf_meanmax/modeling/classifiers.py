@@ -1,4 +1,4 @@
-"""From latent rows (B, L, d) of one text or of two to logits (B, num_labels)."""
+"""Classification heads: from latent rows (B, L, d) of one text or of two to logits (B, num_labels)."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from .layers import tokens_first
 
 
 class RowwiseLinear(nn.Module):
-    """A linear map of its own for each latent row, without a bias."""
+    """A separate linear map for each latent row, without a bias."""
 
     def __init__(self, rows: int, in_features: int, out_features: int) -> None:
         super().__init__()
@@ -34,8 +34,7 @@ class ConcatenatedPair(nn.Module):
 
 
 class MultipliedPair(nn.Module):
-    """F = (M_1 W_1) * (M_2 W_2), with maps of their own for each row (structured self-attentive embedding, appendix
-    B)."""
+    """F = (M_1 W_1) * (M_2 W_2), with separate maps for each row (structured self-attentive embedding, appendix B)."""
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__()
@@ -52,7 +51,7 @@ PAIRS = {"concatenation": ConcatenatedPair, "multiplicative": MultipliedPair}
 
 
 class MLPHead(nn.Module):
-    """A linear map of all rows, or one hidden layer with ReLU before it."""
+    """A linear map of all rows, optionally after one hidden layer with ReLU."""
 
     def __init__(self, config: PreTrainedConfig, width: int) -> None:
         super().__init__()
@@ -73,8 +72,8 @@ class MLPHead(nn.Module):
 
 
 class PrunedHead(nn.Module):
-    """Hidden units that see one row, and hidden units that see one column (structured self-attentive embedding,
-    appendix A): L p + width q units, whose weights are those of one row and of one column."""
+    """L p hidden units that each see one row, and width q units that each see one column (structured self-attentive
+    embedding, appendix A); all rows share their weights, and so do all columns."""
 
     def __init__(self, config: PreTrainedConfig, width: int) -> None:
         super().__init__()
@@ -95,7 +94,7 @@ HEADS = {"mlp": MLPHead, "pruned": PrunedHead}
 
 
 class LatentClassifier(nn.Module):
-    """What a classifier adds to an encoder: the combination of two texts, if there are two, and the head."""
+    """The part of a classifier after the encoder: the combination of two texts, if there are two, and the head."""
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__()
@@ -113,7 +112,7 @@ class LatentClassifier(nn.Module):
 def split_pairs(
     inputs: torch.Tensor, attention_mask: torch.Tensor | None, token_type_ids: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows that hold two texts -> twice as many that hold one, all first texts before all second ones.
+    """Splits rows of two texts into twice as many rows of one, all first texts before all second ones.
 
     Args:
         inputs: ids `(B, N)` or vectors `(B, N, size)`.
@@ -121,10 +120,10 @@ def split_pairs(
         token_type_ids: `(B, N)`, 0 for tokens of the first text and 1 for those of the second.
 
     Returns:
-        The same of `(2 B, M)` texts, padded on the right, and their mask `(2 B, M)`.
+        Ids `(2 B, M)` or vectors `(2 B, M, size)`, padded on the right, and their mask `(2 B, M)`.
 
     Raises:
-        ValueError: a row has a first text alone.
+        ValueError: a row has a first text but no second.
     """
     is_real = torch.ones_like(token_type_ids) if attention_mask is None else attention_mask
     is_real = is_real.bool()

@@ -26,8 +26,8 @@ from .outputs import DecoderOutput, LatentModelOutput, LatentSeq2SeqOutput
 class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin):
     """An encoder with a decoder that reads nothing but Z.
 
-    What the decoder must generate (the input, the words that follow, a translation) is a matter of the labels. Other
-    objectives, and a softmax over a sample of the vocabulary, are in `hf_meanmax.objectives`.
+    The labels determine what the decoder must generate: the input, the words that follow, or a translation. Other
+    objectives and sampled softmax are in `hf_meanmax.objectives`.
     """
 
     encoder_class: type[LatentEncoderModel] = LatentEncoderModel
@@ -43,7 +43,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         self.decoder_embeddings = None
         reads_words = config.is_autoregressive or (config.has_decoder and config.tie_word_embeddings)
         if config.separate_vocabularies and reads_words:
-            # Given word vectors are the encoder's.
+            # Not frozen: pretrained word vectors, which may be frozen, are the encoder's.
             self.decoder_embeddings = TextEmbeddings(config, config.vocab_size, frozen=False)
             self._tied_weights_keys = {"lm_head.weight": "decoder_embeddings.word_embeddings.weight"}
         self.decoder = LatentDecoderModel(config) if config.has_decoder else None
@@ -66,16 +66,16 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         if config.contrastive_size is not None:
             self.contrastive_head = nn.Linear(config.sentence_embedding_size, config.contrastive_size, bias=False)
         if self.can_generate():
-            # The sentence's end, not a length, stops a decoding; this bounds a decoder that never ends, where there is
-            # no text whose length would do so.
+            # Decoding stops at the end token; this bounds a decoder that never generates it, when there is no text
+            # whose length could.
             self.generation_config.max_new_tokens = self.generation_config.max_new_tokens or MIN_TOKENS_FROM_EMBEDDING
         self.post_init()
-        # transformers adds what the encoder inside ignores when it is loaded alone.
+        # transformers would add the weights that the inner encoder ignores when it is loaded alone.
         self._keys_to_ignore_on_load_unexpected = set(CLASSIFIER_WEIGHTS)
 
     def make_gradients_sparse(self) -> None:
-        """From now on the gradients of the word tables are sparse tensors of the rows that a batch has read, so that
-        they cost no more for a large vocabulary; the output's under a sampled softmax alone."""
+        """Makes the gradients of the word tables sparse, with only the rows that a batch reads, so that their cost does
+        not grow with the vocabulary; the output layer's are sparse only under sampled softmax."""
         self.has_sparse_gradients = True
         for embeddings in (self.encoder.embeddings, self.decoder_embeddings):
             if embeddings is not None:
@@ -83,14 +83,14 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
 
     @torch.no_grad()
     def start_from_frequencies(self, token_counts: torch.Tensor) -> None:
-        """Makes the output layer's bias the log frequencies of the words, from their counts `(V,)` in the training
-        texts; a word never seen counts as seen once.
+        """Initialises the output layer's bias with the log frequencies of the words, from their counts `(V,)` in the
+        training texts; a word never seen counts as seen once.
 
-        At a small learning rate a bias of zeros takes thousands of steps to get there, and until then the embedding
-        tells how frequent words are, the same for all texts.
+        At a small learning rate a bias of zeros takes thousands of steps to get there, and until then the embeddings
+        of all texts encode the same word frequencies.
 
         Raises:
-            ValueError: the output layer has no bias, or the counts are not one for each word.
+            ValueError: the output layer has no bias, or there is not one count for each word.
         """
         bias = None if self.lm_head is None else self.lm_head.bias
         if bias is None:
@@ -102,18 +102,18 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
 
     @property
     def has_own_output(self) -> bool:
-        """Whether the output layer scores the words of the word table by rows of its own."""
+        """Whether the output layer scores the words of the word table with its own weights."""
         config = self.config
         return bool(config.has_decoder and not config.tie_word_embeddings and not config.separate_vocabularies)
 
     @torch.no_grad()
     def start_output_from_words(self) -> None:
-        """Makes the rows of an untied output layer those of the word table, turned at random into its width, so that
-        words of like vectors start with like scores.
+        """Initialises an untied output layer with the word vectors, randomly rotated into its width, so that similar
+        words start with similar scores.
 
-        Its rows keep the cosines of the word vectors, where the layer is as wide as these or wider, and have one
-        length, by which scores of states of unit variance start with a standard deviation of 0.7. Words without a
-        vector keep what they have.
+        The rows keep the cosines of the word vectors if the layer is at least as wide as these. All have length 0.7, so
+        that scores of states of unit variance start with a standard deviation of 0.7. The rows of words without a
+        vector are unchanged.
 
         Raises:
             ValueError: there is no output layer, it is tied, or it has another vocabulary.
@@ -132,19 +132,19 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        """What the decoder reads of token ids `(B, N)`: Z `(B, L, latent_width)`, or the hidden states `(B, N, d)`
-        where there are no rows."""
+        """Encodes token ids `(B, N)` for the decoder: as Z `(B, L, latent_width)`, or as the hidden states `(B, N, d)`
+        if there are no rows."""
         encoded = self.encoder(
             input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
         )
         return self.read_by_decoder(encoded)
 
     def read_by_decoder(self, encoded: LatentModelOutput) -> Any:
-        """What the decoder reads of the encoder's output: Z, or the hidden states where there are no rows."""
+        """The part of the encoder's output that the decoder reads: Z, or the hidden states if there are no rows."""
         return encoded.latents if self.config.has_latents else encoded.last_hidden_state
 
     def output_states(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """The vectors that the output layer scores: the decoder's states, projected where the output is tied."""
+        """The inputs of the output layer: the decoder's states, projected if the output is tied."""
         return hidden_states if self.output_projection is None else self.output_projection(hidden_states)
 
     @can_return_tuple
@@ -170,29 +170,30 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
             decoder_input_ids: `(B, T)`; made from `labels` (or from `input_ids`) when left out. A non-autoregressive
                 decoder takes none.
             decoder_attention_mask: `(B, T)`, 0 for padding in the decoder's input.
-            encoder_outputs: what `get_encoder()` gave, or a `BaseModelOutput` whose `last_hidden_state` is Z
-                `(B, L, latent_width)`, or the hidden states (with their `attention_mask`) where there are no rows,
-                instead of an input text.
-            past_key_values: what an earlier call with `use_cache` gave, to go on behind the words that it has read.
+            encoder_outputs: in place of an input text, the output of `get_encoder()`, or a `BaseModelOutput` whose
+                `last_hidden_state` is Z `(B, L, latent_width)` or, if there are no rows, the hidden states (with their
+                `attention_mask`).
+            past_key_values: the cache of an earlier call with `use_cache`, to continue after the words it has read.
             decoder_inputs_embeds: `(B, T, embedding_size)` in place of `decoder_input_ids`.
-            labels: `(B, T)` target ids, -100 where there is none; of a text without `attention_mask` padding is on the
-                right alone. The loss is their cross entropy, and the penalty of `config.attention_penalty`.
+            labels: `(B, T)` target ids, -100 where there is none; for a text without `attention_mask` they may be
+                padded only on the right. The loss is their cross entropy plus the penalty of
+                `config.attention_penalty`.
             sentence_embedding: raw embeddings `(B, L * d)` in place of an input text.
-            kwargs: `use_cache`, whether the output has `past_key_values` (default: as `config.use_cache` says where the
-                decoder gets an input of its own and there are no labels, outside training); `num_items_in_batch`, what
-                the summed loss is divided by (default: the targets of this batch); `token_type_ids`, all 0; and what
-                the layers take, for instance `output_attentions=True`.
+            kwargs: `use_cache`, whether to return `past_key_values` (default: `config.use_cache` outside training if
+                decoder inputs but no labels are given, otherwise False); `num_items_in_batch`, the divisor of the
+                summed loss (default: the number of targets in this batch); `token_type_ids`, all 0; and arguments of
+                the layers, for instance `output_attentions=True`.
 
         Raises:
-            ValueError: if the model has no decoder; if there is nothing to decode, or more than the decoder can; if
-                arguments do not fit the decoder or each other.
+            ValueError: if the model has no decoder; if there is nothing to decode, or more than the decoder can
+                predict; if arguments do not fit the decoder or each other.
             TypeError: for an argument that nothing reads.
         """
         if self.decoder is None or self.lm_head is None:
             raise ValueError(NO_DECODER)
         is_vector = sentence_embedding is not None or not self.config.reads_text
         if is_vector and labels is not None and attention_mask is None:
-            # Only they tell where the text of a vector begins.
+            # Without an input text, only the labels show where padding on the left ends.
             attention_mask = (labels != IGNORE_INDEX).long()
         num_items, use_cache = (kwargs.pop(name, None) for name in ("num_items_in_batch", "use_cache"))
         self.refuse_second_text(kwargs.pop("token_type_ids", None))
@@ -241,7 +242,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         sentence_embedding: torch.Tensor | None = None,
         **text: Any,
     ) -> LatentModelOutput:
-        """What the decoder reads, as `latents`, with what the encoder has recorded."""
+        """The decoder's input as `latents`, with the hidden states and attentions that the encoder recorded."""
         if sentence_embedding is not None:
             words = (text.get("input_ids"), text.get("inputs_embeds"))
             if any(given is not None for given in (encoder_outputs, *words)):
@@ -263,9 +264,9 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         )
 
     def _decoding_cache(self, past_key_values: Cache | None) -> Cache | None:
-        """The cache that the decoder goes on with, or a new one."""
+        """The given cache, or a new one for an autoregressive decoder."""
         if past_key_values is None and self.config.is_autoregressive:
-            # Of the second, that of keys and values of the encoder's output, nothing is used.
+            # The second, the cache for cross-attention, is never used.
             caches = (DynamicCache(config=self.config) for _ in range(2))
             past_key_values = EncoderDecoderCache(*caches)
         return past_key_values
@@ -273,7 +274,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
     def _losses(
         self, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None, num_items: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The loss, and the penalty on the pooling's attention weights that it holds, if there is one."""
+        """The loss, and the penalty on the pooling's attention weights that it includes, or None."""
         more_are_read = (self.config.input_vocab_size or 0) > self.config.vocab_size
         if more_are_read and not self.config.separate_vocabularies and bool((labels >= self.config.vocab_size).any()):
             raise ValueError(
@@ -301,14 +302,14 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         """The decoder's states `(B, T, d)` under teacher forcing.
 
         Args:
-            latents: what the decoder reads, as [`encode_latents`] gives it.
+            latents: the decoder's input, as returned by [`encode_latents`].
             targets: `(B, T)` ids that the decoder must generate, -100 where there is none.
             attention_mask: `(B, N)` of the input text; None means no padding, in the targets either.
             decoder_input_ids: `(B, T)`; made from `targets` when left out.
             decoder_attention_mask: `(B, T)`, 0 for padding in the decoder's input.
             decoder_inputs_embeds: `(B, T, embedding_size)` in place of `decoder_input_ids`.
-            decoder: the model's own by default; `previous_decoder` is that of the previous sentence (skip-thought).
-            kwargs: `past_key_values`, and what the layers take.
+            decoder: default: the model's own; `previous_decoder` decodes the previous sentence (skip-thought).
+            kwargs: `past_key_values`, and arguments of the layers.
         """
         given = [words for words in (decoder_input_ids, decoder_inputs_embeds) if words is not None]
         if not self.config.has_latents and attention_mask is not None:
@@ -331,13 +332,13 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         return self._run_decoder(decoder or self.decoder, given[0], latents, decoder_attention_mask, **kwargs)
 
     def predict_context(self, latents: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """What the output layer scores of the second decoder, `(B, N, d)` over the places of the targets `(B, N)`."""
+        """The second decoder's inputs to the output layer, `(B, N, d)` at the places of the targets `(B, N)`."""
         self._check_places("context_targets", targets)
         predict: Any = self.context_decoder
         return predict(latents)[:, : targets.shape[1]]
 
     def _given_latents(self, encoder_outputs: ModelOutput | tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """What the decoder reads of an encoder's output, Z before the hidden states."""
+        """The part of an encoder's output that the decoder reads: `latents` if it has them, else its first tensor."""
         latents = getattr(encoder_outputs, "latents", None)
         latents = encoder_outputs[0] if latents is None else latents
         rows, width = self.config.num_latents, self.config.latent_width
@@ -360,7 +361,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> DecoderOutput:
-        """An autoregressive decoder over the words that precede the targets, ids `(B, T)` or vectors `(B, T, e)`."""
+        """Runs an autoregressive decoder over the words before the targets, ids `(B, T)` or vectors `(B, T, e)`."""
         steps = words.shape[1]
         position_ids, length = None, steps
         if attention_mask is not None and attention_mask.dim() == 2:
@@ -381,7 +382,7 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         labels: torch.Tensor | None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> DecoderOutput:
-        """A non-autoregressive decoder, over as many places as there are labels."""
+        """Runs the non-autoregressive decoder; returns its states at as many places as there are labels."""
         if has_inputs:
             raise ValueError(
                 f"decoder_type is {self.config.decoder_type!r}, which is not autoregressive: it takes no "
@@ -414,11 +415,11 @@ class LatentForConditionalDecoding(LatentPreTrainedModel, LatentGenerationMixin)
         return input_ids if attention_mask is None else input_ids.masked_fill(attention_mask == 0, IGNORE_INDEX)
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """Decoder inputs `(B, T)` for labels `(B, T)`: what transformers' collators and Trainer call."""
+        """Decoder inputs `(B, T)` for labels `(B, T)`; transformers' collators and Trainer call this method."""
         return shift_right(labels, self.config.decoder_start_token_id, self.config.pad_token_id)
 
 
 def _from_first(is_word: torch.Tensor) -> torch.Tensor:
-    """A mask `(B, T)` that hides what precedes the first word: what follows it sees every word, and what follows the
-    last is scored nowhere."""
+    """A mask `(B, T)` that hides padding before the first word. Padding after the last word needs none: the causal mask
+    hides it from the words, and it is never scored."""
     return (is_word.cumsum(dim=1) > 0).long()

@@ -25,7 +25,7 @@ from .suggestions import did_you_mean
 
 logger = logging.get_logger(__name__)
 
-# Of the length of a text: no text is this long.
+# Stands for an unlimited text length: no text is this long.
 NO_LIMIT = 2**31 - 1
 
 # Names that transformers itself passes to a configuration beside its declared fields.
@@ -69,7 +69,7 @@ DecoderType = Literal[
 class LatentConfig(PreTrainedConfig):
     """Base of every configuration: a choice of encoder, pooling and decoder, and their sizes.
 
-    The defaults here are neutral; each family states its parts, its sizes and its own fields.
+    The defaults here are neutral; each family sets its own parts and sizes, and may add fields.
 
     Args:
         vocab_size (int, defaults to 30000):
@@ -78,14 +78,14 @@ class LatentConfig(PreTrainedConfig):
             Rows of the encoder's word table. Larger than `vocab_size` after a vocabulary expansion; ids below
             `vocab_size` mean the same token on both sides.
         separate_vocabularies (bool, defaults to False):
-            Give the decoder a word table of its own: its ids are those of another tokenizer, and `input_vocab_size` may
-            be any size. The special tokens have the same ids on both sides.
+            Give the decoder its own word table, for another tokenizer than the encoder's. `input_vocab_size` may then
+            be any size; the special tokens have the same ids on both sides.
         embedding_size (int, defaults to 300):
             Width of the word vectors.
         hidden_size (int, defaults to 512):
             Width of the hidden states and of each latent row.
         num_hidden_layers (int, defaults to 1):
-            Layers of the encoder, and of the decoder (a non-autoregressive one and the autoregressive CNN have one).
+            Layers of the encoder and of the decoder (a non-autoregressive decoder and `causal_cnn` always have one).
         intermediate_size (int, defaults to 2048):
             Inner width of the feed-forward layers.
         num_attention_heads (int, defaults to 8):
@@ -95,43 +95,42 @@ class LatentConfig(PreTrainedConfig):
         projection_activation ("relu" or None, optional):
             Activation on the query, key and value projections.
         attention_dropout (float, defaults to 0.0):
-            Dropout on the weights of multi-head attention (those of inner attention and of additive attention are
-            whole).
+            Dropout on the weights of multi-head attention, not of inner or additive attention.
         encoder_type ("self_attention", "bilstm", "lstm", "bigru", "gru", "cnn", "hierarchical_cnn" or \
             "none", defaults to "self_attention"):
-            How the tokens become hidden states; with `"none"` these are the word vectors themselves, which only
-            `pooling="weighted_mean"` reads: a static model. A `bilstm` or `bigru` has `hidden_size / 2` units a
-            direction; a `cnn` shares `hidden_size` among filters of 3, 4 and 5 words; a `hierarchical_cnn` shares it
-            among its layers, whose outputs stand side by side.
+            The network that turns tokens into hidden states; `"none"` is a static model. Its hidden states are the word
+            vectors, and it needs `pooling="weighted_mean"`. A `bilstm` or `bigru` has `hidden_size / 2` units per
+            direction; a `cnn` splits `hidden_size` among filters of 3, 4 and 5 words; a `hierarchical_cnn` splits it
+            among its layers, whose outputs are concatenated.
         encoder_residual (bool, defaults to False):
-            In the first layer of a `self_attention` encoder, add each token's own value to what it attends to. The
-            mean-max papers' has no residual there, which leaves a word to be found by attention alone.
+            In the first layer of a `self_attention` encoder, add each token's own value to its attention output. The
+            mean-max papers have no residual there, so a word reaches its own state through attention alone.
         pooling ("mean_max", "mean", "max", "last", "mean_max_last", "inner_attention", "weighted_mean" \
             or "none", defaults to "mean"):
-            The latent rows: the maximum and the mean over the tokens, and the last state (of a `bilstm` the last state
-            of each direction); weighted means, whose weights a small network gives each token (`inner_attention`); the
-            mean of the word vectors under one weight a word (`weighted_mean`, see `weighted_mean_row`); or no rows, so
-            that the decoder attends over the hidden states themselves and there is no embedding (`none`).
+            The latent rows: maximum, mean or last state over the tokens, weighted means, or no rows. The last state is
+            that of each direction in a `bilstm` or `bigru`. `inner_attention` gives weighted means of the states with
+            weights from a small network, `weighted_mean` a mean of the word vectors with one weight per word (see
+            `weighted_mean_row`). With `none` the decoder attends over the hidden states and there is no embedding.
         weighted_mean_row (bool, defaults to False):
-            Add a last row to those of `pooling`: the mean of the word vectors, without positions, under one weight a
+            Add a last row to those of `pooling`: a mean of the word vectors, without positions, with one weight per
             word. The weights start from word frequencies p as a / (a + p), the smooth inverse frequency of Arora, Liang
-            and Ma (ICLR 2017), and are trained. A linear map follows, which starts from the identity where the word
-            vectors are no wider than a row. Special tokens have no weight.
+            and Ma (ICLR 2017), and are trained. A linear map follows, which starts as the identity if the word vectors
+            are no wider than a row. Special tokens have no weight.
         weighted_mean_map (bool, defaults to True):
-            Whether the weighted mean passes a linear map. Without it the word vectors must be as wide as a row.
+            Whether a linear map follows the weighted mean. Without it the word vectors must be as wide as a row.
         weighted_mean_hidden_size (int, optional):
-            Inner width of a feed-forward layer over the mapped mean at unit length, to which its output is added. It
-            reads which words stand together. It starts as no change; None is no layer.
+            Inner width of a residual feed-forward layer over the weighted mean, mapped and scaled to unit length. The
+            layer models which words occur together and starts as the identity. Default: no layer.
         frequency_smoothing (float, defaults to 1e-3):
-            The a of the first word weights, a / (a + frequency), of the weighted mean.
+            The a of the initial word weights, a / (a + frequency), of the weighted mean.
         freeze_word_weights (bool, defaults to False):
-            Keep the word weights of the weighted mean as they start.
+            Keep the word weights of the weighted mean at their initial values.
         latent_normalization ("rows", optional):
-            Scale each latent row to unit length inside the model, so that one vector serves cosines and the decoder: a
-            vector that was scaled by a positive number decodes as if it had not been.
+            Scale each latent row to unit length inside the model, so that one vector serves cosines and the decoder.
+            Multiplying a vector by a positive number then does not change what it decodes to.
         latent_scales (bool, defaults to False):
-            With `latent_normalization="rows"`, multiply each row by the absolute value of a trained number, whose
-            square is the row's share in a cosine.
+            With `latent_normalization="rows"`, multiply each row by the absolute value of a trained scale. The square
+            of the scale is the row's share in a cosine.
         latent_heads (int, defaults to 1):
             Rows of `inner_attention`.
         latent_size (int, optional, defaults to hidden_size):
@@ -144,44 +143,44 @@ class LatentConfig(PreTrainedConfig):
         decoder_type ("attention", "gates", "lstm", "lstm_attention", "lstm_gates", "gru", \
             "conditional_gru", "causal_cnn", "words_cnn", "words_rnn" or "none", defaults to "attention"):
             How the decoder reads the latent rows. Self-attention over the preceding tokens, then attention over the
-            rows or element-wise gates on them; an LSTM that starts from all rows (`lstm`), starts from zeros and
-            attends over the rows (`lstm_attention`), or starts from the last-state row, if there is one, and has
-            gates on the others (`lstm_gates`); a GRU or convolutions over the preceding tokens that read all rows
-            beside each word (`gru`, `causal_cnn`); two GRU blocks a step, the second of which reads what
-            `decoder_context` says (`conditional_gru`); or a non-autoregressive network over the rows
-            (`words_cnn`, `words_rnn`). With `"none"` there is no decoder: the model gives vectors alone.
+            rows (`attention`) or element-wise gates on them (`gates`); an LSTM that starts from all rows (`lstm`),
+            starts from zeros and attends over the rows (`lstm_attention`), or starts from the last-state row, if there
+            is one, and has gates on the others (`lstm_gates`); a GRU or convolutions over the preceding tokens, with
+            all rows as an input at each step (`gru`, `causal_cnn`); two GRU blocks per step, the second over
+            `decoder_context` (`conditional_gru`); or a non-autoregressive network over the rows (`words_cnn`,
+            `words_rnn`). With `"none"` there is no decoder: the model only encodes.
         decoder_context ("attention", "constant" or "none", defaults to "attention"):
-            What a `conditional_gru` reads at each step: the rows that it attends to, all of Z, or nothing (it then has
-            one block).
+            Context of a `conditional_gru` at each step: attention over the rows, all of Z, or nothing (then it has one
+            block).
         decoder_initial_state (bool, defaults to False):
             Start a `conditional_gru` from Z; otherwise it starts from a trained vector.
         decoder_channels (list[int], optional):
-            Widths of a `causal_cnn`, `words_cnn` or `words_rnn` from Z to what the output layer scores.
+            Layer widths of a `causal_cnn`, `words_cnn` or `words_rnn`, up to the input of the output layer.
         num_context_words (int, defaults to 30):
             Words that a `words_cnn` or `words_rnn` predicts.
         context_channels (list[int], optional):
-            Have a second decoder beside an autoregressive one: a `words_cnn` of these widths,
-            from Z to what the output layer scores, that predicts the words around the text (`context_targets`).
+            Layer widths of a second decoder, a `words_cnn` that predicts the words around the text (`context_targets`).
+            It needs an autoregressive first decoder, and its last width is the input width of the output layer.
         predict_previous (bool, defaults to False):
-            Have a second decoder of the same kind, for the previous sentence (skip-thought).
+            Add a second decoder of the same kind, for the previous sentence (skip-thought).
         attention_penalty (float, defaults to 0.0):
-            Weight of ||A A' - I||^2, by which the training loss keeps the heads of `inner_attention` from reading the
-            same words (structured self-attentive embedding, equation 8), in the mean over the sentences.
+            Weight of ||A A' - I||^2 in the training loss, which keeps the heads of `inner_attention` from reading the
+            same words (structured self-attentive embedding, equation 8). It is averaged over the sentences.
         teacher_size (int, optional):
-            Width of the vectors of another encoder that a linear map of the embedding is trained to give as well
-            (compound attention, section 4.4), the `teacher_head`.
+            Width of a teacher's vectors, which a linear map of the embedding (`teacher_head`) learns to predict
+            (compound attention, section 4.4).
         contrastive_size (int, optional):
-            Width of a linear map that embeddings pass before they are compared in contrastive training; nothing else
-            reads it. By default the embeddings themselves are compared.
+            Width of a linear map of the embeddings that only contrastive training uses. Default: the embeddings
+            themselves are compared.
         pair_combination ("concatenation" or "multiplicative", optional):
-            A classifier reads two texts instead of one: their embeddings u and v as [u; v; |u - v|; u * v], or the
-            products of their latent rows, each row of each text through a map of its own (structured self-attentive
-            embedding, appendix B).
+            How a classifier combines two texts, with embeddings u and v: [u; v; |u - v|; u * v], or products of mapped
+            latent rows. Each row of each text then has its own map (structured self-attentive embedding, appendix B).
+            Default: the classifier reads one text.
         pair_size (int, optional, defaults to the width of a latent row):
             Width of the products of a `multiplicative` combination.
         classifier_type ("mlp" or "pruned", defaults to "mlp"):
-            What a classifier does with the embedding: a layer over all of it, or hidden units that each see one latent
-            row or one column of the rows (structured self-attentive embedding, appendix A).
+            Head of a classifier: a layer over the whole embedding, or hidden units that each see one latent row or one
+            column of the rows (structured self-attentive embedding, appendix A).
         classifier_hidden_size (int, optional):
             Width of the hidden layer (ReLU) of an `mlp` classifier; with None it is a linear map.
         classifier_row_size (int, defaults to 150):
@@ -191,28 +190,28 @@ class LatentConfig(PreTrainedConfig):
         classifier_dropout (float, defaults to 0.1):
             Dropout on the input and on the hidden layer of a classifier.
         position_embedding_type ("sinusoidal", "learned" or "none", defaults to "none"):
-            Codes added to the word vectors; positions count from 0 in encoder and decoder alike.
+            Position codes added to the word vectors; positions count from 0 in encoder and decoder alike.
         max_position_embeddings (int, defaults to 512):
             Rows of a learned position table; positions beyond it get a zero code. Without such a table there is no
-            limit, and this becomes 2**31 - 1: sentence-transformers cuts texts at it.
+            limit, and this becomes 2**31 - 1, since sentence-transformers cuts texts at it.
         embedding_dropout (float, defaults to 0.0):
             Dropout on the sum of word vector and position code.
         hidden_dropout (float, defaults to 0.0):
-            Dropout on what is added to a residual, between recurrent and convolutional layers, and on their output.
+            Dropout on residual branches, between recurrent and convolutional layers, and on their output.
         layer_norm_eps (float, defaults to 1e-5):
             Epsilon of the layer normalisations.
         label_smoothing (float, defaults to 0.0):
             Probability spread over the vocabulary by the training loss.
         freeze_word_embeddings (bool, defaults to False):
-            Keep the word table as it is; the rows of the special tokens are trained all the same, as input, and so are
-            the words of a decoder that has its own. A tied output scores the table, special tokens too, as it is.
+            Freeze the word table, except for the input vectors of special tokens. A decoder's own word table is trained
+            all the same. A tied output layer uses the frozen table, for special tokens too.
         num_special_tokens (int, defaults to 4):
-            Ids below it are special tokens.
+            Number of special tokens, which have the ids below it.
         initializer_range (float, defaults to 0.02):
             Standard deviation of new word vectors and learned position codes. Sinusoidal codes have a root mean square
-            of 0.7; word vectors that are much smaller are drowned by them, and learning to copy starts far later.
+            of 0.7; they drown word vectors that are much smaller, and learning to copy starts far later.
         tie_word_embeddings (bool, defaults to False):
-            Let the output layer score words by the word table itself, behind a projection to its width (a decoder with
+            Use the word table as the weights of the output layer, after a projection to its width (a decoder with
             `decoder_channels` ends in that width without one).
         output_bias (bool, defaults to True):
             Whether the output layer has a bias.
@@ -222,7 +221,7 @@ class LatentConfig(PreTrainedConfig):
 
     # Every Auto class that loads a checkpoint of the family, as "module.Class" (see save_pretrained in base.py).
     auto_classes: ClassVar[dict[str, str]] = {}
-    # Fields that mean nothing in the family and keep their defaults.
+    # Fields without a meaning in the family, which keep their defaults.
     fixed_fields: ClassVar[tuple[str, ...]] = ()
     # Name of the Auto class that loads the model with its decoder.
     full_auto_class: ClassVar[str] = "AutoModelForSeq2SeqLM"
@@ -306,7 +305,7 @@ class LatentConfig(PreTrainedConfig):
 
     @classmethod
     def _unknown_names(cls, names: Iterable[str]) -> list[str]:
-        """Which names are neither fields nor what transformers itself passes."""
+        """The names that are neither fields nor keywords of transformers."""
         fields = {field.name for field in dataclasses.fields(cls)}
         allowed = fields | _TRANSFORMERS_KEYWORDS | set(GenerationConfig._get_default_generation_params())
         return [name for name in names if name not in allowed and not name.startswith("_")]
@@ -318,13 +317,13 @@ class LatentConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """[`~transformers.PreTrainedConfig.from_dict`]; what a saved configuration holds beside the fields (a note, a
-        setting of another version) is kept as an attribute, with a warning."""
+        """[`~transformers.PreTrainedConfig.from_dict`]; unknown entries of a saved configuration (a note, a setting of
+        another version) are kept as attributes, with a warning."""
         unknown = cls._unknown_names(config_dict)
         loaded = super().from_dict({name: config_dict[name] for name in config_dict if name not in unknown}, **kwargs)
         config = loaded[0] if isinstance(loaded, tuple) else loaded
         for name in unknown:
-            # A property is computed of the fields.
+            # Properties are computed from the fields.
             if not hasattr(config, name):
                 setattr(config, name, config_dict[name])
         if unknown:
@@ -335,7 +334,7 @@ class LatentConfig(PreTrainedConfig):
 
     @property
     def auto_class_names(self) -> dict[str, str]:
-        """The Auto class that loads each class of the family, by the name of that class."""
+        """Maps the name of each class of the family to the Auto class that loads it."""
         return {path.split(".")[1]: name for name, path in self.auto_classes.items()}
 
     @property
@@ -345,7 +344,7 @@ class LatentConfig(PreTrainedConfig):
 
     @property
     def state_pooling_rows(self) -> tuple[str, ...]:
-        """Names of the latent rows that are made of the hidden states, in their order."""
+        """Names of the latent rows that are computed from the hidden states, in their order."""
         if self.pooling == "inner_attention":
             return tuple(f"head_{head + 1}" for head in range(self.latent_heads))
         rows = POOLING_ROWS.get(self.pooling, ())
@@ -365,7 +364,7 @@ class LatentConfig(PreTrainedConfig):
 
     @property
     def state_rows(self) -> tuple[str, ...]:
-        """Names of the latent rows that a recurrent decoder starts from; none of them: it starts from zeros."""
+        """Names of the latent rows that a recurrent decoder starts from; if empty, it starts from zeros."""
         if self.decoder_type == "lstm":
             return self.pooling_rows
         return tuple(row for row in self.pooling_rows if row == "last") if self.decoder_type == "lstm_gates" else ()
@@ -377,27 +376,27 @@ class LatentConfig(PreTrainedConfig):
 
     @property
     def latent_width(self) -> int:
-        """Width of what the decoder reads: of a latent row, or of a hidden state where there are no rows."""
+        """Width of a latent row, or of a hidden state if the decoder reads these instead."""
         return self.latent_size if self.latent_size is not None and self.has_latents else self.hidden_size
 
     @property
     def is_autoregressive(self) -> bool:
-        """Whether there is a decoder, and it is autoregressive."""
+        """Whether there is an autoregressive decoder."""
         return self.has_decoder and not self.decoder_type.startswith("words_")
 
     @property
     def reads_text(self) -> bool:
-        """Whether there is a text encoder; otherwise the model decodes the vectors of another."""
+        """Whether there is a text encoder; otherwise the model decodes the vectors of another model."""
         return True
 
     @property
     def ignores_length(self) -> bool:
-        """Whether a vector that was multiplied by a positive number decodes as if it had not been."""
+        """Whether multiplying a vector by a positive number leaves its decoding unchanged."""
         return self.latent_normalization is not None
 
     @property
     def is_static(self) -> bool:
-        """Whether a word's part of the embedding does not depend on the other words."""
+        """Whether a word's contribution to the embedding does not depend on the other words."""
         return self.encoder_type == "none"
 
     @property
@@ -407,16 +406,16 @@ class LatentConfig(PreTrainedConfig):
 
     @property
     def num_decoder_layers(self) -> int:
-        """The decoder has as many layers as the encoder, but for the autoregressive CNN's one."""
+        """Number of decoder layers: as many as the encoder has, but 1 for the autoregressive CNN."""
         return 1 if self.decoder_type == "causal_cnn" else self.num_hidden_layers
 
     @property
     def problem(self) -> str:
-        """What a classifier's numbers are: `problem_type`, or what the number of labels tells."""
+        """A classifier's problem type: `problem_type`, or else inferred from the number of labels."""
         return self.problem_type or ("regression" if self.num_labels == 1 else "single_label_classification")
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PreTrainedConfig:
-        """As the base class; the decoder's tells of its own number of layers, by which caches are made."""
+        """As in the base class; the decoder's has the decoder's number of layers, by which caches are made."""
         config = super().get_text_config(decoder, encoder)
         if decoder and not encoder and self.num_decoder_layers != self.num_hidden_layers:
             config = copy.copy(config)
@@ -431,7 +430,7 @@ class LatentConfig(PreTrainedConfig):
 
     @property
     def scored_size(self) -> int:
-        """Width of what the output layer scores: of the decoder's states, or of a word vector where it is tied."""
+        """Input width of the output layer: the decoder's output width, or, if it is tied, the word vectors' width."""
         return self.embedding_size if self.tie_word_embeddings else self.decoder_output_size
 
     @property
@@ -446,11 +445,11 @@ class LatentConfig(PreTrainedConfig):
 
     @property
     def projection_dim(self) -> int:
-        """The same, under the name that sentence-transformers reads where a model gives the embedding itself."""
+        """`sentence_embedding_size`, by the name that sentence-transformers reads for models that return embeddings."""
         return self.sentence_embedding_size
 
     def check(self) -> None:
-        """Checks the fields against each other, as making the configuration does.
+        """Checks that the fields fit together, as the constructor does.
 
         Raises:
             ValueError: for fields that do not fit together.
@@ -461,7 +460,7 @@ class LatentConfig(PreTrainedConfig):
             raise ValueError(str(error.__cause__ or error)) from error
 
     def validate_fixed_fields(self) -> None:
-        """What means nothing in the family is left as it is."""
+        """Checks that fields without a meaning in the family keep their defaults."""
         for name in self.fixed_fields:
             value, default = getattr(self, name), type(self).__dataclass_fields__[name].default
             if value != default:
@@ -501,7 +500,7 @@ class LatentConfig(PreTrainedConfig):
                 raise ValueError(f"`{name}` is {value}; it must be in 0..{smallest - 1} (`vocab_size` - 1).")
 
     def validate_tables(self) -> None:
-        """A tied output scores the words of the input; a frozen table has a trained one for the special tokens."""
+        """Checks that a tied output has the input's vocabulary, and a frozen table's padding is a special token."""
         is_one = self.separate_vocabularies or self.input_vocab_size in (None, self.vocab_size)
         if self.tie_word_embeddings and not is_one:
             raise ValueError(
@@ -536,7 +535,7 @@ class LatentConfig(PreTrainedConfig):
     validate_context = check_context
 
     def validate_positions(self) -> None:
-        """Sinusoidal codes come in pairs (eq. 1-2 of the mean-max autoencoder)."""
+        """Checks that the width is even for sinusoidal codes, which are pairs (eq. 1-2 of the mean-max autoencoder)."""
         if self.position_embedding_type == "sinusoidal" and self.embedding_size % 2:
             raise ValueError(
                 f"`embedding_size` is {self.embedding_size}; sinusoidal positions need an even number. "

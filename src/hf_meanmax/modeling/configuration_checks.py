@@ -1,4 +1,4 @@
-"""Whether the parts of a configuration fit together; each check raises a ValueError that names the remedy."""
+"""Checks that the parts of a configuration fit together; each raises a ValueError that names the remedy."""
 
 import math
 
@@ -9,7 +9,7 @@ WEIGHTED_MEAN = "weighted_mean"
 
 
 def check_parts(config: PreTrainedConfig) -> None:
-    """Each part can be built of these sizes, and the decoder has rows to read."""
+    """Checks that each part can be built with these sizes, and that `lstm_gates` has rows for its gates."""
     has_attention = config.encoder_type == "self_attention" or config.decoder_type in (
         "attention", "gates", "lstm_attention",
     )  # fmt: skip
@@ -43,7 +43,7 @@ def check_parts(config: PreTrainedConfig) -> None:
 
 
 def check_latents(config: PreTrainedConfig) -> None:
-    """The decoder can read what the pooling gives, and rows of this width."""
+    """Checks that the decoder can read the output of the pooling, and rows of this width."""
     attends = config.decoder_type == "attention" or (
         config.decoder_type == "conditional_gru" and config.decoder_context == "attention"
     )
@@ -96,7 +96,7 @@ def check_latents(config: PreTrainedConfig) -> None:
 
 
 def check_weighted_mean(config: PreTrainedConfig) -> None:
-    """A weighted mean of the word vectors fits a row, and a model without an encoder has one."""
+    """Checks that a static model has a weighted mean, that it fits a row, and that the rows can be normalised."""
     if config.reads_text and config.encoder_type == "none" and config.pooling != WEIGHTED_MEAN:
         raise ValueError(
             f"`encoder_type` is 'none' and `pooling` {config.pooling!r}; without an encoder the only row is the "
@@ -140,7 +140,7 @@ def check_weighted_mean(config: PreTrainedConfig) -> None:
 
 
 def check_channels(config: PreTrainedConfig) -> None:
-    """A decoder with widths of its own has them, and ends where a tied output layer can score."""
+    """Checks that a decoder that needs `decoder_channels` has them, and that they fit a tied output layer."""
     if config.decoder_type not in DECODERS_WITH_CHANNELS:
         return
     channels = config.decoder_channels or []
@@ -159,7 +159,7 @@ def check_channels(config: PreTrainedConfig) -> None:
 
 
 def check_context(config: PreTrainedConfig) -> None:
-    """A second decoder of the words around the text reads Z, and ends where the output layer can score."""
+    """Checks that a second decoder of the words around the text has rows to read, and fits the output layer."""
     channels = config.context_channels
     if channels is None:
         return

@@ -39,12 +39,12 @@ _HEADS = 12
 @strict
 class CompoundAttentionConfig(LatentConfig):
     r"""Compound attention (Cifka 2018, "Continuous Sentence Representations in Neural Machine Translation"):
-    translation through a sentence representation of fixed size, and the translators that it is compared with. The
-    default is ATTN-ATTN with 12 heads and 600-dimensional vectors.
+    translation through a sentence representation of fixed size, and the translators it is compared with. The default
+    is ATTN-ATTN with 12 heads and 600-dimensional vectors.
 
     Args:
         architecture (str, optional, defaults to "attn-attn"):
-            One of the eleven of the thesis (table 4.1 and section 4.3): `"attn"`, `"final"`, `"final-ctx"`,
+            One of the thesis's architectures (table 4.1 and section 4.3): `"attn"`, `"final"`, `"final-ctx"`,
             `"avgpool"`, `"maxpool"`, `"avgpool-ctx"`, `"maxpool-ctx"`, `"attn-ctx"`, `"attn-attn"`, `"trf"`,
             `"trf-attn-attn"`. It sets `encoder_type`, `pooling`, `decoder_type`, `decoder_context`,
             `decoder_initial_state` and `position_embedding_type`, and refuses other values of these. With `None` they
@@ -99,7 +99,7 @@ class CompoundAttentionConfig(LatentConfig):
         super().__post_init__(**kwargs)
 
     def validate_architecture(self) -> None:
-        """The parts are those of the architecture, also where a field was set later."""
+        """Checks that the parts are those of the architecture, even if a field was set later."""
         if self.architecture is None:
             return
         for name, value in ARCHITECTURES[self.architecture].items():

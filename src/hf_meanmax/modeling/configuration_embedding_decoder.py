@@ -16,20 +16,20 @@ class EmbeddingDecoderConfig(LatentConfig):
 
     Args:
         embedding_dim (int, defaults to 384):
-            Numbers of the embedder's vector.
+            Dimension of the embedder's vectors.
         latent_length (int, defaults to 8):
             Latent rows that a vector is mapped to.
         latent_names (list[str], optional):
-            Names of these rows, where the decoder is one of an autoencoder that has names for them.
+            Names of these rows, for a decoder taken from an autoencoder with named rows.
         map_hidden_size (int, optional):
             Width of the hidden layer (GELU) of the map; with None it is linear.
         map_layer_norm (bool, defaults to True):
-            Whether each latent row passes a layer normalisation.
+            Whether each latent row is layer-normalised.
         normalize_embeddings (bool, defaults to False):
-            Scale each vector to unit length first, for an embedder whose vectors have it: a vector that was multiplied
-            by a positive number decodes as if it had not been.
+            Scale each vector to unit length first, for an embedder with unit vectors. Multiplying a vector by a
+            positive number then does not change what it decodes to.
         embedder (dict, optional):
-            Whose vectors these are: `name`, `revision`, `weights` and `pipeline` (hashes), `prompt`, `pooling`,
+            Identifies the embedder: `name`, `revision`, `weights` and `pipeline` (hashes), `prompt`, `pooling`,
             `normalized` and `dimension`, as far as they are known.
     """
 
@@ -68,17 +68,17 @@ class EmbeddingDecoderConfig(LatentConfig):
 
     @property
     def reads_text(self) -> bool:
-        """There is no text encoder."""
+        """False: there is no text encoder."""
         return False
 
     @property
     def ignores_length(self) -> bool:
-        """Whether a vector that was multiplied by a positive number decodes as if it had not been."""
+        """Whether multiplying a vector by a positive number leaves its decoding unchanged."""
         return self.normalize_embeddings
 
     @property
     def has_latents(self) -> bool:
-        """The map always gives latent rows."""
+        """True: the map always gives latent rows."""
         return True
 
     @property
@@ -88,11 +88,11 @@ class EmbeddingDecoderConfig(LatentConfig):
 
     @property
     def embedder_name(self) -> str:
-        """What to call the embedder in a sentence."""
+        """The embedder's name in messages."""
         return f"{(self.embedder or {}).get('name') or 'the embedder'}"
 
     def validate_map(self) -> None:
-        """The map has sizes, and there is a decoder that reads what it gives."""
+        """Checks the map's sizes, the rows' names, the decoder and the dimension of the embedder's vectors."""
         for name in ("embedding_dim", "latent_length", "map_hidden_size"):
             value = getattr(self, name)
             if value is not None and value < 1:

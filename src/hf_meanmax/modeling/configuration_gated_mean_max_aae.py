@@ -11,9 +11,9 @@ from .configuration_base import DecoderType, EncoderType, LatentConfig, Pooling,
 class GatedMeanMaxAAEConfig(LatentConfig):
     r"""The gated mean-max attention autoencoder for paragraphs (Zhang, Wu, Li and Zhang); defaults are the paper's.
 
-    The inner width of the feed-forward layers is not given there and is twice the hidden size here. New word vectors
-    have the size that Xavier's rule gives a table of 25,000 x 512; they are drowned by the position codes at first,
-    and `initializer_range=0.7` learns far sooner.
+    The paper does not give the inner width of the feed-forward layers; here it is twice the hidden size. New word
+    vectors have the size that Xavier's rule gives a table of 25,000 x 512. At first the position codes drown them;
+    `initializer_range=0.7` learns far sooner.
 
     The paper's comparisons are configurations too: `pooling="mean"` or `"max"`; the gated mean-max RAE
     (`encoder_type="bilstm", pooling="mean_max_last", decoder_type="lstm_gates"`) and the plain RAE

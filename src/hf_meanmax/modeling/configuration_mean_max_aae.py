@@ -9,10 +9,10 @@ from .configuration_base import DecoderType, EncoderType, LatentConfig, Pooling,
 
 @strict
 class MeanMaxAAEConfig(LatentConfig):
-    r"""The mean-max attention autoencoder (Zhang, Wu, Li and Li, EMNLP 2018); defaults are the paper's, but
-    for word vectors, which are trained.
+    r"""The mean-max attention autoencoder (Zhang, Wu, Li and Li, EMNLP 2018); defaults are the paper's, except that
+    word vectors are trained.
 
-    The authors' released code differs from the paper's equations; its form is
+    The authors' released code differs from the paper's equations; it corresponds to
     `MeanMaxAAEConfig(attention_bias=True, projection_activation="relu", position_embedding_type="learned",
     max_position_embeddings=34, label_smoothing=0.1, layer_norm_eps=1e-8, mean_first=True)`, exported with
     L2-normalised rows. Paper and code freeze GloVe vectors; give `freeze_word_embeddings=True` with such vectors.

@@ -10,10 +10,10 @@ from .configuration_base import DecoderType, EncoderType, LatentConfig, Pooling,
 @strict
 class RNNCNNConfig(LatentConfig):
     r"""RNN-CNN, which learns by predicting the words that follow a sentence ("Exploring Asymmetric Encoder-Decoder
-    Structure for Context-based Sentence Representation Learning"); defaults are those of its small model, 300 units a
+    Structure for Context-based Sentence Representation Learning"); defaults are its small model's, 300 units per
     direction and 1,200-dimensional vectors. The large one has `hidden_size=2400`.
 
-    What the paper compares are configurations too: `pooling="max"`; `decoder_type="words_rnn"`; the autoregressive
+    The paper's comparisons are configurations too: `pooling="max"`; `decoder_type="words_rnn"`; the autoregressive
     decoders `"gru"` and `"causal_cnn"`; `encoder_type="bilstm"` and the convolutional encoder
     (`encoder_type="hierarchical_cnn", num_hidden_layers=4, hidden_size=1200, pooling="max"`); `num_context_words=10`
     or 50; `decoder_channels=[600, 1200, 2400, 300]` or `[1200, 2400, 300]`. Skip-thought itself (Kiros et al. 2015) is
@@ -35,7 +35,7 @@ class RNNCNNConfig(LatentConfig):
     vocab_size: int = 20000
     embedding_size: int = 300
     hidden_size: int = 600
-    # Of a self-attention encoder, which the paper does not have.
+    # For a self-attention encoder, which the paper does not have.
     intermediate_size: int = 4096
     num_attention_heads: int = 8
     encoder_type: EncoderType = "bigru"

@@ -10,13 +10,13 @@ from .configuration_base import DecoderType, EncoderType, LatentConfig, Pooling,
 @strict
 class StructuredSelfAttentionConfig(LatentConfig):
     r"""The structured self-attentive sentence embedding (Lin et al., ICLR 2017): several weighted means of a BiLSTM's
-    states, whose weights a penalty keeps apart. The defaults are its sizes: 300 units a direction, an inner width of
-    350, 30 heads, a hidden layer of 3,000 (the paper has 2,000 to 4,000), penalty 1.0 (0.3 for entailment).
+    states, whose weights a penalty keeps apart. The defaults are the paper's: 300 units per direction, an inner width
+    of 350, 30 heads, a hidden layer of 3,000 (the paper has 2,000 to 4,000), penalty 1.0 (0.3 for entailment).
 
     `latent_heads=1` is one weighted mean; `pooling="max"`, `"mean"` or `"mean_max"` with `attention_penalty=0` are the
-    baselines on the same BiLSTM, and `encoder_type="self_attention"` with `position_embedding_type="sinusoidal"` has
-    attention in its place. Without labels the family learns by reconstruction: an LSTM that starts from zeros and
-    attends over the rows reconstructs the text.
+    baselines on the same BiLSTM; `encoder_type="self_attention"` with `position_embedding_type="sinusoidal"` replaces
+    the BiLSTM. Without labels the family learns by reconstruction: an LSTM that starts from zeros and attends over the
+    rows reconstructs the text.
 
     Args:
         attention_penalty (float, optional, defaults to 1.0 for pooling="inner_attention" and 0 for the others):

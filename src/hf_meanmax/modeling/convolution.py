@@ -1,4 +1,4 @@
-"""Convolutions over the places of a sequence."""
+"""Convolution over the positions of a sequence."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ from .layers import is_plain
 
 
 def convolve(convolution: Any, states: torch.Tensor, before: int) -> torch.Tensor:
-    """A convolution over the places of `(B, N, C)` that sees `before` places before each and the rest of its width from
-    there on, with zeros beyond the ends: `(B, N, C')`.
+    """Convolves `(B, N, C)` over its positions into `(B, N, C')`, padded with zeros. Windows begin `before` positions
+    before the output's.
 
-    Written as one product over windows, which reaches the rate of large matrix products on a CPU; torch's own reaches
-    three quarters of it.
+    Written as one product over windows, which on a CPU is as fast as large matrix products; torch's own convolution
+    reaches three quarters of that rate.
     """
-    # PEFT keeps the convolution in a module of its own.
+    # PEFT wraps the convolution in another module.
     (width,) = getattr(convolution, "base_layer", convolution).kernel_size
     if width > 1:
         states = nn.functional.pad(states, (0, 0, before, width - 1 - before))

@@ -1,4 +1,4 @@
-"""The decoder as transformers sees it."""
+"""The decoder as a transformers model."""
 
 import torch
 from transformers.cache_utils import Cache
@@ -18,7 +18,7 @@ from .outputs import DecoderOutput
 
 
 class LatentDecoderModel(LatentPreTrainedModel):
-    """The decoder as transformers sees it: records hidden states and attentions around a decoder of `decoders.py`."""
+    """A decoder of `decoders.py` as a transformers model, which records hidden states and attentions."""
 
     _can_record_outputs = {
         "hidden_states": SequenceLayer,
@@ -49,7 +49,7 @@ class LatentDecoderModel(LatentPreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> ModelOutput:
         """`(B, T, embedding_size)`, or None for a non-autoregressive decoder, and Z `(B, L, d)` ->
-        `last_hidden_state` `(B, T, d)`. `latent_mask` `(B, L)` hides padding of hidden states in place of rows."""
+        `last_hidden_state` `(B, T, d)`. `latent_mask` `(B, L)` hides padding if Z are hidden states."""
         self.refuse_unknown(kwargs)
         hidden_states = self.sequence_decoder(
             inputs_embeds, latents, attention_mask, past_key_values, latent_mask, **kwargs

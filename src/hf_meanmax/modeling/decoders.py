@@ -1,4 +1,4 @@
-"""From the preceding tokens and the latent rows Z to the hidden states that predict the next words."""
+"""Decoders: from the preceding tokens and the latent rows Z to the hidden states that predict the next words."""
 
 from itertools import pairwise
 from typing import Any
@@ -18,7 +18,7 @@ from .recurrent import cached_state, run_recurrent_on
 
 
 class CausalLayer(SequenceLayer):
-    """a = LN(MHA_causal(y, y, y)) (mean-max autoencoder, eq. 15-16), then what reads Z.
+    """a = LN(MHA_causal(y, y, y)) (mean-max autoencoder, eq. 15-16), then attention over Z or gates on it.
 
     `attention`: c = LN(MHA(a, Z, Z) + a); h = LN(FFN(c) + c) (eq. 17-20). `gates`: f = LN(FFN(a) + a); h = LN(f + gated
     rows of Z) (Zhang, Wu, Li and Zhang, eq. 17-21). The first layer changes the width, so nothing is added around its
@@ -68,10 +68,10 @@ class CausalLayer(SequenceLayer):
 
 
 class RecurrentDecoderLayer(SequenceLayer):
-    """An LSTM over y that starts from latent rows (or from zeros), and what reads the latent rows at each step.
+    """An LSTM over y that starts from latent rows (or from zeros), and may read the latent rows at each step.
 
-    `lstm`: nothing does. `lstm_attention`: c = LN(MHA(h, Z, Z) + h). `lstm_gates`: LN(h + gated rows of Z), the gates
-    of Zhang, Wu, Li and Zhang, eq. 19-21. Neither is fed back, so training runs over all steps at once.
+    `lstm` does not. `lstm_attention`: c = LN(MHA(h, Z, Z) + h). `lstm_gates`: LN(h + gated rows of Z), with the gates
+    of Zhang, Wu, Li and Zhang, eq. 19-21. Neither is fed back to the LSTM, so training runs over all steps at once.
     """
 
     def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
@@ -91,8 +91,8 @@ class RecurrentDecoderLayer(SequenceLayer):
         self.latent_norm = nn.Identity() if reads_by == "lstm" else nn.LayerNorm(size, eps=config.layer_norm_eps)
 
     def first_state(self, latents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """h and c `(B, d)` before the first word: a tanh and a linear map of the rows of Z that the decoder starts
-        from, since a latent row is all that it gets of the encoder's last states."""
+        """h and c `(B, d)` before the first word: linear maps (of h under tanh) of the rows of Z that the decoder
+        starts from, which are all that it receives of the encoder's last states."""
         if self.initial_state is None:
             zeros = latents.new_zeros(latents.shape[0], self.lstm.hidden_size)
             return zeros, zeros
@@ -121,8 +121,8 @@ class RecurrentDecoderLayer(SequenceLayer):
 
 
 class ContextGRULayer(SequenceLayer):
-    """A GRU that starts from zeros and reads all of Z beside the word at each step (the decoder of skip-thought, Kiros
-    et al. 2015: Z enters each of the three gates)."""
+    """A GRU that starts from zeros and reads all of Z and the previous word at each step (the decoder of skip-thought,
+    Kiros et al. 2015: Z enters each of the three gates)."""
 
     def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
         super().__init__()
@@ -148,11 +148,11 @@ class ContextGRULayer(SequenceLayer):
 
 
 class ConditionalGRULayer(SequenceLayer):
-    """Two GRU blocks a step (compound attention, section 4.1.2; Sennrich et al. 2017): the first reads the word before,
-    the second a context, and a tanh layer reads state, word and context for the output.
+    """Two GRU blocks per step (compound attention, section 4.1.2; Sennrich et al. 2017): the first reads the previous
+    word, the second a context; a tanh layer over state, word and context gives the output.
 
-    `decoder_context`: additive attention over the rows of Z with the first block's state as the query (over hidden
-    states, where there are no rows), all of Z, or nothing; then there is no second block.
+    The context, by `decoder_context`: additive attention over the rows of Z (over the hidden states if there are no
+    rows) with the first block's state as the query; all of Z; or nothing, without a second block.
     """
 
     def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
@@ -164,7 +164,7 @@ class ConditionalGRULayer(SequenceLayer):
             "attention": config.latent_width, "constant": config.sentence_embedding_size, "none": 0,
         }[config.decoder_context]  # fmt: skip
         self.initial_state = nn.Linear(config.sentence_embedding_size, size) if config.decoder_initial_state else None
-        # A start that is trained lets nothing of the text pass around what the context reads.
+        # A trained start: the text then reaches the decoder through the context alone.
         self.start = None if config.decoder_initial_state else nn.Parameter(torch.zeros(size))
         self.word_block = nn.GRUCell(word_size, size)
         self.context_block = nn.GRUCell(context_size, size) if context_size else None
@@ -194,7 +194,7 @@ class ConditionalGRULayer(SequenceLayer):
         steps, dtype = hidden_states.shape[1], hidden_states.dtype
         (state,) = cached_state(past_key_values, self.layer_idx, (self.first_state(latents),))
         state = state.to(dtype)
-        # What a step reads beside its state is computed for all steps at once.
+        # Products that do not depend on the state are computed for all steps at once.
         word_gates = input_gates(self.word_block, hidden_states).unbind(dim=1)
         attention, context_gates, keys, context = self.latent_attention, None, None, None
         if attention is not None:
@@ -229,7 +229,7 @@ class ConditionalGRULayer(SequenceLayer):
 
 
 class LatentWeights(nn.Module):
-    """Where the weights of an attention that goes step by step pass, to be recorded like those of a head."""
+    """Passes on the weights of stepwise attention, so that they can be recorded like those of an attention head."""
 
     def forward(self, context: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """`(B, T, d)` and weights `(B, T, L)` -> the same, with the weights as `(B, 1, T, L)`."""
@@ -237,15 +237,15 @@ class LatentWeights(nn.Module):
 
 
 def input_gates(block: Any, inputs: torch.Tensor) -> torch.Tensor:
-    """The products `(..., 3 d)` of a GRU block with its inputs `(..., input_size)`; the inputs themselves of a block
-    that computes them with the rest."""
+    """The products `(..., 3 d)` of a GRU block with its inputs `(..., input_size)`; for a modified block, which
+    computes them itself, the inputs unchanged."""
     if not is_plain(block, nn.GRUCell):
         return inputs
     return nn.functional.linear(inputs, block.weight_ih, block.bias_ih)
 
 
 def gru_step(block: Any, gates: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-    """The next state `(B, d)` of a GRU block whose [`input_gates`] are at hand."""
+    """The next state `(B, d)` of a GRU block, from its [`input_gates`]."""
     if not is_plain(block, nn.GRUCell):
         return block(gates, state)
     reset_in, update_in, new_in = gates.chunk(3, dim=-1)
@@ -256,10 +256,10 @@ def gru_step(block: Any, gates: torch.Tensor, state: torch.Tensor) -> torch.Tens
 
 
 class CausalConvolutionLayer(SequenceLayer):
-    """Convolutions over the preceding tokens, each beside Z: the autoregressive CNN that RNN-CNN is compared with.
+    """Convolutions over the preceding tokens, each joined with Z: the autoregressive CNN that RNN-CNN is compared with.
 
-    `decoder_channels` are the widths: a linear map of word and Z, convolutions over three words, and last one over a
-    single word, with ReLU between them.
+    `decoder_channels` are the widths of a linear map of word and Z, of convolutions over three words, and of a last one
+    over a single word, with ReLU between them.
     """
 
     width = 3
@@ -287,9 +287,9 @@ class CausalConvolutionLayer(SequenceLayer):
             # Padding before the first word then equals the zeros that a convolution sees there.
             states = states.masked_fill(attention_mask[:, -steps:].unsqueeze(-1) == 0, 0.0)
         if past_key_values is not None:
-            # A number, since a cache of fixed size counts in a tensor of its own.
+            # Copied as an int: a static cache returns the tensor that it counts in.
             past = int(past_key_values.get_seq_length(self.layer_idx))
-            # The expanded words are all that is kept; the rest is computed again over the few words there are.
+            # Only the expanded words are cached; the convolutions are recomputed over the few words there are.
             kept, _ = past_key_values.update(states[:, None], states[:, None], self.layer_idx)
             states = kept[:, 0, : past + steps]
         *inner, last = self.convolutions
@@ -301,7 +301,7 @@ class CausalConvolutionLayer(SequenceLayer):
 
 
 def make_convolutions(channels: list[int], width: int) -> nn.ModuleList:
-    """Convolutions over `width` words from each width of `channels` to the next, the last one over a single word."""
+    """Convolutions over `width` words, from each of `channels` to the next; the last one is over a single word."""
     pairs = list(pairwise(channels))
     return nn.ModuleList(
         nn.Conv1d(inner, outer, width if i < len(pairs) - 1 else 1) for i, (inner, outer) in enumerate(pairs)
@@ -309,10 +309,10 @@ def make_convolutions(channels: list[int], width: int) -> nn.ModuleList:
 
 
 class NonAutoregressiveLayer(SequenceLayer):
-    """Non-autoregressive (RNN-CNN, section 2): N linear maps of Z side by side, then layers over the N places.
+    """Non-autoregressive decoder (RNN-CNN, section 2): a linear map of Z for each of N places, then layers over these.
 
     `words_cnn`: convolutions over three places, the last one over a single place, with ReLU before each.
-    `words_rnn`: a BiGRU in place of all but the last of them, of about as many weights in all.
+    `words_rnn`: a BiGRU in place of all convolutions but the last, with about as many weights.
     """
 
     width = 3
@@ -373,8 +373,8 @@ class AutoregressiveDecoder(nn.Module):
     ) -> torch.Tensor:
         """Vectors `(B, T, embedding_size)` of the preceding tokens, Z `(B, L, latent_width)` -> `(B, T, d)`.
 
-        `attention_mask` `(B, past + T)` hides padding, `latent_mask` `(B, L)` that of hidden states in place of rows;
-        `past_key_values` is extended in place, by keys and values or by the states of the past steps.
+        `attention_mask` `(B, past + T)` hides padding, `latent_mask` `(B, L)` the padding of Z if these are hidden
+        states; `past_key_values` is extended in place, by keys and values or by the states of the past steps.
         """
         if isinstance(past_key_values, EncoderDecoderCache):
             past_key_values = past_key_values.self_attention_cache

@@ -1,4 +1,4 @@
-"""Word and position embeddings, and the projections of words that encoding may keep."""
+"""Word and position embeddings, and a cache of the words' attention projections."""
 
 import torch
 from torch import nn
@@ -14,12 +14,12 @@ logger = logging.get_logger(__name__)
 def sinusoidal_positions(length: int, width: int, device: torch.device | None = None) -> torch.Tensor:
     """Codes of positions 0..length-1 (mean-max autoencoder, eq. 1-2): `(length, width)`, float32, sines and cosines
     interleaved."""
-    # Apple's GPUs know no float64.
+    # Apple's GPUs have no float64.
     dtype = torch.float32 if device is not None and device.type == "mps" else torch.float64
     positions = torch.arange(length, device=device, dtype=dtype)[:, None]
     exponents = torch.arange(0, width, 2, device=device, dtype=dtype) / width
     angles = positions * torch.pow(10000.0, -exponents)
-    # A cosine in float64 is more than many versions of onnxruntime have.
+    # Many versions of onnxruntime have no cosine in float64.
     cosines = torch.sin(angles + torch.pi / 2)
     return torch.stack((angles.sin(), cosines), dim=-1).flatten(1).float()
 
@@ -30,11 +30,11 @@ def token_positions(attention_mask: torch.Tensor) -> torch.Tensor:
 
 
 class TextEmbeddings(nn.Module):
-    """Word vectors plus position codes: x_t = e_t + p_t. Encoder and decoder read the same tables, unless their words
-    are of two vocabularies.
+    """Word vectors plus position codes: x_t = e_t + p_t. Encoder and decoder share the tables, unless they have
+    separate vocabularies.
 
-    A frozen word table, by default with `config.freeze_word_embeddings`, never gets a gradient, and the special tokens
-    read a small trained table of their own.
+    A frozen word table (default: `config.freeze_word_embeddings`) never gets a gradient; the special tokens then have a
+    small trained table of their own.
     """
 
     def __init__(self, config: PreTrainedConfig, vocab_size: int | None = None, frozen: bool | None = None) -> None:
@@ -57,14 +57,14 @@ class TextEmbeddings(nn.Module):
         self.freeze_as_configured()
 
     def freeze_as_configured(self) -> None:
-        """Takes a frozen word table out of training."""
+        """Excludes a frozen word table from training."""
         if self.is_frozen:
             self.word_embeddings.weight.requires_grad_(False)
 
     @torch.no_grad()
     def start_from(self, vectors: torch.Tensor) -> None:
-        """Puts in a word table `(V, embedding_size)`. Special tokens that have a table of their own become as large as
-        its words: one that is five times as large is all that the last state of a network tells of a text."""
+        """Sets the word vectors to `(V, embedding_size)` and scales a separate table of special tokens to their size: a
+        special token that is five times as large would alone determine the last state of a recurrent network."""
         self.word_embeddings.weight.copy_(vectors)
         if self.special_embeddings is not None:
             count, specials = self.config.num_special_tokens, self.special_embeddings.weight
@@ -78,7 +78,7 @@ class TextEmbeddings(nn.Module):
 
     @torch.no_grad()
     def start_unknown_as_mean(self) -> None:
-        """Makes the unknown word, where training never meets it, the mean of all words."""
+        """Sets the unknown word's vector to the mean of all words, for training without unknown words."""
         words = self.word_embeddings.weight
         own = self.word_embeddings if self.special_embeddings is None else self.special_embeddings
         own.weight[self.config.unk_token_id] = words[self.config.num_special_tokens :].mean(dim=0)
@@ -108,7 +108,7 @@ class TextEmbeddings(nn.Module):
         if self.position_embeddings is not None:
             limit = self.config.max_position_embeddings
             ids = position_ids if position_ids is not None else torch.arange(length, device=device)
-            # A graph of one branch would have a bounded length.
+            # A compiled graph of this branch would bound the length.
             if position_ids is None and not torch.compiler.is_compiling() and length <= limit:
                 return self.position_embeddings(ids)
             return self.position_embeddings(ids.clamp(max=limit - 1)) * (ids < limit).unsqueeze(-1)
@@ -156,19 +156,19 @@ class TextEmbeddings(nn.Module):
 
 
 class WordTable:
-    """Query, key and value of words, computed as texts have them.
+    """Query, key and value of words, computed when texts first contain them.
 
     Args:
-        num_words: of the vocabulary.
-        map: the three maps of a word vector side by side, `(3 * hidden_size, embedding_size)`.
-        bias: their biases.
+        num_words: size of the vocabulary.
+        map: the three projections of a word vector, concatenated: `(3 * hidden_size, embedding_size)`.
+        bias: their biases, or None.
 
     Attributes:
-        rows: `(num_words, 3 * hidden_size)`; memory is taken where they are written.
+        rows: `(num_words, 3 * hidden_size)`; memory is only taken where they are written.
         missing: which blocks of words are still to be computed.
     """
 
-    # Words that are computed together, always the same: the last bits of a product depend on how many rows it has.
+    # Words computed together. Constant, since the last bits of a product depend on its number of rows.
     block_size = 128
 
     def __init__(self, num_words: int, map: torch.Tensor, bias: torch.Tensor | None) -> None:
@@ -178,7 +178,7 @@ class WordTable:
         self._is_whole = False
 
     def compute(self, embeddings: TextEmbeddings, words: torch.Tensor) -> None:
-        """Computes what is missing of some words `(M,)`."""
+        """Computes the missing rows of words `(M,)`."""
         if self._is_whole:
             return
         blocks = words // self.block_size
@@ -188,17 +188,17 @@ class WordTable:
             rows = self.rows[start : start + self.block_size]
             vectors = embeddings.embed_words(torch.arange(start, start + len(rows)))
             rows.copy_(nn.functional.linear(vectors, self.map, self.bias))
-            self.missing[block] = False  # once its rows are there, for other threads
+            self.missing[block] = False  # after its rows are written, for other threads
         self._is_whole = bool(wanted) and not self.missing.any()
 
 
 class WordProjections:
-    """Query, key and value of every word, for an attention that reads word vector + position code alone.
+    """Caches query, key and value of every word, for attention over word vector + position code.
 
-    W (e + p) = W e + W p, so a word's part is computed once, when a text first has it. Only in `torch.inference_mode()`
-    on a CPU. A weight that another replaces, or that is changed in place, makes the table void, and so does an adapter.
-    Writes through `.data` or numpy are detected by a checksum of some numbers, which a change of single rows may
-    escape: call [`~encoder_model.LatentEncoderModel.drop_word_projections`] after one.
+    W (e + p) = W e + W p, so a word's part is computed once, when a text first contains it. Only used in
+    `torch.inference_mode()` on a CPU. Replacing a weight, changing it in place or adding an adapter drops the table.
+    Writes through `.data` or numpy are detected by a checksum of some numbers, which may miss a change of single rows:
+    call [`~encoder_model.LatentEncoderModel.drop_word_projections`] after such a write.
     """
 
     most_bytes = 2**30
@@ -217,17 +217,17 @@ class WordProjections:
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None,
     ) -> torch.Tensor | None:
-        """`(B, N, 3 * hidden_size)` of token ids `(B, N)`, or None where they are not to be had this way. Padding gets
-        what its place in the row gives it."""
+        """Projections `(B, N, 3 * hidden_size)` of token ids `(B, N)`, or None if the cache cannot give them. Padding
+        gets the position of its place in the row."""
         if not torch.is_inference_mode_enabled() or embeddings.training or torch.is_autocast_enabled("cpu"):
             return None
         if not self._is_plain(embeddings, attention):
-            # What is merged into the weights later may count as no change of them.
+            # An adapter that is later merged into the weights may not be detected as a change.
             self.table = None
             return None
         if not input_ids.is_cpu or not input_ids.numel():
             return None
-        # Places count from each row's first token.
+        # Positions count from each row's first token.
         if attention_mask is not None and has_padding_first(attention_mask):
             return None
         if (
@@ -243,7 +243,7 @@ class WordProjections:
         if embeddings.config.position_embedding_type == "none":
             return rows
         codes = embeddings.embed_positions(input_ids.shape[1], None, input_ids.device).to(rows.dtype)
-        # Without the biases, which each word's part has.
+        # The biases are part of `rows` already.
         return rows.add_(nn.functional.linear(codes, table.map))
 
     def fill(self, embeddings: TextEmbeddings, attention: MultiHeadAttention) -> None:
@@ -253,9 +253,9 @@ class WordProjections:
             table.compute(embeddings, torch.arange(len(table.rows)))
 
     def _valid_table(self, embeddings: TextEmbeddings, attention: MultiHeadAttention) -> "WordTable | None":
-        """The table, begun anew where a weight is another, or has changed."""
+        """The table, or an empty one if a weight was replaced or changed; None if it would be too large."""
         modules: tuple[nn.Module, ...] = (embeddings, attention.query, attention.key, attention.value)
-        # Tensors that were made in inference mode count no changes.
+        # Tensors created in inference mode have no version counter.
         weights: list[torch.Tensor] = [weight for module in modules for weight in module.parameters()]
         read = [(weight, 0 if weight.is_inference() else weight._version, _sum_of_some(weight)) for weight in weights]
         unchanged = len(read) == len(self._read) and all(
@@ -279,8 +279,7 @@ class WordProjections:
 
     @staticmethod
     def _is_plain(embeddings: TextEmbeddings, attention: MultiHeadAttention) -> bool:
-        """Whether nothing is there that would see or change what the modules compute: adapters, hooks, quantised or
-        offloaded weights."""
+        """Whether the modules have no adapters, hooks, quantised or offloaded weights, which the cache would bypass."""
         linear = (attention.query, attention.key, attention.value)
         modules = [(embeddings, TextEmbeddings), (embeddings.word_embeddings, nn.Embedding)]
         modules += [(module, nn.Linear) for module in linear]
@@ -292,6 +291,6 @@ class WordProjections:
 
 
 def _sum_of_some(weight: torch.Tensor) -> float:
-    """A sum over 64 of a weight's numbers, far apart; it costs microseconds."""
+    """Checksum of a weight: the sum of about 64 evenly spaced numbers, which takes microseconds."""
     numbers = weight.detach().flatten()
     return float(numbers[:: max(1, len(numbers) // 64)].sum())

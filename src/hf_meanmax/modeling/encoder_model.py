@@ -47,12 +47,12 @@ class LatentEncoderModel(LatentPreTrainedModel):
         self.post_init()
 
     def cache_word_projections(self) -> None:
-        """Computes query, key and value of every word now; encoding in `torch.inference_mode()` on a CPU otherwise does
-        so for the words of each text that are new.
+        """Computes query, key and value of every word now; otherwise encoding in `torch.inference_mode()` on a CPU
+        computes them when a text first contains the word.
 
-        Training, loading weights, `to()`, a forward pass with gradients and any change of a weight in place drop them.
-        Call it again, or [`drop_word_projections`][], after a change by way of `.data`. An encoder without
-        self-attention, or with a table of more than 1 GiB, has none.
+        Training, loading weights, `to()`, a forward pass with gradients and any in-place change of a weight drop them.
+        Call this again, or [`drop_word_projections`][], after a change through `.data`. An encoder without
+        self-attention, or whose table would exceed 1 GiB, has none.
         """
         self.drop_word_projections()
         if self.word_projections is not None:
@@ -61,12 +61,12 @@ class LatentEncoderModel(LatentPreTrainedModel):
                 self.word_projections.fill(self.embeddings, attention)
 
     def drop_word_projections(self) -> None:
-        """Forgets what [`cache_word_projections`][] has computed."""
+        """Drops the projections that [`cache_word_projections`][] has computed."""
         if self.word_projections is not None and self.word_projections.table is not None:
             self.word_projections = WordProjections()
 
     def train(self, mode: bool = True) -> "LatentEncoderModel":
-        """[`torch.nn.Module.train`]; drops the projections of the words."""
+        """[`torch.nn.Module.train`]; training mode drops the words' projections."""
         if mode:
             self.drop_word_projections()
         return super().train(mode)
@@ -89,7 +89,7 @@ class LatentEncoderModel(LatentPreTrainedModel):
 
         Args:
             input_ids: `(B, N)` token ids, or give `inputs_embeds` `(B, N, embedding_size)` instead, unless
-                the model has a weighted mean, whose weights are those of ids.
+                the model has a weighted mean, which looks up weights by id.
             attention_mask: `(B, N)`, 1 for tokens and 0 for padding on either side; None means no padding at all.
             token_type_ids: `(B, N)`, all 0, from a tokenizer that gives them.
 
@@ -104,7 +104,7 @@ class LatentEncoderModel(LatentPreTrainedModel):
         if torch.is_grad_enabled():
             self.drop_word_projections()
         projected = None
-        # The first of the hidden states is what the first layer reads; 0 asks for it alone.
+        # The first recorded hidden state is the input of the first layer; 0 asks for that one alone.
         hidden_states_too = kwargs.get("output_hidden_states", self.config.output_hidden_states)
         records_inputs = hidden_states_too is not None and hidden_states_too is not False
         is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
@@ -113,7 +113,7 @@ class LatentEncoderModel(LatentPreTrainedModel):
             projected = self.word_projections(self.embeddings, attention, input_ids, attention_mask)
         inputs, words = projected, inputs_embeds
         if self.word_pooler is not None and input_ids is not None:
-            # Encoder and pooling read them: one look-up, and one gradient of the table.
+            # Encoder and pooling share one look-up, and so one gradient of the table.
             words = self.embeddings.embed_words(input_ids)
         if inputs is None:
             position_ids = None if attention_mask is None else token_positions(attention_mask)
@@ -155,7 +155,7 @@ class LatentEncoderModel(LatentPreTrainedModel):
         return row.unsqueeze(1)
 
     def scale_rows(self, latents: torch.Tensor) -> torch.Tensor:
-        """Z `(B, L, d)` as the configuration has it, see [`~hf_meanmax.modeling.layers.scale_rows`].
+        """Z `(B, L, d)`, normalised and scaled as configured, see [`~hf_meanmax.modeling.layers.scale_rows`].
 
         Raises:
             ValueError: the scales are not in memory.
@@ -173,8 +173,8 @@ class LatentEncoderModel(LatentPreTrainedModel):
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
     ) -> LatentModelOutput:
-        """The forward pass that a SentenceTransformer folder calls. On a CPU, where nothing is trained, texts of like
-        length share one: a batch may hold texts of any lengths, and the output has only `latents` and
+        """The forward pass that a SentenceTransformer folder calls. On a CPU without gradients, it encodes texts in
+        groups of similar length: a batch may hold texts of any lengths, and the output then has only `latents` and
         `pooler_output`.
 
         Args:
@@ -191,20 +191,20 @@ class LatentEncoderModel(LatentPreTrainedModel):
         records = self.config.output_hidden_states or self.config.output_attentions
         learns = self.training or torch.is_grad_enabled()
         is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
-        # In a static model a group costs more than padding does.
+        # In a static model the overhead of groups exceeds the cost of padding.
         is_whole = learns or records or is_traced or self.config.is_static or not input_ids.is_cpu
         if is_whole or attention_mask is None or len(input_ids) < 2:
             return self(input_ids=input_ids, attention_mask=attention_mask)
-        # The states of so many tokens stay in a core's cache; a recurrent network takes a step for all rows at once.
+        # The states of this many tokens fit a core's cache; a recurrent network steps through all rows at once.
         most_tokens = 2048 if self.config.encoder_type == "self_attention" else None
         sizes = partial(sizes_of_like_length, most_tokens=most_tokens)
         latents = encode_by_length(self, input_ids, attention_mask, sizes)
         return LatentModelOutput(pooler_output=latents.flatten(1), latents=latents)
 
     def normalized_rows(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
-        """The flat embedding `(B, L * d)` with each latent row at unit length, as the released code encodes.
+        """The flat embedding `(B, L * d)` with each latent row at unit length, as in the mean-max authors' code.
 
-        What a SentenceTransformer folder exported with `normalize="rows"` calls; such a vector cannot be decoded.
+        A SentenceTransformer folder exported with `normalize="rows"` calls it; such a vector cannot be decoded.
 
         Raises:
             ValueError: if the model has no fixed representation.

@@ -1,4 +1,4 @@
-"""From token vectors (B, N, embedding_size) to hidden states (B, N, hidden_size)."""
+"""Encoders: from token vectors (B, N, embedding_size) to hidden states (B, N, hidden_size)."""
 
 import torch
 from torch import nn
@@ -16,8 +16,8 @@ from .recurrent import run_recurrent
 class SelfAttentionLayer(SequenceLayer):
     """a = LN(MHA(x, x, x)); h = LN(FFN(a) + a) (mean-max autoencoder, eq. 8-11).
 
-    The first layer changes the width, so nothing is added around its attention, or, with `encoder_residual`, the value;
-    deeper layers have the usual residual.
+    The first layer changes the width, so it has no residual around its attention (with `encoder_residual`, each token's
+    value is added); deeper layers have the usual residual.
     """
 
     def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
@@ -37,8 +37,8 @@ class SelfAttentionLayer(SequenceLayer):
         projected: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        """`(B, N, input_size)` -> `(B, N, hidden_size)`; `projected` as
-        [`~hf_meanmax.modeling.attention.MultiHeadAttention`] takes it."""
+        """`(B, N, input_size)` -> `(B, N, hidden_size)`; for `projected` see
+        [`~hf_meanmax.modeling.attention.MultiHeadAttention`]."""
         attended, _ = self.attention(hidden_states, attention_mask=attention_mask, projected=projected, **kwargs)
         if self.has_residual:
             attended = attended + hidden_states
@@ -47,7 +47,7 @@ class SelfAttentionLayer(SequenceLayer):
 
 
 class RecurrentLayer(SequenceLayer):
-    """An LSTM or GRU, or one in each direction with their states side by side, over sequences padded on either side."""
+    """An LSTM or GRU, or one in each direction with concatenated states, over sequences padded on either side."""
 
     def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
         super().__init__()
@@ -70,8 +70,8 @@ class RecurrentLayer(SequenceLayer):
 
 
 class ConvolutionalLayer(SequenceLayer):
-    """Filters of 3, 4 and 5 words with tanh, as many of each; with max pooling the encoder of a CNN-LSTM autoencoder
-    (Gan et al. 2017)."""
+    """Filters of 3, 4 and 5 words with tanh, equally many of each; with max pooling this is the encoder of a CNN-LSTM
+    autoencoder (Gan et al. 2017)."""
 
     widths = (3, 4, 5)
 
@@ -94,7 +94,7 @@ class ConvolutionalLayer(SequenceLayer):
         if attention_mask is not None:
             # Padding then equals the zeros that a convolution sees beyond the ends of a row.
             hidden_states = hidden_states.masked_fill(attention_mask.unsqueeze(-1) == 0, 0.0)
-        # Each word stands in the middle of its filter (of four words, at the second).
+        # Filters are centred on their word (those of four words on the second).
         outputs = [
             convolve(convolution, hidden_states, (width - 1) // 2)
             for convolution, width in zip(self.convolutions, self.widths, strict=True)
@@ -151,11 +151,11 @@ class LayeredEncoder(nn.Module):
         projected: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        """Token vectors `(B, N, embedding_size)` and mask `(B, N)` -> `(B, N, hidden_size)`; where the first layer's
-        projections `(B, N, 3 * hidden_size)` are at hand it reads them alone.
+        """Token vectors `(B, N, embedding_size)` and mask `(B, N)` -> `(B, N, hidden_size)`; the first layer reads its
+        projections `projected` `(B, N, 3 * hidden_size)` instead, if given.
 
-        The layers of a `hierarchical_cnn` (the CNN encoder that RNN-CNN is compared with, after Conneau et al. 2017)
-        stand side by side, so that max pooling keeps the maximum of each.
+        The outputs of the layers of a `hierarchical_cnn` (the CNN encoder that RNN-CNN is compared with, after Conneau
+        et al. 2017) are concatenated, so that max pooling keeps the maximum of each.
         """
         if self.config.encoder_type == "self_attention" and attention_mask is not None:
             attention_mask = create_bidirectional_mask(self.config, inputs, attention_mask)

@@ -1,4 +1,4 @@
-"""Generation from text or from an embedding alone; each text has a length bound of its own."""
+"""Generation from text or from an embedding alone; each text has its own length bound."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
@@ -31,12 +31,12 @@ NO_DECODER = (
     "(`--objective reconstruction`)."
 )
 
-# The least bound for a text, however short, and for an embedding, whose text's length is not known.
+# The smallest bound for a text, and the bound for an embedding, whose text's length is not known.
 MIN_TOKENS_FROM_TEXT, MIN_TOKENS_FROM_EMBEDDING = 16, 256
 
-# Greedy decoding drops the rows that have ended each time it has generated so many words.
+# Number of words after which greedy decoding drops the rows that have ended.
 WORDS_OF_A_STAGE = 8
-# What may be set for searches that drop rows: none of it looks at how much has been generated, or at other rows.
+# Settings allowed in searches that drop rows: none depends on the number of generated words or on other rows.
 _COMMON_SEARCH_SETTINGS = {
     "attention_mask", "bos_token_id", "decoder_start_token_id", "do_sample", "encoder_outputs", "eos_token_id",
     "max_new_tokens", "num_beams", "pad_token_id", "transformers_version", "use_cache", "_from_model_config",
@@ -46,11 +46,11 @@ _BEAM_SETTINGS = _COMMON_SEARCH_SETTINGS | {"early_stopping", "length_penalty", 
 
 
 def decoding_bound(tokens: Count) -> Count:
-    """The most tokens generated for a text of `tokens` tokens, `</s>` counted in both: 1.5 times as many, rounded up
-    (Zhang, Wu, Li and Zhang, section 5.2).
+    """The largest number of tokens generated for a text of `tokens` tokens: 1.5 times as many, rounded up, with `</s>`
+    counted in both (Zhang, Wu, Li and Zhang, section 5.2).
 
     Args:
-        tokens: a number, or a tensor of them.
+        tokens: a number, or a tensor of numbers.
     """
     return (3 * tokens + 1) // 2
 
@@ -65,8 +65,8 @@ class TextLengthCriteria(StoppingCriteria):
     """Ends the decoding of text b after `bounds[b]` new tokens, so that it does not depend on the rest of its batch.
 
     Args:
-        bounds: `(B,)`, each 1 or more. The beams or samples of a text are rows that follow each other.
-        prompt: tokens that generation begins with.
+        bounds: `(B,)`, each 1 or more. The beams or samples of a text are consecutive rows.
+        prompt: number of tokens that generation begins with.
     """
 
     def __init__(self, bounds: torch.Tensor, prompt: int = 1) -> None:
@@ -78,22 +78,22 @@ class TextLengthCriteria(StoppingCriteria):
         return self.reached(rows, length - self.prompt)
 
     def reached(self, rows: int, length: int | torch.Tensor) -> torch.Tensor:
-        """Whether so many new tokens reach the bound of each row: `(rows,)`, or `(rows, T)` for a tensor `(T,)`."""
+        """Whether `length` new tokens reach the bound of each row: `(rows,)`, or `(rows, T)` for a tensor `(T,)`."""
         bounds = self.bounds.repeat_interleave(rows // len(self.bounds))
         return bounds <= length if isinstance(length, int) else bounds[:, None] <= length
 
 
 def pad_ended(sequences: torch.Tensor, criteria: TextLengthCriteria | None, prompt: int, *settings: object) -> None:
-    """Puts padding behind the end token of each row of `(rows, T)` ids, and behind its bound, in place.
+    """Fills each row of `(rows, T)` ids with padding after its end token and after its bound, in place.
 
-    transformers leaves no other tokens there, but its beam search puts the end token where the padding token is 0, and
-    -1 where there is no end token.
+    transformers does so too, but its beam search fills with the end token if the padding token is 0, and with -1 if
+    there is no end token.
 
     Args:
-        sequences: what was generated.
+        sequences: the generated ids.
         criteria: the bounds, if there were any.
-        prompt: tokens that generation began with.
-        settings: dicts and configurations; the first that has a `pad_token_id` or an `eos_token_id` tells it.
+        prompt: number of tokens that generation began with.
+        settings: dicts and configurations; `pad_token_id` and `eos_token_id` are taken from the first that has them.
     """
     pad_id = setting("pad_token_id", settings)
     if pad_id is None:
@@ -107,8 +107,8 @@ def pad_ended(sequences: torch.Tensor, criteria: TextLengthCriteria | None, prom
 
 
 def _is_end(sequences: torch.Tensor, prompt: int, settings: Iterable[object]) -> torch.Tensor:
-    """Which of `(rows, T)` ids are end tokens behind the prompt, by the first of the settings that has an
-    `eos_token_id`; an argument of None says that there is none."""
+    """Which of `(rows, T)` ids are end tokens after the prompt: by the first of the settings with an `eos_token_id`;
+    an argument `eos_token_id=None` means that there are none."""
     is_end = torch.isin(sequences, _end_ids(settings, sequences.device))
     is_end[:, :prompt] = False
     return is_end
@@ -121,13 +121,13 @@ def _end_ids(settings: Iterable[object], device: torch.device) -> torch.Tensor:
 
 
 def _is_sharded(model: nn.Module) -> bool:
-    """Whether processes hold parts of the weights: all must run as many steps as one, which transformers sees to."""
+    """Whether the weights are sharded over processes: these must run equally many steps, which transformers ensures."""
     several = distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
     return several and (is_fsdp_managed_module(model) or is_deepspeed_zero3_enabled())
 
 
 def _mark_read_words(kwargs: dict[str, Any]) -> None:
-    """Gives words that go on from a cache a mask: by its length transformers sees that the cache has the first ones."""
+    """Adds a mask to words that continue a cache: by its length transformers sees that the cache has the first ones."""
     cache, words = kwargs.get("past_key_values"), kwargs.get("decoder_input_ids")
     if cache is None or words is None or kwargs.get("decoder_attention_mask") is not None:
         return
@@ -140,7 +140,7 @@ def _as_batch(vectors: Any, expected: str) -> torch.Tensor:
         vectors = vectors.to_numpy()
     is_of_objects = getattr(getattr(vectors, "dtype", None), "hasobject", False) and vectors.ndim
     if is_of_objects or (isinstance(vectors, Sequence) and not isinstance(vectors, str)):
-        # A column of a table, a vector a cell.
+        # A column of a table, with a vector in each cell.
         vectors = list(vectors)
     rows = vectors if isinstance(vectors, list) else [vectors]
     if any(isinstance(row, str) or getattr(getattr(row, "dtype", None), "kind", None) in ("U", "S") for row in rows):
@@ -155,7 +155,7 @@ def _as_batch(vectors: Any, expected: str) -> torch.Tensor:
 
 def _as_tensor(vectors: Any) -> torch.Tensor:
     if not torch.is_tensor(vectors) and hasattr(vectors, "astype"):
-        # torch takes no array whose rows run backwards, or whose bytes do.
+        # torch rejects arrays with negative strides or another byte order.
         vectors = vectors.astype(vectors.dtype.newbyteorder("="), order="C")
     return torch.as_tensor(vectors)
 
@@ -168,17 +168,17 @@ def checked_vectors(
     model: PreTrainedModel,
     any_scale: bool = False,
 ) -> torch.Tensor:
-    """Sentence embeddings with the type and on the device of a model.
+    """Checks sentence embeddings and converts them to the dtype and device of a model.
 
     Args:
-        vectors: `(B, size)` or `(size,)`, or of the shape `matrix` each; a tensor, an array, a column or table of
-            pandas or `datasets`, or a list of them.
-        expected: what the model decodes, for errors.
-        any_scale: whether a row of the matrix means the same times any positive number; they then come as large as fits
-            the model's type, `(B, L, d)`.
+        vectors: `(B, size)`, `(size,)` or `(B, *matrix)`; a tensor, an array, a column or table of pandas or
+            `datasets`, or a list of vectors.
+        expected: the vectors that the model decodes, in words, for errors.
+        any_scale: whether the scale of a row of the matrix has no meaning. Rows `(B, L, d)` with a largest absolute
+            value of 1 are then returned, so that they fit the model's dtype.
 
     Raises:
-        ValueError: a vector has another size, holds NaN or infinities or is quantised.
+        ValueError: a vector has another size, holds NaN or infinities, is quantised or does not fit the model's dtype.
     """
     vectors = _as_batch(vectors, expected)
     if vectors.dim() == 3:
@@ -201,7 +201,7 @@ def checked_vectors(
         vectors = vectors.reshape(-1, *matrix)
         largest = vectors.abs().amax(dim=-1, keepdim=True)
         vectors = vectors / largest.where(largest > 0, 1)
-    # Weights that wait on a disk are on no device.
+    # Weights offloaded to disk are on the device 'meta'.
     device = vectors.device if model.device.type == "meta" else model.device
     vectors = vectors.to(model.dtype).to(device)
     if not bool(torch.isfinite(vectors).all()):
@@ -213,7 +213,7 @@ def checked_vectors(
 
 
 class CanGenerate:
-    """`can_generate()` of a class, and of a model with its own decoder: some predict a fixed number of words."""
+    """`can_generate()`: True for a class, and for a model if its decoder is autoregressive."""
 
     def __get__(self, model: PreTrainedModel | None, owner: type) -> Callable[[], bool]:
         return lambda: model is None or model.config.is_autoregressive
@@ -230,8 +230,8 @@ class LatentGenerationMixin(GenerationMixin):
     def create_masks_for_generate(
         config: PreTrainedConfig, attention_mask: torch.Tensor | None, **kwargs: object
     ) -> torch.Tensor | None:
-        """What generation with a cache of fixed size hands on: the mask `(B, past + T)` as it is. Positions are counted
-        on it, and an attention's mask, which transformers would put in its place, means nothing to an LSTM."""
+        """Returns the mask `(B, past + T)` unchanged, for generation with a static cache. Positions are computed from
+        it, and an LSTM cannot use the attention mask that transformers would put in its place."""
         return attention_mask
 
     def latents_from_embedding(self, sentence_embedding: torch.Tensor) -> torch.Tensor:
@@ -255,7 +255,7 @@ class LatentGenerationMixin(GenerationMixin):
 
     @wraps(GenerationMixin.prepare_inputs_for_generation)
     def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> Any:
-        # transformers hands on what `stop_strings` and an assistant are given.
+        # transformers passes on the tokenizers for `stop_strings` and for an assistant.
         read = {name: value for name, value in kwargs.items() if name not in ("tokenizer", "assistant_tokenizer")}
         return super().prepare_inputs_for_generation(*args, **read)
 
@@ -273,16 +273,16 @@ class LatentGenerationMixin(GenerationMixin):
     ) -> GenerateOutput | torch.Tensor:
         """The `generate` of transformers, from text or from sentence embeddings alone.
 
-        A bound of the caller's wins: `max_new_tokens` or `max_length`, here or in a `generation_config`, or the model's
-        `max_length`, unless it is the 20 of transformers. Without one, a text is decoded to at most 1.5 times its own
-        tokens (Zhang, Wu, Li and Zhang, section 5.2; at least 16), whatever else is in its batch, and a vector to the
-        model's `max_new_tokens`. No text ends before the caller's `min_new_tokens` or `min_length`. A beam search ends
-        with as many texts as beams, unless `early_stopping` is given. Behind its end a row is padding.
+        The caller's bound takes precedence: `max_new_tokens` or `max_length`, as an argument, in a `generation_config`,
+        or the model's `max_length` unless it is transformers' default of 20. Otherwise a text is decoded to at most 1.5
+        times its own tokens (Zhang, Wu, Li and Zhang, section 5.2; at least 16), independently of its batch, and a
+        vector to the model's `max_new_tokens`. No text ends before the caller's `min_new_tokens` or `min_length`. Beam
+        search defaults to `early_stopping=True`. Rows are padded after their end.
 
         Args:
-            inputs: the text's ids `(B, N)`; of a decoder of another embedder's vectors these vectors.
-            sentence_embedding: in place of a text raw embeddings `(B, L * d)` (`pooler_output`, or what a
-                SentenceTransformer without normalisation gives), or Z `(B, L, d)`; mixtures of embeddings are fine.
+            inputs: the text's ids `(B, N)`, or the vectors if the model decodes another embedder's.
+            sentence_embedding: in place of a text, raw embeddings `(B, L * d)` (`pooler_output`, or the output of a
+                SentenceTransformer without normalisation), or Z `(B, L, d)`; mixtures of embeddings are fine.
 
         Raises:
             ValueError: if both text and embeddings are given, if a vector cannot be decoded
@@ -323,7 +323,7 @@ class LatentGenerationMixin(GenerationMixin):
         if len(rows) == 0:
             return self._nothing(begun, settings)
         if ids is None:
-            # As transformers makes them, which means no text; it would put them where the weights are.
+            # The ids that transformers makes if there is no text, but on the device of the rows, not of the weights.
             ids = torch.full(rows.shape[:2], -100, device=rows.device)
         _mark_read_words(kwargs)
         criteria = self._set_end(kwargs, text, begun)
@@ -342,8 +342,8 @@ class LatentGenerationMixin(GenerationMixin):
         return output
 
     def _is_plain(self, kwargs: dict[str, Any], known: set[str]) -> bool:
-        """Whether a search for the likeliest words, up to a bound, is asked for, ids alone, and nothing unknown."""
-        # transformers keeps sharded models in step, and refuses settings in the model's configuration.
+        """Whether the settings ask for a bounded search without sampling that returns ids, and are all in `known`."""
+        # Left to transformers: it keeps sharded models in step, and rejects settings in the model's configuration.
         if _is_sharded(self) or self.config._get_generation_parameters():
             return False
         settings = (kwargs, self.generation_config.to_diff_dict())
@@ -354,19 +354,19 @@ class LatentGenerationMixin(GenerationMixin):
             if not ((value is None or value is False) and hasattr(self.generation_config, name))
         }
         bound, pad_id = (setting(name, settings) for name in ("max_new_tokens", "pad_token_id"))
-        # transformers refuses a bound of no words.
+        # transformers rejects a bound of 0 words.
         is_bounded = pad_id is not None and bound is not None and bound > 0
         return set_names <= known and is_bounded and not setting("do_sample", settings)
 
     def _is_plainly_greedy(self, kwargs: dict[str, Any]) -> bool:
         settings = (kwargs, self.generation_config)
-        # Of several starts, one a text, those of the texts that go on would have to be found.
+        # With one start token per text, those of the texts that go on would have to be selected.
         has_one_start = isinstance(setting("decoder_start_token_id", settings), int)
         is_greedy = (setting("num_beams", settings) or 1) == 1
         return is_greedy and has_one_start and self._is_plain(kwargs, _GREEDY_SETTINGS)
 
     def _plain_beam_search(self, kwargs: dict[str, Any], device: torch.device) -> BeamSearch | None:
-        """The search that is asked for, unless it is one that transformers alone can do, or has to refuse."""
+        """The requested beam search, or None if only transformers can run it, or has to reject it."""
         if not self._is_plain(kwargs, _BEAM_SETTINGS):
             return None
         settings = (kwargs, self.generation_config)
@@ -390,7 +390,7 @@ class LatentGenerationMixin(GenerationMixin):
         return search if is_possible and isinstance(search.start_id, int) else None
 
     def _read_mask(self, kwargs: dict[str, Any]) -> torch.Tensor | None:
-        """The mask of the rows that the decoder reads, if there is one: of a fixed representation it reads all."""
+        """The mask of the decoder's input, if there is one; all ones for a fixed representation."""
         rows, mask = kwargs["encoder_outputs"].last_hidden_state, kwargs.get("attention_mask")
         if mask is not None and self.config.has_latents:
             mask = torch.ones(rows.shape[:2], dtype=torch.long)
@@ -399,12 +399,12 @@ class LatentGenerationMixin(GenerationMixin):
     def _generate_in_stages(
         self, ids: torch.Tensor, criteria: TextLengthCriteria | None, kwargs: dict[str, Any]
     ) -> torch.Tensor:
-        """Greedy ids `(B, T)`, as transformers generates them, but the rows that have ended leave the batch.
+        """Greedy ids `(B, T)`, as transformers generates them, except that rows that have ended leave the batch.
 
         Args:
-            ids: the text `(B, N)`, as transformers is given it.
+            ids: the text `(B, N)`, as it is passed to transformers.
             criteria: the bounds of the texts, if there are any.
-            kwargs: of `generate`.
+            kwargs: arguments of `generate`.
         """
         mask = self._read_mask(kwargs)
         latents = kwargs.pop("encoder_outputs").last_hidden_state
@@ -417,7 +417,7 @@ class LatentGenerationMixin(GenerationMixin):
         while len(rows) and length <= bound:
             bounds = None if criteria is None else TextLengthCriteria(criteria.bounds[rows], criteria.prompt)
             left = bound + 1 - length
-            # A row alone has none to wait for.
+            # A single row does not wait for others.
             kwargs["max_new_tokens"] = left if len(rows) == 1 else min(WORDS_OF_A_STAGE, left)
             output: Any = super().generate(
                 ids[rows],
@@ -449,7 +449,7 @@ class LatentGenerationMixin(GenerationMixin):
         kwargs: dict[str, Any],
         settings: Iterable[object],
     ) -> BaseModelOutput:
-        """What the decoder reads of the input, as `last_hidden_state`, and what the encoder records on request."""
+        """The decoder's input as `last_hidden_state`, with the states and attentions the encoder records on request."""
         token_type_ids = kwargs.pop("token_type_ids", None)
         given: dict[str, Any] = dict(text)
         if text:
@@ -465,10 +465,10 @@ class LatentGenerationMixin(GenerationMixin):
     def _readable_ids(
         self, input_ids: torch.Tensor | None, assistant_model: object, settings: Iterable[object]
     ) -> torch.Tensor | None:
-        """The text as an assistant encodes it, and as the settings that look at its words see it.
+        """The text's ids, for an assistant and for settings that compare the output with the words of the input.
 
         Raises:
-            ValueError: these ask for what there is not.
+            ValueError: such a setting with two vocabularies, or an assistant without `input_ids`.
         """
         neutral = {"encoder_no_repeat_ngram_size": (None, 0), "encoder_repetition_penalty": (None, 1.0)}
         asked = [name for name, values in neutral.items() if setting(name, settings) not in values]
@@ -485,25 +485,25 @@ class LatentGenerationMixin(GenerationMixin):
         return input_ids.masked_fill(input_ids >= self.config.vocab_size, self.config.unk_token_id)
 
     def _nothing(self, begun: int, settings: Iterable[object]) -> GenerateOutput | torch.Tensor:
-        """What is generated of no input at all: no rows, as long as what they begin with."""
+        """The output for an empty batch: ids `(0, begun)`."""
         sequences = torch.empty((0, begun), dtype=torch.long, device=self.device)
         in_full = setting("return_dict_in_generate", settings)
         return GenerateEncoderDecoderOutput(sequences=sequences) if in_full else sequences
 
     def _set_end(self, kwargs: dict[str, Any], text: dict[str, torch.Tensor], begun: int) -> TextLengthCriteria | None:
-        """Puts into `kwargs` when to end: at the caller's bound, or the longest text's and then each at its own. Of a
-        bound on the whole length `begun` tokens are there."""
+        """Sets `max_new_tokens` in `kwargs` to the caller's bound or else to the longest text's, and returns the texts'
+        own bounds if these apply. `begun` tokens count towards a `max_length`."""
         settings = (kwargs, self.generation_config)
         if (setting("num_beams", settings) or 1) > 1 and setting("early_stopping", settings) is None:
-            # Otherwise a beam that repeats a word holds up the batch to its bound: by its mean it could yet be better.
+            # Otherwise a beam that repeats a word runs to the batch's bound, since its mean score could still improve.
             kwargs["early_stopping"] = True
         if kwargs.get("max_new_tokens") is not None:
             return None
-        kwargs.pop("max_new_tokens", None)  # transformers would take a None for its own default, 20 tokens
+        kwargs.pop("max_new_tokens", None)  # transformers would replace None with its default of 20 tokens
         max_length = setting("max_length", settings)
         kwargs.pop("max_length", None)
         if max_length is not None:
-            # The model's own bound is on new tokens, and transformers would let that one win.
+            # Given as new tokens, since transformers would prefer the model's own `max_new_tokens` to a `max_length`.
             kwargs["max_new_tokens"] = max_length - begun
             return None
         if not text:
@@ -519,7 +519,7 @@ class LatentGenerationMixin(GenerationMixin):
         return criteria
 
     def _begun_length(self, decoder_input_ids: torch.Tensor | None, settings: Iterable[object]) -> int:
-        """Tokens that generation begins with: before given ones, transformers puts the start where none has it."""
+        """Number of tokens that generation begins with: transformers prepends the start token if no row begins so."""
         if decoder_input_ids is None:
             return 1
         starts = (setting(name, settings) for name in ("decoder_start_token_id", "bos_token_id"))

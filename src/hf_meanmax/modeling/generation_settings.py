@@ -1,4 +1,4 @@
-"""The settings of a generation: those given by name, those of a configuration, and the model's own."""
+"""Generation settings, from keyword arguments, a configuration, or the model's own configuration."""
 
 from collections.abc import Callable, Iterable
 from copy import copy
@@ -14,30 +14,30 @@ _BOUNDS = {"max_length", "max_new_tokens"}
 
 
 def setting(name: str, sources: Iterable[object]) -> Any:
-    """The first value of a setting, in dictionaries or configurations, that is not None."""
+    """The first value of a setting that is not None in dictionaries or configurations."""
     found = (source.get(name) if isinstance(source, dict) else getattr(source, name, None) for source in sources)
     return next((value for value in found if value is not None), None)
 
 
 def take_settings(config: GenerationConfig | None, kwargs: dict[str, Any]) -> None:
-    """Puts what a configuration sets beside the settings that were given by name, which win over it; of these, a None
-    that transformers would misread is left out."""
+    """Adds the settings of a configuration to keyword arguments, which take precedence; removes a `use_cache` of None,
+    which transformers would misread."""
     names = vars(GenerationConfig()).keys() - {"transformers_version", "_from_model_config"}
     if any(kwargs.get(bound) is not None for bound in _BOUNDS):
         names -= _BOUNDS
-    # None says that no word is an end.
+    # An explicit None means that no token ends a text.
     names -= {"eos_token_id"} & kwargs.keys()
     for name in names:
         if kwargs.get(name) is None and getattr(config, name, None) is not None:
             kwargs[name] = getattr(config, name)
     if kwargs.get("use_cache", True) is None:
-        # transformers would search without a cache that the model makes all the same.
+        # transformers would search as if there were no cache, but the model makes one all the same.
         del kwargs["use_cache"]
 
 
 def by_own_settings(generate: Callable[Arguments, Output]) -> Callable[Arguments, Output]:
-    """Takes transformers' defaults, which its Seq2SeqTrainer writes into a model's generation configuration, for unset:
-    their bound of 20 tokens would cut each text that follows."""
+    """Treats transformers' defaults in a model's generation configuration as unset: its Seq2SeqTrainer writes them
+    there, and their bound of 20 tokens would cut all later texts."""
 
     @wraps(generate)
     def with_own_settings(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Output:

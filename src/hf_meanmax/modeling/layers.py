@@ -15,7 +15,7 @@ def _has_autocast(device: str) -> bool:
 
 
 def autocast_dtype(states: torch.Tensor) -> torch.dtype:
-    """The dtype in which autocast multiplies these states, where it is on; otherwise their own, as for float64."""
+    """The dtype in which autocast multiplies these states; their own if it is off or they are float64."""
     device = states.device.type
     if states.dtype != torch.float64 and _has_autocast(device) and torch.is_autocast_enabled(device):
         dtype: torch.dtype = torch.get_autocast_dtype(device)
@@ -31,8 +31,7 @@ def full_precision(device: torch.device) -> AbstractContextManager[object]:
 
 
 def is_plain(module: nn.Module, *kinds: type[nn.Module]) -> bool:
-    """Whether a module is one of these and is called as it is: not quantised or adapted, without hooks, and not one
-    that fetches its weights when it is called."""
+    """Whether a module is exactly of one of these types and has no hooks: not quantised, adapted or offloaded."""
     hooks = module._forward_hooks or module._forward_pre_hooks
     return type(module) in kinds and not (hooks or "forward" in vars(module))
 
@@ -56,8 +55,8 @@ class FeedForward(nn.Module):
 
 
 class LatentGates(nn.Module):
-    """What gates let through of the latent rows at each step: sum_i z_i * sigma(z_i W_i + f U_i + b_i) (Zhang, Wu, Li
-    and Zhang, eq. 19-20)."""
+    """The gated sum of the latent rows at each step: sum_i z_i * sigma(z_i W_i + f U_i + b_i) (Zhang, Wu, Li and Zhang,
+    eq. 19-20)."""
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__()
@@ -77,11 +76,11 @@ class LatentGates(nn.Module):
 
 
 class WordSpaceProjection(nn.Linear):
-    """From the decoder's states to the space of the word vectors, where a tied output layer scores them."""
+    """Projects the decoder's states into the space of the word vectors, for a tied output layer."""
 
 
 class Standardization(nn.Module):
-    """(x - mean) / scale, number by number; both are stored, and start as 0 and 1."""
+    """(x - mean) / scale, elementwise; both are buffers that start as 0 and 1."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -96,13 +95,13 @@ class Standardization(nn.Module):
 
 
 def unit_rows(rows: torch.Tensor) -> torch.Tensor:
-    """Vectors `(..., d)` of unit length; zeros stay zeros. The squares of float16 need more room than it has."""
+    """Scales vectors `(..., d)` to unit length; zeros stay zeros. Uses float32 for float16, whose squares overflow."""
     numbers = rows.float() if rows.dtype == torch.float16 else rows
     return nn.functional.normalize(numbers, dim=-1).to(rows.dtype)
 
 
 def tokens_first(is_token: torch.Tensor) -> torch.Tensor:
-    """The places `(B, N)` of each row's tokens, in order, and behind them those of its padding; `is_token` `(B, N)`."""
+    """Indices `(B, N)` that move each row's tokens, in order, before its padding; `is_token` is `(B, N)`."""
     return (~is_token).long().argsort(dim=1, stable=True)
 
 
@@ -112,8 +111,8 @@ def has_padding_first(is_token: torch.Tensor) -> bool:
 
 
 def scale_rows(latents: torch.Tensor, config: PreTrainedConfig, scales: torch.Tensor | None) -> torch.Tensor:
-    """Z `(B, L, d)` as `config.latent_normalization` has it: rows of unit length, times the trained scales `(L,)`. What
-    the rows were multiplied by before makes no difference; rows of zeros stay zeros."""
+    """Applies `config.latent_normalization` to Z `(B, L, d)`: rows of unit length, times the trained scales `(L,)`.
+    Multiplying a row by a positive number before does not change the result; rows of zeros stay zeros."""
     if config.latent_normalization is None:
         return latents
     latents = unit_rows(latents)

@@ -1,4 +1,4 @@
-"""Cross entropy of tokens, the penalty of inner attention, and what their sums are divided by."""
+"""Cross entropy of tokens, the penalty of inner attention, and the means of both over targets or sentences."""
 
 import torch
 from torch import nn
@@ -11,7 +11,7 @@ IGNORE_INDEX = -100
 def mean_over_targets(
     loss_sum: torch.Tensor, labels: torch.Tensor, num_items: torch.Tensor | int | None
 ) -> torch.Tensor:
-    """A sum over targets divided by `num_items`; by default by the number of targets, labels of -100 left out."""
+    """A sum over targets divided by `num_items` (default: the number of targets, without labels of -100)."""
     if num_items is None:
         return loss_sum / (labels != IGNORE_INDEX).sum().clamp(min=1)
     return loss_sum / num_items
@@ -24,10 +24,10 @@ def mean_over_sentences(
     labels: torch.Tensor | None,
     num_items: torch.Tensor | int | None,
 ) -> torch.Tensor:
-    """A sum over `count` sentences divided by `num_sentences`, those of the whole step.
+    """A sum over `count` sentences divided by `num_sentences`, the number in the whole step.
 
-    If only `num_items`, the target tokens of the step, is given, the mean of the batch is weighted by the batch's share
-    of them, so that the losses of micro batches can be summed.
+    If only `num_items`, the number of target tokens in the step, is given, the mean over the batch is weighted by the
+    batch's share of them, so that the losses of micro batches can be summed.
     """
     if num_sentences is not None:
         return total / num_sentences
@@ -52,9 +52,9 @@ def penalty_of_sentences(
     num_sentences: torch.Tensor | int | None = None,
     num_items: torch.Tensor | int | None = None,
 ) -> torch.Tensor:
-    """The mean over the sentences of [`attention_penalty`], from the weights `(B, r, N)`; divided as
-    [`mean_over_sentences`] says."""
-    # A process without a sentence of its own has a row without targets.
+    """The mean of [`attention_penalty`] over the sentences, from the weights `(B, r, N)`; for its divisor see
+    [`mean_over_sentences`]."""
+    # A process without a sentence of its own gets a placeholder row without targets.
     is_sentence = (labels != IGNORE_INDEX).any(dim=1)
     total = (attention_penalty(weights) * is_sentence).sum()
     return mean_over_sentences(total, is_sentence.sum(), num_sentences, labels, num_items)
@@ -68,7 +68,7 @@ def full_cross_entropy(
 ) -> torch.Tensor:
     """Token cross entropy (mean-max autoencoder, eq. 22) of logits `(..., V)` and labels `(...)`, nats per target.
 
-    `num_items` is what the sum is divided by (default: the number of targets, labels of -100 left out).
+    `num_items` is the divisor of the sum (default: the number of targets, without labels of -100).
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     loss_sum = nn.functional.cross_entropy(

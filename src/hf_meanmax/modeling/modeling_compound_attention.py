@@ -18,8 +18,8 @@ class CompoundAttentionModel(LatentEncoderModel):
 class CompoundAttentionForTranslation(LatentForConditionalDecoding):
     """Compound attention with its decoder: translates text, or its representation alone.
 
-    Labels are the translation. `cross_attentions` are the decoder's weights B over the rows, `pooling_attentions` of
-    the encoder the weights A of the rows over the words; their product is the alignment of the two sentences.
+    Labels are the translation. `cross_attentions` are the decoder's weights B over the rows, the encoder's
+    `pooling_attentions` the rows' weights A over the words; their product is the alignment of the two sentences.
     """
 
     config: CompoundAttentionConfig

@@ -21,7 +21,7 @@ from .outputs import LatentModelOutput, LatentSeq2SeqOutput
 
 
 class EmbeddingMap(LatentPreTrainedModel):
-    """An embedder's vector -> latent rows Z; with the table of the words that the decoder reads."""
+    """Maps an embedder's vector to latent rows Z; also holds the word table of the decoder."""
 
     config: EmbeddingDecoderConfig
     main_input_name = "sentence_embedding"
@@ -50,7 +50,7 @@ class EmbeddingMap(LatentPreTrainedModel):
         """Maps vectors `(B, embedding_dim)` to Z `(B, L, latent_width)`.
 
         Raises:
-            ValueError: there is no vector, or it has another shape; a text is no input.
+            ValueError: there is no vector (a text is not accepted), or it has another shape.
             TypeError: for an argument that nothing reads.
         """
         if sentence_embedding is None:
@@ -132,10 +132,9 @@ class EmbeddingDecoderForGeneration(LatentForConditionalDecoding):
         Args:
             sentence_embedding: `(B, embedding_dim)`, or give `encoder_outputs`.
             labels: `(B, T)` target ids, -100 where there is none.
-            encoder_outputs, decoder_input_ids, decoder_attention_mask: as `LatentForConditionalDecoding.forward` takes
-                them.
-            kwargs: what `LatentForConditionalDecoding.forward` takes. `attention_mask` `(B, T)` is that of the labels,
-                which tell it where it is left out.
+            encoder_outputs, decoder_input_ids, decoder_attention_mask: see `LatentForConditionalDecoding.forward`.
+            kwargs: see `LatentForConditionalDecoding.forward`. `attention_mask` `(B, T)` is the mask of the labels
+                (default: made from them).
 
         Raises:
             ValueError: there is nothing to decode.

@@ -16,7 +16,7 @@ class GatedMeanMaxAAEModel(LatentEncoderModel):
 
 
 class GatedMeanMaxAAEForReconstruction(LatentForConditionalDecoding):
-    """The whole autoencoder: gates let through, at each step, what the next word needs of the two rows (eq. 15-23).
+    """The whole autoencoder: at each step, gates select the parts of the two rows for the next word (eq. 15-23).
 
     `model(**inputs, output_latent_gates=True).latent_gates` holds the gates `(B, T, 2, hidden_size)` of each layer.
     """

@@ -17,9 +17,9 @@ class RNNCNNModel(LatentEncoderModel):
 
 
 class RNNCNNForContextPrediction(LatentForConditionalDecoding):
-    """The encoder with a decoder of the words that follow, all at once: `predict_words()` gives the likeliest.
+    """The encoder with a non-autoregressive decoder of the words that follow: `predict_words()` gives the likeliest.
 
-    An autoregressive decoder, which configurations of the paper's ablations have, has `generate()` in its place.
+    With an autoregressive decoder, as in the paper's ablations, `generate()` takes its place.
     """
 
     config: RNNCNNConfig

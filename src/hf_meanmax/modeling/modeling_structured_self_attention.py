@@ -16,7 +16,7 @@ class StructuredSelfAttentionModel(LatentEncoderModel):
 
 
 class StructuredSelfAttentionForReconstruction(LatentForConditionalDecoding):
-    """The encoder with a decoder that attends over the rows of M to reconstruct the input; the loss has the penalty.
+    """The encoder with a decoder that attends over the rows of M to reconstruct the input, and with the penalty.
 
     The paper's models learn from labels ([`StructuredSelfAttentionForSequenceClassification`][]); this one needs none.
     """
@@ -26,7 +26,7 @@ class StructuredSelfAttentionForReconstruction(LatentForConditionalDecoding):
 
 
 class StructuredSelfAttentionForSequenceClassification(LatentForSequenceClassification):
-    """The encoder with a supervised head, over one text (section 2) or two (appendix B); the loss has the penalty."""
+    """The encoder with a supervised head, over one text (section 2) or two (appendix B), and with the penalty."""
 
     config: StructuredSelfAttentionConfig
     encoder_class = StructuredSelfAttentionModel

@@ -1,4 +1,4 @@
-"""From hidden states (B, N, d) to latent rows Z (B, L, d)."""
+"""Poolings: from hidden states (B, N, d) to latent rows Z (B, L, d)."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +16,7 @@ def max_pooling(hidden_states: torch.Tensor, attention_mask: torch.Tensor | None
     if attention_mask is None:
         return hidden_states.amax(dim=1)
     mask = attention_mask.bool().unsqueeze(-1)
-    # Added, since a CPU fills along a mask many times more slowly.
+    # Added, since `masked_fill` of all states is many times slower on a CPU.
     hidden = torch.zeros_like(mask, dtype=hidden_states.dtype).masked_fill(~mask, -torch.inf)
     pooled = (hidden_states + hidden).amax(dim=1)
     return torch.where(mask.any(dim=1), pooled, torch.zeros_like(pooled))
@@ -32,8 +32,8 @@ def mean_pooling(hidden_states: torch.Tensor, attention_mask: torch.Tensor | Non
 
 
 def last_pooling(hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, backward_size: int) -> torch.Tensor:
-    """The state at the last real token, `(B, d)`; the last `backward_size` dimensions, those of a network that reads
-    from the end, are taken at the first one. Zeros for a row without tokens."""
+    """The state at the last real token, `(B, d)`; the last `backward_size` dimensions, those of the backward direction,
+    are taken at the first one. Zeros for a row without tokens."""
     if attention_mask is None:
         last, first = hidden_states[:, -1], hidden_states[:, 0]
     else:
@@ -51,7 +51,7 @@ def last_pooling(hidden_states: torch.Tensor, attention_mask: torch.Tensor | Non
 
 
 def latent_projection(config: PreTrainedConfig) -> nn.Module:
-    """From hidden states to the width of a latent row. It has no bias, so that a row without tokens stays zero."""
+    """Projection from hidden states to the width of a latent row, without a bias: a row without tokens stays zero."""
     if config.latent_width == config.hidden_size:
         return nn.Identity()
     return nn.Linear(config.hidden_size, config.latent_width, bias=False)
@@ -88,7 +88,7 @@ class StatePooling(nn.Module):
 
 class InnerAttentionPooling(nn.Module):
     """A = softmax(U tanh(W H')), Z = A H, row by row over the real tokens (structured self-attentive embedding, eq.
-    5-6; compound attention, eq. 4.4-4.5). The weights are those of the hidden states; the rows are of projected ones.
+    5-6; compound attention, eq. 4.4-4.5). Weights come from the hidden states, rows from their projection.
     """
 
     def __init__(self, config: PreTrainedConfig) -> None:
@@ -109,7 +109,7 @@ class InnerAttentionPooling(nn.Module):
 
 
 class ZeroLinear(nn.Linear):
-    """A map that starts as zeros."""
+    """A linear map that starts as zeros."""
 
 
 class RowFeedForward(nn.Module):
@@ -128,11 +128,11 @@ class RowFeedForward(nn.Module):
 
 
 class WeightedMeanPooling(nn.Module):
-    """M sum_t w(x_t) e_t / sum_t w(x_t) over the real tokens that are no special ones: one weight a word, and a linear
+    """M sum_t w(x_t) e_t / sum_t w(x_t) over all tokens but padding and special ones: one weight per word, and a linear
     map M (smooth inverse frequency, Arora, Liang and Ma 2017, with trained weights). A feed-forward layer may follow.
 
-    Scaled to unit length, without that layer and with the identity for M, this is their sentence vector before a
-    component is removed.
+    Scaled to unit length, without that layer and with the identity for M, this is the sentence vector of Arora, Liang
+    and Ma before they remove the common component.
     """
 
     frequencies: torch.Tensor
@@ -149,13 +149,13 @@ class WeightedMeanPooling(nn.Module):
         self.freeze_as_configured()
 
     def freeze_as_configured(self) -> None:
-        """Takes the weights out of training if `config.freeze_word_weights` says so."""
+        """Excludes the weights from training if `config.freeze_word_weights` is set."""
         if self.config.freeze_word_weights:
             self.log_weights.weight.requires_grad_(False)
 
     @torch.no_grad()
     def start_from_frequencies(self, token_counts: torch.Tensor) -> None:
-        """Makes the weights a / (a + p), with p the relative frequencies of counts `(V,)`; special tokens are not
+        """Sets the weights to a / (a + p), with p the relative frequencies from counts `(V,)`; special tokens are not
         counted."""
         counts = token_counts.double().clone()
         counts[: self.config.num_special_tokens] = 0
@@ -166,7 +166,7 @@ class WeightedMeanPooling(nn.Module):
 
     @torch.no_grad()
     def resize(self, num_words: int) -> None:
-        """Gives so many words a weight; a new word has the mean of the words' log weights, and no frequency."""
+        """Resizes the table of weights; a new word gets the mean of the words' log weights, and frequency 0."""
         old, frequencies = self.log_weights, self.frequencies
         kept, first = min(num_words, old.num_embeddings), self.config.num_special_tokens
         weight = old.weight.new_full((num_words, 1), float(old.weight[first:].mean()) if len(old.weight) > first else 0)
@@ -187,12 +187,12 @@ class WeightedMeanPooling(nn.Module):
         weights = (self.log_weights(input_ids).squeeze(-1).exp() * is_word).unsqueeze(1)
         total = weights.sum(dim=2, keepdim=True)
         mean = (weights / total.where(total > 0, 1)).to(words.dtype) @ words
-        # Of three dimensions until now: onnxruntime cannot quantise a map of two.
+        # Three dimensions until here: onnxruntime cannot quantise a linear map of two.
         return self.feed_forward(self.map(mean)).squeeze(1)
 
 
 class NoPooling(nn.Module):
-    """Makes no row of the hidden states: the translators without a fixed representation, and static models."""
+    """Makes no row of the hidden states: for translators without a fixed representation, and static models."""
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__()

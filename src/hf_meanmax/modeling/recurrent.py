@@ -1,4 +1,4 @@
-"""LSTMs and GRUs over padded sequences, and from a cache."""
+"""LSTMs and GRUs over padded sequences, from the start or continued from a cache."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from transformers.cache_utils import Cache
 
 from .layers import is_plain, tokens_first
 
-# What a network starts from: h, or h and c.
+# Initial state of a network: h, or h and c.
 State = torch.Tensor | tuple[torch.Tensor, ...] | None
 
 
@@ -18,10 +18,10 @@ def run_recurrent(
     attention_mask: torch.Tensor | None = None,
     state: State = None,
 ) -> torch.Tensor:
-    """Outputs `(B, N, d)` of an LSTM or GRU over the tokens of `inputs` `(B, N, input_size)`, padding on either side
-    left out.
+    """Outputs `(B, N, d)` of an LSTM or GRU over the tokens of `inputs` `(B, N, input_size)`, without padding on
+    either side.
 
-    `attention_mask` `(B, N)` is 0 at padding, where the output is 0; `state` is what to start from: h, or h and c,
+    `attention_mask` `(B, N)` is 0 at padding, where the output is 0; `state` is the initial h, or h and c,
     `(directions, B, d)`.
     """
     if _lacks_autocast(inputs):
@@ -32,7 +32,7 @@ def run_recurrent(
     if attention_mask is None:
         return network(inputs, state)[0]
     mask = attention_mask.bool()
-    # The tokens of a row side by side, from its first column on.
+    # Move the tokens of each row to its start.
     order = tokens_first(mask)
     inputs, lengths = _reordered(inputs, order), mask.sum(dim=1)
     by_weights = not inputs.is_cuda and is_plain(network, nn.LSTM, nn.GRU)
@@ -42,7 +42,7 @@ def run_recurrent(
 
 
 def _lacks_autocast(inputs: torch.Tensor) -> bool:
-    """Whether autocast asks a processor for recurrent networks in a precision that it does not have."""
+    """Whether autocast is on with a precision in which this CPU cannot run recurrent networks."""
     if not inputs.is_cpu or not torch.is_autocast_enabled("cpu"):
         return False
     if torch.get_autocast_dtype("cpu") == torch.float16:
@@ -58,8 +58,8 @@ def _run_packed(network: nn.LSTM | nn.GRU, inputs: torch.Tensor, lengths: torch.
 
 
 def _run_padded(network: nn.LSTM | nn.GRU, inputs: torch.Tensor, lengths: torch.Tensor, state: State) -> torch.Tensor:
-    """Padding behind a row's end changes nothing before it, and the direction that reads from the end gets each row
-    turned round. On a CPU the gradient of a packed sequence fills a matrix of zeros as large as the batch at each step.
+    """Runs over padding on the right, which does not affect the tokens before it; the backward direction gets each row
+    reversed. On a CPU the gradient of a packed sequence fills a matrix of zeros as large as the batch at each step.
     """
     if not network.bidirectional:
         return network(inputs, state)[0]
@@ -95,7 +95,7 @@ def cached_state(
     if past_key_values is None or past == 0:
         return start
     layer = past_key_values.layers[layer_idx]
-    # A compiled step reads a view after it has written to the cache.
+    # Cloned, since a compiled step reads a view only after it has written to the cache.
     return tuple(kept[:, 0, past - 1].clone() for kept in (layer.keys, layer.values)[: len(start)])
 
 
@@ -117,13 +117,13 @@ def run_recurrent_on(
         attention_mask: `(B, past + T)`, 0 at padding.
         state: h, or h and c, `(B, d)` before the first word.
         past_key_values: the cache, extended in place.
-        layer_idx: place of the layer in it.
+        layer_idx: index of the layer in the cache.
     """
     if _lacks_autocast(inputs):
         with torch.autocast("cpu", enabled=False):
             return run_recurrent_on(network, inputs.float(), attention_mask, state, past_key_values, layer_idx)
     state = cached_state(past_key_values, layer_idx, state)
-    # A GPU takes whole states of the inputs' type alone; under autocast an LSTM gives another type than it takes.
+    # A GPU needs contiguous states of the inputs' dtype; under autocast an LSTM returns another dtype than it takes.
     state = tuple(part.to(inputs.dtype).contiguous() for part in state)
     if past_key_values is None:
         return run_recurrent(network, inputs, attention_mask, _packed(state))

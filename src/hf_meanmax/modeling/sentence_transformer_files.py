@@ -1,4 +1,4 @@
-"""What makes a SentenceTransformer of a checkpoint folder."""
+"""The files that make a checkpoint folder a SentenceTransformer."""
 
 import json
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ def sentence_transformer_files(max_seq_length: int | None = None, normalize: str
     """The SentenceTransformer part of a checkpoint folder: the JSON content of each file, by its name.
 
     Args:
-        max_seq_length: the tokens at which a text is cut; None leaves it to the tokenizer.
-        normalize: None for the model's own embedding, `"rows"` or `"embedding"` for one of unit length.
+        max_seq_length: the number of tokens at which a text is cut; None leaves it to the tokenizer.
+        normalize: `"rows"` or `"embedding"` scales these to unit length; None gives the model's own embedding.
     """
-    # sentence-transformers' own pooling would pool a second time, and `forward` pads a batch to its longest text. A
-    # model without an embedding refuses the call, and says why.
+    # These methods return the embedding, since sentence-transformers' own pooling would pool a second time, and
+    # `forward` pads a batch to its longest text. For a model without an embedding they raise an error.
     scales_rows = normalize == "rows"
     output = {
         "method": "normalized_rows" if scales_rows else "forward_by_length",
@@ -30,7 +30,7 @@ def sentence_transformer_files(max_seq_length: int | None = None, normalize: str
             "modality_config": {"text": output},
             "module_output_name": "sentence_embedding",
             "max_seq_length": max_seq_length,
-            # Sentences joined to one row would share their positions.
+            # Sentences packed into one row would share positions.
             "unpad_inputs": False,
         },
         "config_sentence_transformers.json": {

@@ -1,7 +1,7 @@
-"""Matrices that a file holds in int8, with a float16 scale a row, are float matrices once they are loaded.
+"""Loads matrices that are stored in int8, with a float16 scale per row, as float matrices.
 
-A matrix `NAME` in int8 is two tensors of the file, `NAME_int8` `(rows, columns)` and `NAME_scale` `(rows,)`: a reader
-that does not know them finds `NAME` missing, and takes no integers for weights.
+A matrix `NAME` in int8 is stored as two tensors, `NAME_int8` `(rows, columns)` and `NAME_scale` `(rows,)`: a reader
+without support for them reports `NAME` as missing instead of using integers as weights.
 """
 
 import os
@@ -15,12 +15,12 @@ INT8, SCALE = "_int8", "_scale"
 
 
 def restore_rows(steps: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """The matrix `(rows, columns)`, float32, of int8 steps and the scale `(rows,)` of each row."""
+    """The float32 matrix `(rows, columns)` from int8 steps and the scale of each row `(rows,)`."""
     return steps.float() * scales.float()[:, None]
 
 
 def stored_names(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """The tensors of a file that hold each tensor of the model, by the name of the latter."""
+    """Maps the name of each tensor of the model to the names of the tensors that store it in a file."""
     found, parts = {}, set()
     for name in names:
         base = name.removesuffix(INT8)
@@ -31,7 +31,7 @@ def stored_names(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def restored_state_dict(files: Sequence[str | os.PathLike[str]]) -> dict[str, torch.Tensor] | None:
-    """The tensors of safetensors files with every matrix restored; None where none is in int8, since transformers reads
+    """The tensors of safetensors files with every matrix restored; None if none is in int8, since transformers reads
     such files itself."""
     if not all(str(file).endswith(".safetensors") for file in files):
         return None
