@@ -1,4 +1,4 @@
-"""Write a decoder of an embedder's vectors without training: a linear map to the Z of an autoencoder.
+"""Fit a linear map from an embedder's vectors to an autoencoder's latent rows, which its decoder can decode.
 
 hf-meanmax align my.txt --embedder sentence-transformers/all-MiniLM-L6-v2 --to runs/mine/model --output runs/aligned
 """
@@ -24,7 +24,7 @@ from .options import CorpusOptions, count, option, verb, written
 
 @dataclass
 class AlignOptions:
-    """The options of `hf-meanmax align`, beside those of the corpus."""
+    """The options of `hf-meanmax align`, besides those of the corpus."""
 
     embedder: str = option(f"a SentenceTransformer whose vectors are to be decoded ({ENCODER_SOURCES})")
     to: str = option(f"an autoencoder, whose decoder reads what the map gives ({DECODER_SOURCES})")
@@ -39,7 +39,7 @@ class AlignOptions:
 
 @verb("align")
 def main(corpus_options: CorpusOptions, args: AlignOptions) -> None:
-    """Write a decoder of an embedder's vectors without training: a linear map to the Z of an autoencoder."""
+    """Fit a linear map from an embedder's vectors to an autoencoder's latent rows, which its decoder can decode."""
     output = check_new_folder(args.output)
     texts = list(islice(filter(None, corpus_options.open()), args.limit))
     validation = None

@@ -1,4 +1,4 @@
-"""Show on one page what an embedder's vectors say about their texts.
+"""Write a page that shows how much of their texts an embedder's vectors reveal.
 
 hf-meanmax audit --embedder sentence-transformers/all-MiniLM-L6-v2 --decoder runs/embedding-decoder/model \
     --texts my.txt --corpus other.txt --output audit
@@ -23,14 +23,14 @@ from .options import verb, written
 
 @dataclass
 class AuditOptions:
-    """What `hf-meanmax audit` writes."""
+    """The output of `hf-meanmax audit`."""
 
     output: str = written("folder of audit.html and audit.json", folder=True)
 
 
 @verb("audit", compute_dtype="auto")
 def main(source: AuditSource, args: AuditOptions, attack: DecodingSettings, settings: AuditSettings) -> None:
-    """Show on one page what an embedder's vectors say about their texts."""
+    """Write a page that shows how much of their texts an embedder's vectors reveal."""
     result = audit_checkpoint(source, args.output, attack, settings, process_state().device)
     scores = {name: value for name, value in result["decoder"].items() if name != "by_length"}
     page = str(Path(args.output) / PAGE_FILE)

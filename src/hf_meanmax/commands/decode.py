@@ -1,4 +1,4 @@
-"""Decode embeddings back to text, one line a row.
+"""Decode embeddings back to text, one line per row.
 
 hf-meanmax decode runs/docstrings/model embeddings --output decoded.txt --num_beams 4
 hf-meanmax decode runs/embedding-decoder/model lancedb:folder/table --key_column id --output decoded.txt
@@ -46,7 +46,7 @@ class DecodeOptions(SourceOptions):
 
 @verb("decode", compute_dtype="auto")
 def main(args: DecodeOptions, decoding: DecodingSettings) -> None:
-    """Decode embeddings back to text, one line a row."""
+    """Decode embeddings back to text, one line per row."""
     if args.write_keys and len(args.input) > 1:
         raise ValueError(f"`write_keys` is for one input, not {len(args.input)}, which may have the same keys.")
     if decoding.rerank is None and (args.do_sample or args.embedder):
@@ -93,19 +93,19 @@ def _lines(batch: DecodedBatch, write_keys: bool) -> list[str]:
 
 
 def _made_from(args: DecodeOptions, decoding: DecodingSettings, sources: Sequence[VectorSource]) -> Json:
-    """What a line of the output is a function of, beside the models."""
+    """The sources and options that determine the output, besides the models."""
     free = {"model", "input", "output", "trust_remote_code", *(() if args.do_sample else ("batch_size", "seed"))}
     options = {name: value for name, value in {**asdict(args), **asdict(decoding)}.items() if name not in free}
     return {"sources": [[_place(source), source.version] for source in sources], **options}
 
 
 def _place(source: VectorSource) -> str:
-    """The name of a source, of a file or folder the same from wherever it is given."""
+    """The name of a source; for a file or folder its real path, which does not depend on the working directory."""
     return os.path.realpath(source.name) if os.path.exists(source.name) else source.name
 
 
 def _first_row(output: ContinuedFile, sources: Sequence[VectorSource]) -> int:
-    """Where to go on; from the first row if the rows are no longer the same."""
+    """The row to resume from: after the finished ones, or 0 if the rows have changed."""
     if output.rows and key_of_row(sources, output.rows - 1) != output.last_key:
         print("The rows have changed since this was begun; it starts over.", file=sys.stderr)
         output.start_over()

@@ -1,4 +1,4 @@
-"""Encode text files or a data set to sharded embeddings, one row a line.
+"""Encode text files or a data set to sharded embeddings, one row per line.
 
 hf-meanmax encode runs/docstrings/model corpus.txt --output embeddings
 accelerate launch scripts/encode.py runs/docstrings/model "corpus/*.txt.xz" --output embeddings
@@ -20,7 +20,7 @@ from .options import CorpusOptions, EncoderOptions, option, verb, written
 
 @dataclass
 class EncodeOptions:
-    """The options of `hf-meanmax encode`, beside those of encoder, corpus and encoding."""
+    """The options of `hf-meanmax encode`, besides those of encoder, corpus and encoding."""
 
     output: str = written("folder for the shards", folder=True)
     pca_file: str | None = option("take the PCA of another encoding (its compression.safetensors)", None)
@@ -28,7 +28,7 @@ class EncodeOptions:
 
 @verb("encode", compute_dtype="auto")
 def main(encoder: EncoderOptions, corpus_options: CorpusOptions, args: EncodeOptions, settings: EncodeSettings) -> None:
-    """Encode text files or a data set to sharded embeddings, one row a line."""
+    """Encode text files or a data set to sharded embeddings, one row per line."""
     with main_process_first(process_state()):
         pca = None if args.pca_file is None else load_pca(args.pca_file, settings.pca)
         corpus = corpus_options.open()

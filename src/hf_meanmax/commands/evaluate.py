@@ -95,7 +95,7 @@ def _evaluate(args: EvaluateOptions, command: str) -> None:
         count = write_sentences(args.write_sentences, every)
         print(f"{counted(count, 'text')}: {args.write_sentences}", file=sys.stderr)
         return
-    # Changed vectors are another encoder, whose results stand beside those of its own.
+    # Truncated or scaled vectors count as another encoder, whose results do not replace the model's own.
     suffix = (f"-{args.truncate_dim}" if args.truncate_dim else "") + ("-unit" if args.unit_length else "")
     models: list[tuple[str, Callable[[], EmbeddingFile | SentenceTransformer]]]
     if args.embeddings:
@@ -178,7 +178,7 @@ def _load_model(model: str, args: EvaluateOptions) -> SentenceTransformer:
 
 @contextlib.contextmanager
 def _resumable(cache: str) -> Iterator[None]:
-    """Ends an interrupted (Ctrl-C) or terminated program with a line that says how to resume."""
+    """Ends an interrupted (Ctrl-C) or terminated program with one line on how to resume."""
 
     def interrupt(number: int, *unused: object) -> None:
         raise KeyboardInterrupt(number)

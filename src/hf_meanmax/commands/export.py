@@ -1,4 +1,4 @@
-"""Write a smaller copy of a checkpoint, or a student's encoder in the space of its teacher.
+"""Write a smaller copy of a checkpoint, or a student's encoder with vectors in its teacher's space.
 
 hf-meanmax export runs/mine/model --dtype int8 --output runs/mine/small
 hf-meanmax export runs/student/model --space teacher --output runs/student/in-teacher-space
@@ -39,7 +39,7 @@ class ExportOptions:
 
 @verb("export")
 def main(args: ExportOptions) -> None:
-    """Write a smaller copy of a checkpoint, or a student's encoder with its vectors in the space of its teacher."""
+    """Write a smaller copy of a checkpoint, or a student's encoder with vectors in its teacher's space."""
     output = check_new_folder(args.output)
     if args.space == "own":
         if args.dtype == "float32":

@@ -4,7 +4,7 @@ accelerate launch scripts/finetune.py --checkpoint runs/mine/model --train train
 accelerate launch scripts/finetune.py --train reviews.tsv --word_vectors vectors.safetensors --epochs 8
 hf-meanmax finetune --checkpoint runs/mine/model --train pairs.tsv --pair_combination concatenation
 
-Without a checkpoint a model of `--family` starts from random weights (by default the structured self-attentive one).
+Without a checkpoint, a model of `--family` (default: structured self-attentive) starts from random weights.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{results['classifier_parameters']:,} parameters of the classifier, {results['encoder_parameters']:,} of the "
         f"encoder; {results['minutes']:.1f} minutes; {results['cut_texts']} texts were cut (`max_tokens` "
         f"{arguments.max_tokens}), {results['unlabelled']} had no label and "
-        # Of an earlier version's results it is not known; there such a row was an error.
+        # Results of earlier versions lack this count: there, a row without text was an error.
         f"{results.get('textless', 0)} no text, and were left out"
     )
     print(f"saved to {Path(arguments.output_dir) / 'model'}")

@@ -1,4 +1,4 @@
-"""Show what a decoder reads of the latent rows, or what words a pooling reads.
+"""Show which latent rows a decoder reads, or which words an inner attention pooling reads.
 
 hf-meanmax inspect decoding runs/docstrings/model "Return the number of items." --output inspection
 hf-meanmax inspect pooling runs/reviews/model "the food was awful but the staff were kind" --output attention
@@ -48,7 +48,7 @@ class PoolingOptions(TextOptions):
 
 @verb("inspect decoding")
 def inspect_decoding(args: DecodingOptions) -> None:
-    """Show what a decoder reads of the latent rows at each step."""
+    """Show which latent rows a decoder reads at each step."""
     model, tokenizer, target_tokenizer = load_decoder(args.checkpoint)
     lines = None if args.positions is None else filter(None, args.open_beside(args.positions))
     texts = [*map(readable, args.text)]
@@ -81,7 +81,7 @@ def inspect_pooling(args: PoolingOptions) -> None:
 def _checkpoints_and_texts(words: Sequence[str]) -> tuple[list[str], list[str]]:
     checkpoints = [item for item in words if os.path.isfile(os.path.join(item, "config.json")) or packaged_folder(item)]
     texts = [item for item in words if item not in checkpoints]
-    # A name on the Hub is no folder here; where no folder is given, the first word is one.
+    # A name on the Hub is not a local folder: without a local one, the first word is taken for such a name.
     if not checkpoints:
         checkpoints, texts = texts[:1], texts[1:]
     paths = [item for item in texts if os.sep in item and item.split() == [item]]

@@ -1,4 +1,4 @@
-"""What the verbs of `hf-meanmax` share: options from dataclasses, hints for misspelt ones, errors on one line."""
+"""Shared parts of the verbs of `hf-meanmax`: options from dataclasses, hints for misspelt ones, one-line errors."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 
 def positional(help: str, default: Any = dataclasses.MISSING, is_text: bool = False) -> Any:
-    """A field of an options class that is given by its place, not its name; a list takes one value or more, and where
-    these are texts they may stand behind options."""
+    """A positional argument, as a field of an options class. A list takes one value or more; if `is_text`, its values
+    may also follow options."""
     return option(help, default, positional=True, is_text=is_text)
 
 
 def written(help: str, default: Any = dataclasses.MISSING, folder: bool = False) -> Any:
-    """A field of an options class that names what the verb writes; none of what it reads may be there, and a `folder`
-    lies in no model."""
+    """The name of an output, as a field of an options class. An output must not replace an input, and a `folder` must
+    not lie inside a model."""
     return option(help, default, writes="folder" if folder else "file")
 
 
@@ -70,13 +70,13 @@ def run_subverb(
 
 @contextmanager
 def command_line(verb: str, *others: type[Exception]) -> Iterator[None]:
-    """What a verb shows: an error that its user can cause ends the program with exit code 1 and one line on stderr (of
-    several processes one says so), warnings are one line too, and of bars it shows those of this package and of
-    downloads.
+    """Shows errors and warnings of a verb on one line each, and progress bars only of this package and of downloads.
+
+    An error that a user can cause ends the program with exit code 1; of several processes only one prints it.
 
     Args:
-        verb: the verb, for the line.
-        others: errors that a user can cause beside those of files, values and packages.
+        verb: its name, for the error line.
+        others: errors that a user can cause, besides OSError, ValueError and ImportError.
     """
     _escape_unprintable()
     kinds: tuple[type[Exception], ...] = (OSError, ValueError, ImportError, *others)
@@ -101,7 +101,7 @@ def command_line(verb: str, *others: type[Exception]) -> Iterator[None]:
 
 
 def _escape_unprintable() -> None:
-    """Has letters that a terminal cannot hold printed as escapes, not end the program; files and pipes get UTF-8."""
+    """Prints characters that a terminal cannot encode as escapes instead of failing; files and pipes get UTF-8."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -110,7 +110,7 @@ def _escape_unprintable() -> None:
 
 
 def _output_is_closed() -> bool:
-    """Whether what reads the output, such as `head`, has ended; what is left of the output is dropped then."""
+    """Whether the reader of the output, such as `head`, has ended; then the rest of the output is dropped."""
     try:
         output = sys.stdout.fileno()
     except OSError:  # of a notebook
@@ -119,14 +119,14 @@ def _output_is_closed() -> bool:
     poll.register(output, 0)
     is_closed = any(event & select.POLLERR for _, event in poll.poll(0))
     if is_closed:
-        # Python would flush it once more at its end.
+        # Python would flush the output again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), output)
     return is_closed
 
 
 @contextmanager
 def _warnings_without_places() -> Iterator[None]:
-    """What warns users of their data is one line, without the line of code that found it."""
+    """Prints a UserWarning as one line, without the line of code that issued it."""
     usual = warnings.formatwarning
 
     def in_a_line(
@@ -145,7 +145,7 @@ def _warnings_without_places() -> Iterator[None]:
 
 @contextmanager
 def _weights_without_bars() -> Iterator[None]:
-    """transformers shows no bars while it loads and writes weights."""
+    """Hides transformers' progress bars of loading and writing weights."""
     if not is_progress_bar_enabled():
         yield
         return
@@ -153,7 +153,7 @@ def _weights_without_bars() -> Iterator[None]:
         # The Hub warns if HF_HUB_DISABLE_PROGRESS_BARS overrides this.
         warnings.simplefilter("ignore", UserWarning)
         disable_progress_bar()
-        enable_progress_bars()  # the Hub's, which transformers takes along
+        enable_progress_bars()  # the Hub's, which transformers disables too
     try:
         yield
     finally:
@@ -161,13 +161,13 @@ def _weights_without_bars() -> Iterator[None]:
 
 
 def verb(name: str, **defaults: object) -> Callable[[Callable[..., None]], Callable[[Sequence[str] | None], None]]:
-    """Makes a function of options classes one of a command line (default: the program's), with errors on one line.
+    """Makes a function of options classes a function of a command line (default: `sys.argv`), with one-line errors.
 
     The classes are the types of its arguments; its docstring is the verb's description.
 
     Args:
         name: the verb, for usage and errors.
-        defaults: of options, in place of those of their classes.
+        defaults: defaults of options that replace those of their classes.
     """
 
     def decorate(run: Callable[..., None]) -> Callable[[Sequence[str] | None], None]:
@@ -187,7 +187,7 @@ def verb(name: str, **defaults: object) -> Callable[[Callable[..., None]], Calla
 
 
 def named_folders(words: Sequence[str]) -> dict[str, str]:
-    """Folders by name, from arguments `NAME=FOLDER` or `FOLDER`, whose name is then its [`run_name`].
+    """Folders by name, from arguments `NAME=FOLDER`, or `FOLDER` with its [`run_name`] as the name.
 
     Raises:
         ValueError: two of them have the same name.
@@ -214,7 +214,7 @@ class EncoderOptions:
     trust_remote_code: bool = option("run code that comes with the model", False)
 
     def __post_init__(self) -> None:
-        # Before what stands in the place of the texts is looked for.
+        # Checked before the texts are opened, whose error would mislead if model and texts are swapped.
         if os.path.isfile(self.model) and not self.model.endswith(".onnx"):
             raise ValueError(
                 f"{self.model!r} is a file here, no model. The model comes first, then the texts; a model of that name "
@@ -261,5 +261,5 @@ class CorpusOptions(TextOptions):
         )
 
     def warn_of_no_line(self) -> None:
-        """Says on stderr that the corpus is empty."""
+        """Warns on stderr that the corpus has no lines."""
         print(f"warning: there is no line in {', '.join(self.input)}", file=sys.stderr)

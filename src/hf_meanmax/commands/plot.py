@@ -1,4 +1,4 @@
-"""Draw what training runs logged, side by side.
+"""Plot the logged metrics of one or more training runs.
 
 hf-meanmax plot runs/a runs/b --metrics loss validation_loss --output training.png
 """
@@ -27,7 +27,7 @@ class PlotOptions:
 
 @verb("plot")
 def main(args: PlotOptions) -> None:
-    """Draw what training runs logged, side by side."""
+    """Plot the logged metrics of one or more training runs."""
     runs = {name: read_metrics(folder) for name, folder in named_folders(args.runs).items()}
     metrics = args.metrics
     if metrics is None:

@@ -1,4 +1,4 @@
-"""Train an encoder and its decoder on raw text: one loop for every family.
+"""Train an encoder and its decoder on raw text; every model family has the same training loop.
 
 accelerate launch scripts/pretrain.py                                   # installed docstrings, offline
 accelerate launch scripts/pretrain.py recipe.yaml --corpus 'my/*.txt' --max_minutes 45
@@ -41,6 +41,5 @@ def main(argv: Sequence[str] | None = None) -> int:
         with errors_once():
             arguments: PretrainArguments = parse_command_line(words)
         summary = pretrain(arguments)
-    # The status of a program that a signal ended, so that callers see that the run did not finish; where the signal
-    # was for another process, SIGTERM's.
+    # The exit status of a signal (SIGTERM's if another process received it) shows callers that the run is unfinished.
     return 128 + (summary["terminated_by"] or signal.SIGTERM) if "terminated_by" in summary else 0

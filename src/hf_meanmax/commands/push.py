@@ -23,7 +23,7 @@ from hf_meanmax.pretrained import ENCODER_SOURCES
 
 from .options import option, positional, verb, written
 
-# Options of a card that is generated, and of a push.
+# Options that only a generated card uses, and options that only a push uses.
 _OF_GENERATED = ("results", "data", "language", "license")
 _OF_PUSH = ("card", "private", "revision", "exist_ok")
 
@@ -80,7 +80,7 @@ def _refuse_contradictions(args: PushOptions) -> None:
 
 
 def _wants_new_card(args: PushOptions) -> bool:
-    """Whether the folder has no card, or one that options change."""
+    """Whether to write a card: the folder has none, or options change it."""
     readme = Path(args.folder) / "README.md"
     if not readme.is_file() or any(getattr(args, name) for name in _OF_GENERATED):
         return True

@@ -1,4 +1,4 @@
-"""Score how well held-out sentences come back from their embeddings: BLEU, chrF, ROUGE, exact matches.
+"""Score reconstructions of held-out sentences from their embeddings: BLEU, chrF, ROUGE, exact matches.
 
 hf-meanmax reconstruct runs/docstrings/model held-out.txt --limit 2000 --output reconstructions
 """
@@ -18,7 +18,7 @@ from .options import CORPUS_SOURCES, positional, verb, written
 
 @dataclass
 class ReconstructOptions:
-    """What `hf-meanmax reconstruct` reads and writes, beside its settings."""
+    """The inputs and outputs of `hf-meanmax reconstruct`, besides its settings."""
 
     checkpoint: str = positional(f"a checkpoint with its decoder ({DECODER_SOURCES})")
     text: list[str] = positional(CORPUS_SOURCES)
@@ -27,7 +27,7 @@ class ReconstructOptions:
 
 @verb("reconstruct")
 def main(args: ReconstructOptions, settings: ReconstructionSettings) -> None:
-    """Score how well held-out sentences come back from their embeddings."""
+    """Score reconstructions of held-out sentences from their embeddings."""
     scores = score_checkpoint(args.checkpoint, args.text, settings, output=args.output)
     print(json.dumps(scores, indent=1, ensure_ascii=False))
     print(

@@ -68,8 +68,8 @@ class TranslationsOptions:
 
 @verb("reproduce")
 def run_plan(args: ReproduceOptions) -> None:
-    """Train and evaluate a list of systems, and put them into one table. Of finished systems compare-evaluations,
-    compare-reconstructions and compare-translations make one, each with its own --help."""
+    """Train and evaluate a list of systems, and put them into one table. For finished systems, compare-evaluations,
+    compare-reconstructions and compare-translations write a table; each has its own --help."""
     plan = read_plan(args.plan, args.data, args.output)
     failures = reproduce(plan, args.data, args.output, args.only)
     table = Path(args.output) / TABLE
@@ -80,7 +80,7 @@ def run_plan(args: ReproduceOptions) -> None:
 
 @verb("reproduce compare-reconstructions")
 def compare_reconstructions(args: ReconstructionsOptions) -> None:
-    """Reconstructions of several systems side by side, and their BLEU by length."""
+    """Show reconstructions of several systems side by side, and their BLEU by length."""
     names = args.names or short_names([os.path.abspath(folder) for folder in args.folders])
     if len(names) != len(args.folders):
         raise ValueError(f"{len(names)} names for {len(args.folders)} folders; give one each.")
@@ -92,7 +92,7 @@ def compare_reconstructions(args: ReconstructionsOptions) -> None:
 
 @verb("reproduce compare-translations")
 def compare_translations(args: TranslationsOptions) -> None:
-    """One table of several translators and their representations."""
+    """Compare several translators and their representations in one table."""
     folders = named_folders(args.models)
     pairs = dict(map(_read_pair, args.pairs))
     if len(pairs) < len(args.pairs):
@@ -106,7 +106,7 @@ def _read_pair(text: str) -> tuple[str, tuple[list[str], list[str]]]:
     source, comma, reference = files.partition(",")
     if not (equals and comma):
         raise ValueError(f"--pairs has {text!r}; expected NAME=SOURCE,REFERENCE.")
-    # A line and its translation keep their places, blank or not.
+    # Blank lines are kept, so that texts and translations stay aligned.
     texts, references = (list(open_corpus(path)) for path in (source, reference))
     if len(texts) != len(references):
         raise ValueError(
@@ -117,7 +117,7 @@ def _read_pair(text: str) -> tuple[str, tuple[list[str], list[str]]]:
 
 @verb("reproduce compare-evaluations")
 def compare_evaluations(args: EvaluationsOptions) -> None:
-    """One report of several evaluations."""
+    """Write one report of several evaluations."""
     results = [Results.load(path) for path in args.results]
     names = [one.name for one in results]
     if len(set(names)) < len(names):

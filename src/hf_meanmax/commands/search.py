@@ -1,4 +1,4 @@
-"""Index the sentences of a corpus by their embeddings, and print the nearest sentences of a query.
+"""Index the sentences of a corpus by their embeddings, and print the sentences nearest to a query.
 
 hf-meanmax search index runs/books/model "books/*.txt.xz" --output books.index --index_type ivf-int8
 hf-meanmax search query books.index "the old man sat by the fire" --k 5 --skip_identical
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class IndexOptions:
-    """The options of `hf-meanmax search index`, beside those of corpus, encoder, encoding and index."""
+    """The options of `hf-meanmax search index`, besides those of corpus, encoder, encoding and index."""
 
     output: str = written("folder for the index", folder=True)
     overwrite: bool = option("replace an index of another text", False)
@@ -123,7 +123,7 @@ def search_index(
     model, state = encoder.load()
     if state.num_processes > 1:
         raise ValueError("An index is made by one process; encode with several first, and give --embeddings FOLDER.")
-    # Settings that do not fit fail before the corpus is encoded.
+    # Unsuitable settings fail here, before the corpus is encoded.
     dimension = encoding.check_dimension(embedding_dimension(model))
     make_index(sum(1 for _ in CorpusLines(corpus)), dimension, settings)
     with sole_writer(output, beside=True), naming_failed_writes(output, None if args.embeddings else embeddings):
@@ -136,7 +136,7 @@ def search_index(
         except FileExistsError:
             if args.embeddings or not (embeddings / MANIFEST).is_file():
                 raise
-            # What a run that was killed has left serves the same text, model and settings alone.
+            # Shards of a killed run can be resumed only with the same text, model and settings.
             shutil.rmtree(embeddings)
             encoded = encode()
         lines = unchanged_lines(corpus, encoded["input"])
@@ -149,7 +149,7 @@ def search_index(
 
 
 def _found_encoding(embeddings: Path, asked: EncodeSettings) -> tuple[EncodeSettings, PCA | None]:
-    """How a folder of shards was encoded, and the PCA that was given for it."""
+    """The settings that a folder of shards was encoded with, and the PCA given for it, if any."""
     found, usual = read_manifest(embeddings), asdict(EncodeSettings())
     there = found["settings"]
     for name, given in asdict(asked).items():
@@ -168,7 +168,7 @@ def _found_encoding(embeddings: Path, asked: EncodeSettings) -> tuple[EncodeSett
 
 @verb("search query")
 def search_query(args: QueryOptions) -> None:
-    """Print the nearest sentences of an index."""
+    """Print the sentences of an index that are nearest to queries."""
     if args.json and args.markdown:
         raise ValueError("--markdown and --json exclude each other.")
     given = [
@@ -200,7 +200,7 @@ def search_query(args: QueryOptions) -> None:
 
 
 def _load_model(args: QueryOptions, index: SentenceIndex) -> SentenceTransformer:
-    """The model of an index: the one that is named, or else the one that made it."""
+    """The model for the queries: `--model`, or else the model that made the index."""
     if index.encoded is None:
         raise ValueError(f"{args.index} was made of vectors alone; give --embeddings, the vectors of the queries.")
     name = args.model or index.encoded["model"]["name"]
@@ -219,7 +219,7 @@ def _load_model(args: QueryOptions, index: SentenceIndex) -> SentenceTransformer
 
 
 def _search(args: QueryOptions, index: SentenceIndex, queries: list[str]) -> tuple[list[str], list[list[Neighbor]]]:
-    """The queries, by their row where they have no text, and what is nearest to each."""
+    """The queries (file and row number where they have no text), and the nearest sentences of each."""
     model = None
     if args.embeddings:
         vectors = _query_vectors(index, Path(args.embeddings))
@@ -274,9 +274,9 @@ def format_table(
 
     Args:
         queries: the texts of the queries.
-        found: the sentences of each, the nearest first.
+        found: the sentences found for each query, nearest first.
         markdown: whether to make a Markdown table, with the rank of each sentence.
-        score: what that table calls the score.
+        score: column title of the score in the Markdown table.
     """
     if markdown:
         rows = []
@@ -298,7 +298,7 @@ def format_table(
 
 
 def _text(neighbor: Neighbor) -> str:
-    """The sentence, on one line; empty where the index has none."""
+    """The sentence on one line; empty if the index stores no texts."""
     return " ".join((neighbor.text or "").splitlines())
 
 

@@ -1,4 +1,4 @@
-"""Translate texts, one line a line; with the reference translations, their BLEU.
+"""Translate texts line by line; with reference translations, print BLEU and chrF.
 
 hf-meanmax translate runs/en-de/model test.en --output test.out.de --reference test.de
 """
@@ -27,7 +27,7 @@ from .options import CorpusOptions, count, option, positional, verb, written
 
 @dataclass
 class TranslateOptions:
-    """The options of `hf-meanmax translate`, beside those of the corpus."""
+    """The options of `hf-meanmax translate`, besides those of the corpus."""
 
     model: str = positional("a checkpoint that was trained to translate (a folder, or a name on the Hub)")
     output: str | None = written("text file; by default the text goes to standard output", None)
@@ -41,7 +41,7 @@ class TranslateOptions:
 
 @verb("translate")
 def main(args: TranslateOptions, corpus_options: CorpusOptions) -> None:
-    """Translate texts, one line a line."""
+    """Translate texts line by line."""
     if args.tokenize and args.reference is None:
         raise ValueError(f"`tokenize` is {args.tokenize!r}, which is for the BLEU of a `reference`. Give one.")
     corpus = corpus_options.open()

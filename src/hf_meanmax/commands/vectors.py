@@ -1,10 +1,10 @@
-"""Make the vectors of all frequent words of a corpus, to start a model from: by skip-gram, or by a teacher.
+"""Make vectors of all frequent words of a corpus, by skip-gram or by a teacher, to initialise a model from.
 
 hf-meanmax vectors 'my/*.txt' --output vectors.safetensors --size 300
 hf-meanmax vectors 'my/*.txt' --output words.safetensors --teacher MODEL --pieces
 
-A model starts from them with `--word_vectors vectors.safetensors`; `hf-meanmax expand` reads the same file. With the
-pieces of the teacher's vocabulary `--tokenizer wordpiece` leaves no word unknown.
+Pretraining starts from them with `--word_vectors vectors.safetensors`; `hf-meanmax expand` reads the same file. With
+`--pieces` here, `--tokenizer wordpiece` in pretraining leaves no word unknown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .options import CorpusOptions, verb, written
 
 @dataclass
 class VectorsOptions:
-    """Where `hf-meanmax vectors` writes, beside the settings of the training."""
+    """The output of `hf-meanmax vectors`, besides the settings of the training."""
 
     output: str = written("a .safetensors file")
 

@@ -16,7 +16,7 @@ from .options import CorpusOptions, EncoderOptions, count, verb, written
 
 @dataclass
 class WhitenOptions:
-    """The options of `hf-meanmax whiten`, beside those of encoder and corpus."""
+    """The options of `hf-meanmax whiten`, besides those of encoder and corpus."""
 
     output: str = written("the new folder", folder=True)
     dimension: int = count("size of the new vectors", 256)
