@@ -1,4 +1,4 @@
-"""Accelerate's part of a run: its processes and device, and what cannot be done on them."""
+"""The Accelerator of a run, and checks that its processes and device support the settings."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from hf_meanmax.processes import check_agreement, errors_shared, process_state, 
 
 from .settings import PretrainArguments
 
-# Settings in which machines may differ.
+# Settings that may differ between machines.
 _MACHINE_SETTINGS = ("cache_dir", "output_dir")
-# With these Accelerate silently ignores that FSDP is asked for.
+# Where Accelerate silently ignores a request for FSDP.
 _SHARDS_NOTHING = (DistributedType.NO, DistributedType.MULTI_CPU)
 
 
 def make_accelerator(args: PretrainArguments) -> Accelerator:
-    """The accelerator of a run, whose processes agree on its settings and on the packages.
+    """The accelerator of a run, after a check that all processes have the same settings and packages.
 
     Raises:
-        ValueError: they do not, or the settings do not fit the device or the number of processes.
+        ValueError: processes differ in these, or the settings do not fit the device or the number of processes.
     """
     state = process_state(timedelta(seconds=args.ddp_timeout))
     if parse_flag_from_env("ACCELERATE_USE_FSDP"):
@@ -34,7 +34,7 @@ def make_accelerator(args: PretrainArguments) -> Accelerator:
                     f"FSDP was asked for, but on the device {state.device.type!r} Accelerate shards no model. Leave "
                     "`--use_fsdp` out, which trains with DDP, or use GPUs."
                 )
-        # Each process makes all weights itself: what the first one would send to the others lacks ties and buffers.
+        # Each process initialises all weights itself: those sent by the first process would lack ties and buffers.
         os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "False"
     trackers: Json = {}
     if args.report_to:
@@ -58,7 +58,7 @@ def is_sharded(accelerator: Accelerator) -> bool:
 
 
 def exact_sums(weights: Json) -> dict[str, int]:
-    """For each tensor a whole number that tells it from others, the same on every machine."""
+    """A checksum of each tensor, the same on every machine: the sum of its float32 bits as integers."""
     return {
         name: int(tensor.detach().float().contiguous().view(torch.int32).sum(dtype=torch.int64))
         for name, tensor in weights.items()

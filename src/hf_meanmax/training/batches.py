@@ -1,4 +1,4 @@
-"""The batches that a run's objective learns from."""
+"""The training and validation batches of a run."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from .teacher import TeacherVectors
 def sentences_to_learn(
     args: PretrainArguments, store: TokenStore, target: TokenStore | None, num_words: int, and_context: bool
 ) -> Sentences:
-    """What is learnt of a store: its sentences, these and their translations, or these and the text around them.
+    """The sentences of a store with the targets of the objective: themselves, translations, or the text around them.
 
     Args:
         args: settings with the `objective`.
         store: the tokenised texts.
-        target: those of their translations, if there are any.
+        target: the tokenised translations, if there are any.
         num_words: words of the text around a sentence.
-        and_context: whether the text after each sentence is there as well: words that are a second target, or the
-            sentence that its embedding is compared with.
+        and_context: whether to add the text after each sentence: words as a second target, or the sentence that its
+            embedding is compared with.
     """
     if target is not None:
         return PairedSentences(store, target)
@@ -54,7 +54,7 @@ def sentences_to_learn(
 def _report_context(
     args: PretrainArguments, sentences: ContextSentences, stored: int, tell: Callable[[str], None]
 ) -> None:
-    """Prints how many of the `stored` sentences are encoded, and what the others are."""
+    """Prints how many of the `stored` sentences are encoded, only serve as context, or are left out."""
     alone = stored - len(sentences) - sentences.other_lengths
     is_much = max(sentences.other_lengths, alone) > MUCH_LEFT_OUT * stored
     tell(
@@ -73,15 +73,15 @@ def make_run_batches(
     world_size: int,
     tell: Callable[[str], None],
 ) -> tuple[MicroBatches, MicroBatches]:
-    """The batches of the training texts, and those of the held-out ones, of one process.
+    """The training batches and the validation batches of one process.
 
     Args:
         args: the run's settings.
         prepared: the texts.
-        model: what is trained.
-        vectors: the teacher's, or those that the model decodes, of "train" and of "validation", where there are any.
+        model: the model to train.
+        vectors: of the teacher, or of the embedder that the model decodes, by "train" and "validation"; may be empty.
         rank: number of the process.
-        world_size: of so many.
+        world_size: number of processes.
         tell: prints a warning.
     """
     config = model.config
@@ -100,7 +100,7 @@ def make_run_batches(
     counts_sentences = bool(config.attention_penalty) or args.contrastive != "none"
     if isinstance(model, EmbeddingDecoderForGeneration):
         scale = model.encoder.standardization.scale.cpu().numpy()
-        # The scale 1 is of a number that never varies.
+        # A scale of 1 marks a number that never varies, which gets no noise.
         noise_scale = args.embedding_noise * np.where(scale == 1, 0, scale) if args.embedding_noise else None
         return (
             VectorBatches(
@@ -115,7 +115,7 @@ def make_run_batches(
         counts_sentences=counts_sentences, makes_views=args.has_views,
     )  # fmt: skip
     if config.has_decoder:
-        # The decoder is scored alone.
+        # Only the decoder is scored, without noise, views or a teacher.
         return training, MicroBatches(held_out, held_out_plan, rank, world_size)
     validation = MicroBatches(
         held_out, held_out_plan, rank, world_size, noise=noise, teacher_vectors=vectors.get("validation"),

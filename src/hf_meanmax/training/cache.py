@@ -1,4 +1,4 @@
-"""Where what runs share is kept: tokenised corpora, tokenizers, word vectors and teachers' vectors."""
+"""The cache that runs share: tokenised corpora, tokenizers, word vectors and teachers' vectors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cache_lock(path: Path) -> FileLock:
 
 
 def cache_folder(args: RunArguments) -> Path:
-    """Where tokenised corpora are kept: `cache_dir`, else $HF_MEANMAX_CACHE, else ~/.cache/hf_meanmax."""
+    """The folder of the cache: `cache_dir`, else $HF_MEANMAX_CACHE, else ~/.cache/hf_meanmax."""
     named = args.cache_dir or os.environ.get("HF_MEANMAX_CACHE") or Path.home() / ".cache" / "hf_meanmax"
     return Path(named).expanduser()
 

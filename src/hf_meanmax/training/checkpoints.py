@@ -1,4 +1,4 @@
-"""Checkpoints of a run: whole or not at all, without pickle."""
+"""Checkpoints of a run, written atomically and without pickle."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ METRICS_FILE, RESULTS_FILE = "metrics.jsonl", "results.json"
 CHECKPOINTS = "checkpoints"
 # The settings of a system of `hf-meanmax reproduce`, written before its run.
 SYSTEM_FILE = "system.json"
-# What may be in the folder of a run before it.
+# Entries that a folder may hold before a run starts in it.
 _NO_RESULTS = (".*", "*.log", "*.out", "*.err", "log*", SYSTEM_FILE)
-# What the state of a run tells of what it learns from, and what to say where that has changed.
+# Keys of the state that identify what a run learns from; for each the description of a change, and what to restore.
 _LEARNT_FROM = (
     ("learnt_from", "other texts or with another tokenizer, so that its weights know other words", "corpus"),
     ("teacher", "another teacher or embedder, whose weights or settings have changed since", "model"),
@@ -45,15 +45,14 @@ _FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
 class Checkpoints:
-    """The checkpoints below one folder, `step-00001000/` and the like.
+    """The checkpoints of a run in one folder, in subfolders such as `step-00001000/`.
 
-    Random numbers are functions of (seed, step, process), so the step is all that a resumed run needs of them.
+    Random numbers are functions of (seed, step, process), so a resumed run needs only the step to draw the same ones.
 
     Args:
-        folder: where they are.
-        keep: how many of the latest are kept; the best is kept beside them.
-        prefix: what the names of the parameters begin with where the model is part of a larger module; the files have
-            the names without it.
+        folder: the folder that holds them.
+        keep: number of latest checkpoints kept besides the best.
+        prefix: prefix of parameter names where the model is part of a larger module; the files have none.
     """
 
     def __init__(self, folder: str | os.PathLike[str], keep: int = 2, prefix: str = ""):
@@ -62,7 +61,7 @@ class Checkpoints:
         self.prefix = prefix
 
     def path(self, step: int) -> Path:
-        """The checkpoint of a step, whether it is there or not."""
+        """The folder of a step's checkpoint, which need not exist."""
         return self.folder / f"step-{step:08d}"
 
     def list(self) -> list[Path]:
@@ -80,7 +79,7 @@ class Checkpoints:
     ) -> Path:
         """Writes a checkpoint; every process must call this, the main one writes.
 
-        `state` holds plain values, `step` among them, and `best_step`, whose checkpoint is not removed.
+        `state` holds plain values, among them `step` and perhaps `best_step`, whose checkpoint is not removed.
 
         Raises:
             OSError: no space or no permission; older checkpoints are untouched then.
@@ -113,17 +112,18 @@ class Checkpoints:
         return target
 
     def remedy(self, change: str) -> str:
-        """What to do after numbers that are none; settings of a run that has a checkpoint are fixed."""
+        """Advice after NaN or infinite numbers; changed settings need a new folder once there is a checkpoint."""
         latest = self.latest()
         place = " in another --output_dir" if latest else ""
         return f"Last good checkpoint: {latest or 'none'}. {change} and run again{place}."
 
     def check_learnt_from(self, state: Json) -> None:
-        """Checks that the newest checkpoint learnt from what `state` tells: before its weights, which another
-        vocabulary does not fit, and before hours of a teacher's work.
+        """Checks that the newest checkpoint learnt from the same texts and teacher as `state` records.
+
+        Call it before loading weights, which do not fit another vocabulary, and before a teacher encodes for hours.
 
         Raises:
-            FileExistsError: it learnt from something else.
+            FileExistsError: it learnt from others.
         """
         latest = self.latest()
         saved = {} if latest is None else self.read_state(latest)
@@ -143,7 +143,7 @@ class Checkpoints:
         return _read(path / "state.json", _read_state)
 
     def load(self, path: Path, model: PreTrainedModel, optimizers: Iterable[torch.optim.Optimizer]) -> Json:
-        """Puts a checkpoint into model and optimizers; returns its plain values.
+        """Loads a checkpoint into model and optimizers; returns its plain values.
 
         Raises:
             ValueError: if a file is missing or damaged, or belongs to another model.
@@ -165,7 +165,7 @@ class Checkpoints:
         return state
 
     def load_weights(self, path: Path, model: PreTrainedModel) -> None:
-        """Puts only the weights of a checkpoint into the model.
+        """Loads only the weights of a checkpoint into the model.
 
         Raises:
             ValueError: if the file is missing or damaged.
@@ -184,7 +184,7 @@ class Checkpoints:
         for path in self.list()[: -self.keep]:
             if path != best:
                 shutil.rmtree(path, ignore_errors=True)
-        # What a killed process left.
+        # Left by a killed process.
         for path in self.folder.glob(".step-*.partial"):
             shutil.rmtree(path, ignore_errors=True)
 
@@ -218,14 +218,13 @@ def _read_state(path: Path) -> Json:
 
 
 def claim_folder(folder: Path, settings: Json, overwrite: bool = False, defaults: Json | None = None) -> None:
-    """Writes a run's settings into its folder, which is made, or recognises the run that was begun there.
+    """Creates a run's folder and writes its settings, or checks that the run begun there has the same ones.
 
-    A run that failed before its first checkpoint leaves no settings that later runs must match. With `overwrite`
-    what a run left in the folder is removed. A setting that came with a later version than the run's had its default
-    there.
+    Settings of a run that failed before its first checkpoint need not match. `overwrite` removes what an earlier run
+    left in the folder. A setting that an earlier version did not have counts as its default.
 
     Raises:
-        FileExistsError: the folder holds a run with other settings, or something that is no run.
+        FileExistsError: the folder holds a run with other settings, or something other than a run.
     """
     path = folder / SETTINGS_FILE
     parts = (folder / CHECKPOINTS, folder / "model")
@@ -235,20 +234,20 @@ def claim_folder(folder: Path, settings: Json, overwrite: bool = False, defaults
             shutil.rmtree(part, ignore_errors=True)
         for name in (METRICS_FILE, RESULTS_FILE):
             (folder / name).unlink(missing_ok=True)
-    # A tracker, or a first save that was cut short, leaves other things among the checkpoints.
+    # These alone mark a begun run: trackers and an interrupted first save leave other entries among the checkpoints.
     names = (RESULTS_FILE, "model/*", f"{CHECKPOINTS}/step-*", f"{CHECKPOINTS}/checkpoint-*")
     is_begun = any(chain.from_iterable(map(folder.glob, names)))
     if not (is_begun and path.is_file()):
         write_json(path, settings)
         return
     theirs = {name: expand_home(value) for name, value in read_json(path).items()}
-    # What is learnt from is another setting in each kind of run.
+    # Fine-tuning names its texts `train`, pretraining `corpus`.
     if ("train" in theirs) != ("train" in settings):
         kind = "a fine-tuning" if "train" in theirs else "a pretraining"
         raise FileExistsError(f"{folder} holds {kind} run. Give another --output_dir.")
     defaults = defaults or {}
     now = _completed(settings, theirs, defaults)
-    # A setting that there is no more is none of this run's.
+    # Settings that no longer exist are ignored.
     there = {name: value for name, value in _completed(theirs, settings, defaults).items() if name in now}
     changed = differences(there, now)
     if changed:
@@ -259,7 +258,7 @@ def claim_folder(folder: Path, settings: Json, overwrite: bool = False, defaults
 
 
 def _completed(theirs: Json, settings: Json, defaults: Json) -> Json:
-    """A record of settings with those that it has no name for, at their defaults."""
+    """The recorded settings `theirs`, with the defaults of those that only `settings` has."""
     missing = {name: defaults[name] for name in settings if name not in theirs and name in defaults}
     nested = {
         name: _completed(value, settings[name], defaults[name])
@@ -270,7 +269,7 @@ def _completed(theirs: Json, settings: Json, defaults: Json) -> Json:
 
 
 def check_run_folder(folder: Path) -> None:
-    """Checks that nothing but a run, and what logs it, is in the folder, which lies in no model and hides none."""
+    """Checks that the folder holds at most a run and its logs, lies in no model and hides no packaged model."""
     check_hides_none(folder, "--output_dir")
     model = model_around(folder)
     if model is not None:
@@ -285,14 +284,14 @@ def check_run_folder(folder: Path) -> None:
 
 
 def read_metrics(folder: str | os.PathLike[str]) -> list[Json]:
-    """What a run of `scripts/pretrain.py` logged, in the order of its steps.
+    """The records that a pretraining run logged, in the order of its steps.
 
     Args:
         folder: the run's output folder, or its `metrics.jsonl`.
 
     Raises:
         FileNotFoundError: there is no such log.
-        ValueError: a line of it is no record of a step, other than a last one that a killed run left unfinished.
+        ValueError: a line is not a record of a step; only an unfinished last line, of a killed run, is ignored.
     """
     path = Path(folder)
     path = path if path.is_file() else path / METRICS_FILE

@@ -1,6 +1,6 @@
 """Fine-tuning on labels: a classifier or a regression over one text or two, by transformers' Trainer.
 
-Without a checkpoint a model of `--family` starts from random weights (by default the structured self-attentive one).
+Without a checkpoint, a model of `--family` (default: structured self-attentive) starts from random weights.
 """
 
 from __future__ import annotations
@@ -59,23 +59,23 @@ if TYPE_CHECKING:
     from accelerate import PartialState
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-# More numbers with fractions than these are no classes.
+# More different numbers than this, some with fractions, are scores and not classes.
 _MOST_SCORES = 20
-# From so many examples on, long labels of less than two examples on average are no classes.
+# From this many examples on, long labels with less than two examples each on average are texts, not classes.
 _ENOUGH_FOR_CLASSES = 10
-# So many classes are printed one by one.
+# Classes printed one by one.
 _CLASSES_SHOWN = 10
-# One in so many.
+# One example in this many is held out for validation.
 _HELD_OUT = 10
-# That of transformers' Trainer.
+# The timeout of transformers' Trainer.
 _PATIENCE = timedelta(minutes=30)
 _FREE_ON_RESUME = {"overwrite", "report_to", "cache_dir", "output_dir", "recipe"}
 
 
 def finetune(args: FinetuneArguments) -> Json:
-    """Trains as `args` say and writes `<output_dir>/model` and `<output_dir>/results.json`; resumes a run that was
-    interrupted, and leaves a finished one as it is. The weights of the epoch that is best on the validation set are
-    kept.
+    """Trains a classifier or a regression, and writes `<output_dir>/model` and `<output_dir>/results.json`.
+
+    An interrupted run is resumed, a finished one left as it is. The weights of the best epoch in validation are kept.
 
     Returns:
         The scores of the validation set and the test set, parameters, minutes, and the score of each epoch.
@@ -109,12 +109,12 @@ def _finetune(args: FinetuneArguments, folder: Path, state: PartialState) -> Jso
     latest = None
     overwrites = of_main_process(state, args.overwrite and (folder / SETTINGS_FILE).is_file())
     if overwrites:
-        # An older run is removed when all that the new one reads has been found.
+        # The older run is removed only after all inputs of the new one have been found.
         check_run_folder(folder)
     else:
         latest = _claimed(args, folder, (train, validation, test), state)
         if (folder / RESULTS_FILE).is_file():
-            # Finished: of its checkpoints only the best is left, from which it would be trained again.
+            # Finished: only its best checkpoint is left, and training would resume from there.
             finished: Json = read_json(folder / RESULTS_FILE)
             return finished
     # Trainer sets it too, but only after the model's new weights were drawn.
@@ -167,8 +167,7 @@ def _sizes(train: LabelledTexts, validation: LabelledTexts, test: LabelledTexts,
 
 
 def claim(args: FinetuneArguments, sets: tuple[LabelledTexts, ...], processes: int = 1) -> None:
-    """Makes the output folder, or recognises the run that was begun or finished in it with the same settings on the
-    same examples.
+    """Creates the output folder, or checks that the run in it has the same settings and examples.
 
     Raises:
         FileExistsError: the folder holds another run.
@@ -177,11 +176,11 @@ def claim(args: FinetuneArguments, sets: tuple[LabelledTexts, ...], processes: i
     settings["examples"] = digest([(part.texts, part.pairs, part.labels) for part in sets])
     defaults = {**args.defaults(), "processes": processes}
     if args.checkpoint:
-        # Another model may stand where this one stood. Runs of earlier versions have not recorded it.
+        # The folder may hold another model by now. Runs of earlier versions did not record its files.
         settings["checkpoint_files"] = defaults["checkpoint_files"] = _contents(checkpoint_folder(args.checkpoint))
     folder = Path(args.output_dir)
     if args.overwrite or not (folder / RESULTS_FILE).is_file():
-        # Each has batches of its own, and by their number Trainer counts the epochs that were trained.
+        # The number of processes determines the batches per epoch, by which Trainer counts the finished epochs.
         settings["processes"] = processes
     claim_folder(folder, settings, args.overwrite, defaults)
 
@@ -194,7 +193,7 @@ def _contents(folder: Path) -> str:
 def _claimed(
     args: FinetuneArguments, folder: Path, sets: tuple[LabelledTexts, ...], state: PartialState
 ) -> Path | None:
-    """The newest checkpoint in the folder, into which the other processes look when the main one has claimed it."""
+    """The newest checkpoint in the folder; all processes look for it after the main one has claimed the folder."""
     with main_process_first(state):
         is_main = state.is_main_process
         if is_main:
@@ -203,11 +202,11 @@ def _claimed(
 
 
 def latest_checkpoint(folder: Path, remove_partial: bool = False) -> Path | None:
-    """The newest checkpoint that Trainer wrote to its end; `remove_partial` removes newer ones, which it did not."""
+    """The newest complete checkpoint of Trainer; `remove_partial` removes newer, incomplete ones."""
     steps = {path: path.name.removeprefix("checkpoint-") for path in folder.glob("checkpoint-*")}
     found = [path for path, step in steps.items() if step.isdecimal()]
     for path in sorted(found, key=lambda path: int(steps[path]), reverse=True):
-        # Its last file.
+        # The last file of a checkpoint that Trainer writes.
         try:
             read_json(path / "trainer_state.json")
             return path
@@ -220,13 +219,14 @@ def latest_checkpoint(folder: Path, remove_partial: bool = False) -> Path | None
 def read_sets(
     args: FinetuneArguments, show_classes: bool = False
 ) -> tuple[LabelledTexts, LabelledTexts, LabelledTexts, list[str]]:
-    """The labelled texts to train, to choose the best epoch, and to test on (perhaps none), and the labels by their
-    numbers, as [`label_names`] has them of all examples of `args.train`; `show_classes` tells of them on stderr.
+    """The training, validation and test examples (the last may be empty), and the labels by class number.
+
+    The labels are [`label_names`] of all examples of `args.train`; `show_classes` prints their counts on stderr.
 
     Raises:
         FileNotFoundError, ValueError: as [`read_labelled`] and [`label_names`]; if there are too few examples, the
-            validation or test set is the training set, the sets do not agree in having one text or two, or one has a
-            label that the training examples do not have.
+            validation or test set is the training set, some sets hold pairs and others single texts, or one has a
+            label that the training examples lack.
     """
 
     def read(source: str, split: str) -> LabelledTexts:
@@ -234,7 +234,7 @@ def read_sets(
         return read_labelled(source, *columns, split, args.encoding_errors, args.config_name or None)
 
     whole = train = read(args.train, args.train_split)
-    # Before some are held out or left out, which may be all of a rare label.
+    # From all examples, since those held out or left out may be the only ones of a rare label.
     labels = label_names(train, args.problem, args.train)
     if labels and show_classes:
         _tell_classes(train, args.train)
@@ -266,12 +266,11 @@ def read_sets(
 
 
 def label_names(train: LabelledTexts, problem: str, name: str) -> list[str]:
-    """The labels of the file `name` by their numbers: in the order of numbers if all are, else of the alphabet; none
-    for a regression.
+    """The labels of the file `name`: sorted by value if all are numbers, else alphabetically; none for a regression.
 
     Raises:
-        ValueError: if there is but one label, the labels look like scores or texts, or a label of a regression is no
-            number.
+        ValueError: if there is only one label, the labels look like scores or texts, or a label of a regression is
+            not a number.
     """
     if problem == "regression":
         _check_labels(train, [], name)
@@ -281,7 +280,7 @@ def label_names(train: LabelledTexts, problem: str, name: str) -> list[str]:
         raise ValueError(f"All examples have the label {names[0]!r}; a classifier needs two or more.")
     is_numeric = all(map(_is_number, names))
     are_scores = is_numeric and len(names) > _MOST_SCORES and any(float(label) % 1 for label in names)
-    # Of few examples many classes may be meant, but not labels that are longer than the texts.
+    # A few examples may have many classes, but not labels that are longer than the texts.
     are_texts = 2 * len(names) > len(train) >= _ENOUGH_FOR_CLASSES and sum(map(len, train.labels)) > sum(
         map(len, train.texts)
     )
@@ -297,7 +296,7 @@ def label_names(train: LabelledTexts, problem: str, name: str) -> list[str]:
 
 
 def _tell_classes(train: LabelledTexts, name: str) -> None:
-    """Says on stderr how many examples each class has, and warns of what may be no class of its own."""
+    """Prints the number of examples of each class on stderr, and warns of labels that are probably mistakes."""
     counts = Counter(train.labels)
     shown = [f"{_short(label)} {number:,}" for label, number in counts.most_common(_CLASSES_SHOWN)]
     print(f"{len(counts):,} classes: {', '.join(shown)}{', ...' if len(counts) > len(shown) else ''}", file=sys.stderr)
@@ -311,7 +310,7 @@ def _tell_classes(train: LabelledTexts, name: str) -> None:
             "classes of their own. Write them alike if they are one.",
             stacklevel=2,
         )
-    # A header that is not known as one becomes such a class.
+    # An unrecognised header becomes a class with a single example.
     single = [row for row, label in enumerate(train.labels) if counts[label] == 1]
     if single:
         row = single[0]
@@ -327,7 +326,7 @@ def _short(text: str) -> str:
 
 
 def _check_labels(texts: LabelledTexts, labels: list[str], name: str) -> None:
-    """Checks that every label is one of `labels`, or a number where there are none."""
+    """Checks that every label is one of `labels`, or a number if `labels` is empty."""
     for label in dict.fromkeys(texts.labels):
         if labels and label not in labels:
             raise ValueError(
@@ -382,7 +381,7 @@ def build_classifier(
         kind = "single texts" if train.pairs is None else "pairs"
         remedy = "use 'none'" if train.pairs is None else "use 'concatenation' or 'multiplicative'"
         raise ValueError(f"{args.train} holds {kind}, but `pair_combination` is {config.pair_combination!r}; {remedy}.")
-    # By these a model of pairs tells the two texts apart, and one of single texts refuses a second.
+    # By `token_type_ids` a model of pairs distinguishes the two texts, and one of single texts refuses a second.
     tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
     if is_learned:
         # transformers would report the head, which is new on purpose; the other weights have been checked.
@@ -397,7 +396,7 @@ def build_classifier(
         learned = AutoModel.from_pretrained(path)
         model.encoder.embeddings.load_state_dict(learned.embeddings.state_dict())
     if args.checkpoint and args.start == "nothing":
-        # Random words that never learn would be no fair start.
+        # Word vectors that are random and frozen would be an unfair control.
         model.get_input_embeddings().requires_grad_(True)
     if vectors is not None or (config.has_weighted_mean and not is_learned):
         start_words(model.encoder, vectors, make_store(tokenizer).token_counts)
@@ -417,7 +416,7 @@ def _without_load_report() -> Iterator[None]:
 
 
 def _renew_head(model: PreTrainedModel, saved: LatentConfig) -> None:
-    """Draws the head anew, if the saved model is a classifier of other labels, or of another kind."""
+    """Reinitialises the head if the saved model is a classifier with other labels or another problem type."""
     told_apart = ("id2label", "problem_type", "num_labels")
     is_other = any(getattr(saved, name) != getattr(model.config, name) for name in told_apart)
     if is_other and is_classifier(saved):
@@ -434,14 +433,13 @@ def _check_family(args: FinetuneArguments, found: str) -> None:
 def encode_examples(
     texts: LabelledTexts, tokenizer: PreTrainedTokenizerBase, labels: list[str], max_tokens: int
 ) -> tuple[list[Json], int]:
-    """Token ids, types for pairs, and the label's number of each example; and how many of them have a text that was
-    cut."""
+    """Token ids, token types of pairs and the label of each example, and the number of examples with a cut text."""
     sides = [texts.texts] if texts.pairs is None else [texts.texts, texts.pairs]
     encoded = [tokenizer(side)["input_ids"] if side else [] for side in sides]
     numbers = {name: number for number, name in enumerate(labels)}
     examples, cut = [], 0
     for row, label in enumerate(texts.labels):
-        # The end token, which closes every text, stays.
+        # A cut text keeps its end token.
         parts = [
             ids[row] if len(ids[row]) <= max_tokens + 1 else [*ids[row][:max_tokens], ids[row][-1]] for ids in encoded
         ]
@@ -467,5 +465,5 @@ def _save(
         like=checkpoint_folder(args.checkpoint) if args.checkpoint else None,
     )  # fmt: skip
     follow_umask(folder / CHECKPOINTS)
-    # Last: it says that all the rest is there.
+    # Written last: it marks the run as finished.
     write_json(folder / RESULTS_FILE, results)

@@ -109,5 +109,5 @@ class FinetuneArguments(RunArguments):
 
 
 def _is_of_head(name: str) -> bool:
-    """Whether a configuration field can be set anew for a checkpoint's encoder."""
+    """Whether a configuration field may be set when training starts from a checkpoint."""
     return name.startswith(("classifier_", "pair_")) or name.endswith("_dropout") or name == "attention_penalty"

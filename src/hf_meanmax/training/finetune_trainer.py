@@ -47,8 +47,8 @@ def build_trainer(
     metric: str,
     latest: Path | None,
 ) -> Trainer:
-    """Trainer on the first of the sets, which evaluates on the second after each epoch and keeps what is best by
-    `metric`; `latest` is the checkpoint that it will resume from."""
+    """A Trainer on `sets[0]`, which evaluates on `sets[1]` after each epoch and keeps the best weights by `metric`;
+    `latest` is the checkpoint that it will resume from."""
     trainer = PenaltyTrainer(
         model=model,
         args=_training_arguments(args, Path(args.output_dir), metric),
@@ -60,7 +60,7 @@ def build_trainer(
         callbacks=[early_stopping(args.early_stopping_patience, latest)] if args.early_stopping_patience else [],
     )
     trainer.add_callback(FreedMemory)
-    # A notebook has bars of its own.
+    # In a notebook Trainer has another callback for progress, which is kept.
     if trainer.pop_callback(ProgressCallback) is not None:
         trainer.add_callback(NamedProgress)
     return trainer
@@ -74,7 +74,7 @@ def _training_arguments(args: FinetuneArguments, folder: Path, metric: str) -> T
     device = usable_device(None)
     return TrainingArguments(
         output_dir=str(folder / CHECKPOINTS),
-        # Else Trainer refuses the bf16 of a CPU.
+        # Otherwise Trainer refuses bf16 on a CPU.
         use_cpu=device.type == "cpu",
         num_train_epochs=args.epochs,
         per_device_train_batch_size=args.batch_size,
@@ -101,10 +101,10 @@ def _training_arguments(args: FinetuneArguments, folder: Path, metric: str) -> T
 
 
 def early_stopping(patience: int, latest: Path | None) -> EarlyStoppingCallback:
-    """Stops after `patience` epochs without a better score, those before the checkpoint `latest` included."""
+    """A callback that stops after `patience` epochs without a better score, including those before `latest`."""
     callback = EarlyStoppingCallback(patience)
     if latest is not None:
-        # Trainer would count from 0 again, unless it restores much else.
+        # Trainer would count from 0 again: its option to restore callbacks restores much else.
         state = read_json(latest / "trainer_state.json")
         saved = state["stateful_callbacks"].get(type(callback).__name__, {})
         counted = saved.get("attributes", {}).get("early_stopping_patience_counter", 0)
@@ -118,14 +118,14 @@ def _score_classes(prediction: EvalPrediction) -> dict[str, float]:
 
 def _score_numbers(prediction: EvalPrediction) -> dict[str, float]:
     predicted = prediction.predictions.reshape(-1)
-    # Where either side is the same for all texts there is no correlation.
+    # The correlation is undefined where either side is constant.
     varies = len(predicted) > 1 and predicted.std() > 0 and prediction.label_ids.std() > 0
     pearson = float(np.corrcoef(predicted, prediction.label_ids)[0, 1]) if varies else 0.0
     return {"pearson": pearson}
 
 
 class FreedMemory(TrainerCallback):  # type: ignore[misc]
-    """Looks at the memory of a CPU after each step."""
+    """Calls [`return_freed_memory`] after each step on a CPU."""
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
@@ -135,7 +135,7 @@ class FreedMemory(TrainerCallback):  # type: ignore[misc]
 
 
 class NamedProgress(ProgressCallback):  # type: ignore[misc]
-    """transformers' progress of training and evaluation, in bars that are named."""
+    """transformers' progress bars of training and evaluation, with names."""
 
     prediction_bar: tqdm | None
 
@@ -165,8 +165,7 @@ class NamedProgress(ProgressCallback):  # type: ignore[misc]
 
 
 class PenaltyTrainer(Trainer):  # type: ignore[misc]
-    """transformers' Trainer, which logs the minutes of all starts of a run, and the penalty on the attention beside the
-    loss that holds it."""
+    """A Trainer that also logs the minutes of a run over all its starts, and the attention penalty in the loss."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
@@ -188,18 +187,18 @@ class PenaltyTrainer(Trainer):  # type: ignore[misc]
 
     def log(self, logs: dict[str, float], *args: object, **kwargs: object) -> None:
         for name, value in logs.items():
-            # Before the weights of the epoch are saved.
+            # Raised before the weights of the epoch are saved.
             if name.endswith("loss") and not math.isfinite(value):
                 raise FloatingPointError(
                     f"`{name}` is {value} after epoch {self.state.epoch:.2f}. Lower --learning_rate, lengthen "
                     "--warmup_steps or use --precision fp32, and give another --output_dir or --overwrite."
                 )
         if self.minutes_before is None:
-            # What a resumed run had logged before.
+            # Minutes logged before the run was resumed.
             self.minutes_before = max((entry.get("minutes", 0.0) for entry in self.state.log_history), default=0.0)
         logs["minutes"] = self.minutes_before + (time.perf_counter() - self.started) / 60
         prefix = next((name.removesuffix("loss") for name in logs if name.endswith("loss")), None)
-        # The last record of a training has `train_loss`, of all its steps.
+        # The final record, with `train_loss`, is of all steps, and `penalties` holds none of earlier epochs.
         if self.penalties and prefix not in (None, "train_"):
             logs[f"{prefix}attention_penalty"] = torch.stack(self.penalties).mean().item()
             self.penalties.clear()

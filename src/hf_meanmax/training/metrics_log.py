@@ -1,4 +1,4 @@
-"""What a run logs: a file of records, the trackers, and the losses of the steps until they are looked at."""
+"""Logging of a run: records in a file and in trackers, and the losses of steps until they are needed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .checkpoints import METRICS_FILE
 
 
 class MetricsLog:
-    """Records of a run in `metrics.jsonl` of its folder and in the trackers of Accelerate.
+    """Writes the records of a run to `metrics.jsonl` in its folder and to Accelerate's trackers.
 
     Args:
-        folder: the run's.
+        folder: the run's folder.
         accelerator: of the run; its main process writes.
-        has_trackers: whether its trackers get the records too.
+        has_trackers: whether to write to the trackers too.
     """
 
     def __init__(self, folder: Path, accelerator: Accelerator, has_trackers: bool) -> None:
@@ -29,7 +29,7 @@ class MetricsLog:
         self.has_trackers = has_trackers
 
     def record(self, record: Json) -> None:
-        """Appends a record, which has its `step`."""
+        """Appends a record, which must have a `step`."""
         if self.accelerator.is_main_process:
             with open(self.path, "a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
@@ -37,27 +37,27 @@ class MetricsLog:
             self.accelerator.log({k: v for k, v in record.items() if k != "step"}, step=record["step"])
 
     def trim(self, step: int) -> None:
-        """Drops the records after `step`, whose steps a resumed run makes again."""
+        """Drops the records after `step`: a resumed run repeats those steps."""
         if self.accelerator.is_main_process and self.path.is_file():
             lines = self.path.read_text(encoding="utf-8").splitlines()
-            # A summary is of the end of a run, which is still to come.
+            # A summary belongs to the end of the run, which is still to come.
             kept = [line for line in lines if _step_of(line) <= step and '"stopped_by"' not in line]
             with replacing_file(self.path) as file:
                 file.write("".join(line + "\n" for line in kept))
 
 
 class StepLosses:
-    """The losses of each step, kept on the device until somebody must look at them."""
+    """The losses of each step, kept on the device until they are needed."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[tuple[int, int, int], torch.Tensor]] = []
 
     def add(self, step: int, epoch: int, step_in_epoch: int, loss: torch.Tensor) -> None:
-        """Keeps the loss of a step, a tensor of this process."""
+        """Adds this process's losses of a step, a tensor."""
         self.waiting.append(((step, epoch, step_in_epoch), loss))
 
     def take(self, accelerator: Accelerator) -> list[tuple[tuple[int, int, int], list[float]]]:
-        """The waiting losses, summed over processes, as numbers."""
+        """Removes and returns the waiting losses as numbers, summed over processes."""
         if not self.waiting:
             return []
         entries = [entry for entry, _ in self.waiting]

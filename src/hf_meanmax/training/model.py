@@ -1,4 +1,4 @@
-"""The model of a run and its objectives, before the first step."""
+"""Builds the model of a run and its objectives."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def make_config(
     teacher: SentenceTransformer | None,
     tell: Callable[[str], None],
 ) -> LatentConfig:
-    """The configuration of the model, by the settings and by what the texts, the word vectors and the teacher decide.
+    """The configuration of the model, from the settings and from the texts, word vectors and teacher.
 
     Args:
         args: the run's settings.
         prepared: the training texts.
-        word_vectors: the start of its word table `(V, embedding_size)`, if one is given.
-        teacher: or the embedder that it decodes.
+        word_vectors: the initial word table `(V, embedding_size)`, if one is given.
+        teacher: the teacher, or the embedder whose vectors the model decodes.
         tell: prints a warning.
 
     Raises:
@@ -64,7 +64,7 @@ def make_config(
     if word_vectors is not None:
         derived["embedding_size"] = word_vectors.shape[1]
     if size and not args.teacher_head and args.model.get("pooling") == "weighted_mean":
-        # The one row is to be the teacher's vector.
+        # The single row is trained to be the teacher's vector.
         derived["latent_size"] = args.model.get("latent_size") or size
     config = args.build_config(**derived, vocab_size=len(prepared.output_tokenizer), **token_ids(prepared.tokenizer))
     is_compared = bool(args.teacher and args.teacher_weight) and not args.teacher_head
@@ -89,8 +89,8 @@ def _compare_embedders(args: PretrainArguments, embedder: Json, tell: Callable[[
 
 
 def make_objectives(args: PretrainArguments, config: LatentConfig) -> tuple[list[Objective], tuple[str, ...]]:
-    """The objectives of a run, whose weighted sum is the loss, and the names of those that are reported apart, without
-    their weights: what is added to decoding, and all terms of a mixture."""
+    """The objectives of a run, whose weighted sum is the loss, and the names of those that are also logged unweighted:
+    all if there are several with a teacher or contrastive loss among them, otherwise all but the first."""
     partners: dict[Partner, bool] = {"neighbour": args.has_neighbours, "view": args.has_views}
     objectives = build_objectives(
         config,
@@ -120,13 +120,13 @@ def make_model(
     device: torch.device,
     tell: Callable[[str], None],
 ) -> LatentForConditionalDecoding:
-    """The model with its word vectors and with what it takes from the training texts, in training mode.
+    """The model in training mode, initialised from `initial_model`, or from word vectors and token counts.
 
     Args:
         args: the run's settings.
         prepared: the training texts.
         config: of the model.
-        word_vectors: the start of its word table `(V, embedding_size)`, if one is given.
+        word_vectors: the initial word table `(V, embedding_size)`, if one is given.
         device: where it will be trained; it is made on the CPU.
         tell: prints a warning.
     """
@@ -150,7 +150,7 @@ def make_model(
 
 
 def check_start(args: PretrainArguments, config: LatentConfig) -> None:
-    """Checks that the initial model, where there is one, fits the model of a run.
+    """Checks that the initial model, if there is one, fits the model of a run.
 
     Raises:
         ValueError: a weight is missing, or of another size.
@@ -162,8 +162,7 @@ def check_start(args: PretrainArguments, config: LatentConfig) -> None:
 
 
 def _start_from(model: LatentForConditionalDecoding, name: str) -> list[str]:
-    """Gives a model the weights of a checkpoint and its bound for what is decoded; heads for training that this lacks
-    stay new.
+    """Copies the weights and `max_new_tokens` of a checkpoint into a model; training heads that it lacks stay new.
 
     Returns:
         Heads of the checkpoint that the model lacks.
@@ -225,8 +224,8 @@ def _start_new(
 def start_words(
     encoder: LatentEncoderModel, vectors: npt.NDArray[np.float32] | None, token_counts: npt.NDArray[np.int64]
 ) -> None:
-    """Gives a new encoder its words: the table `(V, embedding_size)`, if one is given, and the weights of a weighted
-    mean, from how often the training texts have each word `(V,)`."""
+    """Initialises a new encoder's word table from `vectors` `(V, embedding_size)`, if given, and the word weights of a
+    weighted mean from the token counts `(V,)` of the training texts."""
     if vectors is not None:
         encoder.embeddings.start_from(torch.from_numpy(np.asarray(vectors)))
     if (word_pooler := getattr(encoder, "word_pooler", None)) is not None:

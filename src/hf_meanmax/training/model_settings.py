@@ -1,4 +1,4 @@
-"""The settings of a run that are fields of its model's configuration, and those of a model that it starts from."""
+"""The settings of a run that are fields of its model's configuration, and those that an initial model fixes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hf_meanmax.files import Json
 from hf_meanmax.modeling.configuration_base import LatentConfig
 from hf_meanmax.tokenization.tokenizers import WORDPIECE
 
-# Fields of a configuration that may differ from those of the model that a run starts from.
+# Configuration fields that may differ from those of the initial model.
 _RUN_SETTINGS = {"embedding_dropout", "attention_dropout", "hidden_dropout", "label_smoothing", "contrastive_size"}
-# What else only a new model has.
+# Other settings that only a new model has.
 OF_NEW_MODELS = {
     "tokenizer", "target_tokenizer", "lowercase", "min_frequency", "source_vocab_size", "word_vectors",
     "word_vector_epochs", "word_vector_scale", "output_from_words", "frequency_bias",
 }  # fmt: skip
-# What may be given all the same, since it asks for nothing.
+# Values of these that are accepted with an initial model too, since they change nothing.
 _ASKS_FOR_NOTHING = (("word_vectors", "none"), ("output_from_words", False), ("frequency_bias", False))
 
 
@@ -36,11 +36,11 @@ def model_fields(config: type[LatentConfig]) -> Json:
 
 
 def settings_of(initial_model: str, model: Json) -> Json:
-    """The settings of a run that starts from a checkpoint, where they follow from it.
+    """The settings of a run that follow from the checkpoint that it starts from.
 
     Args:
         initial_model: the checkpoint.
-        model: the run's own fields of the configuration, of which the dropouts and the like hold.
+        model: the run's own configuration fields, of which only dropouts and other training settings are kept.
 
     Returns:
         `family`, `model`, `tokenizer`, `target_tokenizer`, `word_vectors`, `normalize`.
@@ -73,14 +73,14 @@ def settings_of(initial_model: str, model: Json) -> Json:
 
 
 def refuse_new_model(initial_model: str, given: Json) -> None:
-    """Checks that options do not ask for another model than the one that a run starts from.
+    """Checks that options do not contradict the initial model of a run.
 
     Args:
         initial_model: the checkpoint.
-        given: the options, without those of a recipe, which give way.
+        given: the options of the command line; those of a recipe are ignored instead.
 
     Raises:
-        ValueError: one does.
+        ValueError: one contradicts it.
     """
     config = _read(initial_model)[1]
     fixed = {*model_fields(type(config)), *OF_NEW_MODELS, "family"} - _RUN_SETTINGS
@@ -95,17 +95,17 @@ def refuse_new_model(initial_model: str, given: Json) -> None:
 
 
 def refuse_new_tokenizer(settings: Json, given: Json) -> None:
-    """Checks that options do not ask for another tokenizer than one that is there.
+    """Checks that options for training a tokenizer are not given with an existing one.
 
     Args:
-        settings: those of the run.
-        given: the options, without those of a recipe, which give way.
+        settings: the run's settings.
+        given: the options of the command line; those of a recipe are ignored instead.
 
     Raises:
-        ValueError: one does.
+        ValueError: one is.
     """
     words = settings.get("word_vectors", "")
-    # The teacher's vectors are of words that these options choose.
+    # These options choose the words that the teacher encodes.
     if words == "teacher" or (settings.get("tokenizer") == WORDPIECE and words in ("", "none", "train")):
         return
     tokenizers = [name for name in (settings.get("tokenizer", "word"), settings.get("target_tokenizer")) if name]
@@ -113,7 +113,7 @@ def refuse_new_tokenizer(settings: Json, given: Json) -> None:
     fixed: Json = {"source_vocab_size": 0} if settings.get("tokenizer") in there else {}
     if len(there) == len(tokenizers):
         fixed |= {"vocab_size": None, "min_frequency": 1}
-        # Words and pieces are cut of text in lower case or not.
+        # With wordpiece, `lowercase` still applies to the text.
         fixed |= {} if WORDPIECE in there else {"lowercase": None}
     for name, free in fixed.items():
         if given.get(name, free) != free:

@@ -1,4 +1,4 @@
-"""What a run trains, as Accelerate wraps it, and the optimizers that move its parameters."""
+"""The model and objectives of a run, wrapped by Accelerate, and the optimizers of its parameters."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Optimization:
 
     Args:
         accelerator: of the run.
-        model: what is trained; its gradients become sparse where that is faster.
-        objectives: what it learns.
+        model: the model to train; its gradients become sparse where that is faster.
+        objectives: its training objectives.
         args: the run's settings.
 
     Attributes:
-        wrapped: what computes the loss of a micro batch.
-        trained: the parameters that are moved.
-        optimizers: what moves them.
-        stateful_model: what holds the weights that a checkpoint saves: the model, or where they are sharded `wrapped`.
+        wrapped: the module that computes the loss of a micro batch.
+        trained: the parameters that are trained.
+        optimizers: their optimizers.
+        stateful_model: the module whose weights a checkpoint saves: the model, or `wrapped` if it is sharded.
     """
 
     wrapped: Any
@@ -45,7 +45,7 @@ class Optimization:
         self.accelerator = accelerator
         self.max_grad_norm = args.max_grad_norm
         device, self.is_sharded = accelerator.device.type, is_sharded(accelerator)
-        # Tables of zeros take a CPU longer than the rows; a GPU would have to wait for the number of rows.
+        # On a CPU, dense gradients of word tables cost more than rows; a GPU would have to wait for the number of rows.
         self.has_sparse_gradients = args.lazy_adam or (accelerator.num_processes == 1 and device == "cpu")
         if self.has_sparse_gradients:
             model.make_gradients_sparse()
@@ -54,22 +54,22 @@ class Optimization:
             module = torch.compile(module)
         fused = device in ("cpu", "cuda")
         if self.is_sharded:
-            # Accelerate puts the shards in the places of the parameters that the optimizer was made of.
+            # Accelerate replaces the parameters in these optimizers by their shards.
             self.wrapped, *prepared = accelerator.prepare(module, *make_optimizers(module, args, fused))
             self.optimizers = [accelerated.optimizer for accelerated in prepared]
         else:
-            # An optimizer must be made of the parameters where they are in the end, on the device.
+            # An optimizer must be made after its parameters have moved to the device.
             self.wrapped = accelerator.prepare_model(module)
             self.optimizers = make_optimizers(self.wrapped, args, fused)
         self.trained = [parameter for parameter in self.wrapped.parameters() if parameter.requires_grad]
         self.stateful_model = self.wrapped if self.is_sharded else model
 
     def step(self, learning_rate: float) -> None:
-        """Clips the gradients, moves each group of parameters at its multiple of the rate, and clears the gradients."""
+        """Clips the gradients, updates each parameter group at its multiple of the rate, and clears the gradients."""
         if self.max_grad_norm and self.has_sparse_gradients:
             clip_gradients(self.trained, self.max_grad_norm)
         elif self.max_grad_norm:
-            # Accelerate knows a sharded model by all of its parameters.
+            # Accelerate recognises a sharded model only by the full list of its parameters.
             clipped = list(self.wrapped.parameters()) if self.is_sharded else self.trained
             self.accelerator.clip_grad_norm_(clipped, self.max_grad_norm)
         for group in chain.from_iterable(optimizer.param_groups for optimizer in self.optimizers):

@@ -1,4 +1,4 @@
-"""Adam over word tables of which a step reads few rows, and Muon for the matrices between them."""
+"""Adam for word tables with sparse gradients, and Muon for the hidden matrices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _loss_of(closure: Callable[[], float] | None) -> float | None:
-    """What an optimizer's `closure`, if there is one, returns, with the gradients that it makes."""
+    """Calls an optimizer's `closure`, if there is one, with gradients enabled, and returns its loss."""
     if closure is None:
         return None
     with torch.enable_grad():
@@ -26,11 +26,11 @@ class RowAdam(torch.optim.Adam):
     """Adam that also takes sparse gradients.
 
     Args:
-        parameters: what is trained, or groups of it.
-        lazy: a sparse gradient moves its own rows alone, so that a step costs no more for a large table. Adam moves a
-            row on for some steps after its gradient: the row gets these moves at once, for as many steps as it has
-            waited for the gradient, and the difference to the true wait with the next one. `betas[0]` must be below
-            the root of `betas[1]`.
+        parameters: the trained parameters, or groups of them.
+        lazy: whether a sparse gradient updates only its own rows, so that a step costs no more for a large table. After
+            a gradient, Adam's momentum moves a row for further steps: here the row gets these moves at once, for as
+            many steps as have passed since its previous gradient, and its next gradient corrects them by the actual
+            number. `betas[0]` must be below the square root of `betas[1]`.
         options: those of `torch.optim.Adam`.
     """
 
@@ -44,7 +44,7 @@ class RowAdam(torch.optim.Adam):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step, of all parameters that have a gradient."""
+        """Updates all parameters that have a gradient."""
         loss = _loss_of(closure)
         sparse = [
             (group, parameter, parameter.grad.coalesce())
@@ -64,7 +64,7 @@ class RowAdam(torch.optim.Adam):
         return loss
 
     def _fill(self, parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-        """The gradient as a dense tensor, which is kept: clearing some rows is cheaper than a table of zeros."""
+        """The gradient as a dense tensor, kept for later steps: clearing rows is cheaper than a new table of zeros."""
         if parameter not in self._dense:
             self._dense[parameter] = torch.zeros_like(parameter)
         return self._dense[parameter].index_copy_(0, gradient.indices()[0], gradient.values().to(parameter.dtype))
@@ -75,7 +75,7 @@ class RowAdam(torch.optim.Adam):
             state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
-            # By row: the step that read it last, and for how many steps it was moved then.
+            # For each row: the step of its last gradient, and for how many steps it was moved then.
             state["read_at"] = parameter.new_zeros(len(parameter), dtype=torch.float32)
             state["moved_for"] = parameter.new_zeros(len(parameter), dtype=torch.float32)
         state["step"] += 1
@@ -86,7 +86,7 @@ class RowAdam(torch.optim.Adam):
         waited = (state["step"] - state["read_at"].index_select(0, rows)).unsqueeze(1)
         moved_for = state["moved_for"].index_select(0, rows).unsqueeze(1)
 
-        # On the device, where the count is: a number would make the host wait.
+        # Computed on the device, where the step count is, so that the host does not wait for it.
         first, second = 1 - beta1 ** state["step"], (1 - beta2 ** state["step"]).sqrt()
         # Without a gradient Adam's move shrinks by this factor each step.
         shrinkage = beta1 / beta2**0.5
@@ -108,14 +108,14 @@ class RowAdam(torch.optim.Adam):
 
 
 class Muon(torch.optim.Muon):
-    """Muon whose steps are as large as Adam's (`adjust_lr_fn="match_rms_adamw"`), and which need not take them all.
+    """Muon with updates of Adam's size (`adjust_lr_fn="match_rms_adamw"`), optionally not at every step.
 
     Args:
         parameters: matrices, or groups of them.
-        interval: a matrix is moved once in so many steps, so many times as far. The matrices take turns, and what is
-            left at the end of a run is not applied. The momentum changes little in between, and to orthogonalize it can
-            cost as much as the gradients of a small batch.
-        dtype: what is orthogonalized in; torch's own is bf16, which some devices are slow in.
+        interval: each matrix is updated once in this many steps, by this many times the learning rate. The matrices
+            take turns, and updates pending at the end of a run are lost. The momentum changes little in between, and
+            orthogonalizing it can cost as much as the gradients of a small batch.
+        dtype: data type of the orthogonalization; torch uses bf16, which is slow on some devices.
         options: those of `torch.optim.Muon`.
     """
 
@@ -135,7 +135,7 @@ class Muon(torch.optim.Muon):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step, of all parameters that have a gradient."""
+        """Updates all parameters that have a gradient."""
         loss = _loss_of(closure)
         for group in self.param_groups:
             for turn, parameter in enumerate(group["params"]):
@@ -147,7 +147,7 @@ class Muon(torch.optim.Muon):
         state = self.state[parameter]
         if not state:
             state["momentum_buffer"] = torch.zeros_like(gradient)
-        # On the CPU, where it decides what is done.
+        # A number on the host, since it decides whether to update.
         step = int(state.get("step", 0)) + 1
         state["step"] = torch.tensor(step)
         mean = state["momentum_buffer"].lerp_(gradient, 1 - group["momentum"])
@@ -171,9 +171,11 @@ class Muon(torch.optim.Muon):
 
 
 def make_optimizers(module: torch.nn.Module, args: PretrainArguments, fused: bool) -> list[torch.optim.Optimizer]:
-    """The optimizers of what `module` trains: Adam, with learning rates of their own for word vectors and word weights;
-    and for `args.optimizer` "muon" one that takes the hidden matrices over, at `args.muon_rate` times the learning rate
-    (Jordan et al. 2024; its steps are scaled to the size of Adam's, Liu et al. 2025)."""
+    """Returns the optimizers of `module`: Adam, and with `args.optimizer` "muon" also Muon for the hidden matrices.
+
+    Adam has separate learning rates for word vectors and word weights. Muon (Jordan et al. 2024) has `args.muon_rate`
+    times the learning rate; its updates are scaled to the size of Adam's (Liu et al. 2025).
+    """
     matrices = hidden_matrices(module) if args.optimizer == "muon" else []
     rates = {
         "encoder.embeddings.word_embeddings.weight": args.word_vector_rate,
@@ -203,7 +205,7 @@ def make_optimizers(module: torch.nn.Module, args: PretrainArguments, fused: boo
 
 
 def hidden_matrices(module: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """The trained matrices but the tables of words and positions and the output layer."""
+    """The trained matrices, except the tables of words and positions and the output layer."""
     tables = [part.weight for part in module.modules() if isinstance(part, torch.nn.Embedding)]
     return [
         parameter
@@ -216,7 +218,7 @@ def hidden_matrices(module: torch.nn.Module) -> list[torch.nn.Parameter]:
 
 
 def clip_gradients(parameters: Iterable[torch.Tensor], max_norm: float) -> torch.Tensor:
-    """`torch.nn.utils.clip_grad_norm_` over gradients of which some are sparse; returns their norm before."""
+    """`torch.nn.utils.clip_grad_norm_` that also takes sparse gradients; returns the norm before clipping."""
     values = []
     for parameter in parameters:
         if parameter.grad is None:

@@ -25,13 +25,13 @@ from hf_meanmax.pretrained import check_hides_none
 
 _METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", bool: "BOOL"}
 
-# The largest integer that the libraries below accept.
+# The largest integer that the underlying libraries accept.
 _MOST = 2**63 - 1
 
-# Fields of the metadata that argparse does not take.
+# Metadata keys that argparse does not take.
 _OWN_METADATA = ("at_least", "at_most", "writes", "is_text")
 
-# Names of other libraries, and what the options here are called, the first that there is.
+# Option names of other libraries, each with the names here; the first that the verb has is suggested.
 _ELSEWHERE = {
     "batch_size": ("batch_tokens",),
     "per_device_train_batch_size": ("batch_tokens", "batch_size"),
@@ -47,14 +47,14 @@ _ELSEWHERE = {
     "lr_scheduler_type": ("lr_schedule",),
 }
 
-# What the folders that a verb reads consist of.
+# Files of the folders that verbs read.
 _PARTS = (*CHECKPOINT_FILES, MANIFEST, COMPRESSION, "shard-*", *INDEX_FILES, SETTINGS_FILE, "metrics.jsonl")
-# Suffixes of files of vectors and texts; folders never have them.
+# Suffixes of vector and text files, which no folder may have.
 _FILE_SUFFIXES = (*FORMATS.values(), ".faiss", ".txt")
 
 
 class _ShortHelp(argparse.ArgumentDefaultsHelpFormatter):
-    """Help with one spelling of each option, and no default where that is nothing."""
+    """Help with one spelling of each option, and without empty defaults."""
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         shown = copy.copy(action)
@@ -79,7 +79,7 @@ class OptionParser(HfArgumentParser):  # type: ignore[misc]
 
     def __init__(self, verb: str, description: str, *options: type) -> None:
         every = [field for kind in options for field in dataclasses.fields(kind)]
-        # Texts may stand behind options; another file or model there is rather a second value of the option.
+        # Texts may follow options; a file or model there is more likely a second value of the option.
         self.text_options = {field.name for field in every if field.metadata.get("is_text")}
         super().__init__(
             list(options), prog=f"hf-meanmax {verb}", description=description, allow_abbrev=False,
@@ -115,13 +115,13 @@ class OptionParser(HfArgumentParser):  # type: ignore[misc]
         """The options classes, filled from `argv` (default: the command line), in the order of the constructor.
 
         Raises:
-            ValueError: a folder has the name of a file.
-            FileExistsError: what is written would take the place of what is read.
+            ValueError: an output folder has the suffix of a file, or the name of a packaged model.
+            FileExistsError: an output would replace an input, or an output folder lies inside a model.
         """
         words = sys.argv[1:] if argv is None else list(argv)
         self._refuse_unknown(words)
         try:
-            # argparse loses a `--` where it reads texts that stand behind options.
+            # argparse loses a `--` when it reads texts that follow options.
             read = (
                 self.parse_known_intermixed_args if self.text_options and "--" not in words else self.parse_known_args
             )
@@ -144,7 +144,7 @@ class OptionParser(HfArgumentParser):  # type: ignore[misc]
 
     def _refuse_unknown(self, words: Sequence[str]) -> None:
         known = [name for action in self._actions for name in action.option_strings]
-        # After a bare `--` there are no options, and argparse takes what holds a space for a text.
+        # After a bare `--` there are no options, and argparse takes a word with a space for a text.
         for word in words[: words.index("--")] if "--" in words else words:
             name = word.partition("=")[0]
             if name.startswith("--") and " " not in name and name not in known:
@@ -155,7 +155,7 @@ class OptionParser(HfArgumentParser):  # type: ignore[misc]
 
 
 def _check_outputs(parsed: Sequence[Any]) -> None:
-    """Refuses outputs that are an input, a part of one, or inside a model, and folders that are named as files are."""
+    """Refuses outputs that are an input, a part of one or inside a model, and output folders with a file's suffix."""
     values = [(field, getattr(options, field.name)) for options in parsed for field in dataclasses.fields(options)]
     outputs = [(field, Path(value)) for field, value in values if "writes" in field.metadata and value]
     inputs = [value for field, value in values if "writes" not in field.metadata]
@@ -177,7 +177,7 @@ def _check_outputs(parsed: Sequence[Any]) -> None:
 
 
 def _existing(values: Sequence[object]) -> Iterator[Path]:
-    """The files and folders that values of options name, alone, in a list or by a glob."""
+    """The existing files and folders among values of options: single names, lists and globs."""
     names = [item for value in values for item in (value if isinstance(value, list) else [value])]
     for name in (name for name in names if isinstance(name, str) and name and "\0" not in name):
         if os.path.exists(name):
@@ -201,10 +201,10 @@ def _add_positional(parser: argparse.ArgumentParser, field: dataclasses.Field[An
 
 
 def whole_number(text: str) -> int:
-    """`text` as a number, perhaps written `2e4`.
+    """`text` as an integer, which may be written as `2e4`.
 
     Raises:
-        argparse.ArgumentTypeError: it is none, or larger than any library takes.
+        argparse.ArgumentTypeError: it is not an integer, or too large.
     """
     try:
         number = int(text) if text.lstrip("+-").isdigit() else float(text)
@@ -219,7 +219,7 @@ def whole_number(text: str) -> int:
 
 
 def value_type(kind: Any) -> Any:
-    """The type of one value: of `list[int]` and `int | None` it is int."""
+    """The type of one value: int for `list[int]` and `int | None`."""
     inner = [part for part in get_args(kind) if part is not type(None)]
     if get_origin(kind) is Literal or not inner:
         return kind

@@ -1,4 +1,4 @@
-"""From a run's settings to tokenizer, token stores and word vectors; all of it cached and reused by later runs."""
+"""Builds a run's tokenizer and token stores from its settings; all are cached and reused by later runs."""
 
 from __future__ import annotations
 
@@ -39,28 +39,28 @@ from .vocabulary import load_or_train_tokenizer, teachers_words, token_ids, word
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# Beyond this share of the training texts, it is said which setting leaves them out.
+# Settings that leave out more than this share of the training texts are reported.
 MUCH_LEFT_OUT = 0.2
 
-# From this share on, held-out sentences that are trained on too make the scores better than those of new text are.
+# Beyond this share of held-out sentences that are trained on too, scores are too good for new text.
 _MUCH_SHARED = 0.05
 
 
 @dataclass(kw_only=True)
 class Prepared:
-    """What a run trains on.
+    """The tokenizers and texts of a run.
 
     Attributes:
         tokenizer: the tokenizer of the run.
         train: the token store of the training corpus.
         validation: the token store of the first `validation_sentences` held-out sentences, or of as many lines for an
             objective that predicts their context.
-        validation_texts: the texts of the sentences, in the store's order; none for a context.
+        validation_texts: the texts of these sentences, in the store's order; empty if their context is predicted.
         train_target, validation_target: stores of the translations, where there are any.
         references: the translations of `validation_texts`.
-        target_tokenizer: the tokenizer of the translations, where it is another.
-        sources: what the stores `train` and `validation` were made of.
-        word_vectors: where the word vectors are, as the setting has it; those of models are in a file by now.
+        target_tokenizer: the tokenizer of the translations, if they have their own.
+        sources: the texts of the stores `train` and `validation`, by these names.
+        word_vectors: the setting, where a teacher or a static model is replaced by a file of its word vectors.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -75,7 +75,7 @@ class Prepared:
     word_vectors: str = ""
 
     def fingerprint(self) -> str:
-        """Hash of the tokenizers and of how often each token is in the training texts, wherever these lie."""
+        """Hash of the tokenizers and of the training texts' token counts, independent of where the texts lie."""
         parts = [part for part in (self.tokenizer, self.target_tokenizer) if part is not None]
         tokenizers = [TokenEncoder(part).fingerprint() for part in parts]
         stores = [store for store in (self.train, self.train_target) if store is not None]
@@ -94,17 +94,17 @@ class Prepared:
 
     @property
     def output_store(self) -> TokenStore:
-        """The store of what the decoder generates."""
+        """The token store of the decoder's targets."""
         return self.train if self.train_target is None else self.train_target
 
     @property
     def output_tokenizer(self) -> PreTrainedTokenizerBase:
-        """The tokenizer of what the decoder generates."""
+        """The tokenizer of the decoder's targets."""
         return self.tokenizer if self.target_tokenizer is None else self.target_tokenizer
 
 
 def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
-    """Tokenizer, stores and held-out texts of a run, made once and found again in `cache_dir`.
+    """Tokenizer, token stores and held-out texts of a run, made once and cached in `cache_dir`.
 
     Raises:
         FileNotFoundError: if a corpus or the tokenizer's folder is not there.
@@ -112,8 +112,7 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
     """
     word_vectors = word_vectors_file(args)
     if word_vectors == "train" and all(path.suffix for path in (cache_folder(args) / "vectors").glob("*")):
-        # That it is not installed shows before the texts are read; vectors that are found again, which have no suffix,
-        # do without.
+        # A missing gensim shows before the texts are read. Cached vectors, which have no suffix, may not need it.
         load_gensim()
     if args.objective == "translation":
         return _prepare_translation(args, word_vectors, show_progress)
@@ -141,7 +140,7 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
     }
     if show_progress:
         _check_held_out(store, validation)
-    # A text of unknown words alone is in neither.
+    # Like the store, the source leaves out a text that has only unknown words.
     texts = [] if needs_context else list(sources["validation"])
     return Prepared(
         tokenizer=tokenizer, train=store, validation=validation, validation_texts=texts, sources=sources,
@@ -152,11 +151,11 @@ def prepare(args: PretrainArguments, show_progress: bool = True) -> Prepared:
 def _held_out_documents(
     args: PretrainArguments, held_out: Corpus, tokenizer: PreTrainedTokenizerBase, needs_context: bool
 ) -> Documents:
-    """The first held-out lines with their neighbours, or where these do not count the first sentences of the lengths
-    that are trained on."""
+    """The first held-out lines in their documents if context is needed, otherwise the first held-out sentences within
+    the length limits."""
     if needs_context:
         return Documents(first_documents(held_out, args.validation_sentences))
-    # Longer ones cannot be generated at once; the end token counts, too.
+    # Longer texts cannot be generated in one pass; the end token counts too.
     longest = min(args.max_tokens, MOST_TOKENS - 1)
     texts = pick_sentences(held_out, tokenizer, args.validation_sentences, args.min_tokens, longest)
     if not texts:
@@ -168,7 +167,7 @@ def _held_out_documents(
 
 
 def _prepare_translation(args: PretrainArguments, word_vectors: str, show_progress: bool) -> Prepared:
-    """Tokenizers, and stores of both sides of the corpus."""
+    """Tokenizers and token stores of both sides of a parallel corpus."""
     train, held_out = open_pairs(args)
     target_tokenizer = None
     if args.target_tokenizer:
@@ -215,8 +214,8 @@ def _pick_pairs(
     tokenizer: PreTrainedTokenizerBase,
     output_tokenizer: PreTrainedTokenizerBase,
 ) -> list[tuple[str, str]]:
-    """The first held-out pairs whose sides have the lengths that are trained on."""
-    # Longer ones cannot be translated at once.
+    """The first held-out pairs whose sides are within the length limits."""
+    # Longer texts cannot be translated in one pass.
     longest = min(args.max_tokens, MOST_TOKENS - 1)
 
     def fits(pair: tuple[str, str]) -> bool:
@@ -261,7 +260,7 @@ def open_pairs(args: PretrainArguments) -> tuple[ParallelCorpus, ParallelCorpus]
 def cached_store(
     args: RunArguments, corpus: Corpus, tokenizer: PreTrainedTokenizerBase, rule: SentenceFilter, show_progress: bool
 ) -> TokenStore:
-    """The token store of a corpus in the cache."""
+    """The token store of a corpus, built once and cached."""
     key = digest(corpus.identity(), TokenEncoder(tokenizer).fingerprint(), asdict(rule))
     folder = cache_folder(args) / "stores" / key
     with cache_lock(folder):
@@ -269,7 +268,7 @@ def cached_store(
 
 
 def check_known(unknown: int, words: int, tokenizer: PreTrainedTokenizerBase, initial_model: str = "") -> None:
-    """Says on stderr how many words of the training texts a tokenizer does not know, if they are many.
+    """Warns on stderr if a tokenizer does not know more than a tenth of the words of the training texts.
 
     Raises:
         ValueError: it knows none.
@@ -291,11 +290,11 @@ def check_known(unknown: int, words: int, tokenizer: PreTrainedTokenizerBase, in
 def _check_store(
     store: TokenStore, tokenizer: PreTrainedTokenizerBase, args: PretrainArguments, show: bool, most: str = "max_tokens"
 ) -> None:
-    """Says on stderr what the training texts lose, if it is much; `most` is the setting of their largest length."""
+    """Warns on stderr of many texts left out by length, or many unknown words; `most` names the upper length limit."""
     counts, report = store.token_counts, store.report
     left_out = {"min_tokens": report.too_short, most: report.too_long}
     total = sum(left_out.values())
-    # The built-in recipe leaves out most of its own text.
+    # The built-in recipe leaves out most of its text on purpose.
     if show and total > MUCH_LEFT_OUT * report.lines and args.corpus != ["docstrings"]:
         parts = [f"{count:,} by `{name}` {getattr(args, name)}" for name, count in left_out.items() if count]
         cut = ", or cut long ones with `--long_lines truncate`" if report.too_long else ""
@@ -310,7 +309,7 @@ def _check_store(
 
 
 def _check_held_out(train: TokenStore, held_out: TokenStore) -> None:
-    """Says on stderr how many held-out sentences are trained on too, if they are many."""
+    """Warns on stderr if many held-out sentences are trained on too."""
     shared = count_shared(train, held_out)
     if shared > _MUCH_SHARED * len(held_out):
         tqdm.write(
@@ -355,8 +354,8 @@ def _refuse_trained_on(corpus: Corpus, validation: Corpus, names: list[str]) -> 
 
 
 def _place_in(source: list[str], column: str, args: PretrainArguments) -> tuple[str, str, str | None]:
-    """Column, split and configuration of the data sets of a run; files beside the corpus have no split, and text files
-    no column."""
+    """Column, split and configuration with which to open `source`; files other than the corpus have no split, and text
+    files no column."""
     if source is args.corpus or not all(map(_is_of_files, source)):
         return column, args.split, args.config_name or None
     return (column if any(map(table_kind, source)) else "text"), "train", None

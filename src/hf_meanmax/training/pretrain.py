@@ -1,4 +1,4 @@
-"""Pretraining: one loop for every family."""
+"""Pretraining: one training loop for every model family."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ from .teacher import TeacherVectors, teacher_vectors
 from .validation import Validation
 from .vocabulary import prepare_word_vectors
 
-# Settings that say how long a run goes on and what it shows, not what each step does.
+# Settings that a resumed run may change: they affect its length, outputs and speed, not its training steps.
 _FREE_ON_RESUME = {
     "max_steps", "epochs", "max_minutes", "max_training_tokens", "early_stopping_patience", "log_steps", "eval_steps",
     "sample_sentences", "ddp_timeout", "checkpoint_minutes",
@@ -70,7 +70,7 @@ _FREE_ON_RESUME = {
 
 
 def pretrain(args: PretrainArguments) -> Json:
-    """Trains a model as `args` say and writes `<output_dir>/model`; resumes a run that was interrupted.
+    """Trains a model with the settings `args` and writes `<output_dir>/model`; resumes an interrupted run.
 
     Returns:
         The summary: steps, tokens, minutes, tokens/s, share of the matrix rate, validation scores.
@@ -108,7 +108,7 @@ class Run:
         self.is_sharded = is_sharded(self.accelerator)
         if self.device.type == "cpu":
             use_all_cores(self.world_size)
-            # What follows a sentence, or is left of it, has any length.
+            # Following sentences and noisy copies have any length, so their batch sizes do not recur.
             prepare_training_on_cpu(sizes_recur=args.contrastive == "none")
         self.use_bf16 = uses_bf16(args.precision, self.device)
         self.checkpoints = Checkpoints(
@@ -120,7 +120,7 @@ class Run:
             "bad_evaluations": 0, "unlogged_losses": [], "step_seconds": 0.0, "flops_per_token": 0.0,
         }  # fmt: skip
         self.agreed_seconds = 0.0
-        # Seconds of the run behind the last checkpoint; infinite until the processes agree on them.
+        # Seconds of the run at the last checkpoint; infinite until the processes agree on them.
         self.saved_at = math.inf
         self.stop_reason = ""
 
@@ -128,7 +128,7 @@ class Run:
         """Prepares, trains, evaluates and exports."""
         args = self.args
         with errors_shared(self.processes):
-            # An older run is removed when all that the new one reads has been found.
+            # The older run is removed only after all inputs of the new one have been found.
             overwrites = of_main_process(self.processes, args.overwrite and (self.folder / SETTINGS_FILE).is_file())
             if not overwrites:
                 self._claim_folder()
@@ -161,7 +161,7 @@ class Run:
         return summary
 
     def _prepare(self) -> None:
-        """The data, the same in all processes."""
+        """Prepares the data, and checks that it is the same in all processes."""
         with main_process_first(self.processes):
             self.prepared = prepare(self.args, show_progress=self.is_main)
         check_agreement(self.processes, self.prepared.contents(), "Give every machine the same texts and tokenizer.")
@@ -193,7 +193,7 @@ class Run:
         return self.checkpoints.path(self.state["best_step"] or 0)
 
     def _best_is_older(self) -> bool:
-        """Whether an evaluated checkpoint is better than the weights at the end."""
+        """Whether an earlier checkpoint scored at least as well as the weights at the end."""
         if self.state["best_step"] is None or self.state["best_step"] == self.state["step"]:
             return False
         if self.stop_reason == NO_BETTER:
@@ -201,7 +201,7 @@ class Run:
         return _quality(self.validation.evaluate()) <= float(self.state["best_accuracy"])
 
     def _build(self) -> None:
-        """Model, objectives, optimizer, batches."""
+        """Builds model, objectives, optimizers, batches and learning rate schedule."""
         args, prepared = self.args, self.prepared
         teacher = None
         if args.reads_vectors:
@@ -214,13 +214,13 @@ class Run:
         config = make_config(args, prepared, words, teacher, self.print)
         vectors: dict[str, TeacherVectors] = {}
         if teacher is not None:
-            # What does not fit shows before hours of a teacher's work.
+            # An unsuitable initial model fails here, before a teacher encodes for hours.
             check_start(args, config)
             vectors = {
                 name: teacher_vectors(args, texts, teacher, self.processes, self.is_main)
                 for name, texts in self._sources(config).items()
             }
-        # After the teacher, whose loading may draw numbers of its own.
+        # After the teacher is loaded, which may draw random numbers.
         torch.manual_seed(args.seed)
         self.model = make_model(args, prepared, config, words, self.device, self.print)
         if self.model.can_generate():
@@ -237,11 +237,11 @@ class Run:
         )
         self.objectives, self.side_losses = make_objectives(args, config)
         if self.is_sharded:
-            # Each process keeps a part of what it has made itself.
+            # Each process keeps a shard of weights that it initialised itself, so all must have the same.
             sums = exact_sums(self.model.state_dict())
             check_agreement(self.processes, sums, "Give every machine the same word vectors and initial model.")
         self.optimization = Optimization(self.accelerator, self.model, self.objectives, args)
-        # Held-out texts without a context are found now, not at the end of the run.
+        # Made now, so that held-out texts without a context fail before the training.
         self.batches, held_out = make_run_batches(
             args, prepared, self.model, vectors, self.accelerator.process_index, self.world_size, self.print
         )
@@ -255,8 +255,8 @@ class Run:
         self.schedule = Schedule(args, self.total_steps)
 
     def _sources(self, config: LatentConfig) -> dict[str, StoredTexts]:
-        """The texts whose vectors are read; with a decoder of texts those of held-out ones only show how near the
-        teacher is."""
+        """The texts that the teacher or embedder encodes. For a text encoder with a decoder, vectors of held-out texts
+        only serve the reported closeness to the teacher."""
         are_shown = self.prepared.validation_texts and not self.is_sharded
         is_read = are_shown or not (config.has_decoder and config.reads_text)
         return {name: texts for name, texts in self.prepared.sources.items() if name != "validation" or is_read}
@@ -310,11 +310,11 @@ class Run:
                     take_time()
                 if self.stop_reason or at_end:
                     break
-                # What follows is the wait for the next batch, which is part of its step.
+                # From here on the wait for the next batch counts, as part of its step.
                 begin = time.perf_counter()
 
     def _expected_steps(self) -> int:
-        """Where the run will end; while nothing is known of its pace, after all steps."""
+        """The expected number of steps at the end of the run; all steps until its pace is known."""
         return self.schedule.expected_steps(self.state["step"], self.state["seconds"], self.state["tokens"])
 
     def _agree_to_stop(self, terminated: Termination) -> None:
@@ -323,8 +323,8 @@ class Run:
         )
 
     def _start_clocks(self) -> Callable[[], None]:
-        """A function that puts the seconds of all starts of the run into its state: by the clock, and of the processor
-        in this process, which other work beside it changes little."""
+        """Returns a function that writes the seconds of the run, over all its starts, into its state: wall-clock time,
+        and CPU time of this process, which other work on the machine changes little."""
         state, clocks = self.state, {"seconds": time.perf_counter, "cpu_seconds": time.process_time}
         begins = {name: clock() - state.get(name, 0.0) for name, clock in clocks.items()}
 
@@ -345,8 +345,7 @@ class Run:
             epoch, start = epoch + 1, 0
 
     def _step(self, micro_batches: list[dict[str, torch.Tensor]], num_targets: int) -> torch.Tensor:
-        """One optimizer step; returns this process's parts of the weighted sum of all terms, and of the means that
-        `self.side_losses` names."""
+        """One optimizer step; returns this process's share of the loss, then of each of `self.side_losses`."""
         args, wrapped = self.args, self.optimization.wrapped
         self.learning_rate = self.schedule.learning_rate(self.state["step"], self.agreed_seconds, self.state["tokens"])
         # Dropout is a function of (seed, step, process), so a resumed run draws what it would have drawn.
@@ -369,7 +368,7 @@ class Run:
         return totals
 
     def _check_losses(self, losses: StepLosses) -> None:
-        """Stops at a loss that is no number, with what is needed to look into it."""
+        """Stops at a NaN or infinite loss, with an error that names the step and the sentences of the batch."""
         for entry, parts in losses.take(self.accelerator):
             value = parts[0]
             if math.isfinite(value):
@@ -403,7 +402,7 @@ class Run:
         self.log.record(record)
 
     def _evaluate_during_training(self) -> bool:
-        """Scores the model; whether it must be saved, because the best weights must be on disk to be found again."""
+        """Scores the model; returns whether to save it, since early stopping needs the best weights on disk."""
         args, state = self.args, self.state
         scores = self.validation.evaluate()
         quality = _quality(scores)
@@ -430,7 +429,7 @@ class Run:
         self.saved_at = math.inf
 
     def _finish(self) -> Json:
-        """Final scores, the checkpoint folder and the summary."""
+        """Computes final scores, writes the checkpoint folder and returns the summary."""
         args, prepared = self.args, self.prepared
         synchronize(self.device)
         summary = summarize_run(self.state, self.stop_reason, self.device, self.world_size, self.matrix_rate)
@@ -463,16 +462,16 @@ class Run:
         return summary
 
     def _longest_decoding(self) -> int:
-        """The bound of decoding from vectors: by the longest text of this run and of the runs it started from."""
+        """`max_new_tokens` when decoding from vectors, by the longest text of this run and of the runs before it."""
         longest = int(self.prepared.output_store.lengths.max())
         if self.args.reads_context:
-            # The store holds longer lines, which are context alone.
+            # The store holds longer lines, which only serve as context.
             longest = min(longest, self.args.max_tokens + 1)
         before = self.model.generation_config.max_new_tokens if self.args.initial_model else None
         return max(MIN_TOKENS_FROM_TEXT, int(decoding_bound(longest)), before or 0)
 
     def _claim_folder(self) -> None:
-        """Makes the output folder, or recognises the run in it."""
+        """Creates the output folder, or checks that the run in it has the same settings."""
         ours = {k: v for k, v in self.args.to_dict().items() if k not in _FREE_ON_RESUME}
         with errors_shared(self.processes):
             if self.is_main:

@@ -61,7 +61,7 @@ class SettingsParser(OptionParser):
         OptionParser._parse_dataclass_field(parser, field)
         action, *negations = parser._actions[before:]
         for negation in negations:
-            negation.help = argparse.SUPPRESS  # `--showcase false` says it
+            negation.help = argparse.SUPPRESS  # `--showcase false` does the same
         if bool in (field.type, *get_args(field.type)):
             action.nargs, action.const = "?", True
         if NoneType in get_args(field.type):
@@ -69,11 +69,11 @@ class SettingsParser(OptionParser):
             action.choices = action.choices and [*action.choices, None]
 
     def error(self, message: str) -> NoReturn:
-        """Raises ValueError: the verbs that train are libraries as well."""
+        """Raises ValueError instead of ending the program, since training is called from Python too."""
         raise ValueError(message)
 
     def read(self, words: Sequence[str]) -> Json:
-        """The settings that a command line gives, of their own types.
+        """The settings that a command line gives, converted to their types.
 
         Raises:
             ValueError: if an option is unknown, lacks its value, or has a bad one, or if one that takes a list is
@@ -81,8 +81,7 @@ class SettingsParser(OptionParser):
         """
         self._refuse_unknown(words)
         for action in self._actions:
-            # Of a single value the last one counts, as scripts that add to a command expect; of a list some would be
-            # lost.
+            # Scripts append options to commands, so the last single value wins; but a repeated list would lose values.
             if action.nargs == "+" and sum(word.partition("=")[0] in action.option_strings for word in words) > 1:
                 name = action.option_strings[0]
                 self.error(f"`{name}` is given twice. Give all values after one option: {name} first second.")
@@ -92,7 +91,7 @@ class SettingsParser(OptionParser):
         return {name: None if value == [None] else value for name, value in vars(found).items()}
 
     def read_dict(self, settings: Json) -> Json:
-        """The same of flat settings, whose values may be strings.
+        """The same for a dictionary of flat settings, whose values may be strings.
 
         Raises:
             ValueError: if a name is unknown, or a value is bad.
@@ -116,10 +115,10 @@ def list_recipes() -> list[str]:
 
 
 def read_recipe(name: str) -> Json:
-    """The flat settings of a packaged recipe, or of a YAML file, over those of the recipe that it names as its `base`.
+    """The flat settings of a packaged recipe or a YAML file, which override those of the recipe named as its `base`.
 
     Raises:
-        FileNotFoundError: if there is neither a file nor a packaged recipe of that name, or of that of a base.
+        FileNotFoundError: if there is neither a file nor a packaged recipe of that name, or of a base's name.
         ValueError: if a file does not hold a mapping, or is its own base.
     """
     settings: Json = {}
@@ -163,7 +162,7 @@ def arguments_from_settings(
     recipe: str = "",
     arguments: type[Arguments] = PretrainArguments,  # type: ignore[assignment]
 ) -> Arguments:
-    """Sorts flat settings into the run's own and those of the family's configuration.
+    """Makes arguments from flat settings, sorted into the run's own and those of the family's configuration.
 
     Raises:
         ValueError: if a key is unknown (with the nearest known name) or a value is of the wrong kind.
@@ -189,7 +188,7 @@ def parse_command_line(
     name, words = split_recipe(argv)
     _check_place_of_recipe(name, words)
     of_words = choice_of_family(words)
-    # The default recipe is of another family than an objective that has one of its own.
+    # The default recipe does not fit an objective that has a family of its own.
     by_objective = family_of({"objective": of_words.get("objective")})
     has_own = any(word.startswith("--corpus") for word in words) or by_objective is not None
     if not name and arguments is PretrainArguments and not has_own:
@@ -228,14 +227,14 @@ def _check_place_of_recipe(name: str, words: Sequence[str]) -> None:
 
 
 def family_of(settings: Json) -> str | None:
-    """The family that settings name, or else the only one that has their objective; which options there are depends on
-    it. None stands for the default."""
+    """The family that settings name, or else the only one that has their objective; None stands for the default. The
+    options of a command line depend on it."""
     by_objective = EmbeddingDecoderConfig.model_type if settings.get("objective") == "embedding_inversion" else None
     return settings.get("family") or by_objective
 
 
 def choice_of_family(words: Sequence[str]) -> Json:
-    """What a command line gives of `family` and `objective`."""
+    """The values of `--family` and `--objective` on a command line, if given."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in ("--family", "--objective"):
         parser.add_argument(name, nargs="?")
@@ -243,7 +242,7 @@ def choice_of_family(words: Sequence[str]) -> Json:
 
 
 def _configuration_options(config: type[LatentConfig]) -> type:
-    """A dataclass of the configuration's fields, each with its default and its meaning."""
+    """A dataclass of the configuration's fields, each with its default and help text."""
     meanings = _meanings(LatentConfig) | _meanings(config)
     defaults = config()
     fields = []
@@ -254,21 +253,21 @@ def _configuration_options(config: type[LatentConfig]) -> type:
             item = dataclasses.field(default_factory=functools.partial(list, default), metadata=metadata)
         else:
             item = dataclasses.field(default=default, metadata=metadata)
-        # Of `float | int` HfArgumentParser would not know which to read.
+        # HfArgumentParser cannot choose between the types of `float | int`.
         fields.append((name, {float | int: float, float | int | None: float | None}.get(kind, kind), item))
     group = {"_argument_group_name": f"the model ({config.model_type})"}
     return dataclasses.make_dataclass("Configuration", fields, namespace=group)
 
 
 def _meanings(config: type[LatentConfig]) -> dict[str, str]:
-    """The first sentence of what the documentation of a configuration says of each field."""
+    """The first sentence of each field's description in a configuration's docstring."""
     text = inspect.getdoc(config) or ""
     found = re.findall(r"(?m)^    (\w+) \([^\n]*\):\n((?:        [^\n]*\n?)+)", text)
     return {name: " ".join(meaning.split()).split(". ")[0].rstrip(".").replace("%", "%%") for name, meaning in found}
 
 
 def _or_none(kind: Callable[[str], object], choices: Iterable[object]) -> Callable[[str], object]:
-    """Reads what is not a choice of that name as None."""
+    """A converter that reads `none` and `null` as None, unless they are among the choices."""
 
     @functools.wraps(kind, updated=())
     def read(text: str) -> object:

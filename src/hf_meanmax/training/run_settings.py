@@ -22,7 +22,7 @@ from hf_meanmax.modeling.configuration_base import LatentConfig
 
 Arguments = TypeVar("Arguments", bound="RunArguments")
 
-# Of the settings with places of this machine, those that are not read from.
+# Local settings (see LOCAL_SETTINGS) that name no input.
 _WRITTEN = {"output_dir", "cache_dir", "overwrite", "report_to"}
 
 
@@ -30,8 +30,8 @@ _WRITTEN = {"output_dir", "cache_dir", "overwrite", "report_to"}
 class RunArguments:
     """The settings that pretraining and fine-tuning share.
 
-    What changes the model's function stands in `model`, the rest changes only the training. On the command line and in
-    a recipe all of them, and the fields of the family's configuration, are flat keys: `--hidden_size 512 --epochs 8`.
+    `model` holds the settings that change the model's function; the others change only the training. On the command
+    line and in a recipe all of them, and the fields of `model`, are flat keys: `--hidden_size 512 --epochs 8`.
     """
 
     family: str = option("the kind of model to train", "mean_max_aae")
@@ -103,20 +103,20 @@ class RunArguments:
         check_settings(self)
 
     def without_effect(self) -> dict[str, str]:
-        """Settings that nothing reads in this run, and what would."""
+        """Settings without effect in this run, each with the setting that it needs."""
         unused = {} if self.word_vectors else {"word_vector_scale": "`word_vectors`"}
         if self.word_vectors != "train":
             unused["word_vector_epochs"] = "`word_vectors` 'train'"
         return unused
 
     def refuse_without_effect(self, given: Json) -> None:
-        """Checks that each of some settings acts on something.
+        """Checks that each given setting has an effect.
 
         Args:
-            given: those that were asked for, without those of a recipe; at their defaults they ask for nothing.
+            given: settings of the command line, not of a recipe; default values are accepted.
 
         Raises:
-            ValueError: one does not.
+            ValueError: one has none.
         """
         defaults = self.defaults()
         for name, needed in self.without_effect().items():
@@ -124,7 +124,7 @@ class RunArguments:
                 raise ValueError(f"`{name}` is {given[name]!r}, which has no effect without {needed}. Leave it out.")
 
     def check_sources(self) -> None:
-        """Raises ValueError if what the run reads lies in its output folder, where its own would take the place."""
+        """Raises ValueError if an input of the run lies in its output folder, where an output would replace it."""
         place = Path(self.output_dir).resolve()
         for name in sorted(LOCAL_SETTINGS - _WRITTEN):
             value = getattr(self, name, None)
@@ -157,7 +157,7 @@ class RunArguments:
         return dataclasses.asdict(self)
 
     def defaults(self) -> Json:
-        """What each setting is that is not given, fields of the family's configuration too."""
+        """The default of each setting, and under `model` of each field of the family's configuration."""
         own, of_model = (
             {
                 field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
@@ -168,8 +168,8 @@ class RunArguments:
         return {**own, "model": of_model}
 
     def to_share(self) -> Json:
-        """All settings as `training_args.json` holds them, which goes where the checkpoint goes: of the paths of this
-        machine the last part alone."""
+        """All settings as in `training_args.json`, which is published with the checkpoint: of local paths only the last
+        part."""
         shared = self.to_dict()
         for name in LOCAL_SETTINGS & shared.keys():
             value = shared[name]
@@ -178,7 +178,7 @@ class RunArguments:
 
 
 def check_trackers(report_to: str) -> None:
-    """Checks that the trackers that a run reports to are there.
+    """Checks that the trackers of a run are known and installed.
 
     Raises:
         ValueError: Accelerate knows no such tracker.

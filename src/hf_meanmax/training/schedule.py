@@ -1,4 +1,4 @@
-"""The learning rate over a run, and how far the run is."""
+"""The learning rate schedule and the progress of a run."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _MOST_WARMUP = 0.25
 
 
 class Schedule:
-    """The share of a run that is done, by the limit that will end it, and the learning rate there.
+    """The learning rate over a run, and its progress towards the limit that will end it.
 
-    Warm-up takes a quarter of a run at most. Where the run ends by time or tokens, whose steps are not known before,
-    the decay is by the share of the whole run, warm-up included.
+    Warm-up takes at most a quarter of a run. If time or tokens end the run, its number of steps is not known, and the
+    decay follows the share of the whole run, warm-up included.
 
     Args:
         args: settings with `warmup_steps`, `lr_schedule` and the limits `max_minutes` and `max_training_tokens`.
-        total_steps: steps after which the run ends where no other limit ends it before.
+        total_steps: steps after which the run ends unless another limit ends it first.
     """
 
     def __init__(self, args: PretrainArguments, total_steps: int) -> None:
@@ -43,7 +43,7 @@ class Schedule:
         return 1.0
 
     def expected_steps(self, step: int, seconds: float, tokens: int) -> int:
-        """Steps after which the run will end, by the pace so far; what a progress bar counts to."""
+        """The expected number of steps at the end of the run, by the pace so far; the total of a progress bar."""
         share = self._by_limits(seconds, tokens)
         if share <= 0:
             return self.total_steps

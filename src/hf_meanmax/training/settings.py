@@ -14,12 +14,12 @@ from hf_meanmax.pretrained import ENCODER_SOURCES
 from .model_settings import settings_of
 from .run_settings import RunArguments
 
-# Settings that nothing reads without a decoder.
+# Settings without effect if there is no decoder.
 _OF_DECODERS = (
     "decoding_weight", "softmax", "num_negatives", "label_smoothing", "output_bias", "frequency_bias",
     "output_from_words", "sample_sentences",
 )  # fmt: skip
-# Those of the layers of an encoder or a decoder.
+# Settings of the layers of an encoder or a decoder.
 _OF_LAYERS = ("num_hidden_layers", "num_attention_heads", "intermediate_size")
 
 
@@ -253,7 +253,7 @@ class PretrainArguments(RunArguments):
         return {**super().without_effect(), **of_this}
 
     def _check_docstrings(self) -> None:
-        """The built-in corpus stands alone."""
+        """Checks that `docstrings`, if given, is the only corpus, no validation text and not translated."""
         is_alone = self.corpus == ["docstrings"] and self.objective != "translation"
         if "docstrings" in (self.validation or []) or ("docstrings" in self.corpus and not is_alone):
             raise ValueError(
@@ -277,7 +277,7 @@ class PretrainArguments(RunArguments):
             )
 
     def _check_objective(self, config: LatentConfig) -> None:
-        """The decoder must be able to generate what the objective asks for."""
+        """Checks that the model and its decoder fit the objective."""
         if config.has_decoder == (self.objective == "none"):
             if self.initial_model:
                 remedy = "a decoder, and `objective` is 'none': give `--objective reconstruction`"
@@ -333,7 +333,7 @@ class PretrainArguments(RunArguments):
             )
 
     def _check_frozen(self, config: LatentConfig) -> None:
-        """What compares embeddings trains the encoder, or a map of its own."""
+        """Checks that each loss on the embeddings of a frozen encoder has a map to train."""
         for name, is_given, has_map in (
             ("similarity_weight", self.similarity_weight > 0, False),
             ("contrastive", self.contrastive != "none", bool(config.contrastive_size)),
@@ -346,7 +346,7 @@ class PretrainArguments(RunArguments):
                 )
 
     def _check_context(self, config: LatentConfig) -> None:
-        """A second decoder has a weight and stands beside reconstruction, and the order of sentences is whole."""
+        """Checks that a second decoder has a weight and reconstructs too, and that no line of context is left out."""
         if (self.context_weight > 0) != (config.context_channels is not None):
             raise ValueError(
                 f"`context_weight` is {self.context_weight} and `context_channels` {config.context_channels}: the "
@@ -364,7 +364,7 @@ class PretrainArguments(RunArguments):
             )
 
     def _check_inversion(self, config: LatentConfig) -> None:
-        """A decoder of an embedder's vectors has an embedder, and nothing that reads texts has one."""
+        """Checks that a decoder of an embedder's vectors has an embedder, and that a text encoder has none."""
         if (self.objective == "embedding_inversion") == config.reads_text:
             if self.initial_model:
                 raise ValueError(
@@ -399,7 +399,7 @@ class PretrainArguments(RunArguments):
             raise ValueError(f"`normalize` is {self.normalize!r}, but nothing is encoded. Leave it out.")
 
     def _check_contrast(self, config: LatentConfig) -> None:
-        """Embeddings are there to be compared, and two views differ."""
+        """Checks that a teacher or contrastive loss has embeddings to compare, and that two views of a text differ."""
         if (self.teacher or self.contrastive != "none") and not config.has_latents:
             raise ValueError(
                 f"`teacher` is {self.teacher!r} and `contrastive` {self.contrastive!r}, but with `pooling='none'` "
@@ -430,7 +430,7 @@ class PretrainArguments(RunArguments):
             raise ValueError("`contrastive` and `context_weight` exclude each other. Leave one out.")
         attends = config.encoder_type == "self_attention"
         has_dropout = config.embedding_dropout or config.hidden_dropout or (attends and config.attention_dropout)
-        # A frozen encoder has none.
+        # A frozen encoder has no dropout.
         has_dropout = has_dropout and not self.freeze_encoder
         if self.has_views and not (self.has_noise or has_dropout):
             raise ValueError(
@@ -450,7 +450,7 @@ class PretrainArguments(RunArguments):
 
     @property
     def learns_from_teacher(self) -> bool:
-        """Whether the loss reads a teacher's vectors of the texts; without a weight its word vectors alone are read."""
+        """Whether a loss uses the teacher's vectors of texts; without a weight only its word vectors are used."""
         return bool(self.teacher) and (self.teacher_weight > 0 or self.similarity_weight > 0)
 
     @property
@@ -462,17 +462,17 @@ class PretrainArguments(RunArguments):
 
     @property
     def frozen_encoder(self) -> str:
-        """The encoder whose vectors are read and not trained: the teacher, or the embedder."""
+        """The external encoder, which is not trained: the teacher, or the embedder."""
         return self.teacher or self.embedder
 
     @property
     def reads_vectors(self) -> bool:
-        """Whether training reads that encoder's vectors of the texts."""
+        """Whether training uses vectors of the texts by `frozen_encoder`."""
         return self.learns_from_teacher or bool(self.embedder)
 
     @property
     def has_neighbours(self) -> bool:
-        """Whether embeddings are compared with those of the sentences that follow."""
+        """Whether embeddings are compared with those of the next sentences."""
         return self.contrastive in ("neighbours", "both")
 
     @property
@@ -481,7 +481,7 @@ class PretrainArguments(RunArguments):
         return self.contrastive in ("views", "both")
 
     def _check_translation(self) -> None:
-        """A translation needs a target, and nothing else may have one."""
+        """Checks that translations are given if the objective is translation, and only then."""
         given = [
             name
             for name in ("target", "validation_target", "target_column", "target_tokenizer", "source_vocab_size")
@@ -519,10 +519,10 @@ class PretrainArguments(RunArguments):
 
     @property
     def is_of_context(self) -> bool:
-        """Whether the targets stand around the sentence."""
+        """Whether the decoder's targets come from the text around the sentence."""
         return self.objective in CONTEXTS
 
     @property
     def reads_context(self) -> bool:
-        """Whether the training needs what stands around a sentence."""
+        """Whether the training needs the text around a sentence."""
         return self.is_of_context or self.context_weight > 0 or self.has_neighbours

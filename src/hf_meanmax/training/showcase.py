@@ -1,4 +1,4 @@
-"""What a freshly trained model can do, shown on held-out sentences: neighbours, reconstructions, an interpolation."""
+"""Shows a freshly trained model on held-out sentences: neighbours, reconstructions, an interpolation."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hf_meanmax.inference.alignment import encode_rows
 
 _SHOWN = 5  # sentences
 _WIDEST = 76
-# Generated tokens: one more than is shown, so that a cut text is also shown as one.
+# Generated tokens: one more than the characters shown, so that a text that is cut ends in "...".
 _BOUND = {"max_new_tokens": _WIDEST + 1}
 
 
 def show(folder: str | os.PathLike[str], sentences: Sequence[str]) -> None:
-    """Prints what the checkpoint in `folder` makes of held-out `sentences`, and the lines that load it."""
+    """Prints what the checkpoint in `folder` does with held-out `sentences`, and the code that loads it."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.util import semantic_search
 
@@ -33,7 +33,7 @@ def show(folder: str | os.PathLike[str], sentences: Sequence[str]) -> None:
         print("".join(f"    ~ {_short(sentences[other])}\n" for other in others[:1]), end="")
 
     print("\nreconstructions of held-out sentences, from their vectors alone")
-    # The SentenceTransformer may normalise, and those cannot be decoded.
+    # Not from the SentenceTransformer, which may normalise its vectors: those cannot be decoded.
     raw = encode_rows(model, tokenizer, [sentences[query] for query in spaced])
     generated = model.generate(sentence_embedding=torch.from_numpy(raw), **_BOUND)
     for query, text in zip(spaced, tokenizer.batch_decode(generated, skip_special_tokens=True), strict=True):

@@ -1,4 +1,4 @@
-"""When a run ends before its last step."""
+"""Reasons to end a run before its last step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hf_meanmax.files import Json
 from .settings import PretrainArguments
 
 TERMINATED, NO_BETTER = "terminated", "no better accuracy"
-# The option that each other reason is of.
+# The options that set the limits behind the other reasons.
 LIMITS = {"time": "max_minutes", NO_BETTER: "early_stopping_patience", "tokens": "max_training_tokens"}
 
 
@@ -27,7 +27,7 @@ def agree_to_stop(
 
     Args:
         args: settings with the limits.
-        accelerator: of the processes, each of which must call this.
+        accelerator: of the run; every process must call this.
         state: `seconds`, `tokens` and `bad_evaluations` so far.
         is_terminated: whether this process was asked to end.
     """
@@ -38,7 +38,7 @@ def agree_to_stop(
         "tokens": 0 < args.max_training_tokens <= state["tokens"],
         "": True,
     }
-    # The first that holds, by its number, which processes can compare.
+    # The first reason that holds, as a number that processes can compare.
     reason, seconds = [*reasons.values()].index(True), float(state["seconds"])
     if accelerator.num_processes > 1:
         own = torch.tensor([[reason, seconds]], dtype=torch.float32, device=accelerator.device)
@@ -49,7 +49,7 @@ def agree_to_stop(
 
 
 class Termination(threading.Event):
-    """An event that a signal has set, of this number."""
+    """An event that a signal sets, with the `number` of that signal."""
 
     number = 0
 

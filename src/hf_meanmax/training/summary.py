@@ -1,4 +1,4 @@
-"""What a run tells at its end."""
+"""The summary of a run at its end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hf_meanmax.objectives import Objective, TrainingModel
 def count_flops_per_token(
     model: LatentForConditionalDecoding, objectives: list[Objective], micro_batches: list[dict[str, torch.Tensor]]
 ) -> float:
-    """FLOPs of the matrix products of a step for each of its target tokens."""
+    """FLOPs of a step's matrix products per target token."""
 
     def loss(twin: LatentForConditionalDecoding, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         value: torch.Tensor = TrainingModel(twin, objectives)(**batch, num_items_in_batch=1).loss
@@ -40,7 +40,7 @@ def summarize_run(state: Json, stop_reason: str, device: torch.device, num_proce
         stop_reason: why it stopped; "" after all of its steps.
         device: of this process.
         num_processes: of the run.
-        matrix_rate: FLOP/s of matrix products of the machine, by which the speed is judged.
+        matrix_rate: measured FLOP/s of the machine's matrix products, with which the speed is compared.
     """
     summary: Json = {
         "steps": state["step"],
@@ -52,7 +52,7 @@ def summarize_run(state: Json, stop_reason: str, device: torch.device, num_proce
     if state["step_seconds"]:
         rate = state["tokens"] / state["step_seconds"]
         summary["tokens_per_second"] = round(rate, 1)
-        # Of sharded weights no products are counted.
+        # With sharded weights, matrix products are not counted.
         if state["flops_per_token"]:
             summary["flops_per_token"] = state["flops_per_token"]
             summary["matrix_rate_flops"] = matrix_rate
@@ -66,7 +66,7 @@ def format_summary(summary: Json) -> str:
     lines = [f"{counted(summary['steps'], 'step')}, {summary['tokens']:,} tokens, {summary['minutes']:.1f} minutes"]
     if "tokens_per_second" in summary:
         of_limit = ""
-        # Beside other work the rate is measured too low.
+        # A share above 1 means that other work slowed the measurement of the matrix rate.
         if summary.get("share_of_matrix_rate", math.inf) <= 1:
             share, limit = 100 * summary["share_of_matrix_rate"], summary["matrix_rate_flops"] / 1e12
             of_limit = f"; {share:.0f} % of the measured matrix rate ({limit:.2f} TFLOP/s)"

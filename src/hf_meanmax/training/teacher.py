@@ -1,4 +1,4 @@
-"""The vectors of a teacher, or of an embedder that is decoded: computed once for the texts of a token store."""
+"""Vectors of a teacher or an embedder for the texts of a token store, computed once and cached."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from accelerate import PartialState
     from sentence_transformers import SentenceTransformer
 
-# A slow teacher takes a minute for a shard: so often it is saved, and the bar moves.
+# A slow teacher takes a minute per shard, after which the shard is saved and the progress bar moves.
 _SETTINGS = EncodeSettings(dtype="float16", shard_size=2048)
 
 
 class TeacherVectors:
-    """Vectors in files, read row by row as they are needed.
+    """Vectors in files, whose rows are read on demand.
 
     Args:
-        folders: what [`~hf_meanmax.inference.encode.encode_corpus`] has written, one after another.
-        places: which row of the files each row is.
+        folders: folders written by [`~hf_meanmax.inference.encode.encode_corpus`], in this order.
+        places: for each row, its row number in the files put together.
     """
 
     def __init__(self, folders: Sequence[Path], places: npt.NDArray[np.int64]) -> None:
@@ -50,14 +50,14 @@ class TeacherVectors:
         self.ends = np.cumsum([rows for rows, _ in shapes])
         self.places = places
         self.shape = len(self.places), int(shapes[0][1])
-        # A large corpus has more files than a process may hold open, and to open one takes longer than to read a row.
+        # A large corpus has more files than a process may keep open, and opening one takes longer than reading a row.
         self._open = functools.lru_cache(maxsize=most_open_files() // 2)(functools.partial(np.load, mmap_mode="r"))
 
     def __len__(self) -> int:
         return len(self.places)
 
     def __getitem__(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """The rows `(B, size)` of these numbers."""
+        """The vectors `(B, size)` with these row numbers."""
         rows = self.places[rows]
         vectors = np.empty((len(rows), self.shape[1]), dtype=np.float32)
         numbers = np.searchsorted(self.ends, rows, side="right")
@@ -75,17 +75,17 @@ def teacher_vectors(
     state: PartialState | None = None,
     show_progress: bool = True,
 ) -> TeacherVectors:
-    """The teacher's, or the embedder's, vectors of the texts of a store, each computed once and cached as float16.
+    """The teacher's or embedder's vectors of the texts of a store, each computed once and cached as float16.
 
-    They belong to the teacher with its prompt, and to the precision it ran in, which is the run's: others are computed
-    anew. Of a corpus that has grown only the new texts are computed, whichever run had the others. A killed run keeps
-    the finished shards. With several processes each computes a part.
+    The cache distinguishes teachers, their prompts and the precision of the run. Only texts that no earlier run has
+    computed are computed, for instance when a corpus has grown. A killed run keeps its finished shards. With several
+    processes each computes a part.
 
     Args:
-        args: the run's, with `cache_dir`, `precision` and `teacher_shuffled`.
-        texts: what the teacher reads.
+        args: the run's settings, with `cache_dir`, `precision` and `teacher_shuffled`.
+        texts: the texts of the store.
         teacher: with its prompt; see [`~hf_meanmax.inference.embedder.load_embedder`].
-        state: accelerate's, of the processes, each of which must call this.
+        state: Accelerate's state of the processes, each of which must call this.
         show_progress: whether progress is shown.
 
     Raises:
@@ -107,7 +107,7 @@ def teacher_vectors(
             print(f"{args.frozen_encoder}: {new.size:,} of {len(first):,} texts have no vector yet.", file=sys.stderr)
         is_main = state is None or state.is_main_process
         lock = cache_lock(part) if is_main else nullcontext()
-        # The weights stay as they are: the validation texts, or another run, ask for their hash again.
+        # Autocast leaves the weights unchanged: their hash is needed again, for validation texts or by another run.
         with lock, torch.autocast(teacher.device.type, torch.bfloat16, enabled=in_bf16):
             if is_main and part.is_dir() and not (part / MANIFEST).is_file():
                 shutil.rmtree(part)
@@ -129,8 +129,8 @@ def teacher_vectors(
 def _parts_with(
     distinct: npt.NDArray[np.uint64], own: Path, state: PartialState | None
 ) -> tuple[dict[Path, npt.NDArray[np.uint64]], npt.NDArray[np.bool_]]:
-    """The parts of a teacher that have texts of these hashes, each with its own; and which of the texts have one."""
-    # Another run may finish a part meanwhile, which one process would see and another not.
+    """The cached parts with some of these texts, each with all of its hashes; and which of the texts are cached."""
+    # Listed by the main process alone: another run may finish a part between the listings of two processes.
     listed = own.glob("*.npy") if state is None or state.is_main_process else ()
     names = of_main_process(state, sorted(path.stem for path in listed if _is_whole(path.with_suffix(""))))
     parts, has_vector = {}, np.zeros(len(distinct), dtype=bool)
@@ -143,7 +143,7 @@ def _parts_with(
 
 
 def _is_whole(part: Path) -> bool:
-    """Whether an encoding and the hashes beside it are finished, and nothing of them is gone or cut short."""
+    """Whether an encoding and its file of hashes are finished, and none of their files is missing or truncated."""
     try:
         manifest = read_manifest(part)
         rows = sum(manifest["shards"]) if manifest["complete"] else 0
@@ -154,7 +154,7 @@ def _is_whole(part: Path) -> bool:
 
 
 class _NewTexts(Corpus):
-    """Those of a store's texts that have no vector yet, each once. All are read, and must be those of the hashes."""
+    """The texts of a store that have no vector yet, each once. All texts are read and checked against the hashes."""
 
     def __init__(self, texts: StoredTexts, hashes: npt.NDArray[np.uint64], is_new: npt.NDArray[np.bool_]) -> None:
         self.texts, self.hashes, self.is_new = texts, hashes, is_new
@@ -177,7 +177,7 @@ class _NewTexts(Corpus):
 
 
 def _text_hashes(cache: Path, texts: StoredTexts, show_progress: bool) -> npt.NDArray[np.uint64]:
-    """The hash of each text, made in one pass and kept."""
+    """The hash of each text, computed in one pass and cached."""
     fingerprint = texts.fingerprint()
     path = cache / f"{fingerprint}.npy"
     with cache_lock(path):
@@ -192,5 +192,5 @@ def _text_hashes(cache: Path, texts: StoredTexts, show_progress: bool) -> npt.ND
 
 
 def text_hash(text: str) -> int:
-    """64 bits of a hash of a text. That any two of 10^9 texts have the same has a chance of 3 %."""
+    """A 64-bit hash of a text. The probability that any two of 10^9 texts share one is 3 %."""
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")

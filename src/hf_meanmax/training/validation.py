@@ -27,18 +27,18 @@ from .teacher import TeacherVectors
 
 @dataclass(kw_only=True)
 class Validation:
-    """The held-out texts of a run and what scores a model on them.
+    """Scores the model of a run on its held-out texts.
 
     Args:
-        accelerator: of the run; every process must make each evaluation.
-        model: what is trained.
-        wrapped: the same as Accelerate wraps it for training; where its weights are sharded it is what computes.
-        is_sharded: whether they are, so that nothing is generated.
+        accelerator: of the run; every process must take part in each evaluation.
+        model: the trained model.
+        wrapped: the model as wrapped by Accelerate for training; if it is sharded, it makes the forward passes.
+        is_sharded: whether the weights are sharded, so that nothing is generated.
         batches: of the held-out texts.
         prepared: the texts, their references and the tokenizers.
         args: the run's settings.
         use_bf16: whether the model computes in bf16.
-        vectors: those of the texts: what the model decodes where it has no text encoder, otherwise its teacher's.
+        vectors: vectors of the texts: the inputs of a model without a text encoder, otherwise its teacher's vectors.
         terms: objectives of a model without a decoder whose losses are reported one by one.
     """
 
@@ -68,8 +68,8 @@ class Validation:
                 self.wrapped.train()
 
     def evaluate(self) -> dict[str, float]:
-        """Teacher-forced loss and accuracy, with the full softmax; of a model without a decoder the objectives' loss in
-        the mean over the sentences."""
+        """Teacher-forced loss and accuracy with the full softmax; without a decoder the objectives' mean loss over the
+        sentences."""
         if not self.model.config.has_decoder:
             return self._evaluate_objectives()
         totals = torch.zeros(3, dtype=torch.float64)
@@ -77,7 +77,7 @@ class Validation:
         with torch.no_grad(), self._evaluating():
             for _, batch in self.batches.sequential():
                 batch = {name: tensor.to(self.accelerator.device) for name, tensor in batch.items()}
-                # Processes that share the weights must make as many forward passes as each other.
+                # With sharded weights all processes must make the same number of forward passes.
                 totals += teacher_forced_counts(forward, batch, splits=not self.is_sharded)
         if self.accelerator.num_processes > 1:
             totals = self.accelerator.reduce(totals.to(self.accelerator.device), "sum")
@@ -89,12 +89,12 @@ class Validation:
         totals = torch.zeros(1 + len(names), device=self.accelerator.device)
         with torch.no_grad(), self._evaluating():
             if self.args.has_views and not self.args.has_noise:
-                # Views differ by dropout alone, here the same in each evaluation; every step sets a seed of its own.
+                # Views differ by dropout alone, so each evaluation draws the same; training steps set their own seeds.
                 torch.manual_seed(0)
                 self.wrapped.train()
             for rows, batch in self.batches.sequential():
                 batch = {name: tensor.to(self.accelerator.device) for name, tensor in batch.items()}
-                # The loss of a batch is a sum over this process's rows, divided by those of all.
+                # The loss of a batch is a sum over this process's rows, divided by the rows of all processes.
                 count, output = batch["num_sentences_in_batch"], self.wrapped(**batch)
                 losses = torch.stack([output.loss, *(output.losses[term] for term in self.terms)])
                 totals += torch.cat((losses.float() * count, count.new_tensor([len(rows)]).float()))
@@ -115,7 +115,7 @@ class Validation:
         texts = self.prepared.validation_texts[:number]
         if not texts or not self.generates:
             return []
-        # Of the special tokens the generated ids hold `<unk>` alone, which is to be seen.
+        # Special tokens are kept: the only one in generated ids is `<unk>`, which is to be seen.
         return list(zip(texts, self.prepared.output_tokenizer.batch_decode(self._generate(texts)), strict=True))
 
     def generated_scores(self, show_progress: bool) -> dict[str, float]:
@@ -129,9 +129,8 @@ class Validation:
         return {"validation_bleu": found.bleu, "validation_exact_match": found.exact_match}
 
     def teacher_scores(self) -> dict[str, float]:
-        """How near a student has come to its teacher: the share of a text's ten nearest held-out texts by the teacher
-        that are among its ten nearest by the embeddings, and in the teacher's space the same share and the mean cosine.
-        """
+        """How close a student is to its teacher: the share of a text's ten nearest held-out texts by the teacher that
+        are also its ten nearest by the embeddings, and in the teacher's space the same share and the mean cosine."""
         model, texts = self.model, self.prepared.validation_texts
         if self.vectors is None or not model.config.reads_text or self.is_sharded or len(texts) < 2:
             return {}

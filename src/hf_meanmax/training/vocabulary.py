@@ -1,4 +1,4 @@
-"""The tokenizer and the word vectors of a run: trained, or found in its cache or where its settings say."""
+"""The tokenizer and the word vectors of a run: trained, cached, or read from the place that the settings name."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def load_or_train_tokenizer(
     word_vectors: str = "",
     setting: str = "tokenizer",
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer that the setting `setting` names: a kind to train on the corpus, the words and pieces of the
-    word vectors, or a folder.
+    """The tokenizer `name`, the value of `setting`: a kind to train on the corpus, `"wordpiece"` (the words and pieces
+    of the word vectors), or a folder.
 
     Raises:
         FileNotFoundError: if it is neither a kind nor a folder with a tokenizer.
@@ -87,13 +87,13 @@ def load_or_train_tokenizer(
 
 
 def teachers_words(args: PretrainArguments, corpus: Corpus, show_progress: bool) -> Path:
-    """The file of the teacher's vectors of the corpus's words, with the pieces of its vocabulary for the tokenizer
-    `wordpiece`; made once and found again."""
+    """The cached file of the teacher's vectors of the corpus's words and, for the tokenizer `wordpiece`, of the pieces
+    of its vocabulary."""
     settings = VectorSettings(
         teacher=args.frozen_encoder, pieces=args.tokenizer == WORDPIECE, min_count=args.min_frequency,
         max_words=args.model_size("vocab_size"), keep_case=args.lowercase is False,
     )  # fmt: skip
-    # Another teacher may stand where this one stood.
+    # Loaded for its fingerprint: the name may refer to another teacher by now.
     teacher = load_encoder(args.frozen_encoder)
     key = digest(__version__, corpus.identity(), asdict(settings), model_fingerprints(teacher))
     path = cache_folder(args) / "vectors" / f"{key}.safetensors"
@@ -104,11 +104,11 @@ def teachers_words(args: PretrainArguments, corpus: Corpus, show_progress: bool)
 
 
 def word_vectors_file(args: RunArguments) -> str:
-    """`word_vectors`, where it is a static model's folder the file of its words, as wide as the word table.
+    """The setting `word_vectors`; for a static model's folder, a cached file of its vectors, as wide as the word table.
 
     Raises:
         FileNotFoundError: no such file or folder.
-        ValueError: the folder of something else.
+        ValueError: the folder is not that of a static model.
     """
     named = args.word_vectors
     if named in ("", "train", "teacher") or Path(named).is_file():
@@ -133,8 +133,8 @@ def word_vectors_file(args: RunArguments) -> str:
 
 
 def _check_special_tokens(args: RunArguments, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Raises ValueError unless a tokenizer from elsewhere has the special tokens of a model, where the model looks
-    for them."""
+    """Raises ValueError unless a tokenizer from a folder has the special tokens of a model, under ids where the model
+    expects them."""
     ids = token_ids(tokenizer)
     missing = [field.removesuffix("_id") for field, number in ids.items() if number is None]
     if missing:
@@ -149,7 +149,7 @@ def _check_special_tokens(args: RunArguments, tokenizer: PreTrainedTokenizerBase
 
 
 def token_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-    """The special tokens' fields of a configuration."""
+    """The special token ids, by their names in a configuration."""
     return {
         "pad_token_id": tokenizer.pad_token_id,
         "unk_token_id": tokenizer.unk_token_id,
@@ -166,13 +166,13 @@ def prepare_word_vectors(
     show_progress: bool = True,
     source: str | None = None,
 ) -> npt.NDArray[np.float32] | None:
-    """The start of the word table `(V, embedding_size)` as a float32 array, or None where none is asked for. Where the
-    run sets no `embedding_size`, it is that of the vectors.
+    """The initial word table `(V, embedding_size)` as a float32 array, or None without word vectors.
 
-    With `word_vectors` "train" the vectors are learnt from the sentences of `store`.
+    With `word_vectors` "train" the vectors are learnt from the sentences of `store`. If the run sets no
+    `embedding_size`, that of the vectors is taken.
 
     Args:
-        source: where they are, in place of `args.word_vectors`.
+        source: replaces `args.word_vectors`.
 
     Raises:
         ValueError: if a file's vectors are of another dimension than `embedding_size`.
@@ -201,7 +201,7 @@ def prepare_word_vectors(
     if show_progress:
         tqdm.write(f"word vectors: {int(found.sum())} of {len(found)} words have one")
     if args.word_vector_scale:
-        # One factor for all: what a vector's length says of its word is kept.
+        # One factor for all vectors keeps their relative lengths.
         mean_square = np.mean(np.square(matrix[found]))
         if not 0 < mean_square < np.inf:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Word vectors of a whole corpus, for all its frequent words: skip-gram, or a teacher's."""
+"""Vectors of all frequent words of a corpus, by skip-gram or from a teacher."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class VectorSettings(SkipGramSettings):
-    """How the vectors of a corpus's words are made, and which words have one.
+    """Settings of word vectors: how they are made, and for which words.
 
     Raises:
-        ValueError: a number that is less than 1, or settings of a teacher without one.
+        ValueError: a number that is less than 1, or teacher settings without a teacher.
     """
 
     seed: int = option("seed of the training", 0)
@@ -72,14 +72,14 @@ def train_corpus_vectors(
     show_progress: bool = True,
     teacher: SentenceTransformer | None = None,
 ) -> WordVectors:
-    """The vectors of a corpus's words, cut as a word-level tokenizer of this package cuts it, with their counts.
+    """Vectors and counts of the words of a corpus, as split by this package's word-level tokenizer.
 
     Args:
-        corpus: sentences, as [`~hf_meanmax.data.open_corpus`] gives them; a list of words, one a line, is one too.
+        corpus: sentences, as of [`~hf_meanmax.data.open_corpus`]; a list of words, one per line, works too.
         output: a `.safetensors` file.
-        settings: how; by default as the class says.
+        settings: default: `VectorSettings()`.
         show_progress: whether progress is shown.
-        teacher: the one that the settings name, where it is loaded already.
+        teacher: the teacher that the settings name, if it is already loaded.
 
     Raises:
         ImportError: gensim is not installed, and there is no teacher.
@@ -91,7 +91,7 @@ def train_corpus_vectors(
         raise ValueError(f"output is {str(output)!r}; word vectors are written as .safetensors.")
     output.parent.mkdir(parents=True, exist_ok=True)
     other = WordVectors.load(settings.join) if settings.join else None
-    # What cannot be loaded shows before the corpus is read.
+    # Loaded first, so that errors show before the corpus is read.
     if teacher is None and settings.teacher:
         teacher = load_encoder(settings.teacher)
     if teacher is None and not output.is_file():
@@ -100,7 +100,7 @@ def train_corpus_vectors(
     with naming_failed_writes(output, output.with_name(_hidden(output))), stored as (store, tokenizer):
         _warn_of_rare_words(corpus, store, tokenizer, settings)
         if other is not None:
-            # Vectors that nothing could be put beside are not trained.
+            # Fails before the training if the vectors of `join` have none of the words.
             other.known(tokenizer.get_vocab().keys())
         if teacher is None:
             vectors = train_word_vectors(
@@ -121,7 +121,7 @@ def train_corpus_vectors(
 def _stored(
     corpus: Corpus, output: Path, settings: VectorSettings, show_progress: bool
 ) -> Iterator[tuple[TokenStore, PreTrainedTokenizerFast]]:
-    """The corpus as a token store that is there for a while, and its tokenizer of all frequent words."""
+    """The corpus as a temporary token store, and its tokenizer of all frequent words."""
     tokenizer = train_tokenizer(
         filter(None, corpus), "word", settings.max_words, settings.min_count, not settings.keep_case,
         show_progress=show_progress,
@@ -133,10 +133,10 @@ def _stored(
 def _warn_of_rare_words(
     corpus: Corpus, store: TokenStore, tokenizer: PreTrainedTokenizerFast, settings: VectorSettings
 ) -> None:
-    """Warns if `min_count` leaves out more than a tenth of the running words, as it does of little text."""
+    """Warns if `min_count` leaves out more than a tenth of the running words, as happens with little text."""
     rare, words = int(store.token_counts[tokenizer.unk_token_id]), int(store.token_counts.sum()) - len(store)
     if 10 * rare > words and len(tokenizer) < settings.max_words:
-        # No large text has so many, so it is soon read once more.
+        # Only small corpora have so many, so reading the corpus once more is fast.
         different = len(set(chain.from_iterable(split_words(tokenizer, corpus))))
         left_out = different - len(tokenizer) + len(tokenizer.all_special_ids)
         warnings.warn(
@@ -147,12 +147,12 @@ def _warn_of_rare_words(
 
 
 def _hidden(output: Path) -> str:
-    """What the names of folders begin with that are there while `output` is made."""
+    """The prefix of temporary folders that exist while `output` is made."""
     return f".{output.name}."
 
 
 def _counted_words(store: TokenStore, tokenizer: PreTrainedTokenizerFast, least: int) -> WordVectors:
-    """The words of a store that it holds at least so many times, the most frequent first, without vectors."""
+    """The words that occur at least `least` times in a store, most frequent first, with empty vectors."""
     special = set(tokenizer.all_special_ids)
     order = np.argsort(-store.token_counts, kind="stable")
     ids = [number for number in order.tolist() if number not in special and store.token_counts[number] >= least]
