@@ -1,8 +1,7 @@
-"""Batches of sentences of like length under a token budget.
+"""Batches of sentences of similar length under a token budget.
 
 The plan cuts global batches, over all processes, as a function of (lengths, budget, seed, epoch) alone; each process
-then takes its rows of them. So a resumed run, and a run on another number of processes, sees exactly the same
-batches.
+then takes its rows of them. So a resumed run, or a run with another number of processes, sees exactly the same batches.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ T = TypeVar("T")
 class BatchPlan:
     """Cuts sentences, sorted by length, into micro batches of rows x longest <= `batch_tokens`.
 
-    A sentence longer than the budget is a micro batch of its own, and one warning counts such sentences. The sizes of
-    the micro batches are those of every epoch; which sentences they hold and their order are drawn anew.
+    A sentence longer than the budget is a micro batch of its own; one warning counts such sentences. All epochs have
+    micro batches of the same sizes; their sentences and their order are drawn anew for each epoch.
 
     Args:
         lengths: int (sentences,), tokens of each sentence, `</s>` included.
@@ -44,7 +43,7 @@ class BatchPlan:
         seed: seed of the run.
 
     Raises:
-        ValueError: no sentence, or a number below 1.
+        ValueError: no sentence, or a length or number below 1.
     """
 
     def __init__(self, lengths: np.ndarray, batch_tokens: int, gradient_accumulation_steps: int = 1, seed: int = 0):
@@ -81,19 +80,19 @@ class BatchPlan:
 
     @property
     def padding_rate(self) -> float:
-        """Share of padding among all places of the micro batches of an epoch."""
+        """Share of padding among all positions of the micro batches of an epoch."""
         places = int((np.diff(self.cuts) * self.longest).sum())
         return 1.0 - int(self.lengths.sum(dtype=np.int64)) / places
 
     def epoch(self, epoch: int) -> EpochPlan:
-        """The order of one epoch."""
+        """The micro batches of one epoch, in random order."""
         rng = stream(self.seed, ORDER, epoch)
         order = rng.permutation(len(self.lengths))
         order = order[np.argsort(self.lengths[order], kind="stable")]
         return EpochPlan(self, order, rng.permutation(self.num_micro_batches))
 
     def sequential(self) -> Iterator[np.ndarray]:
-        """All sentences once in order of length, for evaluation: the row indices of each micro batch."""
+        """All sentences once, in order of length, for evaluation: yields the row indices of each micro batch."""
         order = np.argsort(self.lengths, kind="stable")
         for start, stop in zip(self.cuts[:-1], self.cuts[1:], strict=True):
             yield order[start:stop]
@@ -135,7 +134,7 @@ def _cut(ordered: np.ndarray, batch_tokens: int) -> np.ndarray:
 
 
 def pad(rows: Ragged, value: int) -> np.ndarray:
-    """Rows as an int64 matrix (rows, longest), filled up with `value`."""
+    """Rows as an int64 matrix (rows, longest), padded with `value`."""
     width = int(rows.lengths.max())
     filled = np.arange(width) < rows.lengths[:, None]
     if filled.all():
@@ -146,12 +145,12 @@ def pad(rows: Ragged, value: int) -> np.ndarray:
 
 
 class Sentences:
-    """The sentences of a store that are trained on, with the target of each: here the sentence itself, in a subclass
+    """The training sentences of a store, each with its target: here the sentence itself, in subclasses for instance
     the next words or a translation.
 
     Args:
-        store: where the sentences are.
-        indices: int (sentences,), which of the store; all by default.
+        store: the token store.
+        indices: int (sentences,), indices of the training sentences in the store (default: all).
     """
 
     def __init__(self, store: TokenStore, indices: np.ndarray | None = None):
@@ -162,23 +161,23 @@ class Sentences:
         return len(self.store) if self.indices is None else len(self.indices)
 
     def in_store(self, rows: np.ndarray) -> np.ndarray:
-        """Where these sentences are in the store."""
+        """Indices of these sentences in the store."""
         return rows if self.indices is None else self.indices[rows]
 
     def inputs(self, rows: np.ndarray) -> Ragged:
-        """What the encoder reads."""
+        """Input of the encoder."""
         return self.store.rows(self.in_store(rows))
 
     def targets(self, rows: np.ndarray) -> Ragged:
-        """What the decoder must generate."""
+        """Targets of the decoder."""
         return self.inputs(rows)
 
     def further_targets(self, rows: np.ndarray) -> dict[str, Ragged]:
-        """What further decoders must generate, by the names of the model's arguments."""
+        """Targets of further decoders, by the names of the model's arguments."""
         return {}
 
     def neighbours(self, rows: np.ndarray) -> Ragged | None:
-        """What the embedding of each is compared with, if there is such a text."""
+        """The neighbouring text with which each embedding is compared, if there is one."""
         return None
 
     def costs(self) -> np.ndarray:
@@ -187,7 +186,7 @@ class Sentences:
 
 
 class VectorRows(Protocol):
-    """Rows of numbers that are read by their indices: an array, or files of one."""
+    """A matrix whose rows are read by index: an array, or one stored in files."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -201,32 +200,32 @@ class MicroBatches:
     """Micro batches of sentences as tensors, for one process of `world_size`.
 
     A micro batch holds `input_ids` (B, N) and `labels` (B, N'), with -100 at padding; `attention_mask` (B, N) only
-    where the global micro batch has padding. Widths are those of the global micro batch, so all processes have the
-    same. With `candidates`, `candidate_ids` (C,) and `candidate_log_prob` (C,) are added; labels stay word ids.
+    if the global micro batch has padding. All processes have the widths of the global micro batch. With `candidates`,
+    `candidate_ids` (C,) and `candidate_log_prob` (C,) are added; labels stay word ids.
 
-    Process r takes the rows r, r + W, ... of each micro batch; one that is left without a row gets one whose labels are
-    all -100, so every process makes the same number of forward passes.
+    Process r takes the rows r, r + W, ... of each micro batch. A process without a row gets a placeholder row whose
+    labels are all -100, so that every process makes the same number of forward passes.
 
-    Sentences with neighbours have `neighbour_ids` (B, M) and, where there is padding, `neighbour_mask` as well; with
-    `makes_views` there are `view_ids` and `view_mask`: the input again, and the noise is in these alone.
+    Sentences with neighbours have `neighbour_ids` (B, M) and, if there is padding, `neighbour_mask` as well. With
+    `makes_views` there are `view_ids` and `view_mask`, a second copy of the input; noise is applied only to this copy.
 
-    With `counts_sentences`, each batch also has the number of sentences of the whole global step,
-    `num_sentences_in_batch`; with `teacher_vectors` that number and the vectors of its sentences, `teacher_embeddings`
-    `(B, size)` float32, NaN in a row without a sentence.
+    With `counts_sentences` or `teacher_vectors`, each batch also has the number of sentences of the whole global step,
+    `num_sentences_in_batch`. With `teacher_vectors` it has `teacher_embeddings` `(B, size)` float32 as well, NaN in a
+    placeholder row.
 
     Args:
         sentences: inputs and targets.
         plan: a batch plan over `sentences.costs()`.
         rank: number of this process.
         world_size: number of processes.
-        noise: denoising noise for the input, or for the view of it where there is one; the labels stay clean.
+        noise: denoising noise for the input, or only for its view with `makes_views`; the labels stay clean.
         candidates: sampler for sampled softmax.
-        teacher_vectors: `(len(store), size)`, a vector of another encoder for each sentence of the store.
-        counts_sentences: for a loss with a mean over sentences.
-        makes_views: whether each input comes twice.
+        teacher_vectors: `(len(store), size)`, the teacher's vector of each sentence of the store.
+        counts_sentences: whether to add the number of sentences, for a loss that averages over sentences.
+        makes_views: whether to add a second copy of the input.
 
     Raises:
-        ValueError: a plan of another number of sentences, or a rank outside the world.
+        ValueError: a plan or teacher vectors for another number of sentences, or a rank outside the world.
     """
 
     def __init__(
@@ -259,7 +258,7 @@ class MicroBatches:
         self.candidates = candidates
 
     def iterate(self, epoch: int, start_step: int = 0) -> Iterator[tuple[int, list[MicroBatch], int]]:
-        """The steps of an epoch from `start_step` on, made a few steps ahead on a thread.
+        """The steps of an epoch from `start_step` on, prepared a few steps ahead in a thread.
 
         Yields:
             (step, micro batches, number of target tokens of the whole global step).
@@ -275,8 +274,8 @@ class MicroBatches:
         """All sentences once in order of length, without noise and candidates, for evaluation.
 
         Yields:
-            (sentence indices of this process's rows, micro batch). A process that is left without a row gets no index
-            and one row whose labels are all -100.
+            (sentence indices of this process's rows, micro batch). A process without a row gets no index and a
+            placeholder row whose labels are all -100.
         """
         for rows in self.plan.sequential():
             batch = self._divide(self.sentences.inputs(rows), self._labels(rows), None)
@@ -307,7 +306,7 @@ class MicroBatches:
         return batch, _num_targets(labels)
 
     def _add_positives(self, batch: MicroBatch, rows: np.ndarray, key: tuple[int, int, int]) -> None:
-        """Adds what the embeddings of this process's rows of a global micro batch are compared with."""
+        """Adds the neighbours and views (this process's rows) with which the embeddings are compared."""
         positives: dict[str, Ragged | None] = {"neighbour": self.sentences.neighbours(rows)}
         if self.makes_views:
             view = self.sentences.inputs(rows)
@@ -317,8 +316,8 @@ class MicroBatches:
                 self._put_texts(batch, texts, f"{name}_ids", f"{name}_mask")
 
     def _put_texts(self, batch: MicroBatch, texts: Ragged, ids: str, mask: str) -> None:
-        """This process's rows of some texts, one where it has none, and which of their places hold a token if not all
-        do."""
+        """Adds this process's rows of `texts` (row 0 as a placeholder if it has none) and, if there is padding, their
+        mask."""
         mine = slice(self.rank, None, self.world_size) if self.rank < len(texts.lengths) else slice(0, 1)
         batch[ids] = _tensor(pad(texts, self.store.pad_token_id)[mine])
         width = int(texts.lengths.max())
@@ -326,7 +325,7 @@ class MicroBatches:
             batch[mask] = _tensor((np.arange(width) < texts.lengths[mine, None]).astype(np.int64))
 
     def _complete(self, batch: MicroBatch, rows: np.ndarray, num_sentences: int) -> None:
-        """Adds the number of sentences, and the teacher's vectors of this process's rows of a global micro batch."""
+        """Adds the number of sentences and, for this process's rows, the teacher's vectors."""
         if self.counts_sentences:
             batch["num_sentences_in_batch"] = torch.tensor(num_sentences)
         if self.teacher_vectors is None:
@@ -355,7 +354,7 @@ class MicroBatches:
 
 
 def _num_targets(labels: dict[str, Ragged]) -> int:
-    # A second target beside the sentence has a weight of its own, and is not counted.
+    # A second target beside the sentence has its own weight, and is not counted.
     return sum(len(targets.ids) for name, targets in labels.items() if name != "context_targets")
 
 
@@ -364,7 +363,7 @@ def _tensor(array: np.ndarray) -> torch.Tensor:
 
 
 def prefetch(make: Callable[[], Iterable[T]], depth: int) -> Iterator[T]:
-    """Items of `make()`, made on a thread up to `depth` ahead.
+    """Yields the items of `make()`, prepared in a thread up to `depth` ahead.
 
     Exceptions of `make()` are raised here; closing the iterator ends the thread.
     """

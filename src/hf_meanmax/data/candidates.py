@@ -14,8 +14,8 @@ _LARGE, _ROUNDS = 2**16, 20
 
 
 class Candidates(NamedTuple):
-    """Candidate ids in ascending order, int64 (C,), and the float32 log probabilities (C,) with which they were drawn,
-    0 for targets, which are there without a draw."""
+    """Candidate ids in ascending order, int64 (C,), and the float32 log probabilities (C,) that they were drawn; 0 for
+    targets, which are always candidates."""
 
     ids: np.ndarray
     log_prob: np.ndarray
@@ -24,19 +24,19 @@ class Candidates(NamedTuple):
 class CandidateSampler:
     """Draws the candidates of each micro batch as a function of (seed, epoch, step, micro) and its targets.
 
-    The candidates are the distinct targets and the distinct words of K draws with replacement from q ~ counts^0.75. The
-    draws are `num_negatives` and as many more as bring the number of candidates to a multiple of 256 (or to the whole
-    vocabulary), so that few different sizes occur. A word never seen counts as seen once: it must be pushed down like
-    every other.
+    The candidates are the distinct targets and the distinct words of K draws with replacement from q ~ counts^0.75. K
+    is `num_negatives` plus the draws needed to bring the number of candidates to a multiple of 256 (or to the whole
+    vocabulary), so that few different sizes occur. A word that was never seen counts as seen once, so that it serves as
+    a negative, too.
 
-    Word j is drawn with the probability 1 - (1 - q_j)^K, and counts by the inverse of it; targets count once. So
-    whatever the targets are, the sum over the candidates estimates the sum over the vocabulary without bias. (By the
-    inverse of the probability that a word is drawn *or is some target*, a rare target would outweigh all other words at
-    its own place, and hardly be learnt.)
+    Word j is drawn with probability 1 - (1 - q_j)^K and is weighted by its inverse; targets have weight 1. So, for any
+    targets, the sum over the candidates is an unbiased estimate of the sum over the vocabulary. (If the weight were the
+    inverse probability that a word is drawn *or is some target*, a rare target would outweigh all other words at its
+    own position, and hardly be learnt.)
 
     Args:
-        token_counts: int (V,), frequencies of the ids, as `TokenStore.token_counts`.
-        num_negatives: the least number of draws for each micro batch.
+        token_counts: int (V,), frequencies of the ids (`TokenStore.token_counts`).
+        num_negatives: minimum number of draws for each micro batch.
         seed: seed of the run.
 
     Raises:
@@ -76,7 +76,7 @@ class CandidateSampler:
         return Candidates(ids, log_prob)
 
     def log_prob(self, ids: np.ndarray, num_draws: float) -> np.ndarray:
-        """float32 log probability that so many draws have each id."""
+        """float32 log probability of each id to be among `num_draws` draws."""
         return np.log(-np.expm1(num_draws * self._log_not_negative[ids])).astype(np.float32)
 
     def _draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
@@ -84,15 +84,15 @@ class CandidateSampler:
         return np.minimum(drawn, self.vocab_size - 1)
 
     def _fill(self, chosen: np.ndarray, rng: np.random.Generator) -> float:
-        """Choose new words up to a multiple of 256 or to all of them; returns how many draws that took.
+        """Chooses more words up to a multiple of 256 or to all of them; returns how many draws that took.
 
-        Draws one after the other are a race: word j comes up first after about Exponential / q_j draws. So the words
-        with the smallest times are those that further draws would have added.
+        Sequential draws are a race: word j is first drawn after about Exponential / q_j draws. So the words with the
+        smallest times are those that further draws would add.
         """
         count = int(np.count_nonzero(chosen))
         missing = min(math.ceil(count / ROUND_TO) * ROUND_TO, self.vocab_size) - count
         num_draws = 0
-        # Few draws are in vain where most words are not chosen yet, and a race among millions takes longer.
+        # In a large vocabulary most draws are new words, so drawing is faster than a race among millions.
         rounds = _ROUNDS if self.vocab_size > _LARGE else 0
         while missing and rounds:
             rounds -= 1

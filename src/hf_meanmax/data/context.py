@@ -1,4 +1,4 @@
-"""Sentences with the words around them as targets: found in the token store as they are needed."""
+"""Sentences with their context as target, looked up in the token store when needed."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ CONTEXTS = ("next_words", "next_sentence", "neighbours")
 
 
 class ContextSentences(Sentences):
-    """The sentences of a store that have the context that an objective predicts: their targets.
+    """The sentences of a store that have a context, with this context as their target.
 
-    A context ends with its document, and where the store's filter has taken a sentence out. A neighbouring sentence is
-    generated as far as its first `max_tokens` tokens.
+    A context ends with its document, and where the store's filter dropped a sentence. A neighbouring sentence is cut to
+    its first `max_tokens` tokens as a target.
 
     Args:
-        store: the corpus, best without limits of length, which would tear contexts apart.
+        store: the token store, best built without limits of length, since a dropped sentence interrupts contexts.
         objective: `"next_words"`, `"next_sentence"`, or `"neighbours"` (the previous and the next sentence).
-        min_tokens, max_tokens: lengths of the sentences that are encoded, without `</s>`; the others are context alone.
-        num_words: words of `"next_words"`.
+        min_tokens, max_tokens: limits of length of the encoded sentences, without `</s>`; others are only context.
+        num_words: number of words of `"next_words"`.
 
     Attributes:
-        indices: int64, the sentences in the store, in order.
-        lengths: tokens of each, `</s>` included.
-        other_lengths: how many sentences of the store are shorter or longer.
+        indices: int64, indices of the encoded sentences in the store, ascending.
+        lengths: tokens of each encoded sentence, `</s>` included.
+        other_lengths: number of sentences of the store outside the limits of length.
 
     Raises:
         ValueError: an unknown objective, `num_words` below 1, or no sentence with a context.
@@ -51,7 +51,7 @@ class ContextSentences(Sentences):
         starts = np.ones(len(store) + 1, dtype=bool)
         starts[1:-1] = np.diff(positions) != 1
         starts[store.document_starts] = True
-        # Where each stretch of neighbours ends; the last one with the store.
+        # The end of each run of consecutive sentences; the last run ends with the store.
         self._ends = np.flatnonzero(starts)[1:]
         has_context = ~starts[1:]
         if objective == "neighbours":
@@ -69,7 +69,7 @@ class ContextSentences(Sentences):
         self.lengths = super().costs()
 
     def targets(self, rows: np.ndarray) -> Ragged:
-        """What follows each sentence: the next sentence, or the next `num_words` words without any `</s>`."""
+        """The text after each sentence: the next sentence, or the next `num_words` words without `</s>`."""
         after = self.in_store(rows) + 1
         if self.objective != "next_words":
             return self._neighbours(after)
@@ -91,13 +91,13 @@ class ContextSentences(Sentences):
         rows = self.store.rows(indices)
         if self.max_tokens is None or rows.lengths.max(initial=0) <= self.max_tokens + 1:
             return rows
-        # One that is cut does not end.
+        # A sentence that is cut has no `</s>`.
         kept = np.where(rows.lengths <= self.max_tokens + 1, rows.lengths, self.max_tokens)
         return Ragged(rows.ids[rows.places < np.repeat(kept, rows.lengths)], kept)
 
     def costs(self) -> np.ndarray:
-        """Lengths for a batch plan: those of the sentences, and for each as much again as a target takes at most or on
-        average, so that sentences of one length stay together."""
+        """Lengths for a batch plan: those of the sentences plus a constant for the target, its maximum or mean length,
+        so that sentences of the same length stay together."""
         target = self.num_words
         if self.objective != "next_words":
             target = round(float(self.store.lengths.mean())) * (2 if self.objective == "neighbours" else 1)
@@ -105,12 +105,12 @@ class ContextSentences(Sentences):
 
 
 class NeighbouringSentences(ContextSentences):
-    """The sentences that another one follows, to be generated themselves; the one that follows is what their embedding
-    is compared with (quick-thoughts, Logeswaran and Lee, ICLR 2018).
+    """The sentences with a next sentence, which is the positive of their embedding (quick-thoughts, Logeswaran and Lee,
+    ICLR 2018). Their target is the sentence itself.
 
     Args:
-        store, min_tokens, max_tokens: as of [`ContextSentences`]. A neighbour of less than `min_tokens` tokens is none;
-            a longer one is cut.
+        store, min_tokens, max_tokens: see [`ContextSentences`]. A next sentence of less than `min_tokens` tokens does
+            not count; one of more than `max_tokens` is cut.
     """
 
     def __init__(self, store: TokenStore, min_tokens: int = 1, max_tokens: int | None = None):
@@ -129,7 +129,7 @@ class NeighbouringSentences(ContextSentences):
         return self.inputs(rows)
 
     def neighbours(self, rows: np.ndarray) -> Ragged:
-        """The sentence after each."""
+        """The next sentence of each, cut to `max_tokens` tokens."""
         return self._neighbours(self.in_store(rows) + 1)
 
     def costs(self) -> np.ndarray:
@@ -138,10 +138,10 @@ class NeighbouringSentences(ContextSentences):
 
 
 class SentencesAndContext(ContextSentences):
-    """The same sentences with themselves as targets; the words after them are a second target, `context_targets`.
+    """Sentences with themselves as targets; the words after them are a second target, `context_targets`.
 
     Args:
-        store, min_tokens, max_tokens, num_words: as of [`ContextSentences`].
+        store, min_tokens, max_tokens, num_words: see [`ContextSentences`].
     """
 
     def __init__(self, store: TokenStore, min_tokens: int = 1, max_tokens: int | None = None, num_words: int = 30):
@@ -156,5 +156,5 @@ class SentencesAndContext(ContextSentences):
         return {"context_targets": super().targets(rows)}
 
     def costs(self) -> np.ndarray:
-        """Lengths for a batch plan: those of the sentences, as without a context."""
+        """Lengths for a batch plan: those of the sentences, without the context."""
         return self.lengths

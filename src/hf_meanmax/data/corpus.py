@@ -40,19 +40,19 @@ _PACKED = {
     b"%PDF-2.": "PDF",
     b"\xd0\xcf\x11\xe0": "Word or Excel",
 }
-# Those of them that are zip archives, by suffix.
+# Document formats that are zip archives, by suffix.
 _DOCUMENTS = {".docx": "Word", ".xlsx": "Excel", ".pptx": "PowerPoint", ".odt": "OpenDocument", ".ods": "OpenDocument"}
 CHARACTERS_AT_ONCE = 1 << 22
 
 
-# Regular expressions of tokenizers give up on a word of some million letters; no word has so many.
+# Regular expressions of tokenizers fail on a word of some million letters.
 _LONGEST_WORD = 100_000
 _WORD = re.compile(r"\S+")
 
 
 def readable(text: str) -> str:
-    """A text that every tokenizer can read: each half of a surrogate pair that stands alone, which no UTF-8 has, is
-    U+FFFD, and a word of more than 100,000 characters is torn."""
+    """Makes a text readable by every tokenizer: lone surrogates, which UTF-8 cannot encode, become U+FFFD, and a word
+    of more than 100,000 characters is split."""
     if not text.isascii():
         try:
             text.encode()
@@ -74,7 +74,7 @@ class Corpus:
     """Lines of text with document boundaries; can be read any number of times.
 
     `size` and `position` drive progress bars: both count `unit`s (compressed bytes of files, rows of data sets);
-    `size` is None where it is unknown. `source` names what was read, for messages, where it has a name.
+    `size` is None if it is unknown. `source` is the name of the file or data set for messages, if it has one.
     """
 
     unit = "row"
@@ -87,19 +87,19 @@ class Corpus:
 
     @property
     def parts(self) -> list[Corpus]:
-        """The files or data sets that it is a chain of."""
+        """The files or data sets that are read one after the other."""
         return [self]
 
     def identity(self) -> object:
-        """JSON-able description that changes when the text may have changed."""
+        """JSON-serialisable description that changes when the text may have changed."""
         raise NotImplementedError
 
     def fingerprint(self) -> str:
-        """Hash of `identity()`; a token store made from this corpus is reused while it stays the same."""
+        """Hash of `identity()`; a token store built from this corpus is reused while the hash stays the same."""
         return json_digest(self.identity())
 
     def check_unchanged(self, fingerprint: str) -> None:
-        """Raises ValueError unless the text is still that of a fingerprint, after it was read."""
+        """Raises ValueError if the corpus no longer has this fingerprint; to be called after reading it."""
         if self.fingerprint() != fingerprint:
             raise ValueError(CHANGED)
 
@@ -110,14 +110,14 @@ class TextFile(Corpus):
     A line is a sentence, a blank line ends a document.
 
     Args:
-        path: where the file is.
+        path: path of the file.
         encoding_errors: what to do with bytes that are not UTF-8: "strict" (an error), "replace" or "ignore".
-        filesystem: the fsspec file system that `path` is of; by default this machine's.
-        is_table: whether lines are columns between tabs, of which the outer ones may be empty.
+        filesystem: the fsspec file system of `path` (default: local files).
+        is_table: whether lines hold tab-separated columns, so that tabs at the ends of a line are kept.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: another `encoding_errors`.
+        ValueError: an unknown `encoding_errors`.
     """
 
     unit = "B"
@@ -141,14 +141,14 @@ class TextFile(Corpus):
         self.position = 0
         with self._open() as raw:
             try:
-                # utf-8-sig: a byte-order mark is no part of the first sentence. A lone carriage return ends no line, as
-                # for those who count the lines of a file.
+                # utf-8-sig: a byte-order mark is no part of the first sentence. Only a line feed ends a line, as in
+                # `wc -l`.
                 text = io.TextIOWrapper(
                     decompressed(raw, self.source), encoding="utf-8-sig", errors=self.encoding_errors, newline="\n"
                 )
                 is_looked_at = False
                 for number, line in enumerate(text):
-                    # A byte-order mark of UTF-16 may have been replaced.
+                    # A UTF-16 byte-order mark may have been decoded to U+FFFD.
                     if not is_looked_at and (content := line.strip("\ufffd\r\n")):
                         is_looked_at = True
                         if 3 * content.count("\0") > len(content):
@@ -172,7 +172,7 @@ class TextFile(Corpus):
             except (OSError, ValueError, ImportError):
                 raise
             except Exception as error:
-                # Those who read over a network have errors of their own.
+                # Packages that read over a network raise errors of their own.
                 if self.filesystem is None:
                     raise
                 raise OSError(f"{self.source} could not be read ({type(error).__name__}: {error}).") from error
@@ -191,7 +191,7 @@ class TextFile(Corpus):
         return opened
 
     def _located(self, error: UnicodeDecodeError) -> UnicodeDecodeError:
-        """The same error with the file, the line and the remedy; found by a second pass over the bytes."""
+        """The same error with file, line and remedy; a second pass over the bytes finds the line."""
         place = self.source
         with self._open() as raw:
             for number, line in enumerate(decompressed(raw, self.source), start=1):
@@ -205,7 +205,7 @@ class TextFile(Corpus):
 
 
 def convert_remedy(content: bytes) -> str:
-    """What to do with text that is not UTF-8."""
+    """Advice for an error message about text that is not UTF-8."""
     if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return "It seems to be UTF-16. Convert it: iconv -f UTF-16 -t UTF-8"
     if 3 * content.decode("utf-8", "replace").count("\ufffd") > len(content):
@@ -214,18 +214,18 @@ def convert_remedy(content: bytes) -> str:
 
 
 def decompressed(raw: IO[bytes], name: str) -> Any:
-    """The bytes of an open file, unpacked if its name says that it is packed.
+    """A reader of an open file's bytes, decompressed if its name has the suffix of a compressed file.
 
     Raises:
-        ValueError: it is packed and its name does not say so.
+        ValueError: it is compressed but its name lacks the suffix, or it has another binary format.
     """
     if suffix_of(name) in COMPRESSED:
         return io.BufferedReader(_Decompressed(raw, name), buffer_size=1 << 20)
-    # What fsspec opens is no reader that can look ahead, and over HTTP cannot be rewound.
+    # Files opened by fsspec have no `peek`, and over HTTP cannot be rewound.
     reader = raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, raw), 1 << 20)
     start = reader.peek(8)[:8]
     for magic, kind in _PACKED.items():
-        # "BZh" may begin a text, the digit and the constant after it do not.
+        # "BZh" may begin a text, but not with the constant that follows in a .bz2 file.
         if start.startswith(magic) and (kind != ".bz2" or start[4:8] == b"1AY&"):
             kind = _DOCUMENTS.get(suffix_of(name), kind) if kind == "zip" else kind
             remedy = f"Name it so that it ends in {kind}." if kind in COMPRESSED else "Unpack it."
@@ -236,12 +236,12 @@ def decompressed(raw: IO[bytes], name: str) -> Any:
 
 
 def suffix_of(name: str) -> str:
-    """The last suffix of a file's name, or of an address."""
+    """The last suffix of a file's name or address, in lower case."""
     return Path(name).suffix.lower()
 
 
 def _decompressor(name: str) -> tuple[Callable[[], Any], type[Exception]]:
-    """What makes a decompressor of one frame of a file, and its error."""
+    """A factory of decompressors for one frame of a file, and the type of their errors."""
     suffix = suffix_of(name)
     if suffix == ".gz":
         return partial(zlib.decompressobj, wbits=31), zlib.error
@@ -254,10 +254,10 @@ def _decompressor(name: str) -> tuple[Callable[[], Any], type[Exception]]:
 
 
 class _Decompressed(io.RawIOBase):
-    """Decompressed bytes of a file of one frame or several.
+    """Decompressed bytes of a file of one or more frames.
 
-    The libraries' own readers differ in what they make of a file that is cut short, and of what follows the last frame:
-    here NUL bytes, which pad files, may, and nothing else.
+    The libraries' own readers disagree about truncated files and about bytes after the last frame. Here truncation is
+    an error, and only NUL bytes, as padding, may follow the last frame.
     """
 
     def __init__(self, raw: IO[bytes], name: str):
@@ -359,7 +359,7 @@ class Chain(Corpus):
 
 
 class CorpusLines(Chain):
-    """The lines of a corpus, for what answers line by line. Boundaries between files are no lines, blank lines are."""
+    """The lines of a corpus, blank lines included, without the boundaries that [`Chain`] adds between files."""
 
     boundary = False
 
@@ -367,14 +367,14 @@ class CorpusLines(Chain):
         super().__init__([corpus])
 
     def shards(self, size: int) -> Iterator[list[str]]:
-        """The lines, so many at a time."""
+        """Yields the lines in lists of `size`."""
         lines = iter(self)
         while shard := list(islice(lines, size)):
             yield shard
 
 
 def unchanged_lines(corpus: Corpus, fingerprint: str) -> Iterator[str]:
-    """The lines of a corpus as [`CorpusLines`][] has them, and behind them an error if it is no longer that of the
+    """Yields the lines of [`CorpusLines`][]; after the last one raises ValueError if the corpus no longer has this
     fingerprint."""
     yield from CorpusLines(corpus)
     corpus.check_unchanged(fingerprint)
@@ -395,15 +395,15 @@ def pick_sentences(
 
 
 def version_at(filesystem: AbstractFileSystem, path: str) -> list[str]:
-    """What tells a file at an address from a later one there: fsspec's key, which for HTTP is the address, and what the
-    server says of the content."""
+    """Identifies the version of a file at an address: fsspec's key (for HTTP only the address) and the server's
+    metadata of the content."""
     info = filesystem.info(path)
     said = (info.get(name) for name in ("size", "ETag", "Content-MD5", "Digest", "Last-Modified"))
     return [filesystem.ukey(path), *map(str, said)]
 
 
 def by_size(lines: Iterable[str], number: int) -> Iterator[list[str]]:
-    """Lists of `number` lines, shorter where lines are long, so that a list takes some megabytes whatever they are."""
+    """Lists of `number` lines, or of fewer if they are long, so that a list stays at some megabytes."""
     found: list[str] = []
     size = 0
     for line in lines:

@@ -1,4 +1,4 @@
-"""A corpus rewritten as one text a line: long texts cut at sentence ends, Chinese segmented into words."""
+"""Rewrites a corpus as one text per line: long texts cut at sentence ends, Chinese segmented into words."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ Unit = Literal["auto", "word", "character"]
 Segmenter = Literal["jieba"]
 SEGMENTERS: dict[str, Callable[[], Callable[[str], str]]] = {"jieba": chinese_segmenter}
 
-# A part of a text that stays whole unless it is longer than a piece, with the space after it; and its units.
+# A part of a text that is cut only if it is longer than a piece, with the space after it, and its number of units.
 Atom = tuple[str, int]
 
 _LINES_PER_CHUNK = 512
 _KNOWN_WORDS = 1 << 20
 _ENDS = f"[,;:.!?\u2026\u3001\u3002\uff0c\uff1b\uff1a\uff01\uff1f{FULL_STOPS}{COMMAS}]"
 _CLAUSE_END = re.compile(rf"{_ENDS}[{CLOSING}]*\s*$")
-# A word, with the marks that stand alone behind it in segmented text; straight quotes may belong to what follows.
+# A word and the marks that follow it, which stand alone in segmented text; straight quotes may open the next word.
 _CLOSED = CLOSING.replace("\"'", "")
 _BETWEEN_SPACES = re.compile(rf"\S+\s*(?:(?:{_ENDS}|[{_CLOSED}])+(?:\s+|$))*")
-# A letter and the marks on it stay together.
+# A letter and its combining marks stay together.
 _CHARACTERS = pre_tokenizers.Split(Regex(r"\X"), behavior="isolated")
-# A CJK character, or a word or number among them, with the marks around it.
+# A CJK character, or a word or number between CJK characters, with the marks around it.
 _OPENING_MARKS = "\u2018\u201c\u300a\u300c\u300e\u3010\uff08"
 _MARKS = "\u2010-\u205e\u3000-\u303f\uff00-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65"
 _BETWEEN_CHARACTERS = re.compile(
@@ -57,20 +57,20 @@ _BETWEEN_CHARACTERS = re.compile(
 class Cutting:
     """How the texts of a corpus are rewritten.
 
-    A text with `max_length` is cut into pieces, and becomes a document of its own. Consecutive sentences are joined
-    while they have at most M units, with M drawn evenly from `min_length` to `max_length` for each piece; a first
-    sentence longer than M is a piece by itself, and a piece that would end below `min_length` takes one more sentence
-    if `max_length` allows. A sentence longer than `max_length` is cut at M units, or after a comma or another mark in
-    the last third of these. What is then shorter than `min_length` is dropped.
+    With `max_length`, each text is cut into pieces and becomes a document of its own. Consecutive sentences are joined
+    up to M units, with M drawn uniformly from `min_length` to `max_length` for each piece. A first sentence longer than
+    M is a piece by itself, and a piece below `min_length` takes one more sentence if `max_length` allows. A sentence
+    longer than `max_length` is cut at M units, or after a comma or another mark in the last third of these. Pieces that
+    are still shorter than `min_length` are dropped.
 
     Args:
-        max_length: most units of a piece; None cuts nothing.
-        min_length: fewest units of a piece.
-        unit: `"word"` (as the word-level tokenizer counts them, punctuation included, each stretch between spaces by
-            itself), `"character"`, or `"auto"`: characters if most of the first lines is in a script without spaces and
-            is not segmented here, words otherwise.
+        max_length: maximum units of a piece; None cuts nothing.
+        min_length: minimum units of a piece.
+        unit: `"word"` (tokens of the word-level tokenizer, punctuation included, counted separately between spaces),
+            `"character"`, or `"auto"`: characters if the first lines are mostly in a script without spaces and
+            `segment` is None, words otherwise.
         segment: `"jieba"` puts spaces between the words of Chinese text.
-        seed: of the lengths M, which depend on it and on the number of the line.
+        seed: seed of the lengths M, which depend on it and on the line number.
 
     Raises:
         ValueError: a value out of its range.
@@ -92,7 +92,7 @@ class Cutting:
             raise ValueError(f"max_length is {self.max_length}; it must be at least min_length = {self.min_length}.")
 
     def for_texts(self, texts: Sequence[str]) -> Cutting:
-        """The same with a unit other than `"auto"`, decided by some texts of the corpus."""
+        """The same settings with `"auto"` replaced by the unit that fits some texts of the corpus."""
         if self.unit != "auto":
             return self
         return replace(self, unit="character" if self.segment is None and is_unsegmented(texts) else "word")
@@ -100,14 +100,14 @@ class Cutting:
 
 @dataclass
 class CuttingReport:
-    """What became of the texts of a corpus.
+    """Counts of the texts and pieces of a corpus that was cut.
 
     Attributes:
         texts: lines read that are not blank.
         short_pieces: pieces dropped because they are shorter than `min_length`.
         short_units: units in them.
         cut_sentences: sentences longer than `max_length`.
-        lengths: how many pieces of each length, in units, were written.
+        lengths: number of pieces written, by length in units.
     """
 
     texts: int = 0
@@ -122,7 +122,7 @@ class CuttingReport:
         return self.lengths.total()
 
     def add(self, other: CuttingReport) -> None:
-        """Counts what `other` counted as well."""
+        """Adds the counts of `other`."""
         self.texts += other.texts
         self.short_pieces += other.short_pieces
         self.short_units += other.short_units
@@ -130,7 +130,7 @@ class CuttingReport:
         self.lengths.update(other.lengths)
 
     def median(self) -> int:
-        """The median length of the pieces; of two in the middle the lower one."""
+        """The median length of the pieces (the lower one of two in the middle)."""
         lengths = sorted(self.lengths)
         totals = accumulate(self.lengths[length] for length in lengths)
         return next(length for length, total in zip(lengths, totals, strict=True) if 2 * total >= self.pieces)
@@ -148,11 +148,11 @@ class CuttingReport:
 
 
 class Cutter:
-    """Cuts texts as a [`Cutting`] says.
+    """Cuts texts by the rules of a [`Cutting`].
 
     Raises:
         ImportError: the segmenter is not installed.
-        ValueError: the unit is `"auto"`, which [`Cutting.for_texts`] decides.
+        ValueError: the unit is `"auto"`; replace it with [`Cutting.for_texts`].
     """
 
     def __init__(self, settings: Cutting):
@@ -160,20 +160,20 @@ class Cutter:
             raise ValueError("The unit is 'auto'; decide it with Cutting.for_texts.")
         self.settings = settings
         self.segment = None if settings.segment is None else SEGMENTERS[settings.segment]()
-        # Encoding with it, unlike pre-tokenising, tells where the words of the text stand before normalisation.
+        # Unlike pre-tokenising, encoding gives the offsets of the words in the text before normalisation.
         self._splitter = Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
         self._splitter.normalizer = word_normalizer(lowercase=False)
         self._splitter.pre_tokenizer = word_pre_tokenizer()
         self._known: dict[str, int] = {}
 
     def count(self, text: str) -> int:
-        """The units of a text: characters, or words between its spaces."""
+        """Number of units of a text: its characters, or the words between its spaces."""
         if self.settings.unit == "character":
             return len(text)
         return sum(map(self._count_words, text.split()))
 
     def __call__(self, text: str, number: int) -> tuple[list[str], CuttingReport]:
-        """The pieces of a text, line `number` of its corpus, and what was counted. White space becomes one space."""
+        """Cuts a text, line `number` of its corpus, into pieces and counts them. White space becomes one space."""
         text = " ".join(text.split())
         report = CuttingReport(texts=1)
         if self.settings.max_length is None:
@@ -215,7 +215,7 @@ class Cutter:
         return atoms
 
     def _torn(self, text: str) -> list[str]:
-        """What is longer than a whole piece, cut after each unit."""
+        """Cuts a text that is longer than a whole piece after each unit."""
         if self.settings.unit == "character":
             return [character for character, _ in _CHARACTERS.pre_tokenize_str(text)]
         starts = sorted({start for start, _ in self._splitter.encode(text).offsets} - {0})
@@ -249,9 +249,9 @@ def _size(atoms: Iterable[Atom]) -> int:
 
 
 def _take(sentence: deque[Atom], room: int, least: int) -> list[Atom]:
-    """Takes at most `room` units, but `least` atoms, off the start of a sentence that is longer.
+    """Removes at most `room` units, but at least `least` atoms, from the start of a longer sentence and returns them.
 
-    It takes up to the last mark in the last third of these, if there is one.
+    It cuts after the last mark in the last third of these units, if there is one.
     """
     taken: list[Atom] = []
     total, end = 0, None
@@ -272,19 +272,19 @@ def cut_corpus(
     num_proc: int = 1,
     show_progress: bool = True,
 ) -> CuttingReport:
-    """Writes a corpus as one text file, whole or not at all: a piece a line, a blank line after each document.
+    """Writes a corpus atomically as one text file: one piece per line, a blank line after each document.
 
-    With `settings.max_length` every line of the corpus is a document, otherwise its own blank lines are kept.
+    With `settings.max_length` every line of the corpus becomes a document, otherwise its blank lines are kept.
 
     Args:
         corpus: see [`open_corpus`].
-        output: a .txt, .xz or .gz file; its folder is made.
+        output: a .txt, .xz or .gz file; its folder is created.
         settings: see [`Cutting`].
-        num_proc: worker processes. The file does not depend on it.
+        num_proc: number of worker processes; the output does not depend on it.
         show_progress: show a progress bar.
 
     Raises:
-        ValueError: an unknown suffix, an empty corpus, or no piece is left.
+        ValueError: an unknown suffix, an empty corpus, or no piece left.
         ImportError: the segmenter is not installed.
     """
     settings = settings or Cutting()
@@ -312,7 +312,7 @@ def _text_file(path: Path) -> Iterator[IO[str]]:
         if path.suffix == ".xz":
             binary: Any = lzma.LZMAFile(raw, "wb")
         elif path.suffix == ".gz":
-            # No name and no time in it: the same text makes the same file.
+            # Without name and time, so that the same text gives the same file.
             binary = gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0)
         else:
             binary = raw
@@ -326,19 +326,19 @@ def _text_file(path: Path) -> Iterator[IO[str]]:
 
 
 def _cut_chunks(corpus: Corpus, settings: Cutting, num_proc: int) -> Iterator[tuple[str, CuttingReport]]:
-    """The text to write and what was counted, some lines at a time and in order."""
+    """Yields the text to write and its counts for some lines at a time, in order."""
     chunks = _chunks(corpus)
     start = list(islice(chunks, 1))
     settings = settings.for_texts([line for _, lines in start for line in lines])
     chunks = chain(start, chunks)
-    # A package that is missing is missed here, not in a worker.
+    # Made here first, so that a missing package is reported here and not in a worker.
     _cutter(settings)
     cut = partial(_cut_lines, settings)
     yield from starmap(cut, chunks) if num_proc == 1 else map_in_processes(cut, chunks, num_proc)
 
 
 def _chunks(corpus: Corpus) -> Iterator[tuple[int, list[str]]]:
-    """The number of a chunk's first line, and its lines."""
+    """Yields the number of each chunk's first line, and its lines."""
     lines = iter(corpus)
     first = 0
     while chunk := list(islice(lines, _LINES_PER_CHUNK)):
@@ -348,7 +348,7 @@ def _chunks(corpus: Corpus) -> Iterator[tuple[int, list[str]]]:
 
 @lru_cache(maxsize=1)
 def _cutter(settings: Cutting) -> Cutter:
-    """Made once a process; segmenters take seconds to load."""
+    """The cutter, cached in each process, since segmenters take seconds to load."""
     return Cutter(settings)
 
 

@@ -1,4 +1,4 @@
-"""English sentences from the docstrings of the standard library and of the installed packages.
+"""Collects English sentences from the docstrings of the standard library and of installed packages.
 
 The source files are parsed with `ast`; nothing is imported or executed.
 """
@@ -39,23 +39,23 @@ _FILES_TOGETHER = 16
 
 @dataclass
 class Docstrings:
-    """Harvested documents, one for each docstring that has a sentence not seen before.
+    """Harvested documents, one for each docstring with at least one new sentence.
 
     Attributes:
         documents: sentences of each docstring.
-        files: the file of each document, relative to its root.
+        files: the source file of each document, relative to its root.
     """
 
     documents: list[list[str]] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
 
     def split(self, held_out: float = 0.02) -> tuple[list[list[str]], list[list[str]]]:
-        """Divide the documents by a hash of their file: (training documents, held-out documents).
+        """Splits the documents by a hash of their file: (training documents, held-out documents).
 
-        The same file is always on the same side, and no sentence is on both, since duplicates are gone before.
+        A file is always on the same side, and no sentence is on both sides, since duplicates were removed before.
 
         Raises:
-            ValueError: a share outside (0, 1).
+            ValueError: `held_out` outside (0, 1).
         """
         if not 0.0 < held_out < 1.0:
             raise ValueError(f"held_out is {held_out}; it must lie between 0 and 1.")
@@ -69,20 +69,20 @@ class Docstrings:
 def harvest_docstrings(
     roots: Sequence[str | os.PathLike[str]] | None = None, num_proc: int | None = None, show_progress: bool = True
 ) -> Docstrings:
-    """Collect the English sentences of all docstrings below `roots`.
+    """Collects the English sentences of all docstrings below `roots`.
 
-    Code, doctests, tables, parameter lists and markup are cut. A sentence has 3-40 words, nearly all of them plain
+    Code, doctests, tables, parameter lists and markup are removed. A sentence has 3-40 words, nearly all of them plain
     words. Of sentences that differ only in case, digits or punctuation the first is kept. The result depends on the
     files alone, not on `num_proc`.
 
     Args:
-        roots: folders to search; None for the standard library and the installed packages. Folders of tests are
-            left out.
-        num_proc: worker processes; None for one a core.
+        roots: folders to search; None for the standard library and the installed packages. Test folders are
+            skipped.
+        num_proc: number of worker processes; None for one per core.
         show_progress: show a progress bar.
 
     Raises:
-        FileNotFoundError: a root that is no folder.
+        FileNotFoundError: a root is not a folder.
         ValueError: no sentence was found.
     """
     if roots is None:
@@ -114,7 +114,7 @@ def harvest_docstrings(
 
 
 def _python_files(root: Path) -> Iterator[Path]:
-    """Python files below `root` in a fixed order, without tests and without packages installed inside it."""
+    """Yields Python files below `root` in a fixed order, without tests and packages installed inside it."""
     for folder, names, files in os.walk(root):
         names[:] = sorted(name for name in names if name not in _SKIPPED_FOLDERS and not name.startswith("."))
         for name in sorted(files):
@@ -152,7 +152,7 @@ def file_sentences(path: str) -> list[list[str]]:
 
 
 def _parse_docstrings(source: bytes) -> list[str]:
-    # A syntax tree has no cycles: with the garbage collector on, parsing takes more than twice as long.
+    # The garbage collector more than doubles the time of parsing; a syntax tree has no cycles to collect.
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -193,7 +193,7 @@ _RULE = re.compile(r"[-=~^\"'`#*+_.|: ]{3,}$")
 _PARAMETER = re.compile(
     r"(?::\w[^:]*:|@\w+|[`*]*[\w.,* /\[\]-]{1,40}[`*]*\s*(?:\([^)]*\))?\s*:(?:\s|$)|[`*]*\w+[`*]*\s+--\s)"
 )
-# What can only be a parameter, even when the line before it is prose.
+# Matches only parameters, so it is used even after a line of prose.
 _INNER_PARAMETER = re.compile(r":\w[^:]*:\s|@\w+\s|[`*]*\w+[`*]* (?:: |-- )|[`*]*\w+[`*]*\s*\([^)]*\)\s*:\s")
 _SECTION = re.compile(
     r"(?:args?|arguments?|params?|parameters?|keyword args?|keyword arguments?|other parameters|returns?|yields?|"
@@ -204,9 +204,9 @@ _SECTION = re.compile(
 
 
 def paragraphs_of(docstring: str) -> list[str]:
-    """Paragraphs of prose, each as one line; code, doctests, tables, headings and lists of parameters are left out."""
+    """Paragraphs of prose, each as one line, without code, doctests, tables, headings and parameter lists."""
     lines = inspect.cleandoc(docstring).splitlines()
-    # The lines of each paragraph, of which the last one goes on.
+    # The lines of each paragraph; the last paragraph is still open.
     paragraphs: list[list[str]] = [[]]
     fenced = False
     skip_deeper_than: int | None = None
@@ -284,7 +284,7 @@ _PLAIN_WORDS = 0.9
 
 
 def is_plain_english(sentence: str) -> bool:
-    """Whether a sentence has 3-40 words, nearly all plain, starts like a sentence and reads as English."""
+    """Whether a sentence has 3-40 words, nearly all plain, begins with a capital and contains common English words."""
     words = sentence.split()
     if not 3 <= len(words) <= 40 or not sentence.isascii():
         return False
@@ -292,7 +292,7 @@ def is_plain_english(sentence: str) -> bool:
         return False
     if sum(_WORD.fullmatch(word) is not None for word in words) < _PLAIN_WORDS * len(words):
         return False
-    # Without a full stop it may be a title, but not one that breaks off.
+    # Without a full stop it may be a title, but a title does not end in a function word.
     if sentence[-1].isalnum() and words[-1].lower() in _FUNCTION_WORDS:
         return False
     if sentence.count("(") != sentence.count(")") or sentence.count('"') % 2:

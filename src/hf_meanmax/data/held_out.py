@@ -1,4 +1,4 @@
-"""A part of a corpus that is held out."""
+"""Splits a corpus into a training part and a held-out part."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ BLOCK_LINES = 20
 
 
 class HeldOut(Corpus):
-    """One side of a corpus that is cut into blocks of neighbouring lines, every `every`-th of which is held out.
+    """One side of a corpus that is split into blocks of neighbouring lines: every `every`-th block is held out.
 
-    A block is a document, or 20 lines of a longer one.
+    A block is a document, or 20 lines of a longer document.
     """
 
     def __init__(self, corpus: Corpus, every: int, held_out: bool):
@@ -27,7 +27,7 @@ class HeldOut(Corpus):
         block, lines, is_after_gap = 0, 0, False
         for line in self.corpus:
             self.position = self.corpus.position
-            # Blank lines that follow each other end one block, not several.
+            # Several blank lines in a row end only one block.
             if lines and (not line or lines == BLOCK_LINES):
                 block, lines = block + 1, 0
             if not line:
@@ -39,7 +39,7 @@ class HeldOut(Corpus):
                 is_after_gap = True
                 continue
             if is_after_gap:
-                # Lines on the two sides of held-out lines are not consecutive text.
+                # Lines before and after a skipped block are not consecutive text.
                 yield ""
                 is_after_gap = False
             yield line
@@ -49,7 +49,7 @@ class HeldOut(Corpus):
 
 
 def share_to_hold_out(corpus: Corpus) -> int:
-    """The n of "every n-th block is held out": smaller for a small corpus, so that enough is left to measure on."""
+    """Chooses n for "every n-th block is held out": smaller for a small corpus, so that enough is held out."""
     for every, least in ((100, 100), (10, 20)):
         if sum(1 for _ in islice(filter(None, HeldOut(corpus, every, held_out=True)), least)) == least:
             return every

@@ -17,7 +17,7 @@ from .tables import TABLES, load_from_disk, load_from_hub, load_table, looks_loc
 if TYPE_CHECKING:
     from datasets import Dataset
 
-# First lines that are no example.
+# Words of a first line that show that it is a header.
 _TEXT_HEADERS = set("text texts sentence sentence1 sentence_1 premise review question title comment tweet".split())
 _LABEL_HEADERS = set("label labels class category target score rating sentiment stars topic intent emotion".split())
 
@@ -31,9 +31,9 @@ class LabelledTexts:
     Attributes:
         texts: the texts, or the first of each pair.
         pairs: the second of each pair; None for single texts.
-        labels: their labels, as they stand in the file or data set.
-        unlabelled: rows that were left out because they have no label (in a data set of numbered ones, -1).
-        textless: rows of a table or data set that were left out because they have no text, or not both of a pair.
+        labels: their labels, as in the file or data set.
+        unlabelled: number of rows left out because they have no label (-1 in a data set with class labels).
+        textless: number of rows of a table or data set left out because they lack a text, or one text of the pair.
     """
 
     texts: list[str]
@@ -46,7 +46,7 @@ class LabelledTexts:
         return len(self.texts)
 
     def select(self, rows: Sequence[int] | npt.NDArray[np.int64]) -> LabelledTexts:
-        """Some of them, by their numbers."""
+        """The examples with these row indices."""
         pairs = None if self.pairs is None else [self.pairs[row] for row in rows]
         return LabelledTexts([self.texts[row] for row in rows], pairs, [self.labels[row] for row in rows])
 
@@ -60,21 +60,21 @@ def read_labelled(
     encoding_errors: str = "strict",
     config_name: str | None = None,
 ) -> LabelledTexts:
-    """Labelled texts of a file or a data set.
+    """Reads labelled texts from a file or a data set.
 
     Args:
         source: a file without a header, of lines `text TAB label` or `text TAB second text TAB label` (`.tsv`, `.txt`,
             plain or `.gz`, `.xz`, `.zst`, `.bz2`); a `.csv`, `.json`, `.jsonl` or `.parquet` file with named columns;
             the folder of a data set written by `save_to_disk`, or the name of one on the Hub.
-        text_column, pair_column, label_column: the columns of the latter; without a `pair_column` texts are single.
+        text_column, pair_column, label_column: the named columns; without a `pair_column` texts are single.
         split: the split of a data set.
         encoding_errors: what to do with bytes that are not UTF-8: "strict" (an error), "replace" or "ignore".
         config_name: the configuration of a data set on the Hub.
 
     Raises:
         FileNotFoundError: there is no such file or data set.
-        ValueError: nothing in it, no such column or split, columns named of a file that has none, a damaged file, or a
-            line without its text or label, with its number.
+        ValueError: an empty source, an unknown column or split, column names for a file without named columns, a
+            damaged file, or a line without text or label (the message has its number).
     """
     path, columns = Path(source).expanduser(), (text_column, pair_column, label_column)
     rows: Iterator[tuple[str, str | None, str | None]]
@@ -126,7 +126,7 @@ def _from_lines(file: TextFile) -> Iterator[tuple[str, str | None, str]]:
 def _from_dataset(
     dataset: Dataset, text_column: str, pair_column: str, label_column: str, name: str
 ) -> Iterator[tuple[str, str | None, str | None]]:
-    # A stream does not always know its columns.
+    # A streamed data set does not always know its columns.
     columns = dataset.column_names or list(next(iter(dataset), {}))
     settings = {"text_column": text_column, "pair_column": pair_column, "label_column": label_column}
     for setting, wanted in settings.items():
@@ -144,11 +144,11 @@ def _from_dataset(
             yield _NO_TEXT
             continue
         text, pair = readable(text), None if pair is None else readable(pair)
-        # What is not equal to itself is NaN.
+        # NaN is the value that differs from itself.
         if label is None or label != label or not str(label).strip():
             yield text, pair, None
         elif not names:
-            # Where a label is missing, tables hold whole numbers as 1.0.
+            # In a column with missing labels, tables store whole numbers as floats.
             yield text, pair, str(int(label) if isinstance(label, float) and label.is_integer() else label)
         elif label < len(names):
             yield text, pair, names[label] if label >= 0 else None

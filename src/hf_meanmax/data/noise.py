@@ -1,4 +1,4 @@
-"""Noise on the words of a text: words dropped, a stretch of them dropped, neighbours swapped."""
+"""Noise on the words of a text: drops words, drops a span of words, swaps neighbours."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .token_store import Ragged
 
 @dataclass(frozen=True)
 class Noise:
-    """Drop a stretch of words, the share `span_drop` of a text, at a random place; then drop each word with probability
-    `word_drop` and swap each non-overlapping bigram with probability `word_swap` (SDAE; Hill, Cho and Korhonen, 2016).
+    """Drops a random span of words, the share `span_drop` of a text; then drops each word with probability `word_drop`
+    and swaps each non-overlapping bigram with probability `word_swap` (SDAE; Hill, Cho and Korhonen, 2016).
 
-    The bigrams are the words 0 and 1, 2 and 3, ... of what the drop left. The final `</s>` of a row is never touched,
+    The bigrams are the words 0 and 1, 2 and 3, ... of the remaining text. The final `</s>` of a row is never touched,
     and a row that had a word keeps at least one.
 
     Raises:
-        ValueError: a number outside [0, 1] (`word_drop` and `span_drop` must be below 1).
+        ValueError: a value outside [0, 1] (`word_drop` and `span_drop` must be below 1).
     """
 
     word_drop: float = 0.0
@@ -33,7 +33,7 @@ class Noise:
             raise ValueError(f"word_swap is {self.word_swap}; it must lie between 0 and 1.")
 
     def __call__(self, rows: Ragged, rng: np.random.Generator) -> Ragged:
-        """Noisy copies of `rows`, each of which ends in `</s>`."""
+        """Returns noisy copies of `rows`; each row ends in `</s>`."""
         if self.span_drop:
             rows = _drop_span(rows, self.span_drop, rng)
         if self.word_drop:
@@ -46,7 +46,7 @@ class Noise:
 def _drop_span(rows: Ragged, share: float, rng: np.random.Generator) -> Ragged:
     ids, lengths = rows
     words = lengths - 1
-    # Rounded down, so a word is left.
+    # Rounded down, so at least one word is left.
     dropped = (share * words).astype(np.int64)
     begins = (rng.random(len(lengths)) * (words - dropped + 1)).astype(np.int64)
     begins_of, dropped_of = np.repeat(begins, lengths), np.repeat(dropped, lengths)

@@ -1,4 +1,4 @@
-"""Which corpus a name means: files, a glob, a table, a data set."""
+"""Opens corpora by name: files, globs, tables, data sets."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def open_corpus(
     split: str = "train",
     config_name: str | None = None,
 ) -> Corpus:
-    """Open text files or a data set as a `Corpus`.
+    """Opens text files or a data set as a `Corpus`.
 
     Args:
         source: a path or glob of text files (any suffix, perhaps with .gz, .xz, .zst or .bz2) or of .csv, .json,
             .jsonl or .parquet tables with named columns, the folder of a data set written by `save_to_disk`, the name
             of a data set on the Hub (streamed; a `Path` is never one), a loaded data set, a `Corpus`, or a list. Files
-            may also be addresses (`hf://datasets/USER/NAME/*.txt.gz`, `s3://`, `https://`, ...), read as they come.
+            may also be addresses (`hf://datasets/USER/NAME/*.txt.gz`, `s3://`, `https://`, ...), which are streamed.
         encoding_errors: what to do with bytes that are not UTF-8: "strict" (an error), "replace" or "ignore".
         text_column: the column of a data set or table that holds the text.
         split: the split of a data set.
@@ -50,10 +50,10 @@ def open_corpus(
 
     Raises:
         FileNotFoundError: no such file, no match of a glob, no such data set.
-        ValueError: unknown split, column or `encoding_errors`, a column of a text file, an empty list, a damaged table,
-            a folder that is no data set, or an address of an unknown kind.
-        ImportError: the package that reads addresses of this kind is not installed.
-        OSError: an address does not answer.
+        ValueError: unknown split, column or `encoding_errors`, a column name for a text file, an empty list, a damaged
+            table, a folder that is no data set, or an address of an unknown protocol.
+        ImportError: the package that reads addresses of this protocol is not installed.
+        OSError: an address cannot be opened.
     """
     if isinstance(source, Corpus):
         return source
@@ -109,28 +109,28 @@ def _refuse_parts(what: str, split: str, config_name: str | None) -> None:
 
 @dataclass(kw_only=True)
 class TextOptions:
-    """How texts are read that are lines of a file or a column of a table."""
+    """How texts are read from the lines of a file or a column of a table."""
 
     encoding_errors: EncodingErrors = option("what to do with bytes that are not UTF-8", "strict")
     text_column: str = option("column of the texts, in a table or a data set", "text")
 
     def open_texts(self, source: object) -> Corpus:
-        """The texts of `source`, as [`open_corpus`] takes it and with its errors."""
+        """Opens the texts of `source` with [`open_corpus`], which has the kinds of sources and the errors."""
         return open_corpus(source, self.encoding_errors, self.text_column)
 
     def open_beside(self, name: str) -> Corpus:
-        """Another file or glob, whose column, where it is a table, is that of the texts."""
+        """Opens another file or glob; a table is read from the column of the texts."""
         column = self.text_column if table_kind(name) else "text"
         return open_corpus(name if is_address(name) else Path(name).expanduser(), self.encoding_errors, column)
 
 
 def is_address(name: str) -> bool:
-    """Whether a name is of a file that is elsewhere, as `s3://bucket/file.txt` is."""
+    """Whether a name is an address of a remote file, such as `s3://bucket/file.txt`."""
     return "://" in name
 
 
 def _find_at(address: str) -> tuple[AbstractFileSystem, list[str]]:
-    """The file system of an address, and the paths in it that the address or its glob means."""
+    """The file system of an address, and the paths in it that match the address or its glob."""
     from fsspec import available_protocols
     from fsspec.core import url_to_fs
 
@@ -143,10 +143,10 @@ def _find_at(address: str) -> tuple[AbstractFileSystem, list[str]]:
         is_pattern = "*" in path
         if not is_pattern:
             try:
-                # One question to the server tells both.
+                # One request shows both whether the path exists and whether it is a folder.
                 is_folder, paths = filesystem.info(path)["type"] == "directory", [path]
             except FileNotFoundError:
-                # In an address of the web a question mark begins a query.
+                # In a web address a question mark begins a query.
                 is_pattern = glob.has_magic(path) and "http" not in address.partition("://")[0]
         if is_pattern:
             found = filesystem.glob(path, detail=True)
@@ -158,7 +158,7 @@ def _find_at(address: str) -> tuple[AbstractFileSystem, list[str]]:
     except OSError:
         raise
     except Exception as error:
-        # Of many kinds, one of each package.
+        # Each package raises errors of its own.
         raise OSError(f"{address!r} could not be opened ({type(error).__name__}: {error}).") from error
     if is_folder:
         raise ValueError(f"{address!r} is a folder; give a glob such as {address.rstrip('/')}/*.txt.")

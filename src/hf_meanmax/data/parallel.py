@@ -1,4 +1,4 @@
-"""Parallel corpora: lines of two corpora that translate each other, and the pairs of their token stores."""
+"""Parallel corpora: aligned lines of two corpora, and the pairs of sentences of their token stores."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class ParallelCorpus:
     """Pairs of lines: line i of the source and line i of the target. A pair with a blank side is left out.
 
     Args:
-        source, target: two corpora of as many files, each of as many lines, blank ones included.
+        source, target: two corpora with the same number of files and, in each, of lines, blank lines included.
 
     Attributes:
-        source_side, target_side: the lines of the pairs, one corpus each, without any boundaries of documents; a line
-            has the same place in both.
+        source_side, target_side: corpora of the two sides of the pairs, without document boundaries; line i of one
+            is the translation of line i of the other.
     """
 
     def __init__(self, source: Corpus, target: Corpus):
@@ -28,10 +28,10 @@ class ParallelCorpus:
         self.source_side, self.target_side = _Side(self, 0), _Side(self, 1)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        """The pairs.
+        """Yields the pairs.
 
         Raises:
-            ValueError: the corpora, or two of their files, are not of one length, or there is no pair.
+            ValueError: the corpora, or two of their files, have different lengths, or there is no pair.
         """
         sides = [self.source.parts, self.target.parts]
         if len(sides[0]) != len(sides[1]):
@@ -42,7 +42,7 @@ class ParallelCorpus:
         found, done = False, 0
         for number, parts in enumerate(zip(*sides, strict=True), start=1):
             for lines, (source, target) in enumerate(zip_longest(*parts)):
-                # Blank lines at the end are no sentences that lack a translation.
+                # One side may have more blank lines at the end.
                 if (source is None and target) or (target is None and source):
                     names = [
                         f"{side} ({part.source or f'file {number}'})"
@@ -79,17 +79,17 @@ class _Side(Corpus):
 
 
 class PairedSentences(Sentences):
-    """The sentences of two stores that translate each other: inputs are of the source, targets of the target.
+    """Translation pairs of two token stores: inputs from the source, targets from the target.
 
     Args:
-        source, target: stores of the two sides of a [`ParallelCorpus`]. A sentence that a filter took out of one is
-            left out here.
+        source, target: stores of the two sides of a [`ParallelCorpus`]. A pair is left out if a filter dropped either
+            sentence.
 
     Attributes:
-        indices, target_indices: int64, where the sentences of each pair are in their stores.
+        indices, target_indices: int64, indices of each pair's sentences in their stores.
 
     Raises:
-        ValueError: no pair is left, or the stores are not of such sides.
+        ValueError: no pair is left, or a store has several documents.
     """
 
     def __init__(self, source: TokenStore, target: TokenStore):
@@ -110,5 +110,5 @@ class PairedSentences(Sentences):
         return self.target.rows(self.target_indices[rows])
 
     def costs(self) -> np.ndarray:
-        """Lengths for a batch plan: both sides together, so that pairs of like length share a batch."""
+        """Lengths for a batch plan: the sum of both sides, so that pairs of similar length share a batch."""
         return super().costs() + self.target.lengths[self.target_indices]

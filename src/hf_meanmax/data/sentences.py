@@ -1,4 +1,4 @@
-"""Sentence ends and words of raw text, in scripts with and without spaces between words."""
+"""Splits raw text into sentences and words, in scripts with and without spaces between words."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _UNSPACED = re.compile(f"[{CJK}\u0e01-\u0e4f\u0e81-\u0ecf\u1000-\u103f\u1780-\u1
 OPENING = "\"'(\\[\u00a1\u00ab\u00bf\u2018\u201c\u300a\u300c\u300e\u3010\uff08"
 CLOSING = "\"')\\]\u00bb\u2019\u201d\u300b\u300d\u300f\u3011\uff09"
 _SENTENCE_END = re.compile(
-    # Spaced text: a space, then no small letter and no digit, which often follow the full stop of an abbreviation.
+    # Spaced text: a space, then a letter that is not small; small letters and digits often follow an abbreviation.
     rf"(?<=[.!?\u2026{FULL_STOPS}])[{CLOSING}]*\s+(?=[{OPENING}]*(?P<first>[^\W\d_]))"
-    # Full-width marks need no space; ASCII marks and the ellipsis end a sentence inside CJK text alone.
+    # Full-width marks need no space; ASCII marks and the ellipsis end a sentence without a space only in CJK text.
     rf"|(?:[\u3002\uff01\uff1f\uff1b\uff61]|(?<=[{CJK}])(?:\u2026|\.\.)|(?<=[{CJK}])[.!?;](?=[{CJK}]))"
     rf"[\u3002\uff01\uff1f\uff1b\uff61\u2026.!?~\uff5e]*[{CLOSING}]*\s*"
 )
@@ -41,23 +41,23 @@ def is_unsegmented(texts: Sequence[str]) -> bool:
 
 
 def has_ideographs(texts: Sequence[str]) -> bool:
-    """Whether any character of the texts is a Chinese or Japanese one."""
+    """Whether the texts contain a Chinese or Japanese character."""
     return any(_CJK_CHARACTER.search(text) for text in texts)
 
 
 def split_sentences(text: str) -> list[str]:
-    """Split a paragraph at sentence ends that are no known abbreviations.
+    """Splits a paragraph at sentence ends, but not after known abbreviations.
 
     A sentence ends after `.`, `!`, `?`, an ellipsis, or the full stop or question mark of Arabic, Urdu, Indian,
-    Burmese, Ethiopic or Armenian text, with closing quotes and brackets, before a space and a letter that is not small;
-    and after the marks of Chinese and Japanese, the Chinese semicolon included. A single small letter before a full
-    stop is an abbreviation, and so is a capital behind another such letter; others are known of English alone.
+    Burmese, Ethiopic or Armenian text, with closing quotes and brackets, before a space and a letter that is not small.
+    It also ends after Chinese and Japanese marks, the Chinese semicolon included. A single small letter before a full
+    stop is an abbreviation, and so is a capital after another such letter; other abbreviations are only English ones.
     """
     return [sentence for sentence in map(str.strip, sentence_stretches(text)) if sentence]
 
 
 def sentence_stretches(text: str) -> Iterator[str]:
-    """The sentences of [`split_sentences`] with the white space around them: together they are the text."""
+    """Yields the sentences of [`split_sentences`] with the white space around them; joined, they give the text."""
     start = 0
     for match in _SENTENCE_END.finditer(text):
         first = match["first"]
@@ -68,7 +68,7 @@ def sentence_stretches(text: str) -> Iterator[str]:
 
 
 def chinese_segmenter() -> Callable[[str], str]:
-    """A function that puts spaces between the words of Chinese text, as jieba cuts it.
+    """Returns a function that puts spaces between the words of Chinese text, as segmented by jieba.
 
     Nothing but white space is added or removed; a stretch between spaces without a Chinese character stays as it is.
 
@@ -76,10 +76,10 @@ def chinese_segmenter() -> Callable[[str], str]:
         ImportError: jieba is not installed.
     """
     with warnings.catch_warnings():
-        # Newer Pythons warn of its code when they compile it.
+        # Newer versions of Python warn about its code when they compile it.
         warnings.simplefilter("ignore")
         jieba = require("jieba", "chinese", "Finding Chinese words")
-    # It would report on stderr where it keeps its dictionary.
+    # It would log the location of its dictionary to stderr.
     jieba.setLogLevel(logging.WARNING)
     jieba.initialize()
 
@@ -88,7 +88,7 @@ def chinese_segmenter() -> Callable[[str], str]:
         for stretch in text.split():
             found = list(jieba.cut(stretch)) if _CJK_CHARACTER.search(stretch) else [stretch]
             for previous, word in zip(["", *found], found, strict=False):
-                # jieba tears the Chinese dash and ellipsis, which are two characters each.
+                # jieba splits the Chinese dash and ellipsis, which are two characters each.
                 if word == previous and not word.isalnum():
                     words[-1] += word
                 else:

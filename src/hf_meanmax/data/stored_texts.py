@@ -1,4 +1,4 @@
-"""The texts that a token store was made of, and its words, for what reads these and not ids."""
+"""The original texts and the words of a token store, for consumers that need text instead of ids."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _TOKENS_AT_ONCE = 2**20
 
 
 class StoredTexts(Corpus):
-    """The lines of a corpus that a token store of it holds, in the store's order and as they were written.
+    """The lines of a corpus that its token store keeps, in the store's order and as they were written.
 
-    A line that the store cuts is whole here.
+    A line that the store truncates is whole here.
 
     Args:
-        corpus, tokenizer, rule: what the store was made of ([`~hf_meanmax.data.build_token_store`]).
-        size: sentences of the store.
+        corpus, tokenizer, rule: the store's corpus, tokenizer and filter ([`~hf_meanmax.data.build_token_store`]).
+        size: number of sentences in the store.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class StoredTexts(Corpus):
 
 
 class StoredWords:
-    """The words of every stored sentence, `</s>` left out; can be read again for each epoch of word vectors.
+    """The words of every stored sentence, without `</s>`; can be iterated repeatedly, for the epochs of word vectors.
 
-    An unknown word is a word of its own, `<unk>`, so distances between the others stay what they are.
+    An unknown word becomes `<unk>`, so that the distances between the other words stay the same.
     """
 
     def __init__(self, store: TokenStore, tokenizer: PreTrainedTokenizerBase):
@@ -63,7 +63,7 @@ class StoredWords:
     def __iter__(self) -> Iterator[list[str]]:
         start = 0
         while start < len(self.store):
-            # Sentences may be books.
+            # A single sentence may be as long as a book.
             lengths = self.store.lengths[start : start + 4096]
             count = max(1, int(np.searchsorted(lengths.cumsum(), _TOKENS_AT_ONCE, side="right")))
             rows = self.store.rows(np.arange(start, start + min(count, len(lengths))))

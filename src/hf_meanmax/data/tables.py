@@ -1,4 +1,4 @@
-"""Files with named columns and data sets, as the `datasets` package reads them."""
+"""Tables (files with named columns) and data sets, read with the `datasets` package."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-# What `datasets` logs, and which warnings are errors, is of the whole process.
+# The verbosity of `datasets` and the warning filters are global to the process.
 _TABLE_LOCK = threading.Lock()
 
 _HEADER = "Its first line is read as column names; a file without them needs such a line first."
@@ -38,12 +38,12 @@ class DatasetRows(Corpus):
     Args:
         dataset: the data set, or a stream of one.
         text_column: the column.
-        name: what it was read from (a file, a name on the Hub), and what tells versions of that apart.
+        name: its source (a file, or a name on the Hub), followed by values that identify the version.
     """
 
     def __init__(self, dataset: Dataset, text_column: str = "text", name: Sequence[object] | None = None):
         columns = dataset.column_names
-        # `translation.en` is the English of a column that holds a text in each language.
+        # `translation.en` is the English text in a column of dictionaries by language.
         self.column, self.part = text_column, ""
         if columns is not None and text_column not in columns:
             self.column, _, self.part = text_column.partition(".")
@@ -79,7 +79,7 @@ class DatasetRows(Corpus):
 
     def identity(self) -> object:
         if self.size is None and self.name is None:
-            # What a stream was made of, it does not say.
+            # A stream has no fingerprint, so its texts are hashed.
             self.name = text_digest(self)
         source = self.name if self.size is None else getattr(self.dataset, "_fingerprint", None)
         return ["dataset", source, self.size, self.text_column]
@@ -93,8 +93,8 @@ def _decoded(batches: Iterator[Json]) -> Iterator[Json]:
 
 
 def missing_column(source: str, name: str, columns: Sequence[str], setting: str) -> ValueError:
-    """The error of a source that has no column of a name, which `setting` gives."""
-    # Who has named a column knows how.
+    """The error for a source without the column `name`, which the option `setting` selects."""
+    # A user who named another column knows the option already.
     how = f" with `--{setting}`" if name == setting.removesuffix("_column") else ""
     names = [f'"{column}"' if " " in column else column for column in columns]
     hint = did_you_mean(name, columns)
@@ -108,14 +108,14 @@ def missing_column(source: str, name: str, columns: Sequence[str], setting: str)
 
 
 def table_kind(path: str | os.PathLike[str]) -> str:
-    """The kind of a file with named columns, by its suffix, as `datasets` calls it; empty for other files."""
+    """The kind of a table, by its suffix, in the terms of `datasets`; empty for other files."""
     name = Path(path)
     is_packed = name.suffix.lower() in COMPRESSED
     return TABLES.get((Path(name.stem).suffix if is_packed else name.suffix).lower(), "")
 
 
 def looks_local(name: str) -> bool:
-    """Whether a name can only be that of a file or folder, not of a data set on the Hub."""
+    """Whether a name can only mean a file or folder, not a data set on the Hub."""
     path = Path(name)
     is_file = path.suffix.lower() in (".txt", ".tsv", *COMPRESSED, *TABLES)
     in_a_folder = path.parent != Path(".") and path.parent.is_dir()
@@ -125,12 +125,12 @@ def looks_local(name: str) -> bool:
 def load_table(
     path: str | Path, encoding_errors: str = "strict", filesystem: AbstractFileSystem | None = None
 ) -> Dataset | None:
-    """A file with named columns as a data set; None if it has no row. All columns of a .csv are text.
+    """Loads a table as a data set; None if it has no row. All columns of a .csv are text.
 
     Args:
         path: the file.
         encoding_errors: what to do with bytes of a .csv that are not UTF-8.
-        filesystem: where it is, if not here; it is then read as it comes.
+        filesystem: the fsspec file system of a remote file, which is then streamed.
 
     Raises:
         ValueError: the file is damaged, or cannot be read.
@@ -141,15 +141,15 @@ def load_table(
     with _TABLE_LOCK, warnings.catch_warnings(), _errors_of(address):
         from datasets import Features, Value, load_dataset
 
-        # In place of values that are dropped, beyond the columns.
+        # pandas would drop values beyond the named columns.
         warnings.filterwarnings("error", "Length of header or names does not match")
         with open(path, "rb") if filesystem is None else filesystem.open(path, "rb") as raw:
             if kind == "csv":
-                # Words such as "None" are texts, not missing values, and the first value of a row is no number of it.
+                # Words such as "None" are texts, not missing values, and the first column is no index.
                 options = {"keep_default_na": False, "encoding_errors": encoding_errors, "index_col": False}
                 columns, is_empty = _start_of_csv(raw, address, options)
                 options["features"] = Features({name: Value("string") for name in columns})
-                # Of one column blank lines are rows.
+                # In a table of one column blank lines are rows.
                 options["skip_blank_lines"] = len(columns) > 1
             else:
                 is_empty = _has_no_row(raw, address)
@@ -157,17 +157,17 @@ def load_table(
             return None
         if filesystem is not None:
             table = load_dataset(kind, data_files=address, split="train", streaming=True, **options)
-            # What is wrong with its first rows shows now.
+            # So that errors in its first rows are raised here.
             next(iter(table), None)
             return table
-        # `datasets` takes a name for a pattern, and a file of the same name and time for the one that it has in its
-        # cache.
+        # `datasets` reads a path as a glob, hence `escape`, and takes a file with the name and time of a cached one for
+        # the same, hence the size in the configuration's name.
         options["name"] = f"of-{Path(path).stat().st_size}-bytes"
         return load_dataset(kind, data_files=glob.escape(str(path)), split="train", **options)
 
 
 def _start_of_csv(raw: IO[bytes], name: str, options: dict[str, Any]) -> tuple[list[str], bool]:
-    """The columns of a .csv, and whether no row follows, with pandas' options, which get its separator."""
+    """The columns of a .csv and whether it has no row; adds its separator to pandas' `options`."""
     import pandas as pd  # type: ignore[import-untyped]
 
     content = decompressed(raw, name)
@@ -175,7 +175,7 @@ def _start_of_csv(raw: IO[bytes], name: str, options: dict[str, Any]) -> tuple[l
     unquoted = re.sub(rb'"[^"]*"', b"", header)
     options["sep"] = next((mark for mark in ",;\t" if mark.encode() in unquoted), ",")
     names = next(csv.reader([header.decode("utf-8-sig", "replace")], delimiter=options["sep"]), [])
-    # pandas would give the second another name.
+    # pandas would rename the second one.
     if twice := [column for column in dict.fromkeys(names) if column and names.count(column) > 1]:
         raise ValueError(f"two columns have the name {twice[0]!r}. Rename one of them. {_HEADER}")
     try:
@@ -186,8 +186,8 @@ def _start_of_csv(raw: IO[bytes], name: str, options: dict[str, Any]) -> tuple[l
 
 
 def _has_no_row(raw: IO[bytes], name: str) -> bool:
-    """Whether a .json, .jsonl or .parquet has no row, which `datasets` refuses in many words; one that is damaged is
-    refused when it is read."""
+    """Whether a .json, .jsonl or .parquet has no row, for which the errors of `datasets` are unclear; False for a
+    damaged file, which is refused when it is read."""
     try:
         if table_kind(name) == "parquet":
             import pyarrow.parquet  # type: ignore[import-untyped]
@@ -205,7 +205,7 @@ def _has_no_row(raw: IO[bytes], name: str) -> bool:
 
 @contextmanager
 def _errors_of(address: str) -> Iterator[None]:
-    """Gives what `datasets` and pandas raise of a table in one line."""
+    """Turns errors of `datasets` and pandas about a table into one line."""
     from datasets.utils import logging
 
     verbosity = logging.get_verbosity()
@@ -215,7 +215,7 @@ def _errors_of(address: str) -> Iterator[None]:
     except ImportError:
         raise
     except Exception as error:
-        # Of many kinds, most of which name what went wrong in their cause.
+        # Errors of many types; most have the reason in their cause.
         cause = error.__cause__ or error
         reason = str(cause).strip()
         if isinstance(cause, UnicodeDecodeError) and table_kind(address) == "csv":
@@ -234,10 +234,10 @@ def _errors_of(address: str) -> Iterator[None]:
 
 
 def load_from_disk(path: Path, split: str) -> Dataset:
-    """A data set that `save_to_disk` wrote.
+    """Loads a split of a data set that `save_to_disk` wrote.
 
     Raises:
-        ValueError: the folder holds none, or has no such split.
+        ValueError: the folder holds no data set, or the split does not exist.
     """
     if not (path / "dataset_info.json").is_file() and not (path / "dataset_dict.json").is_file():
         raise ValueError(
@@ -251,7 +251,7 @@ def load_from_disk(path: Path, split: str) -> Dataset:
 
 
 def load_from_hub(name: str, split: str, config_name: str | None) -> tuple[Dataset, str | None]:
-    """A data set of the Hub, read as a stream, and the commit that it is of.
+    """A streamed data set of the Hub, and its commit.
 
     Raises:
         FileNotFoundError: it cannot be opened.
@@ -261,7 +261,7 @@ def load_from_hub(name: str, split: str, config_name: str | None) -> tuple[Datas
     try:
         builder = load_dataset_builder(name, config_name)
         return builder.as_streaming_dataset(split=split), builder.hash
-    except (OSError, RuntimeError) as error:  # the latter of a repository that is a script
+    except (OSError, RuntimeError) as error:  # RuntimeError: the repository is a script
         raise FileNotFoundError(
             f"{name!r} is no file here, and no data set of this name could be opened on the Hub "
             f"({type(error).__name__}: {error})."
@@ -269,7 +269,7 @@ def load_from_hub(name: str, split: str, config_name: str | None) -> tuple[Datas
 
 
 def choose_split(loaded: dict[str, Dataset], split: str, name: str) -> Dataset:
-    """One of the splits of a data set.
+    """Returns one split of a data set.
 
     Raises:
         ValueError: there is no such split.

@@ -1,8 +1,8 @@
 """The token store: a corpus tokenised once into memory-mapped arrays.
 
 A store is a folder of raw little-endian arrays and `store.json`. It is written under a temporary name and renamed
-when it is complete, so a folder that opens is a whole store. Beside the arrays of an incomplete one stands how far it
-has come, from where a killed build goes on.
+when it is complete, so a folder that opens is a complete store. An incomplete store also records its progress, from
+which a killed build resumes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SentenceFilter:
         max_tokens: longer sentences are dropped or truncated; None for no limit.
         beyond_max: "drop" or "truncate" (cut to the first `max_tokens` tokens, counted in the report).
         max_unknown_rate: sentences with a larger share of `<unk>` tokens are dropped; 1.0 keeps all.
-        drop_unknown_words: remove `<unk>` tokens from the sentences before their length is looked at.
+        drop_unknown_words: remove `<unk>` tokens from the sentences before their length is checked.
 
     Raises:
         ValueError: a value out of its range.
@@ -78,10 +78,10 @@ class SentenceFilter:
 
 @dataclass
 class StoreReport:
-    """What became of the lines of a corpus.
+    """Counts of kept and dropped lines of a corpus.
 
     `lines` counts the lines that are not blank; `lines = kept + empty + unknown + too_short + too_long`. `truncated`
-    sentences are among the kept; `unknown_tokens` and `tokens` describe what is stored (`tokens` with the `</s>`).
+    sentences are among the kept; `unknown_tokens` and `tokens` count stored tokens (`tokens` with the `</s>`).
     """
 
     lines: int = 0
@@ -97,7 +97,7 @@ class StoreReport:
     documents: int = 0
 
     def add(self, part: StoreReport) -> None:
-        """Counts what another report has counted."""
+        """Adds the counts of another report."""
         for column in fields(StoreReport):
             setattr(self, column.name, getattr(self, column.name) + getattr(part, column.name))
 
@@ -109,7 +109,7 @@ class StoreReport:
 
     def __str__(self) -> str:
         unknown = self.unknown_tokens + self.dropped_unknown_words
-        # Of the words that the kept sentences had.
+        # Share of all words of the kept sentences, dropped words included.
         share = unknown / max(1, self.tokens - self.kept + self.dropped_unknown_words)
         return (
             f"{counted(self.kept, 'sentence')}, {self.tokens:,} tokens, {counted(self.documents, 'document')} "
@@ -125,13 +125,13 @@ class Ragged(NamedTuple):
 
     @property
     def starts(self) -> np.ndarray:
-        """Where each row begins among the ids."""
+        """Index in `ids` of the first id of each row."""
         starts: np.ndarray = np.cumsum(self.lengths) - self.lengths
         return starts
 
     @property
     def places(self) -> np.ndarray:
-        """The place of each id in its row."""
+        """Position of each id in its row."""
         return np.arange(len(self.ids)) - np.repeat(self.starts, self.lengths)
 
 
@@ -141,12 +141,12 @@ class TokenStore:
     Attributes:
         lengths: int32 (sentences,), tokens of each sentence, `</s>` included.
         document_starts: int64 (documents,), index of the first stored sentence of each document.
-        positions: int32 (sentences,), place of each sentence among all lines of its document: two neighbours whose
-            positions differ by one had nothing filtered out between them.
+        positions: int32 (sentences,), position of each sentence among all lines of its document: between neighbours
+            whose positions differ by one, no line was dropped.
         token_counts: int64 (vocabulary size,), frequency of each id in the store.
         report: the `StoreReport` of the build.
         fingerprint: hash of corpus, tokenizer and filter.
-        checksums: of the arrays' bytes, by their names.
+        checksums: CRC-32 of each array's bytes, by name.
     """
 
     def __init__(self, folder: Path, meta: Json, arrays: dict[str, np.ndarray]):
@@ -165,15 +165,15 @@ class TokenStore:
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str], verify: bool = True) -> TokenStore:
-        """Open a store for reading.
+        """Opens a store for reading.
 
         Args:
-            folder: what `build_token_store` wrote.
-            verify: compare checksums (about a second for each gigabyte); sizes are always compared.
+            folder: a folder written by `build_token_store`.
+            verify: check checksums (about a second per gigabyte); sizes are always checked.
 
         Raises:
-            FileNotFoundError: no store there.
-            ValueError: a store of another format, or a damaged one.
+            FileNotFoundError: the folder has no store.
+            ValueError: the store has another format version, or is damaged.
         """
         folder = Path(folder)
         meta_path = folder / "store.json"
@@ -197,7 +197,7 @@ class TokenStore:
         return np.array(self.tokens[self.offsets[index] : self.offsets[index + 1]])
 
     def rows(self, indices: np.ndarray) -> Ragged:
-        """The sentences of the given indices, ids as int64."""
+        """The sentences with the given indices, ids as int64."""
         lengths = self.lengths[indices].astype(np.int64)
         starts = self.offsets[indices]
         if len(lengths) and lengths.min() == lengths.max():
@@ -209,13 +209,13 @@ class TokenStore:
 
 
 def count_shared(store: TokenStore, other: TokenStore) -> int:
-    """How many sentences of `other` are in `store` too, token by token."""
+    """Counts the sentences of `other` that are also in `store`, token by token."""
     weights = np.random.default_rng(0).integers(-(2**63), 2**63, other.lengths.max(), dtype=np.int64)
 
     def hashes(one: TokenStore, length: int) -> Iterator[np.ndarray]:
         places, step = np.flatnonzero(one.lengths == length), max(1, _HASHED // length)
         for start in range(0, len(places), step):
-            # That integers wrap around makes a hash of the sum.
+            # The weighted sum is a hash, since integers wrap around.
             yield one.rows(places[start : start + step]).ids.reshape(-1, length) @ weights[:length]
 
     count = 0
@@ -252,7 +252,7 @@ def _open_array(folder: Path, name: str, entry: Json, verify: bool) -> np.ndarra
 
 
 class ArrayWriter:
-    """Appends chunks to one raw array of the store, after the `length` numbers of checksum `crc32` that it has."""
+    """Appends chunks to one raw array of a store that holds `length` numbers with checksum `crc32` already."""
 
     def __init__(self, folder: Path, name: str, dtype: npt.DTypeLike, length: int = 0, crc32: int = 0):
         self.dtype = np.dtype(dtype).newbyteorder("<")
@@ -270,7 +270,7 @@ class ArrayWriter:
         self.length += len(values)
 
     def record(self) -> Json:
-        """What `store.json` says of the array, whose numbers are on the disk."""
+        """Flushes the array to disk and returns its entry for `store.json`."""
         self.file.flush()
         os.fsync(self.file.fileno())
         return {"dtype": self.dtype.str, "length": self.length, "crc32": self.crc32}
@@ -283,7 +283,7 @@ class ArrayWriter:
 
 @dataclass
 class _Progress:
-    """How much of a corpus is in the arrays of an incomplete store."""
+    """Progress of an incomplete store: how much of the corpus its arrays hold."""
 
     fingerprint: str
     chunks: int = 0
@@ -293,7 +293,7 @@ class _Progress:
 
     @classmethod
     def begin(cls, folder: Path, fingerprint: str) -> _Progress:
-        """The progress of a build in `folder`, which is emptied where that was of another store, or is damaged."""
+        """Reads the progress of a build in `folder`; empties the folder if it is damaged or of another store."""
         try:
             read = json.loads((folder / _PROGRESS).read_text(encoding="utf-8"))
             found = cls(**{**read, "report": StoreReport(**read["report"])})
@@ -309,7 +309,7 @@ class _Progress:
 
 
 class _Chunk(NamedTuple):
-    """Lines that are not blank, the running number of their document, and their place in it."""
+    """Lines that are not blank, the running number of their document, and their position in it."""
 
     lines: list[str]
     documents: np.ndarray
@@ -330,7 +330,7 @@ def _chunks(corpus: Corpus) -> Iterator[_Chunk]:
         positions.append(position)
         position += 1
         size += len(line)
-        # Lines may be books.
+        # A single line may be as long as a book.
         if len(lines) == _LINES_PER_CHUNK or size >= CHARACTERS_AT_ONCE:
             yield _Chunk(lines, np.array(documents), np.array(positions))
             lines, documents, positions, size = [], [], [], 0
@@ -341,10 +341,10 @@ def _chunks(corpus: Corpus) -> Iterator[_Chunk]:
 def apply_filter(
     rows: Ragged, unk_token_id: int | None, rule: SentenceFilter
 ) -> tuple[Ragged, np.ndarray, StoreReport]:
-    """Filter tokenised sentences (without `</s>`).
+    """Filters tokenised sentences (without `</s>`).
 
     Returns:
-        The kept rows, their indices, and a report of this chunk without documents and stored tokens.
+        The kept rows, their indices, and the report of this chunk (`documents` and `tokens` are still 0).
     """
     ids, lengths = rows
     report = StoreReport(lines=len(lengths))
@@ -387,8 +387,8 @@ def append_token(rows: Ragged, token_id: int) -> Ragged:
 class TokenEncoder:
     """The tokenizer's Rust part without padding, truncation and special tokens.
 
-    Its own threads use every core and release the interpreter, so a thread here that turns ids into arrays while the
-    next chunk is encoded is all the parallelism that is needed.
+    Its own threads use every core and release the interpreter lock, so no more parallelism is needed than a Python
+    thread that turns ids into arrays while the next chunk is encoded.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
@@ -407,7 +407,7 @@ class TokenEncoder:
         self.vocab_size: int = len(tokenizer)
 
     def fingerprint(self) -> str:
-        # Not in its file: whether a text may hold special tokens, and which ids transformers takes for what.
+        # `to_str` lacks two settings: how special tokens in a text are read, and the ids that transformers uses.
         ids = self.eos_token_id, self.pad_token_id, self.unk_token_id
         return json_digest([self.tokenizer.to_str(), self.tokenizer.encode_special_tokens, ids])
 
@@ -425,21 +425,21 @@ def build_token_store(
     filters: SentenceFilter | None = None,
     show_progress: bool = True,
 ) -> TokenStore:
-    """Tokenise a corpus into `folder`, or open the store there if corpus, tokenizer and filter are unchanged.
+    """Tokenises a corpus into `folder`, or opens its store if corpus, tokenizer and filter are unchanged.
 
-    The corpus is read once, in constant memory. Lines beyond `filters.max_tokens` that are cut are counted and
-    reported in one warning.
+    The corpus is read once, in constant memory. One warning reports the number of lines that were truncated to
+    `filters.max_tokens`.
 
     Args:
         corpus: see `open_corpus`.
         tokenizer: a fast tokenizer that appends `</s>` and nothing else.
-        folder: the folder of this store; a store of other input in it is replaced, any other folder is refused.
+        folder: the folder of this store. A store of other input is replaced, any other non-empty folder is refused.
         filters: which sentences to keep.
         show_progress: show a progress bar.
 
     Raises:
-        ValueError: nothing is left after the filters (with what each dropped), or the tokenizer lacks `</s>`.
-        FileExistsError: `folder` exists and is no token store.
+        ValueError: no sentence passes the filters (the message has their counts), or the tokenizer lacks `</s>`.
+        FileExistsError: `folder` is not empty and no token store.
     """
     folder = Path(folder)
     rule = filters or SentenceFilter()
@@ -469,14 +469,14 @@ def build_token_store(
 def _build(
     corpus: Corpus, encoder: TokenEncoder, rule: SentenceFilter, folder: Path, fingerprint: str, show_progress: bool
 ) -> StoreReport:
-    """Writes a store beside `folder`, or the rest of it, and puts it there when it is whole."""
+    """Builds a store beside `folder`, or resumes its build, and moves it there when it is complete."""
     growing = folder.with_name(f".{folder.name}.growing")
     with naming_failed_writes(folder, growing):
         progress = _Progress.begin(growing, fingerprint)
         try:
             arrays = _write_arrays(corpus, encoder, rule, growing, progress, show_progress)
         except BaseException as error:
-            # A text that cannot be read will be another text next time.
+            # After an error in the text the user will change the text, so this progress is of no use.
             if not progress.chunks or isinstance(error, ValueError):
                 shutil.rmtree(growing, ignore_errors=True)
             raise
@@ -500,7 +500,7 @@ def _build(
 def _write_arrays(
     corpus: Corpus, encoder: TokenEncoder, rule: SentenceFilter, folder: Path, progress: _Progress, show_progress: bool
 ) -> dict[str, Json]:
-    """Writes the arrays, from where `progress` says on; returns what `store.json` says of each."""
+    """Writes the arrays, resuming from `progress`; returns their entries for `store.json`."""
     tokens_type = np.uint16 if encoder.vocab_size <= 1 << 16 else np.int32
     types = {"tokens": tokens_type, "offsets": np.int64, "document_starts": np.int64, "positions": np.int32}
     written = {name: {key: entry[key] for key in ("length", "crc32")} for name, entry in progress.arrays.items()}
@@ -531,7 +531,7 @@ def _write_arrays(
                 write_json(folder / _PROGRESS, asdict(progress), indent=None)
             bar.set_postfix(sentences=report.kept, tokens=report.tokens, refresh=False)
             bar.update(corpus.position - bar.n)
-        # What is held out behind the last line is read, too.
+        # Held-out text after the last line has been read, too.
         bar.update(max(0, (corpus.size or 0) - bar.n))
     if encoder.unk_token_id is not None:
         report.unknown_tokens = int(token_counts[encoder.unk_token_id])
@@ -548,7 +548,7 @@ def _write_arrays(
 
 
 def _token_counts(path: Path, dtype: npt.DTypeLike, tokens: int, vocab_size: int) -> npt.NDArray[np.int64]:
-    """How often each id is among the first `tokens` numbers of a file."""
+    """Frequency of each id among the first `tokens` ids of a file."""
     counts = np.zeros(vocab_size, np.int64)
     with open(path, "rb") as file:
         for start in range(0, tokens, _BLOCK):
@@ -558,7 +558,7 @@ def _token_counts(path: Path, dtype: npt.DTypeLike, tokens: int, vocab_size: int
 
 
 def encoded_chunks(corpus: Corpus, encoder: TokenEncoder, start: int = 0) -> Iterator[tuple[_Chunk, Ragged]]:
-    """Chunks from the `start`-th on with their ids, in order, a few encoded ahead on two threads."""
+    """Yields chunks from the `start`-th on with their ids, in order, a few encoded ahead in two threads."""
     with ThreadPoolExecutor(max_workers=2) as pool:
         waiting: deque[tuple[_Chunk, Future[Ragged]]] = deque()
         for chunk in itertools.islice(_chunks(corpus), start, None):

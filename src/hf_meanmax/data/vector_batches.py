@@ -1,4 +1,4 @@
-"""Batches whose input is a vector of each sentence, in place of its words."""
+"""Batches whose input is a vector of each sentence instead of its words."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from .token_store import TokenStore
 
 
 class VectorBatches(MicroBatches):
-    """Micro batches with `sentence_embedding` `(B, D)` float32 in place of `input_ids`; zeros in a row without a
-    sentence. What the decoder must generate stays `labels`, and `attention_mask`, where there is padding, is theirs.
+    """Micro batches with `sentence_embedding` `(B, D)` float32 instead of `input_ids`; zeros in a placeholder row.
+
+    The targets stay `labels`; `attention_mask`, if there is padding, is the mask of the labels.
 
     Args:
         sentences: the targets.
         plan: a batch plan over `sentences.costs()`.
-        vectors: `(len(store), D)`, that of each sentence of the store.
+        vectors: `(len(store), D)`, one for each sentence of the store.
         noise_scale: `(D,)`, the standard deviation of Gaussian noise on the vectors in training.
         options: `rank`, `world_size`, `candidates` and `counts_sentences` of [`MicroBatches`].
     """
@@ -50,7 +51,7 @@ class VectorBatches(MicroBatches):
         mine = slice(self.rank, None, self.world_size)
         vectors = self.vectors[self.sentences.in_store(rows[mine])]
         if self.noise_scale is not None:
-            # Drawn for all processes, so that their number changes nothing.
+            # Drawn for the rows of all processes, so that the noise does not depend on their number.
             draws = stream(self.plan.seed, NOISE, epoch, step, micro).standard_normal(
                 (len(rows), len(self.noise_scale)), dtype=np.float32
             )

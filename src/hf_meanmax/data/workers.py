@@ -1,4 +1,4 @@
-"""A function over many items, in other processes."""
+"""Applies a function to many items in worker processes."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Result = TypeVar("Result")
 def map_in_processes(
     function: Callable[..., Result], items: Iterable[tuple[object, ...]], num_proc: int
 ) -> Iterator[Result]:
-    """What `function` gives for the arguments in each item, in order; items are taken as results are.
+    """Yields the results of `function` for each item, in order; items are consumed as results are taken.
 
     Args:
-        function: of a module, since other processes import it.
+        function: a function at module level, since worker processes import it.
         items: the arguments of each call.
-        num_proc: processes.
+        num_proc: number of worker processes.
 
     Raises:
-        ChildProcessError: a process was killed.
+        ChildProcessError: a worker process was killed.
     """
-    # Forked workers need not import anything again; they run nothing but Python code and tokenizers.
+    # Forked workers need no imports, and forking is safe since they run only Python code and tokenizers.
     method = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
     context = multiprocessing.get_context(method)
     pool = ProcessPoolExecutor(num_proc, context)
@@ -34,7 +34,7 @@ def map_in_processes(
     try:
         for item in items:
             with warnings.catch_warnings():
-                # Of forks beside threads.
+                # It warns about forking a process with threads.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 waiting.append(pool.submit(function, *item))
             if len(waiting) > 2 * num_proc:
