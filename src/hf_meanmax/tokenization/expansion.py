@@ -1,4 +1,4 @@
-"""Vocabulary expansion: after training, encode any word that has a vector beside those of the vocabulary."""
+"""Vocabulary expansion: lets a trained model encode any further word that has a word vector."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from .word_vectors import WordVectors
 logger = logging.getLogger(__name__)
 
 _ROWS = 1 << 16
-_HELD_OUT = 10  # one in so many of the shared words
-_BLOCK = 512  # words whose neighbours are looked for together
+_HELD_OUT = 10  # one in ten of the shared words
+_BLOCK = 512  # words whose neighbours are searched together
 _LEAST_EXPLAINED = 0.2
 
 
 @dataclass(frozen=True)
 class MapQuality:
-    """How well the map places words that it was not fitted to.
+    """Quality of the linear map on held-out words.
 
-    The measured map is fitted to nine tenths of the shared words and tried on the rest; the map that is used is then
-    fitted to all of them.
+    It is measured with a map fitted to nine tenths of the shared words; the map for the new words is then fitted to all
+    shared words.
 
     Attributes:
-        words: words that both the model and the vectors know.
-        held_out: how many of them the measured map had not seen.
-        explained_variance: share of the held-out rows' squared distance from their mean that the map explains (R^2); 1
-            is perfect, 0 no better than the mean row.
-        cosine: median cosine between a mapped vector and the row that was learnt.
-        nearest: share of the held-out words whose mapped vector has the word's own row as its nearest by cosine, among
-            the rows of all shared words.
-        nearest_10: the same among the ten nearest.
+        words: number of words that both the model and the vectors have.
+        held_out: number of these words that the measured map was not fitted to.
+        explained_variance: share of the held-out rows' variance that the map explains (R^2); 1 is perfect, 0 no better
+            than the mean row.
+        cosine: median cosine between the mapped vector and the learnt row of a word.
+        nearest: share of the held-out words whose own row is the nearest to the mapped vector by cosine, among the rows
+            of all shared words.
+        nearest_10: share of the held-out words whose own row is among the ten nearest.
     """
 
     words: int
@@ -62,13 +62,13 @@ class MapQuality:
 
 @dataclass(frozen=True)
 class Expansion:
-    """What an expansion gave.
+    """Result of an expansion.
 
     Attributes:
-        tokenizer: in which the new words have the ids after those of the old one, in the order of the vectors.
+        tokenizer: the new tokenizer; new words have the ids after the old ones, in the order of the vectors.
         added: number of new words.
-        left_out: words that were known, or that the tokenizer never produces.
-        quality: of the map into a trained word table; None for a frozen one, which is in the vectors' own space.
+        left_out: number of words that were known, or that the tokenizer never produces.
+        quality: quality of the map into a trained word table; None for a frozen table, which needs no map.
     """
 
     tokenizer: PreTrainedTokenizerFast
@@ -80,7 +80,7 @@ class Expansion:
 def _replace_table(model: PreTrainedModel, table: nn.Embedding, weight: torch.Tensor) -> None:
     table.weight = nn.Parameter(weight, requires_grad=table.weight.requires_grad)
     table.num_embeddings = len(weight)
-    # The encoder inside a model with a decoder may have a config of its own.
+    # The encoder inside a model with a decoder may have its own config.
     for module in model.modules():
         if hasattr(getattr(module, "config", None), "input_vocab_size"):
             module.config.input_vocab_size = len(weight)
@@ -90,28 +90,28 @@ def _replace_table(model: PreTrainedModel, table: nn.Embedding, weight: torch.Te
 
 @torch.no_grad()
 def expand_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, vectors: WordVectors) -> Expansion:
-    """Lets a model encode every word of `vectors`.
+    """Expands a model's input vocabulary by the words of `vectors`.
 
-    The input word table grows in place and `config.input_vocab_size` with it; what the decoder can generate
-    (`config.vocab_size`, the output layer) stays. A tied output layer is untied first. Words that the tokenizer would
-    never produce, such as capitalised ones where it lower-cases, are left out.
+    The input word table and `config.input_vocab_size` grow in place; the decoder's vocabulary (`config.vocab_size`, the
+    output layer) stays. A tied output layer is untied first. Words that the tokenizer would never produce, such as
+    capitalised words if it lower-cases, are left out.
 
-    A word table that was trained has left the space of the vectors, so a linear map from theirs into its own is fitted
-    by least squares to the words that both know (Kiros et al. 2015, section 2.2; RNN-CNN, section 4). A frozen table
-    (mean-max autoencoder, section 4) holds the vectors themselves, up to one factor.
+    A trained word table no longer shares the space of the vectors. A linear map from the vectors to the table is
+    therefore fitted by least squares to the shared words (Kiros et al. 2015, section 2.2; RNN-CNN, section 4). A frozen
+    table (mean-max autoencoder, section 4) holds the vectors themselves, up to one factor.
 
     Args:
         model: An encoder, or a model with its decoder.
         tokenizer: Its word-level tokenizer; it is not changed.
-        vectors: Vectors of many more words than the model has. For a frozen table they must be those it came from; for
-            a trained one any, of any dimension.
+        vectors: Vectors of many more words than the model has. For a frozen table they must be the vectors it was made
+            from; for a trained table they may be any vectors of any dimension.
 
     Raises:
         ValueError: A tokenizer that is not word level or not this model's; no more shared words than dimensions; for a
-            frozen table vectors of another dimension or another space. The model is then as it was.
+            frozen table, vectors of another dimension or space. The model is then unchanged.
 
     Warns:
-        UserWarning: the map explains less than a fifth of the variance of rows that it was not fitted to.
+        UserWarning: the map explains less than a fifth of the variance of held-out rows.
     """
     table = model.get_input_embeddings()
     old_size, width = table.weight.shape
@@ -140,7 +140,7 @@ def expand_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
     for start in range(0, len(rows), _ROWS):
         part = torch.from_numpy((vectors.vectors[rows[start : start + _ROWS]] @ matrix).astype(np.float32))
         weight[old_size + start : old_size + start + len(part)] = part
-    # With two vocabularies the output is tied to the decoder's, which stays as it is.
+    # With separate vocabularies the output is tied to the decoder's word table, which does not change.
     if model.config.tie_word_embeddings and not model.config.separate_vocabularies:
         _untie(model, table)
     _replace_table(model, table, weight)
@@ -171,9 +171,9 @@ def _check(
 def _shared_rows(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, vectors: WordVectors, table: nn.Embedding
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of the table and of the vectors of the words that both know, without what an expansion added."""
+    """Table rows and vectors of the words that both have, without words added by an earlier expansion."""
     special = set(tokenizer.all_special_ids)
-    # With a vocabulary of its own the decoder does not tell how many words the encoder has learnt.
+    # With separate vocabularies `vocab_size` is the decoder's, so all rows of the encoder count as learnt.
     learnt = len(table.weight) if model.config.separate_vocabularies else model.config.vocab_size
     shared = [
         (token_id, vectors.index[word])
@@ -191,7 +191,7 @@ def _shared_rows(
 
 
 def _factor(known: np.ndarray, given: np.ndarray) -> float:
-    """How much larger the frozen rows are than the vectors."""
+    """The factor between the vectors and the frozen rows."""
     cosines = paired_cosines(known, given)
     cosine = float(np.median(cosines))
     if cosine < 0.99:
@@ -199,7 +199,7 @@ def _factor(known: np.ndarray, given: np.ndarray) -> float:
             f"the {len(known)} words that both know have a median cosine of {cosine:.2f} between the frozen word table "
             "and these vectors, expected 1: these are not the vectors that the model was trained with"
         )
-    # A word that had no vector when the model was trained lies elsewhere.
+    # A word without a vector when the model was trained has a random row.
     known, given = (vectors[cosines >= 0.99] for vectors in (known, given))
     return float((known * given).sum() / (given * given).sum())
 
@@ -210,7 +210,7 @@ def _least_squares(given: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 
 def _measure(known: np.ndarray, given: np.ndarray) -> MapQuality:
-    """The quality of a map that has not seen a tenth of the words."""
+    """Measures a map that is fitted to nine tenths of the words on the remaining tenth."""
     number = max(1, len(known) // _HELD_OUT)
     if len(known) - number <= given.shape[1]:
         raise ValueError(
@@ -242,12 +242,12 @@ def _measure(known: np.ndarray, given: np.ndarray) -> MapQuality:
 def _expanded_tokenizer(
     tokenizer: PreTrainedTokenizerFast, vectors: WordVectors
 ) -> tuple[PreTrainedTokenizerFast, np.ndarray]:
-    """The tokenizer with its new words, and the rows of `vectors` that these are, in the order of their ids."""
+    """The tokenizer with new words, and the rows of `vectors` of these words in the order of their ids."""
     vocabulary = tokenizer.get_vocab()
     candidates = np.array([row for row, word in enumerate(vectors.words) if word not in vocabulary], dtype=np.int64)
     expanded = copy.deepcopy(tokenizer)
     _set_words(expanded, vocabulary, (vectors.words[row] for row in candidates))
-    # A word is of use only if its own text is cut and normalised to just itself.
+    # A word can be produced only if its own text is normalised and split to just itself.
     reachable = np.zeros(len(candidates), dtype=bool)
     backend = bare_backend(expanded)
     for start in range(0, len(candidates), _ROWS):
@@ -269,7 +269,7 @@ def _set_words(tokenizer: PreTrainedTokenizerFast, vocabulary: dict[str, int], w
 
 
 def _untie(model: PreTrainedModel, table: nn.Embedding) -> None:
-    """Gives the output layer weights of its own that compute the same."""
+    """Gives a tied output layer its own weights with the same function."""
     output = model.get_output_embeddings()
     if output is not None and output.weight is table.weight:
         projection = getattr(model, "output_projection", None)
@@ -285,6 +285,6 @@ def _untie(model: PreTrainedModel, table: nn.Embedding) -> None:
             model.output_projection = None
             output.in_features = weight.shape[1]
         output.weight = nn.Parameter(weight)
-    # Otherwise saving would leave out the one, and loading tie them again.
+    # Otherwise saving would leave one of them out, and loading would tie them again.
     model.all_tied_weights_keys = {}
     model.config.tie_word_embeddings = False

@@ -1,4 +1,4 @@
-"""Training of tokenizers, and what one wants to know of them: their words and their unknown words."""
+"""Trains tokenizers and inspects them: their words and their rate of unknown words."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from hf_meanmax.progress import progress_bar
 from .latent_tokenizer import LatentTokenizer
 from .words import word_decoder, word_normalizer, word_pre_tokenizer
 
-# The first four ids of every tokenizer that is trained here.
+# Ids 0 to 3 of every tokenizer that is trained here.
 SPECIAL_TOKENS: tuple[str, ...] = ("<pad>", "<unk>", "<s>", "</s>")
 PAD_TOKEN, UNK_TOKEN, BOS_TOKEN, EOS_TOKEN = SPECIAL_TOKENS
 
 _BATCH = 1000
 _MOST_LETTERS = 400
 _BYTE_PIECES = tuple(f"<0x{byte:02X}>" for byte in range(256))
-# A word keeps the space before it, so pieces join to the text without any mark that the text could itself contain.
+# A word keeps the space before it, so joining pieces needs no marker that the text itself could contain.
 _PIECE_PATTERN = r" ?[\p{L}\p{M}\u200c\u200d]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}\u200c\u200d]+|\s+(?!\S)|\s+"
 
 
@@ -42,21 +42,20 @@ def train_tokenizer(
     """Trains a tokenizer that `AutoTokenizer` reloads to the same ids.
 
     Args:
-        texts: The corpus, a sentence or paragraph at a time. Empty lines are skipped. It is read once, for
-            `"unigram"` twice (an iterator is held in memory then).
+        texts: The corpus, one sentence or paragraph at a time. Empty lines are skipped. It is read once, for
+            `"unigram"` twice (an iterator is then held in memory).
         kind: `"word"` (raw and Penn-Treebank text give the same words; decoding gives readable text), `"bpe"`
-            (byte-level) and `"unigram"` (byte fallback), which both decode to exactly the text that was encoded
-            unless it is lower-cased, or `"char"` (one token a character).
-        vocab_size: Largest number of ids, the four special tokens included. A small corpus gives fewer.
-        min_frequency: Rarer words (characters, merged pairs) are left out. Unigram has no such limit.
-        lowercase: Whether text is lower-cased; by default only for words.
+            (byte-level) and `"unigram"` (byte fallback), which both decode to exactly the encoded text unless it is
+            lower-cased, or `"char"` (one token per character).
+        vocab_size: Maximum number of ids, the four special tokens included. A small corpus gives fewer.
+        min_frequency: Rarer words (characters, merged pairs) are left out. Ignored for `"unigram"`.
+        lowercase: Whether text is lower-cased (default: only for `"word"`).
         show_progress: Whether progress bars are drawn.
 
     Returns:
-        A tokenizer with `<pad>`, `<unk>`, `<s>`, `</s>` as ids 0 to 3 that ends every text with `</s>`. Word and
-        character ids fall in frequency, then follow the alphabet. Every kind but Unigram, whose library sums in an
-        order that changes, gives the same tokenizer each time. A text that contains such a name, for instance
-        `</s>`, is read as ordinary text.
+        A tokenizer with `<pad>`, `<unk>`, `<s>`, `</s>` as ids 0 to 3 that ends every text with `</s>`. The name of a
+        special token in a text is read as ordinary text. Word and character ids are sorted by falling frequency, then
+        alphabetically. Training is reproducible except for `"unigram"`, whose library sums in a varying order.
 
     Raises:
         ValueError: An unknown kind, an empty corpus, or a vocabulary too small for its kind.
@@ -69,7 +68,7 @@ def train_tokenizer(
         "vocab_size": vocab_size,
         "min_frequency": min_frequency,
         "special_tokens": list(SPECIAL_TOKENS),
-        # The library's own bars, which would fill a log.
+        # Progress bars of the library, which would fill a log.
         "show_progress": show_progress and sys.stderr.isatty(),
     }
     backend = train(counted, (kind == "word") if lowercase is None else lowercase, options)
@@ -79,17 +78,17 @@ def train_tokenizer(
 
 
 def wordpiece_tokenizer(vocabulary: Iterable[str], lowercase: bool = True) -> PreTrainedTokenizerFast:
-    """A tokenizer of whole words and of pieces for all others: a word that it has is one token, and any other is cut
-    greedily into the longest pieces that fit. Text is cut into words as by `train_tokenizer(kind="word")`.
+    """Makes a WordPiece tokenizer from a vocabulary: a known word is one token, any other is split greedily into the
+    longest pieces that fit. Text is split into words as by `train_tokenizer(kind="word")`.
 
     Args:
-        vocabulary: words, pieces that begin a word, and pieces that go on with one (`##ing`), in the order of their
-            ids, which begin after the four special tokens. The names of these, which many a file of word vectors
-            holds, are left out.
+        vocabulary: words, pieces that begin a word, and pieces that continue one (`##ing`), in the order of their ids,
+            which begin after the four special tokens. Names of special tokens, which many files of word vectors hold,
+            are left out.
         lowercase: whether text is lower-cased.
 
     Raises:
-        ValueError: no word, or one that is there twice.
+        ValueError: an empty vocabulary, or a word that occurs twice.
     """
     names = [name for name in vocabulary if name not in SPECIAL_TOKENS]
     repeated = [name for name, count in Counter(names).items() if count > 1]
@@ -98,7 +97,7 @@ def wordpiece_tokenizer(vocabulary: Iterable[str], lowercase: bool = True) -> Pr
     if repeated:
         raise ValueError(f"The vocabulary has words twice: {', '.join(map(repr, repeated[:3]))}.")
     ids = {name: number for number, name in enumerate([*SPECIAL_TOKENS, *names])}
-    # Runs of a script without spaces are long words; beyond some hundred letters the search of pieces takes too long.
+    # Text in a script without spaces gives long words; beyond some hundred letters the search for pieces is too slow.
     model = models.WordPiece(
         ids, unk_token=UNK_TOKEN, continuing_subword_prefix="##", max_input_chars_per_word=_MOST_LETTERS
     )
@@ -108,7 +107,7 @@ def wordpiece_tokenizer(vocabulary: Iterable[str], lowercase: bool = True) -> Pr
 
 
 def _fast_tokenizer(backend: Tokenizer) -> PreTrainedTokenizerFast:
-    """A tokenizer of transformers that ends every text with `</s>` and reads the names of special tokens as text."""
+    """A transformers tokenizer that ends every text with `</s>` and reads names of special tokens as text."""
     backend.post_processor = processors.TemplateProcessing(
         single=f"$A {EOS_TOKEN}",
         pair=f"$A {EOS_TOKEN} $B:1 {EOS_TOKEN}:1",
@@ -123,13 +122,13 @@ def _fast_tokenizer(backend: Tokenizer) -> PreTrainedTokenizerFast:
         padding_side="right",
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
-        # Otherwise a corpus line that happens to contain `</s>` would end there.
+        # Otherwise a text that happens to contain `</s>` would end there.
         split_special_tokens=True,
     )
 
 
 def _find_trainer(texts: Iterable[str], kind: str, vocab_size: int, min_frequency: int) -> Callable[..., Tokenizer]:
-    """What trains a tokenizer of this kind, after checking the arguments of [`train_tokenizer`]."""
+    """Checks the arguments of [`train_tokenizer`] and returns the training function of this kind."""
     if kind not in _TRAINERS:
         hint = did_you_mean(kind, _TRAINERS)
         if kind == "wordpiece":
@@ -149,7 +148,7 @@ def _find_trainer(texts: Iterable[str], kind: str, vocab_size: int, min_frequenc
 
 
 class _NonEmpty:
-    """Batches of the texts that hold more than white space, and their number."""
+    """Iterates over batches of the texts that are not blank, and counts them in `lines`."""
 
     def __init__(self, texts: Iterable[str], show_progress: bool = False):
         self.texts = texts
@@ -172,7 +171,7 @@ class _NonEmpty:
 
 
 def _word_backend(model: models.Model, lowercase: bool) -> Tokenizer:
-    """What cuts text into words, without a vocabulary."""
+    """A backend that splits text into words, still without a vocabulary."""
     backend = Tokenizer(model)
     backend.normalizer = word_normalizer(lowercase)
     backend.pre_tokenizer = word_pre_tokenizer()
@@ -207,7 +206,7 @@ def _train_unigram(texts: Iterable[list[str]], lowercase: bool, options: Json) -
     size = options["vocab_size"] - len(_BYTE_PIECES)
     pieces = size - len(SPECIAL_TOKENS)
     backend = _cutting_backend(models.Unigram(), _PIECE_PATTERN, lowercase)
-    # Pieces are pruned by likelihood, not by how often they occur.
+    # Pieces are pruned by likelihood, not by frequency.
     taken = {name: value for name, value in options.items() if name != "min_frequency"}
     trainer = trainers.UnigramTrainer(unk_token=UNK_TOKEN, **{**taken, "vocab_size": size})
     normalize = str if backend.normalizer is None else backend.normalizer.normalize_str
@@ -218,7 +217,7 @@ def _train_unigram(texts: Iterable[list[str]], lowercase: bool, options: Json) -
 
 
 def _cutting_backend(model: models.Model, pattern: str, lowercase: bool) -> Tokenizer:
-    """What cuts text where a pattern matches, without a vocabulary."""
+    """A backend that splits text into matches of a pattern, still without a vocabulary."""
     backend = Tokenizer(model)
     if lowercase:
         backend.normalizer = normalizers.Lowercase()
@@ -229,10 +228,10 @@ def _cutting_backend(model: models.Model, pattern: str, lowercase: bool) -> Toke
 def _without_rare_characters(
     texts: Iterable[list[str]], normalize: Callable[[str], str], most: int
 ) -> Iterator[list[str]]:
-    """The normalized texts, cut at the characters beyond 99.95 % of the corpus or beyond the `most` frequent: bytes
-    spell those.
+    """The normalised texts, split at rare characters: all beyond the most frequent that cover 99.95 % of the corpus, or
+    beyond the `most` most frequent. These are spelt by bytes.
 
-    The trainer would give each character an id, and refuse to train if there are more than ids.
+    The trainer would give each character an id, and refuse to train if there are more characters than ids.
     """
     counts: Counter[str] = Counter()
     for batch in texts:
@@ -252,7 +251,7 @@ def _without_rare_characters(
 
 
 def _with_byte_fallback(backend: Tokenizer, most: int) -> models.Unigram:
-    """The trained model's `most` likely pieces and the 256 bytes, which never win against learnt pieces."""
+    """A model of the `most` likeliest trained pieces and the 256 bytes, scored below all trained pieces."""
     pieces = [tuple(piece) for piece in json.loads(backend.to_str())["model"]["vocab"]]
     special, learnt = pieces[: len(SPECIAL_TOKENS)], pieces[len(SPECIAL_TOKENS) :]
     # The trainer exceeds its size by a few pieces when characters take up most of it.
@@ -268,40 +267,40 @@ _TRAINERS: dict[str, tuple[Callable[..., Tokenizer], int]] = {
     "unigram": (_train_unigram, len(SPECIAL_TOKENS) + len(_BYTE_PIECES) + 1),
     "char": (_train_chars, len(SPECIAL_TOKENS) + 1),
 }
-# What can be trained on a corpus; beside them the words and pieces of word vectors, by [`wordpiece_tokenizer`].
+# Kinds that can be trained on a corpus; a WordPiece vocabulary comes from word vectors ([`wordpiece_tokenizer`]).
 TOKENIZER_KINDS = tuple(_TRAINERS)
 WORDPIECE = "wordpiece"
 
 
 def split_words(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> Iterator[list[str]]:
-    """The words of each text as the tokenizer cuts it, before its vocabulary is looked at.
+    """Yields the words of each text as split by the tokenizer, before the lookup in its vocabulary.
 
-    They are normalised (so the unknown ones stay readable), without special tokens. For BPE and Unigram these are the
-    stretches inside which pieces are formed.
+    Words are normalised, without special tokens; unknown words stay readable. For BPE and Unigram they are the spans
+    inside which pieces are formed.
     """
     normalize, pre_tokenizer = normalizer_of(tokenizer), tokenizer.backend_tokenizer.pre_tokenizer
     for text in map(normalize, texts):
         if pre_tokenizer is None:
             yield [text] if text else []
         else:
-            # By place: what a tokenizer of bytes calls its pieces is not their text.
+            # By offsets, since the names of byte-level pieces are not their text.
             places = (place for _, place in pre_tokenizer.pre_tokenize_str(text))
             yield [word for start, end in places if (word := text[start:end].strip())]
 
 
 def normalizer_of(tokenizer: PreTrainedTokenizerFast) -> Callable[[str], str]:
-    """What the tokenizer does to a text before it is cut, such as lower-casing."""
+    """The function that normalises a text before it is split, for instance by lower-casing."""
     normalizer = tokenizer.backend_tokenizer.normalizer
     return str if normalizer is None else normalizer.normalize_str
 
 
 def is_word_level(tokenizer: PreTrainedTokenizerFast) -> bool:
-    """Whether the tokenizer knows whole words alone, and no pieces of them."""
+    """Whether the tokenizer has only whole words, and no pieces of words."""
     return isinstance(tokenizer.backend_tokenizer.model, models.WordLevel)
 
 
 def is_character_level(tokenizer: PreTrainedTokenizerFast) -> bool:
-    """Whether all that the tokenizer knows are single characters, and special tokens."""
+    """Whether the tokenizer has only single characters and special tokens."""
     lengths = {len(token) for token in tokenizer.get_vocab().keys() - set(tokenizer.all_special_tokens)}
     return is_word_level(tokenizer) and lengths == {1}
 
@@ -312,14 +311,14 @@ def bare_backend(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
     copied: Tokenizer = type(backend).from_str(backend.to_str())
     copied.no_padding()
     copied.no_truncation()
-    # A copy forgets how the names of special tokens in a text are read.
+    # The serialised copy lacks this setting.
     copied.encode_special_tokens = bool(getattr(tokenizer, "split_special_tokens", False))
     return copied
 
 
 def check_end_token(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raises ValueError unless each text ends with the end token: without it an empty text has no token, and its
-    maximum would be minus infinity."""
+    """Raises ValueError unless the tokenizer appends the end token; without it an empty text would have no token, and
+    max pooling would give minus infinity."""
     if tokenizer("").input_ids != [tokenizer.eos_token_id]:
         raise ValueError(
             f"The tokenizer turns an empty text into {tokenizer('').input_ids}, expected the end token alone "
@@ -329,19 +328,19 @@ def check_end_token(tokenizer: PreTrainedTokenizerBase) -> None:
 
 @dataclass(frozen=True)
 class UnknownWords:
-    """How many tokens, or words, of some texts a tokenizer does not know."""
+    """Number of tokens, or words, in some texts, and how many of them are unknown to a tokenizer."""
 
     unknown: int
     total: int
 
     @property
     def rate(self) -> float:
-        """Share of the unknown, 0 for no tokens."""
+        """Share of unknown tokens; 0 if there is no token."""
         return self.unknown / self.total if self.total else 0.0
 
 
 def unknown_word_rate(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> UnknownWords:
-    """Counts the tokens of `texts` that the tokenizer does not know; special tokens do not count."""
+    """Counts all and unknown tokens of `texts`, without special tokens."""
     unknown = total = 0
     texts = iter(texts)
     backend = bare_backend(tokenizer)
@@ -353,8 +352,8 @@ def unknown_word_rate(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) 
 
 
 def unread_words(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> UnknownWords:
-    """Counts the words of `texts` that the tokenizer does not know, or spells letter by letter, as WordPiece does with
-    words of another script."""
+    """Counts all words of `texts` and those that are unknown or spelt letter by letter, as WordPiece does with words of
+    another script."""
     backend = bare_backend(tokenizer)
     if not isinstance(backend.model, models.WordPiece):
         return unknown_word_rate(tokenizer, texts)

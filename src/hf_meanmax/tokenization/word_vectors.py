@@ -1,4 +1,4 @@
-"""Word vectors: trained on a corpus, or read from word2vec and GloVe files, and put into a word table."""
+"""Word vectors: trains them on a corpus or reads word2vec and GloVe files, and makes word tables of them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 _GROWTH = 1 << 16  # rows
 _BLOCK = 1 << 22  # bytes
-# That gensim reads of a sentence.
+# gensim ignores the words of a sentence beyond this number.
 _MOST_WORDS = 10_000
 
 
@@ -40,9 +40,9 @@ class WordVectors:
     """Words and their vectors, row by row.
 
     Args:
-        words: V different words.
+        words: V distinct words.
         vectors: `(V, e)` float32.
-        counts: `(V,)` int64, how often each word was seen, where that is known.
+        counts: `(V,)` int64, frequency of each word, if known.
     """
 
     words: list[str]
@@ -67,10 +67,10 @@ class WordVectors:
         return {word: row for row, word in enumerate(self.words)}
 
     def known(self, words: Collection[str]) -> list[str]:
-        """Those of some words that have a vector here.
+        """Returns those of `words` that have a vector here.
 
         Raises:
-            ValueError: none has.
+            ValueError: none of them has a vector.
         """
         known = [word for word in words if word in self.index]
         if not known:
@@ -78,11 +78,11 @@ class WordVectors:
         return known
 
     def join(self, other: WordVectors) -> WordVectors:
-        """These words, beside the vector of each its other one, or zeros where it has none; each side at a root mean
-        square of 1 over its own words.
+        """Concatenates to each vector the word's vector in `other`, or zeros if it has none. Both sides are scaled to a
+        root mean square of 1 over the words that they have.
 
         Raises:
-            ValueError: no word is in both.
+            ValueError: the two have no word in common.
         """
         known = other.known(self.words)
         found = other.vectors[[other.index[word] for word in known]]
@@ -92,7 +92,7 @@ class WordVectors:
         return WordVectors(self.words, np.concatenate([own, beside], axis=1), self.counts)
 
     def save(self, path: str | os.PathLike, **details: object) -> None:
-        """Writes one safetensors file, whole or not at all; `details` (JSON values) are kept in its header."""
+        """Writes one safetensors file atomically; `details` (JSON values) are stored in its header."""
         encoded = [word.encode("utf-8") for word in self.words]
         tensors: dict[str, np.ndarray] = {
             "vectors": np.ascontiguousarray(self.vectors, dtype=np.float32),
@@ -106,7 +106,7 @@ class WordVectors:
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> WordVectors:
-        """Reads a file written by `save`. Raises ValueError if it is another kind of file or damaged."""
+        """Reads a file written by `save`. Raises ValueError if it is damaged or of another kind."""
         return _load_saved(Path(path))[0]
 
 
@@ -126,10 +126,10 @@ def _load_saved(path: Path) -> tuple[WordVectors, Json]:
 
 @dataclass
 class SkipGramSettings:
-    """How skip-gram vectors with negative sampling are trained, as gensim's `Word2Vec` has it.
+    """Settings of skip-gram training with negative sampling, as in gensim's `Word2Vec`.
 
     Raises:
-        ValueError: a number out of its range.
+        ValueError: a value out of its range.
     """
 
     size: int = count("dimension of the vectors", 300)
@@ -159,23 +159,23 @@ def train_word_vectors(
     """Skip-gram vectors with negative sampling (Mikolov et al. 2013), trained by gensim.
 
     Args:
-        sentences: lists of words, as `split_words` gives them; read `epochs + 1` times, so not a generator.
-        settings: how; by default as the class says.
-        cache_path: a file that later calls with the same settings read instead of training. Other settings, or
-            another `corpus_key`, train anew and replace it.
-        corpus_key: whatever tells this corpus (and the way it is cut into words) from others, for the cache.
-        show_progress: whether progress bars are drawn, one a pass.
+        sentences: lists of words, for instance from `split_words`; read `epochs + 1` times, so not a generator.
+        settings: settings of the training (default: `SkipGramSettings()`).
+        cache_path: a file in which the vectors are cached. With other settings or another `corpus_key`, they are
+            trained anew and the file is replaced.
+        corpus_key: identifies the corpus and its split into words in the cache.
+        show_progress: whether progress bars are drawn, one per pass.
 
     Returns:
-        The words seen at least `min_count` times, the most frequent first.
+        Vectors of the words that occur at least `min_count` times, the most frequent first.
 
     Raises:
         ImportError: gensim is not installed and nothing is cached.
         TypeError: `sentences` can be read only once.
-        ValueError: no sentence, or no word is frequent enough.
+        ValueError: no sentence, or no word that is frequent enough.
     """
     settings = settings or SkipGramSettings()
-    # Without what a subclass adds, which is in the sentences.
+    # Without fields of a subclass, which affect only the sentences.
     identity = {item.name: getattr(settings, item.name) for item in fields(SkipGramSettings)} | {
         "corpus_key": corpus_key
     }
@@ -198,17 +198,17 @@ def train_word_vectors(
 
 
 def load_gensim() -> ModuleType:
-    """What trains skip-gram.
+    """Imports `gensim.models`, which trains skip-gram.
 
     Raises:
-        ImportError: it is not installed.
+        ImportError: gensim is not installed.
     """
     return require("gensim.models", "vectors", "Training word vectors")
 
 
 def _fit_word2vec(sentences: Iterable[list[str]], settings: SkipGramSettings, show_progress: bool) -> Any:
     gensim = load_gensim()
-    # Their timing makes runs differ.
+    # With several threads the result depends on their timing.
     threads = 1 if settings.deterministic else usable_cores()
     model = gensim.Word2Vec(
         vector_size=settings.size, window=settings.window, min_count=settings.min_count, negative=settings.negative,
@@ -229,7 +229,7 @@ def _fit_word2vec(sentences: Iterable[list[str]], settings: SkipGramSettings, sh
 
 
 class _CountedPasses:
-    """The sentences, with a progress bar for each pass over them: one that counts, then one an epoch."""
+    """The sentences, with a progress bar for each pass: first one that counts words, then one per epoch."""
 
     def __init__(self, sentences: Iterable[list[str]], epochs: int, show_progress: bool):
         self.sentences, self.epochs, self.show_progress = sentences, epochs, show_progress
@@ -244,7 +244,7 @@ class _CountedPasses:
             self.sentences, desc=title, total=self.total, unit=" sentences", disable=not self.show_progress
         ):
             count += 1
-            # gensim passes over what follows in a longer one.
+            # gensim would ignore the rest of a longer sentence.
             for start in range(0, len(sentence), _MOST_WORDS):
                 yield sentence[start : start + _MOST_WORDS]
         self.total = count
@@ -259,22 +259,22 @@ def load_word_vectors(
 ) -> WordVectors:
     """Reads word vectors: word2vec text or `.bin`, GloVe text (no header), each also `.gz`, or our `.safetensors`.
 
-    gensim's reader cannot leave out words while it reads, so this is our own: memory is what the kept rows take.
+    Unlike gensim's reader, it skips unwanted words while reading, so it needs memory only for the kept rows.
 
     Args:
         path: The file; its name ends in `.bin`, `.bin.gz` or `.safetensors`, everything else is text.
-        vocabulary: Words to keep (a set or a dict is fast); default all.
-        limit: Read only the first so many rows of the file, which are usually the most frequent words.
-        encoding_errors: What is done with words that are not UTF-8, as in `bytes.decode`.
+        vocabulary: Words to keep, best a set or a dict (default: all).
+        limit: Number of rows to read from the start of the file, usually the most frequent words (default: all).
+        encoding_errors: Handling of words that are not UTF-8, as in `bytes.decode`.
         show_progress: Whether a progress bar (bytes of the file) is drawn.
 
     Returns:
-        The kept words in the file's order. A word that the file repeats has its first vector.
+        The kept words in the order of the file. A repeated word has its first vector.
 
     Raises:
         FileNotFoundError: There is no such file.
         IsADirectoryError: It is a folder.
-        ValueError: A malformed line (with file, line and what was expected), a truncated file, a NaN or
+        ValueError: A malformed line (the message has file, line and expected format), a truncated file, a NaN or
             infinite value, or no word left.
     """
     path = Path(path)
@@ -312,7 +312,7 @@ def _restrict(path: Path, vectors: WordVectors, vocabulary: Collection[str] | No
 
 
 class _Rows:
-    """The rows that are kept while a file is read; the matrix grows in place, so they are never held twice."""
+    """The rows kept while reading a file; the matrix grows in place, so that it is never held twice."""
 
     def __init__(
         self,
@@ -342,7 +342,7 @@ class _Rows:
         return self.limit is not None and self.read >= self.limit
 
     def wanted(self, word: bytes, place: int) -> str | None:
-        """The decoded word if its row is to be kept. `place` is the line, or the row of a binary file."""
+        """The decoded word if its row is to be kept, else None. `place` is the line, or the row of a binary file."""
         self.read += 1
         try:
             text = word.decode("utf-8", self.encoding_errors)
@@ -356,12 +356,12 @@ class _Rows:
         return text
 
     def add(self, word: str, values: np.ndarray, place: int) -> None:
-        # A sum is finite only if all its terms are, and overflows no double.
+        # The sum is finite only if all values are; float32 values cannot overflow a double.
         if not math.isfinite(values.sum(dtype=np.float64)):
             raise ValueError(f"{self.path}, line {place}: {word!r} has a NaN or infinite value")
         row = len(self.words)
         if row == len(self.matrix):
-            # realloc moves pages of a big block instead of copying them
+            # realloc moves the pages of a large block instead of copying them
             self.matrix.resize((row + min(_GROWTH, max(1024, row)), self.size), refcheck=False)
         self.matrix[row] = values
         self.words[word] = row
@@ -402,7 +402,7 @@ def _read_text(file: IO[bytes], rows: _Rows, advance: Callable[[], object]) -> N
 def _read_line(line: bytes, number: int, rows: _Rows) -> None:
     word, _, rest = line.partition(b" ")
     if rows.vocabulary is not None and rest.count(b" ") == rows.size - 1:
-        # Most lines of a big file end here, unparsed.
+        # Most lines of a large file are skipped here without parsing.
         if word.decode("utf-8", "replace") not in rows.vocabulary:
             rows.read += 1
             return
@@ -413,7 +413,7 @@ def _read_line(line: bytes, number: int, rows: _Rows) -> None:
         raise ValueError(
             f"{rows.path}, line {number}: expected a word and {rows.size} numbers, found {len(fields)} fields"
         )
-    # Some published files have words with spaces in them: the numbers count from the right.
+    # Some published files have words with spaces, so the numbers are counted from the right.
     text = rows.wanted(b" ".join(fields[: -rows.size]), number)
     if text is None:
         return
@@ -447,7 +447,7 @@ def _read_binary(file: IO[bytes], rows: _Rows, advance: Callable[[], object]) ->
             buffer, position = buffer[position:] + more, 0
             advance()
             space = buffer.find(b" ", position)
-        # Some writers end a row with a line break, which then stands before the next word.
+        # Some writers end a row with a line break, which then precedes the next word.
         text = rows.wanted(buffer[position:space].lstrip(b"\n"), row + 2)
         if text is not None:
             rows.add(text, np.frombuffer(buffer, dtype="<f4", count=size, offset=space + 1), row + 2)
@@ -457,18 +457,18 @@ def _read_binary(file: IO[bytes], rows: _Rows, advance: Callable[[], object]) ->
 def embedding_matrix(
     tokenizer: PreTrainedTokenizerFast, vectors: WordVectors, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The word table of a tokenizer's vocabulary.
+    """Makes the word table of a tokenizer's vocabulary.
 
     Args:
         tokenizer: Its V ids must be 0 to V - 1.
-        vectors: Vectors of dimension e. What the tokenizer would not call a word is not looked for.
-        seed: Of the vectors of the words that have none: normal, of the mean norm of those that have one.
+        vectors: Vectors of dimension e; words outside the vocabulary are ignored.
+        seed: Seed of the rows of words without a vector: normal, scaled to the mean norm of the vectors found.
 
     Returns:
-        The table `(V, e)` float32 and which words `(V,)` have a vector. The row of the padding token is zero.
+        The table `(V, e)` float32 and a mask `(V,)` of the words with a vector. The row of the padding token is zero.
 
     Raises:
-        ValueError: Not one word has a vector.
+        ValueError: No word of the vocabulary has a vector.
     """
     vocabulary = tokenizer.get_vocab()
     found = np.zeros(len(tokenizer), dtype=bool)
