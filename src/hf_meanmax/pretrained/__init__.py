@@ -1,5 +1,5 @@
-"""The models that come with the package. Each is a checkpoint folder beside this file; its description is read from
-its card. Nothing here imports torch."""
+"""The models that come with the package: checkpoint folders beside this file, described by their cards. Nothing here
+imports torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from huggingface_hub import ModelCard, ModelCardData
 
 _FOLDER = Path(__file__).parent
 
-# Where the help texts say that a model may be: one that encodes, and one that decodes as well.
+# For help texts: where a model may come from, if it must encode, and if it must also decode.
 ENCODER_SOURCES = "a folder, mini-en or static-en of the package, or a name on the Hub"
 DECODER_SOURCES = "a folder, mini-en of the package, or a name on the Hub"
 
@@ -21,11 +21,11 @@ class PretrainedModel:
     """A model that comes with the package.
 
     Attributes:
-        name: what `pretrained(name)` takes.
+        name: its name for `pretrained(name)`.
         folder: its checkpoint folder.
-        megabytes: of all files, 1e6 bytes each.
-        license: licence identifier of its card.
-        scores: of its card's `model-index`, by data set and metric.
+        megabytes: total size of its files, in units of 1e6 bytes.
+        license: licence identifier from its card.
+        scores: scores in its card's `model-index`, by data set and metric.
     """
 
     name: str
@@ -40,11 +40,11 @@ def pretrained(name: str) -> str: ...
 @overload
 def pretrained(name: None = None) -> list[PretrainedModel]: ...
 def pretrained(name: str | None = None) -> str | list[PretrainedModel]:
-    """The folder of a model that comes with the package, for `SentenceTransformer`, `AutoModel` and the like; without a
-    name, all these models.
+    """The folder of a packaged model, for `SentenceTransformer`, `AutoModel` and the like; without a name, a list of
+    all packaged models.
 
     Raises:
-        ValueError: no model has this name.
+        ValueError: no packaged model has this name.
     """
     folders = _folders()
     if name is None:
@@ -61,7 +61,7 @@ def packaged_names() -> list[str]:
 
 
 def check_hides_none(place: str | Path, setting: str) -> None:
-    """Raises ValueError if a place to write to has the name of a packaged model, which then would not be found."""
+    """Raises ValueError if an output path equals the name of a packaged model, which would then be hidden."""
     if str(place) in packaged_names():
         raise ValueError(
             f"{setting} {place} would hide the model of that name that comes with the package. Name another."
@@ -69,7 +69,7 @@ def check_hides_none(place: str | Path, setting: str) -> None:
 
 
 def packaged_folder(name: str) -> Path | None:
-    """The folder of the packaged model of this name, unless there is none, or something of this name lies here."""
+    """The folder of the packaged model of this name; None if there is none, or if a local path has this name."""
     found = _folders().get(name)
     return None if found is None or Path(name).exists() else found
 
