@@ -1,4 +1,4 @@
-"""Sentence and paragraph embeddings learnt from raw text, with decoders that turn them back to text."""
+"""Sentence and paragraph embeddings learnt from raw text, with decoders that turn them back into text."""
 
 from ._version import __version__
 from .families import (

@@ -1,4 +1,4 @@
-"""Vectors of unit length, and cosines."""
+"""Unit vectors and cosine similarities."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import numpy as np
 
 
 def unit_rows(rows: np.ndarray) -> np.ndarray:
-    """Rows `(N, D)` scaled to unit length; a zero row stays zero. Half precision, in which squares overflow, becomes
-    float32."""
+    """Rows `(N, D)` scaled to unit length; a zero row stays zero. Half precision becomes float32, since squares would
+    overflow."""
     rows = rows.astype(np.promote_types(rows.dtype, np.float32), copy=False)
-    # The squares of large numbers overflow, and those of small ones become zeros.
+    # Scaled first, since the squares of large numbers would overflow and those of small ones underflow.
     largest = np.abs(rows).max(axis=1, keepdims=True, initial=0)
     rows = rows / np.where(largest == 0, 1, largest)
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
@@ -17,6 +17,6 @@ def unit_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def paired_cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The cosine `(N,)` of each row `(N, D)` with the other side's; 0 where a row is zero."""
+    """Cosines `(N,)` between corresponding rows of two matrices `(N, D)`; 0 where a row is zero."""
     products: np.ndarray = np.einsum("nd,nd->n", unit_rows(first), unit_rows(second))
     return products

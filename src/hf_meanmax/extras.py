@@ -1,4 +1,4 @@
-"""The packages that a plain install lacks."""
+"""Optional packages, which a plain install lacks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _NAMES = {"faiss": "faiss-cpu", "rouge_score": "rouge-score"}
 
 
 def require(module: str, extra: str = "evaluation", purpose: str = "This") -> ModuleType:
-    """Imports a module of an extra, a dotted path too, for a purpose that the error names.
+    """Imports a module (or dotted path) of an optional package; the error names the purpose.
 
     Raises:
-        ImportError: its package is not installed, with the command that installs it.
+        ImportError: its package is not installed; the message has the command that installs it.
     """
     try:
         return importlib.import_module(module)

@@ -50,7 +50,7 @@ class Family:
     Args:
         config: the configuration.
         full: the model with the decoder.
-        encoder: the text encoder; None where the family decodes the vectors of another.
+        encoder: the text encoder; None if the family decodes the vectors of another embedder.
         classifier: the text encoder with a classifier, where there is one.
     """
 
@@ -60,7 +60,7 @@ class Family:
     classifier: type[LatentForSequenceClassification] | None = None
 
     def model_class(self, name: str) -> type[LatentPreTrainedModel]:
-        """The model of this name; the one with the decoder where the family has none of this name."""
+        """The model class of this name; the one with the decoder if the family has no class of this name."""
         return {cls.__name__: cls for cls in (self.encoder, self.classifier) if cls is not None}.get(name, self.full)
 
 
@@ -68,7 +68,7 @@ FAMILIES: dict[str, Family] = {}
 
 
 def register(family: Family) -> None:
-    """Makes a family known to the Auto classes of transformers and to this package, by its `model_type`."""
+    """Registers a family, by its `model_type`, with the Auto classes of transformers and with this package."""
     FAMILIES[family.config.model_type] = family
     AutoConfig.register(family.config.model_type, family.config, exist_ok=True)
     AutoTokenizer.register(family.config, tokenizer_class=LatentTokenizer, exist_ok=True)

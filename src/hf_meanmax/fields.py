@@ -1,4 +1,4 @@
-"""Fields of settings classes, each of which is an option of the command line too: default, help and bounds."""
+"""Fields of settings classes, which are also command line options: default, help and bounds."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def option(help: str, **metadata: Any) -> Any: ...
 @overload
 def option(help: str, default: Value, **metadata: Any) -> Value: ...
 def option(help: str, default: Any = dataclasses.MISSING, **metadata: Any) -> Any:
-    """A field that is the option `--name`, with its help and perhaps the bounds `at_least` and `at_most`, which
-    [`check_settings`] checks; without a default it is required."""
+    """A dataclass field for the option `--name`, required if it has no default. `metadata` may have the bounds
+    `at_least` and `at_most`, which [`check_settings`] checks."""
     metadata = {"help": help, **metadata}
     if isinstance(default, (list, dict)):
         return dataclasses.field(default_factory=lambda: copy.copy(default), metadata=metadata)
@@ -29,15 +29,15 @@ def option(help: str, default: Any = dataclasses.MISSING, **metadata: Any) -> An
 
 
 def count(help: str, default: Any = dataclasses.MISSING, at_most: int | None = None) -> Any:
-    """An option that takes a number of 1 or more."""
+    """An [`option`] whose value must be at least 1."""
     return option(help, default, at_least=1, at_most=at_most)
 
 
 def check_settings(settings: DataclassInstance) -> None:
-    """Checks the fields of a settings class that have bounds, or a list of values; None is none of these.
+    """Checks the fields of a settings class that have bounds or a list of allowed values; None always passes.
 
     Raises:
-        ValueError: one is out of its bounds, no whole number where one is asked for, or not in the list.
+        ValueError: a value is out of its bounds, not a whole number where one is required, or not in the list.
     """
     kinds = get_type_hints(type(settings))
     for field in dataclasses.fields(settings):
@@ -58,23 +58,23 @@ def check_settings(settings: DataclassInstance) -> None:
 
 
 def expand_home(value: Any) -> Any:
-    """A value, or those of a list, with the user's folder for `~/` at its beginning. The shell puts it only where `~`
-    begins a word, and not into `--output=~/mine` or a recipe."""
+    """Expands a leading `~/` of a string, or of the strings of a list, to the home folder. The shell expands it only at
+    the beginning of a word, so not in `--output=~/mine` or in a recipe."""
     if isinstance(value, list):
         return [*map(expand_home, value)]
     return os.path.expanduser(value) if isinstance(value, str) and value.startswith("~/") else value
 
 
 def check_choice(name: str, value: object, allowed: Iterable[object]) -> None:
-    """Raises ValueError unless a setting is one of some values."""
+    """Raises ValueError unless a setting has one of the allowed values."""
     choices = list(allowed)
     if value not in choices:
         raise ValueError(f"`{name}` is {value!r}; allowed: {', '.join(map(repr, choices))}.")
 
 
 def check_least(settings: object, **least: float) -> None:
-    """Raises ValueError unless settings are as large as they must be."""
+    """Raises ValueError if a setting is below its smallest allowed value."""
     for name, smallest in least.items():
-        # NaN is no less than anything.
+        # `not >=`, since NaN must fail too.
         if not getattr(settings, name) >= smallest:
             raise ValueError(f"`{name}` is {getattr(settings, name)}; it must be {smallest} or more.")

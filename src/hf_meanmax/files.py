@@ -1,4 +1,4 @@
-"""Writing files and folders so that a crash or a full disk never costs what was there before."""
+"""Writes files and folders so that a crash or a full disk never destroys the previous content."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ EncodingErrors = Literal["strict", "replace", "ignore"]
 
 Read = TypeVar("Read")
 
-# The name of a file that says who writes a folder.
+# Name of the lock file, which records the process that writes a folder.
 LOCK = ".lock"
-# A folder that is replaced is missing for the time of a rename.
+# How long to wait for a folder that is missing during its replacement, which takes only a rename.
 _REPLACEMENT_SECONDS = 5.0
 _NOT_WRITTEN = " could not be written: "
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# Messages of numpy, torch and faiss about a file that they could not write completely.
+# Error messages of numpy, torch and faiss about incompletely written files.
 _CUT_SHORT = re.compile(r"requested and \d+ written|file write failed|failed writing file|unexpected pos|write error")
 
 
@@ -44,12 +44,12 @@ _CUT_SHORT = re.compile(r"requested and \d+ written|file write failed|failed wri
 def replacing_file(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]]:
     """Opens a temporary file beside `path` (UTF-8 in text mode) that takes its name if the block ends without error.
 
-    Folders that are missing are made. What a link points to is replaced, not the link; a device or a pipe is written to
-    as it is. The file's mode follows the umask, whatever wrote it.
+    Missing folders are created. If `path` is a link, its target is replaced; a device or a pipe is written to directly.
+    The file's mode follows the umask, whatever library wrote it.
 
     Raises:
         IsADirectoryError: `path` is a folder.
-        OSError: no permission, or no space left; it names `path` and the cause.
+        OSError: no permission, or no space left; the message names `path` and the cause.
     """
     path = Path(os.path.realpath(path))
     if path.is_dir():
@@ -76,21 +76,21 @@ def replacing_file(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO
 
 @contextmanager
 def replacing_folder(folder: str | os.PathLike[str], owned: Sequence[str]) -> Iterator[Path]:
-    """Gives an empty folder beside `folder` that takes its place when the block ends without error.
+    """Yields an empty folder beside `folder` that takes its place when the block ends without error.
 
-    Until then `folder` is not touched. At every moment either the old or the new content is whole: in `folder`, or for
-    the instant between two renames in the sibling `.NAME.old`, from which [`recover_folder`] restores it. The modes of
-    the files follow the umask, whatever wrote them.
+    Until then `folder` is not touched. At every moment the old or the new content is complete: in `folder` or, between
+    two renames, in the sibling `.NAME.old`, from which [`recover_folder`] restores it. File modes follow the umask,
+    whatever library wrote the files.
 
     Args:
-        folder: the folder to write; its parents are made.
-        owned: name patterns of the entries that a new folder replaces; any other entry of an existing folder is kept.
+        folder: the folder to write; its parents are created.
+        owned: name patterns of the entries that are replaced; any other entry of an existing folder is kept.
 
     Raises:
         FileExistsError: `folder` is a file.
-        ValueError: it cannot be replaced.
-        BlockingIOError: another process writes it.
-        OSError: no permission, or no space left; it names `folder` and the cause.
+        ValueError: `folder` cannot be replaced ([`check_replaceable`]).
+        BlockingIOError: another process is writing it.
+        OSError: no permission, or no space left; the message names `folder` and the cause.
     """
     folder = Path(os.path.realpath(folder))
     if folder.exists() and not folder.is_dir():
@@ -115,10 +115,10 @@ def replacing_folder(folder: str | os.PathLike[str], owned: Sequence[str]) -> It
 
 
 def check_replaceable(folder: Path) -> None:
-    """Checks that another folder can take the place of this one.
+    """Checks that a folder can be replaced by a new one.
 
     Raises:
-        ValueError: the process works in it, or it is where a disk is mounted.
+        ValueError: it is a mount point, or contains the working directory.
     """
     place = folder.resolve()
     if place in (Path.cwd(), *Path.cwd().parents) or os.path.ismount(place):
@@ -129,11 +129,11 @@ def check_replaceable(folder: Path) -> None:
 
 
 def check_new_folder(folder: str | os.PathLike[str]) -> Path:
-    """The folder; checks that it is not there, or empty.
+    """Returns the folder as a path, after checking that it does not exist or is empty.
 
     Raises:
-        FileExistsError: it is there.
-        ValueError: it cannot be replaced.
+        FileExistsError: it exists and is not empty, or is a file.
+        ValueError: it cannot be replaced ([`check_replaceable`]).
     """
     folder = Path(folder)
     check_replaceable(folder)
@@ -145,7 +145,7 @@ def check_new_folder(folder: str | os.PathLike[str]) -> Path:
 def recover_folder(folder: str | os.PathLike[str], owned: Sequence[str]) -> None:
     """Finishes a [`replacing_folder`] of `folder` that was killed between its renames; does nothing otherwise.
 
-    Only for the process that writes the folder.
+    To be called only by the process that writes the folder.
     """
     folder = Path(os.path.realpath(folder))
     old = _old_name(folder)
@@ -161,12 +161,12 @@ def recover_folder(folder: str | os.PathLike[str], owned: Sequence[str]) -> None
 
 
 def read_whole(folder: Path, read: Callable[[], Read]) -> Read:
-    """What `read` makes of a folder of which [`replacing_folder`] may put a new one in place meanwhile: of the old one
-    or of the new one, never of both.
+    """Returns `read()`, repeated if [`replacing_folder`] replaced the folder meanwhile, so that the result never mixes
+    the old and the new folder.
 
     Raises:
-        What `read` raises of a folder that stays as it is.
-        FileNotFoundError: the folder has not come back from a replacement.
+        Errors of `read` while the folder stays the same.
+        FileNotFoundError: the folder is missing because its replacement was killed.
     """
     end = time.monotonic() + _REPLACEMENT_SECONDS
     while True:
@@ -196,15 +196,15 @@ def _state(folder: Path) -> tuple[int, int] | None:
 
 
 def read_json(path: str | os.PathLike[str], kind: type = dict) -> Any:
-    """What a JSON file holds.
+    """Returns the content of a JSON file.
 
     Args:
         path: the file.
-        kind: `dict` or `list`, what must be in it.
+        kind: expected type of the content, `dict` or `list`.
 
     Raises:
-        ValueError: it is damaged, or holds another kind of value.
-        OSError: it cannot be read.
+        ValueError: the file is damaged, or holds another type of value.
+        OSError: the file cannot be read.
     """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -218,30 +218,30 @@ def read_json(path: str | os.PathLike[str], kind: type = dict) -> Any:
 
 
 def write_json(path: str | os.PathLike[str], content: object, indent: int | None = 1, **options: Any) -> None:
-    """Writes a JSON file as [`replacing_file`] does; the options are those of `json.dumps`."""
+    """Writes a JSON file with [`replacing_file`]; `options` are passed to `json.dumps`."""
     text = json.dumps(content, indent=indent, **options)
     with replacing_file(path) as file:
         file.write(text + "\n")
 
 
 def json_digest(value: object, size: int = 16) -> str:
-    """Hash of a value as JSON, `size` bytes long: the same in every process, whatever the order of its keys."""
+    """Hash of a value as JSON, of `size` bytes; it does not depend on the process or the order of keys."""
     return bytes_digest(json.dumps(value, sort_keys=True, default=str).encode(), size)
 
 
 def bytes_digest(data: bytes, size: int = 16) -> str:
-    """A hash of bytes, of `size` bytes, in hexadecimal digits."""
+    """Hexadecimal hash of `data`, of `size` bytes."""
     return hashlib.blake2b(data, digest_size=size).hexdigest()
 
 
 def file_digest(path: Path, size: int = 16) -> str:
-    """The same of a file's bytes, read a part at a time."""
+    """The [`bytes_digest`] of a file's content, which is read in blocks."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, partial(hashlib.blake2b, digest_size=size)).hexdigest()
 
 
 def differences(there: Json, now: Json) -> str:
-    """Which values of a record differ from those of an older one, and how; those of a dictionary by their own names."""
+    """Describes the values that changed from one record to a newer one; nested keys are joined with dots."""
 
     def changed(before: Json, after: Json, prefix: str = "") -> Iterator[str]:
         for name in sorted({*before, *after}):
@@ -255,31 +255,31 @@ def differences(there: Json, now: Json) -> str:
 
 
 def open_array(path: str | os.PathLike[str]) -> npt.NDArray[Any]:
-    """The array of a .npy file, mapped from the disk.
+    """Memory-maps the array of a .npy file.
 
     Raises:
-        ValueError: it is damaged.
-        OSError: it cannot be read.
+        ValueError: the file is damaged.
+        OSError: the file cannot be read.
     """
     try:
         array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError:
         raise
-    except Exception as error:  # whatever is in the header ends in: it is parsed as Python
+    except Exception as error:  # numpy parses the header as Python, so any error is possible
         raise ValueError(f"{path} is damaged or cut short: no array ({' '.join(str(error).split())[:200]})") from error
     return array
 
 
 @contextmanager
 def naming_failed_writes(path: Path, partial: Path | None = None) -> Iterator[None]:
-    """Turns what a library says of a full disk, or of the name under which `path` is written, into one line.
+    """Turns a library's errors about a full disk, or about the temporary file, into one line about `path`.
 
     Args:
-        path: what is written, as its user knows it.
-        partial: the name that it has until it is whole.
+        path: the file or folder to write, as the user knows it.
+        partial: its temporary name until it is complete.
 
     Raises:
-        OSError: it could not be written; `path` and the cause are in the message. Other errors pass.
+        OSError: `path` could not be written; the message has `path` and the cause. Other errors pass unchanged.
     """
     try:
         yield
@@ -294,16 +294,16 @@ def naming_failed_writes(path: Path, partial: Path | None = None) -> Iterator[No
 def _cause_of_failed_write(error: BaseException, path: Path, partial: Path | None) -> str | None:
     text = str(error)
     if _NOT_WRITTEN in text and (partial is None or str(partial) not in text):
-        return None  # It names a file already, by the name that its user knows.
+        return None  # An inner call has named the file already.
     if isinstance(error, OSError) and error.strerror is not None:
         names = [os.fspath(name) for name in (error.filename, error.filename2) if isinstance(name, str | os.PathLike)]
         is_of_partial = partial is not None and any(name.startswith(str(partial)) for name in names)
-        # A folder around it that cannot be made, too.
+        # Or a parent folder could not be created.
         if error.errno in _FULL or is_of_partial or any(path.is_relative_to(name) for name in names):
             return error.strerror
         return None
     if partial is None and isinstance(error, ValueError):
-        return None  # It names what could not be read, which may be on another disk.
+        return None  # It is about a file that was read, which may be on another disk.
     for number in _FULL:
         if os.strerror(number) in text or f"(os error {number})" in text:
             return os.strerror(number)
@@ -311,7 +311,7 @@ def _cause_of_failed_write(error: BaseException, path: Path, partial: Path | Non
 
 
 def follow_umask(folder: Path) -> None:
-    """Gives every file of a folder the mode that the umask gives a new one, as the folder itself has it."""
+    """Gives every file below a folder the mode of a new file under the umask, taken from the folder's own mode."""
     permissions = folder.stat().st_mode & 0o666
     for path in folder.rglob("*"):
         if path.is_file():
@@ -320,15 +320,15 @@ def follow_umask(folder: Path) -> None:
 
 @contextmanager
 def sole_writer(folder: str | os.PathLike[str], beside: bool = False) -> Iterator[None]:
-    """Keeps every other process from writing `folder`, which is made, while the block runs; the lock of a killed
+    """Locks `folder`, which is created, against writing by other processes while the block runs. The lock of a killed
     process is released.
 
     Args:
-        folder: the folder; it goes again if nothing was put into it.
-        beside: have the lock beside it, where a new folder takes the place of the old one, or where it is a file.
+        folder: the folder; it is removed again if it is still empty at the end.
+        beside: put the lock file beside the folder, needed if the folder is replaced as a whole or is a file.
 
     Raises:
-        BlockingIOError: another process writes it; the message says which.
+        BlockingIOError: another process is writing it; the message names the process.
         FileExistsError: `folder` is a file.
         OSError: no permission, or no space left.
     """
@@ -345,7 +345,7 @@ def _lock_beside(path: Path) -> Path:
 
 @contextmanager
 def _held(place: Path, written: Path) -> Iterator[None]:
-    """Holds the lock file `place` of the file or folder `written`, and removes it and the folders made for it."""
+    """Holds the lock file `place` of the file or folder `written`; at the end removes it and folders made for it."""
     new = [parent for parent in place.parents if not parent.exists()]
     lock = FileLock(place, timeout=0)
     with naming_failed_writes(written, place):
@@ -356,12 +356,12 @@ def _held(place: Path, written: Path) -> Iterator[None]:
             holder = _read_holder(place)
             raise BlockingIOError(f"{written} is being written by {holder}. Wait for it, or name another.") from None
     try:
-        with suppress(OSError):  # It tells others who writes; where the disk is full it need not.
+        with suppress(OSError):  # The holder's name is optional, as on a full disk.
             command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
             place.write_text(json.dumps([os.getpid(), socket.gethostname(), command[:200]]), encoding="utf-8")
         yield
     finally:
-        # While it is held, or another's would be removed.
+        # Removed while it is held: afterwards it could be another process's lock.
         with suppress(OSError):
             place.unlink(missing_ok=True)
         lock.release()
@@ -379,12 +379,12 @@ def _read_holder(place: Path) -> str:
 
 
 def run_name(path: Path) -> str:
-    """The last part of a path, or the part before it of the folder `.../model` of a run."""
+    """The last part of a path; for the folder `.../model` of a run, the part before it."""
     return (path.parent if path.name == "model" else path).name or path.name
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
-    """The shortest ends of the paths that tell them apart."""
+    """The shortest ends of the paths that are all different."""
     parts = [Path(path).parts for path in paths]
     for length in range(1, max(map(len, parts)) + 1):
         names = [str(Path(*part[-length:])) for part in parts]
@@ -394,7 +394,7 @@ def short_names(paths: Sequence[str]) -> list[str]:
 
 
 def shared_name(value: object) -> object:
-    """The [`run_name`] of a path; any other name, as of a model on the Hub, unchanged."""
+    """The [`run_name`] of a path; any other name, such as a model on the Hub, unchanged."""
     if not isinstance(value, str) or not value:
         return value
     is_path = (
@@ -404,7 +404,7 @@ def shared_name(value: object) -> object:
 
 
 def is_owned(name: str, owned: Sequence[str]) -> bool:
-    """Whether the name of an entry fits one of the patterns of [`replacing_folder`]."""
+    """Whether an entry's name matches one of the `owned` patterns of [`replacing_folder`]."""
     return any(fnmatch.fnmatch(name, pattern) for pattern in owned)
 
 
@@ -413,10 +413,10 @@ def _old_name(folder: Path) -> Path:
 
 
 def _sync(folder: Path) -> None:
-    """Brings every file of a folder to the disk, so that a rename cannot outlive what it renames."""
+    """Syncs every file of a folder to disk, so that after a crash no renamed folder lacks its content."""
     for path in folder.rglob("*"):
         if path.is_file():
-            # Windows brings nothing to the disk that was opened for reading.
+            # On Windows, fsync needs a file that is open for writing.
             descriptor = os.open(path, os.O_RDWR)
             try:
                 os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""What the machine can do, and how much of it a run uses."""
+"""Capabilities of the machine (devices, number formats, memory, cores) and their use by a run."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
 
 Module = TypeVar("Module", bound=torch.nn.Module)
 
-# How long a process may wait for what another one prepares; the backends' own limits are minutes.
+# How long a process may wait while another one prepares data; the backends' default timeouts are minutes.
 PATIENCE = timedelta(days=7)
 
 ComputeDtype = Literal["auto", "float32", "bfloat16", "float16"]
 COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-# Of malloc.h.
+# Constants of malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
-# Kinds of product whose compiled code is kept, where batches come again in their sizes, and where they do not.
+# Capacity of oneDNN's cache of compiled matrix products, for batch sizes that recur and for those that do not.
 _PRODUCTS, _FEW_PRODUCTS = 1 << 12, 1 << 8
 
-# Larger sizes are mistakes: such a model would exhaust the memory or never be finished.
+# Larger sizes must be mistakes: the model would exhaust the memory or take forever to build.
 _MOST_LAYERS, _MOST_SIZE = 1000, 1 << 28
 
 
 def check_sizes(settings: Mapping[str, object]) -> None:
-    """Checks the sizes of a model, before anything is made of them: no absurd one, and weights that fit in memory.
+    """Checks, before a model is built, that no size is absurd and that its weights fit in memory.
 
     Args:
-        settings: the fields of its configuration, or some of them; values of other types than int are passed over.
+        settings: fields of its configuration, or some of them; values that are not int are ignored.
 
     Raises:
-        ValueError: a size is too large, with the limit.
+        ValueError: a size is too large; the message has the limit.
     """
     sizes = {
         name: value
@@ -71,15 +71,15 @@ def check_sizes(settings: Mapping[str, object]) -> None:
 
 
 def memory_bytes() -> int:
-    """The memory of the machine."""
+    """Physical memory of the machine, in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def usable_device(device: torch.device | str | None) -> torch.device:
-    """The device of a name, or the one that accelerate takes.
+    """The named device, or accelerate's default for None.
 
     Raises:
-        ValueError: it cannot be used here.
+        ValueError: the device cannot be used on this machine.
     """
     if device is None:
         from accelerate import PartialState
@@ -97,7 +97,7 @@ def usable_device(device: torch.device | str | None) -> torch.device:
 def is_bf16_fast(device: torch.device) -> bool:
     """Whether the device multiplies bf16 matrices faster than fp32 ones."""
     if device.type == "cuda":
-        # Older GPUs emulate it, at a fraction of their rate in fp32.
+        # Older GPUs emulate bf16, at a fraction of their fp32 speed.
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type == "cpu":
         cpu: Any = torch.cpu
@@ -106,28 +106,28 @@ def is_bf16_fast(device: torch.device) -> bool:
 
 
 def compute_dtype(name: ComputeDtype, device: torch.device) -> ComputeDtype:
-    """The type of a model's numbers: for "auto" bfloat16 where the device multiplies it faster, else float32."""
+    """Resolves "auto": bfloat16 if the device multiplies it faster than float32, else float32."""
     if name != "auto":
         return name
     return "bfloat16" if is_bf16_fast(device) else "float32"
 
 
 def in_dtype(model: Module, dtype: torch.dtype) -> Module:
-    """The model in a precision: itself where it has it, else a copy, since weights that are rounded stay so."""
+    """The model in `dtype`: itself if it has this type already, else a copy, so that its weights are not rounded."""
     found = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
     return model if found <= {dtype} else copy.deepcopy(model).to(dtype)
 
 
 def uses_bf16(precision: str, device: torch.device) -> bool:
-    """Whether a run of this `precision` computes in bf16."""
+    """Whether a run with this `precision` setting computes in bf16."""
     return precision == "bf16" or (precision == "auto" and is_bf16_fast(device))
 
 
 def attention_for(attention: str, device: torch.device) -> str:
-    """The implementation that a run takes: on a CPU the one written out is faster for sentences.
+    """Resolves "auto" to an attention implementation: eager on a CPU, where it is faster for sentences, else sdpa.
 
     Raises:
-        ValueError: flex attention on a CPU for which torch computes it wrongly.
+        ValueError: flex attention on a CPU on which torch computes it wrongly.
     """
     if attention == "flex_attention" and device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX2":
         raise ValueError(
@@ -140,26 +140,26 @@ def attention_for(attention: str, device: torch.device) -> str:
 
 
 def keep_freed_memory() -> None:
-    """Has the C library keep large blocks that are freed (glibc; elsewhere nothing happens).
+    """Makes the C library keep large freed blocks for reuse (glibc only; elsewhere it does nothing).
 
-    It would give them back to the system and take them anew at each step, page by page, which is an eighth of a
+    By default they are returned to the system and allocated anew, page by page, at each step. This takes an eighth of a
     training step on a CPU.
     """
     try:
         set_option = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
         return
-    # Older glibc takes no more than 32 MiB; without this one, the other would make matters worse.
+    # Older glibc accepts at most 32 MiB. Setting only the trim threshold would make matters worse.
     if set_option(_M_MMAP_THRESHOLD, 2**31 - 1) or set_option(_M_MMAP_THRESHOLD, 2**25):
         set_option(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def return_freed_memory(step: int) -> None:
-    """Has the C library give back, each tenth step, what [`keep_freed_memory`] has it keep, where less than a quarter
-    of the memory of the machine, or of the container, is available (glibc; elsewhere nothing happens).
+    """Every tenth step, returns the memory that [`keep_freed_memory`] keeps to the system if less than a quarter of the
+    memory of the machine or container is available (glibc only; elsewhere it does nothing).
 
-    Blocks of other sizes at each step, and small ones that stay between them, leave ever more memory that no block fits
-    in: after an hour it is several times what a step needs.
+    Block sizes differ from step to step and small blocks remain between them, so memory fragments: after an hour it is
+    several times what a step needs.
     """
     if step % 10 == 0 and _used_memory() > 0.75:
         with suppress(AttributeError, OSError, TypeError):
@@ -167,39 +167,39 @@ def return_freed_memory(step: int) -> None:
 
 
 def _used_memory() -> float:
-    """The share of the memory that is not available, as far as Linux tells."""
+    """Share of the memory of the machine or container that is in use (Linux; 0 where it is unknown)."""
     used = [0.0]
     with suppress(OSError, KeyError):
         sizes = dict(re.findall(r"(?m)^(\w+):\s+(\d+) kB$", Path("/proc/meminfo").read_text()))
         used.append(1 - int(sizes["MemAvailable"]) / int(sizes["MemTotal"]))
-    with suppress(OSError, ValueError):  # of a container without a limit it is "max"
+    with suppress(OSError, ValueError):  # without a limit of the container it is "max"
         current, most = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("current", "max"))
         used.append(current / most)
     return max(used)
 
 
 def keep_compiled_products(sizes_recur: bool = True) -> None:
-    """Has oneDNN keep the code of as many kinds of product as a run has; only before its first product.
+    """Enlarges oneDNN's cache of compiled matrix products; to be called before the first product.
 
-    It compiles one for each combination of sizes, in up to 50 ms, and forgets the oldest beyond 1,024. Batches of
-    sentences of all lengths have more, so that a fifth of a run with a decoder would be compiling. Each takes half a
-    megabyte, which lies between the blocks of a step.
+    oneDNN compiles a kernel for each combination of sizes, in up to 50 ms, and keeps 1,024 by default. Batches of
+    sentences of all lengths need more: a fifth of a run with a decoder would be spent compiling. A kernel takes half a
+    megabyte, which fragments the memory of a step.
 
     Args:
-        sizes_recur: whether batches come again in the same sizes; else what is kept is seldom used, and few are.
+        sizes_recur: whether batches of the same sizes recur; if not, the cache is seldom hit and is made small.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_PRODUCTS if sizes_recur else _FEW_PRODUCTS))
 
 
 def prepare_training_on_cpu(sizes_recur: bool = True) -> None:
-    """What a process does before it trains on a CPU: see [`keep_freed_memory`] and [`keep_compiled_products`]."""
+    """Prepares a process for training on a CPU: [`keep_freed_memory`] and [`keep_compiled_products`]."""
     keep_freed_memory()
     keep_compiled_products(sizes_recur)
 
 
 def measure_matrix_rate(device: torch.device, dtype: torch.dtype, seconds: float = 1.0) -> float:
     """FLOP/s of products of two 2048 x 2048 matrices: the median over `seconds` of repetitions."""
-    from torch.utils.benchmark import Timer  # with the compiler of C++ extensions
+    from torch.utils.benchmark import Timer  # slow: it imports the compiler of C++ extensions
 
     sides = {name: torch.randn(2048, 2048, device=device).to(dtype) for name in ("left", "right")}
     timer = Timer("torch.nn.functional.linear(left, right)", globals=sides, num_threads=torch.get_num_threads())
@@ -222,7 +222,7 @@ def count_flops(
     Args:
         model: a model of this package.
         batch: its inputs.
-        loss: what is computed of a model and a batch; by default the model's own loss.
+        loss: computes the loss of a model on a batch (default: the model's own loss).
     """
     config = copy.deepcopy(model.config)
     config._attn_implementation = "eager"
@@ -230,7 +230,7 @@ def count_flops(
         twin = type(model)(config).train()
     for (_, ours), (_, theirs) in zip(twin.named_parameters(), model.named_parameters(), strict=True):
         ours.requires_grad_(theirs.requires_grad)
-    # Padding changes no product, and a mask would have to be looked at.
+    # Padding changes no product, and the values of a mask cannot be read on the meta device.
     meta = {name: tensor.to("meta") for name, tensor in batch.items() if not name.endswith("_mask")}
     with FlopCounterMode(display=False) as counter:
         value = twin(**meta, num_items_in_batch=1).loss if loss is None else loss(twin, meta)
@@ -243,7 +243,7 @@ def peak_memory_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     status = Path("/proc/self/status")
-    # What getrusage tells of a process that another one started is never less than what that one held.
+    # Not getrusage: for a child process its value is at least the parent's memory.
     if status.exists() and (match := re.search(r"^VmHWM:\s+(\d+) kB$", status.read_text(), re.MULTILINE)):
         return int(match[1]) * 1024
     import resource
@@ -254,12 +254,12 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 def usable_cores() -> int:
-    """Cores that this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def most_open_files() -> int:
-    """How many files this process may hold open."""
+    """Number of files that this process may hold open."""
     import resource
 
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -267,9 +267,9 @@ def most_open_files() -> int:
 
 
 def use_all_cores(processes: int) -> None:
-    """Gives each of so many processes its share of the cores, where `accelerate launch` left it with one thread.
+    """Gives each of `processes` processes its share of the cores if `accelerate launch` left it with one thread.
 
-    The launcher sets OMP_NUM_THREADS to 1 unless that is set, which would leave the other cores idle.
+    The launcher sets OMP_NUM_THREADS to 1 unless it is set already, which would leave the other cores idle.
     """
     was_launched = "ACCELERATE_MIXED_PRECISION" in os.environ
     if was_launched and os.environ.get("OMP_NUM_THREADS") == "1":

@@ -1,4 +1,4 @@
-"""How numbers, metrics, gains and controls are written in messages, tables, figures and model cards."""
+"""Formats numbers, metrics, gains and names of controls for messages, tables, figures and model cards."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def is_percentage(metric: str) -> bool:
 
 
 def kind_name(kind: str) -> str:
-    """What tables and figures call a kind of control."""
+    """The name of a kind of control in tables and figures."""
     return kind.replace("_", " ")
 
 
 def gain_text(gain: Record | None, metric: str) -> str:
-    """`+1.2 [+0.3, +2.1]`; empty where there is none, or where a score is none."""
+    """A gain with its interval, `+1.2 [+0.3, +2.1]`; empty if there is no gain or no difference."""
     if not gain or gain["difference"] is None:
         return ""
     number = "+.1f" if is_percentage(metric) else "+.3f"
@@ -52,7 +52,7 @@ LENGTH_METRICS = {
 
 
 def length_bins(systems: Mapping[str, Sequence[Record]], metrics: Sequence[str]) -> list[tuple[str, dict[str, Record]]]:
-    """The bins of all systems in order, each as its label (`"6-10"`, `"26+"`) and the row of each system that has it.
+    """The length bins of all systems in order, each a label (`"6-10"`, `"26+"`) and the rows by system.
 
     Raises:
         ValueError: as [`length_table`].
@@ -73,6 +73,6 @@ def length_bins(systems: Mapping[str, Sequence[Record]], metrics: Sequence[str])
 
 
 def count_label(found: Mapping[str, Record]) -> str:
-    """The number of texts of a bin, or its range where the systems differ in it."""
+    """The number of texts in a bin, or a range if the systems differ."""
     low, high = min(row["count"] for row in found.values()), max(row["count"] for row in found.values())
     return f"{low:,}" if low == high else f"{low:,}-{high:,}"

@@ -1,7 +1,7 @@
-"""The processes of a launcher: how they wait for each other, agree, and end together when one fails.
+"""Coordinates the processes of a launcher: they wait for each other, agree, and end together if one fails.
 
-An error of one process is raised in all of them, and the main one tells of it. The launcher ends those of its machine
-when one ends; on other machines a closed connection does.
+An error of one process is raised in all of them and reported by the main one. If a process ends, the launcher ends the
+others on its machine; on other machines they end because the connection is closed.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ if TYPE_CHECKING:
 
 Fact = TypeVar("Fact")
 
-# What weights, numbers and tokens depend on.
+# Packages whose versions affect weights, numbers or tokens.
 _PACKAGES = ("accelerate", "numpy", "safetensors", "sentence-transformers", "tokenizers", "torch", "transformers")
 # Errors that commands report in one line.
 _TOLD = (ValueError, TypeError, OSError, FloatingPointError, ImportError)
-# What the backends say where a process ended or does not answer; gloo raises plain RuntimeErrors.
+# Messages of the backends if a process ended or does not answer; gloo raises plain RuntimeErrors.
 _LOST = re.compile(r"gloo|NCCL|Connection (closed|reset|refused)|Broken pipe|[Tt]imed ?out|timeout")
 _MOST_SHOWN = 200
 
 
 class PeerEndedError(RuntimeError):
-    """Another process has ended before its time, as one that was killed."""
+    """Another process ended early, for instance because it was killed."""
 
 
 def process_state(timeout: timedelta | None = None) -> PartialState:
-    """Accelerate's `PartialState` for the processes of a launcher, or for this one alone.
+    """Accelerate's `PartialState` for the processes of a launcher, or for a single process.
 
     Args:
-        timeout: how long a process waits for the others in what it computes with them; by default the backend's limit.
+        timeout: how long collective operations wait for other processes (default: the backend's limit).
 
     Raises:
-        ValueError: several processes were launched that do not know of one another.
+        ValueError: several processes were launched, but accelerate does not see all of them.
     """
     from accelerate import PartialState
     from accelerate.utils import parse_flag_from_env
@@ -65,13 +65,13 @@ def process_state(timeout: timedelta | None = None) -> PartialState:
 
 @contextmanager
 def errors_shared(state: PartialState | None) -> Iterator[None]:
-    """Waits for all processes at the end of the block, for hours if need be. An error of one of them is then raised in
-    each, so that none waits for one that has failed.
+    """Waits for all processes at the end of the block, for hours if need be. An error of one process is then raised in
+    all of them, so that none waits for a failed process.
 
-    Blocks can be nested: a process at the end of an outer one meets others at the end of an inner one.
+    Blocks can be nested: the end of an outer block in one process can match the end of an inner block in another.
 
     Args:
-        state: accelerate's, of the processes, each of which must come here; None for this one alone.
+        state: accelerate's state; every process must run the block. None for a single process.
 
     Raises:
         PeerEndedError: another process has ended.
@@ -91,8 +91,8 @@ def errors_shared(state: PartialState | None) -> Iterator[None]:
 
 @contextmanager
 def main_process_first(state: PartialState | None) -> Iterator[None]:
-    """Has the other processes run the block after the main one: they find what it leaves in a cache, and what is wrong
-    for all of them is found once. Errors are shared."""
+    """Runs the block in the main process first, then in the others, which find its results in a cache. Errors are
+    shared, so a problem common to all is met once."""
     is_main = state is None or state.is_main_process
     if not is_main:
         wait_for_everyone(state)
@@ -103,20 +103,20 @@ def main_process_first(state: PartialState | None) -> Iterator[None]:
 
 
 def wait_for_everyone(state: PartialState | None) -> None:
-    """Waits until all processes are here.
+    """Waits until all processes have reached this call.
 
     Raises:
-        PeerEndedError: one has ended. An error of another process is raised here too.
+        PeerEndedError: another process has ended. An error of another process is raised here too.
     """
     with errors_shared(state):
         pass
 
 
 def end_processes() -> None:
-    """Ends what the processes of a launcher have in common, where a run has ended well.
+    """Destroys the process groups of a launcher after a successful run.
 
-    A group that outlived this would be ended with the interpreter, whose lock its threads may be waiting for: now and
-    then the process would abort.
+    Otherwise they would be destroyed at interpreter exit, where their threads may wait for the interpreter's lock, and
+    the process would sometimes abort.
     """
     _patient_group.cache_clear()
     if torch.distributed.is_initialized():
@@ -126,15 +126,15 @@ def end_processes() -> None:
 def check_agreement(
     state: PartialState | None, facts: Mapping[str, object], remedy: str = "It must be the same for all."
 ) -> None:
-    """Checks that all processes, perhaps on several machines, have the same versions, data or settings.
+    """Checks that all processes, also on several machines, have the same versions, data or settings.
 
     Args:
-        state: accelerate's, of the processes, each of which must come here; None for this one alone.
-        facts: plain values by name; of long ones a hash.
-        remedy: what to do where they differ.
+        state: accelerate's state; every process must make this call. None for a single process.
+        facts: plain values by name, or hashes of long values.
+        remedy: advice for the error message.
 
     Raises:
-        ValueError: a process has other facts; it names both machines, the first such fact and both values.
+        ValueError: a process has another value; the message names both machines, the first such fact and both values.
     """
     if state is None or state.num_processes == 1:
         return
@@ -151,12 +151,12 @@ def check_agreement(
 
 
 def of_main_process(state: PartialState | None, fact: Fact) -> Fact:
-    """What the main process has found, in all processes, each of which must come here."""
+    """Returns the main process's `fact` in all processes; every process must make this call."""
     return fact if state is None or state.num_processes == 1 else cast("Fact", _exchange(fact=fact)[0])
 
 
 def shared_versions() -> dict[str, str]:
-    """The versions of the packages that must be the same for all processes, for [`check_agreement`]."""
+    """Versions of the packages that must be the same in all processes, for [`check_agreement`]."""
     return {
         "version of hf_meanmax": __version__,
         **{f"version of {name}": importlib.metadata.version(name) for name in _PACKAGES},
@@ -164,23 +164,23 @@ def shared_versions() -> dict[str, str]:
 
 
 def is_shared(error: BaseException) -> bool:
-    """Whether every process has this error."""
+    """Whether this error was raised in every process."""
     return getattr(error, "is_shared", False)
 
 
 def is_launched_first() -> bool:
-    """Whether this is the main process of a launcher, or of none; known before the processes meet."""
+    """Whether this is the main process of a launcher, or the only one; works before the processes are connected."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def tells(error: BaseException) -> bool:
-    """Whether this process is to tell of an error: of one that all have, the main process alone."""
+    """Whether this process should report an error: a shared one is reported by the main process alone."""
     return not is_shared(error) or is_launched_first()
 
 
 @contextmanager
 def errors_once() -> Iterator[None]:
-    """Has one process a machine say what is wrong with something that they all read, as the command line is."""
+    """Lets one process per machine report an error in input that all read, such as the command line."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
         yield
         return
@@ -193,10 +193,10 @@ def errors_once() -> Iterator[None]:
 
 @contextmanager
 def naming_lost_processes(timeout: timedelta) -> Iterator[None]:
-    """Turns what a backend says of a process that ended, or did not answer within `timeout`, into one line.
+    """Turns a backend's error about a process that ended, or did not answer within `timeout`, into one line.
 
     Raises:
-        ConnectionError: it did. Other errors pass.
+        ConnectionError: another process ended or did not answer. Other errors pass unchanged.
     """
     try:
         yield
@@ -213,7 +213,7 @@ def naming_lost_processes(timeout: timedelta) -> Iterator[None]:
 
 
 def _exchange(error: Exception | None = None, fact: Any = None) -> list[Any]:
-    """The facts of all processes; if one of them has an error, it is raised in those that have none."""
+    """Gathers the facts of all processes; an error of one is raised in the processes that have none."""
     gathered: list[Any] = [None] * torch.distributed.get_world_size()
     own = None
     if error is not None:
@@ -240,5 +240,5 @@ def _marked(error: Exception) -> Exception:
 
 @functools.lru_cache(maxsize=1)
 def _patient_group(world: object) -> Any:
-    """A second group of all processes, whose waits are not those of a training step; gloo needs no device."""
+    """A second group of all processes, with a longer timeout than training steps; gloo needs no device."""
     return torch.distributed.new_group(backend="gloo", timeout=PATIENCE)
