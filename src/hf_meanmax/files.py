@@ -416,8 +416,7 @@ def _sync(folder: Path) -> None:
     """Syncs every file of a folder to disk, so that after a crash no renamed folder lacks its content."""
     for path in folder.rglob("*"):
         if path.is_file():
-            # On Windows, fsync needs a file that is open for writing.
-            descriptor = os.open(path, os.O_RDWR)
+            descriptor = os.open(path, os.O_RDONLY)
             try:
                 os.fsync(descriptor)
             finally:

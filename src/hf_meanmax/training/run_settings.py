@@ -36,7 +36,11 @@ class RunArguments:
 
     family: str = option("the kind of model to train", "mean_max_aae")
     output_dir: str = option("folder of the result; by default runs/<recipe>", "")
-    cache_dir: str = option("tokenised corpora; by default ~/.cache/hf_meanmax", "")
+    cache_dir: str = option(
+        "what runs share: tokenised corpora, tokenizers, word vectors, a teacher's vectors; by default "
+        "~/.cache/hf_meanmax",
+        "",
+    )
     overwrite: bool = option("start anew in a folder that holds another run", False)
     encoding_errors: EncodingErrors = option("what to do with bytes that are not UTF-8", "strict")
     config_name: str = option("configuration of a data set on the Hub", "")
