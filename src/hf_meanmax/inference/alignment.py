@@ -1,7 +1,7 @@
 """An embedding decoder without training: a linear map from an embedder's vectors to the Z of an autoencoder.
 
-Both encode the same texts, and ridge regression gives the map; the autoencoder's decoder stays as it is (as ALGEN,
-Chen, Xu and Bjerva, ACL 2025, aligns an embedder with a decoder's own).
+Ridge regression fits the map to texts that both encode; the autoencoder's decoder stays as it is (like ALGEN, Chen,
+Xu and Bjerva, ACL 2025, which aligns an embedder with a decoder's own embedder).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from transformers import PreTrainedTokenizerBase
 
-# Of the strength of the regularisation, per text: vectors are standardised.
+# Regularisation strengths per text that are tried; the inputs are standardised.
 _STRENGTHS = tuple(10.0**power for power in range(-5, 2))
 _FEWEST, _FEW = 10, 1000
-# Of ten texts the one that is held out.
+# Index of the held-out text among every ten.
 _HELD_OUT = 5
 _BLOCK = 1024
 _BATCH_TOKENS = 8192
@@ -47,15 +47,15 @@ _BATCH_TOKENS = 8192
 
 @dataclass(frozen=True)
 class Alignment:
-    """A decoder of the embedder's vectors, and how well its map fits.
+    """A decoder of the embedder's vectors, and the quality of its map.
 
     Args:
         model: the decoder.
         validation: the held-out texts.
-        vectors: the embedder's vectors of these, `(N, D)`.
-        report: `pairs`, `held_out`, `strength` (of the regularisation, per text), and on the held-out texts
-            `explained_variance` (of the squared distance of Z from its mean, as the decoder reads both) and the mean
-            `cosine` with Z.
+        vectors: the embedder's vectors `(N, D)` of the held-out texts.
+        report: `pairs`, `held_out`, `strength` (regularisation per text), and on the held-out texts
+            `explained_variance` (the share explained of the squared distance between Z and the mean Z, both scaled as
+            the decoder reads them) and the mean `cosine` with Z.
     """
 
     model: EmbeddingDecoderForGeneration
@@ -65,7 +65,7 @@ class Alignment:
 
 
 def check_texts(texts: Sequence[str], held_out: int = 0) -> None:
-    """Raises ValueError unless enough of the texts differ to fit a map to, beside so many that are held out."""
+    """Raises ValueError if too few texts differ to fit a map; its message also counts `held_out` others."""
     if (number := len(set(texts))) < _FEWEST:
         beside = f" beside {held_out:,} that {'is' if held_out == 1 else 'are'} held out" if held_out else ""
         raise ValueError(f"{number:,} different texts{beside} are too few; give {_FEWEST + held_out} or more.")
@@ -81,18 +81,18 @@ def align(
     batch_size: int = 64,
     show_progress: bool = False,
 ) -> Alignment:
-    """A decoder of an embedder's vectors from an autoencoder and pairs of their vectors, by ridge regression.
+    """Makes a decoder of an embedder's vectors from an autoencoder, with a map fitted by ridge regression.
 
-    The strength of the regularisation is what fits held-out texts best.
+    The regularisation strength is the one that fits the held-out texts best.
 
     Args:
-        embedder: whose vectors are to be decoded.
-        name: what the decoder calls it.
-        model: an autoencoder; what its decoder reads of a vector of the embedder is what it would read of the text.
-        tokenizer: of the autoencoder.
-        texts: what both encode; 3,000 or more. Each counts once, and none that is held out.
-        validation: held-out texts; by default every tenth of `texts`.
-        batch_size: texts of one forward pass.
+        embedder: the embedder whose vectors will be decoded.
+        name: name of the embedder in the decoder's configuration.
+        model: the autoencoder; its decoder reads the mapped vector of a text in place of the text's own Z.
+        tokenizer: the tokenizer of the autoencoder.
+        texts: texts for both to encode, 3,000 or more; duplicates and held-out texts are dropped.
+        validation: held-out texts (default: every tenth of `texts`).
+        batch_size: texts per forward pass.
         show_progress: show progress bars and warnings.
 
     Raises:
@@ -100,7 +100,7 @@ def align(
             decoder, or vectors that are not finite.
     """
     check_alignable(model)
-    # A text that is there twice would be fitted and held out.
+    # A duplicate could be both fitted and held out.
     texts = list(dict.fromkeys(texts))
     held_out = list(texts[_HELD_OUT::10] if validation is None else validation)
     scored = set(held_out)
@@ -134,7 +134,7 @@ def align(
 
 
 def check_alignable(model: LatentForConditionalDecoding) -> None:
-    """Raises ValueError unless a model has latent rows of texts and a decoder that generates from them."""
+    """Raises ValueError unless a model encodes texts to latent rows and has an autoregressive decoder."""
     require_embedding(model.config, "The model to align to")
     if not model.config.has_decoder:
         raise ValueError(NO_DECODER)
@@ -147,7 +147,7 @@ def check_alignable(model: LatentForConditionalDecoding) -> None:
 def check_lengths(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> None:
     """Raises ValueError if a text is longer than an autoencoder can read at once."""
     for text in texts:
-        # No token is less than a byte, a character at most four, so most texts need not be cut into tokens.
+        # A token has at least one byte, and a character at most four, so most texts need not be tokenised.
         if 4 * len(text) >= MOST_TOKENS and len(tokenizer(text)["input_ids"]) > MOST_TOKENS:
             raise ValueError(too_long(text, "a map is fitted to whole texts"))
 
@@ -159,7 +159,7 @@ def encode_rows(
     texts: Sequence[str],
     show_progress: bool = False,
 ) -> np.ndarray:
-    """Z of texts as a model's decoder reads it, flat: `(N, L * latent_width)` float32."""
+    """Flattened Z of texts, scaled as the model's decoder reads it: `(N, L * latent_width)` float32."""
     encoded = tokenizer(list(texts))["input_ids"]
     rows = np.zeros((len(texts), model.config.sentence_embedding_size), np.float32)
     batches = rows_by_length(encoded, _BATCH_TOKENS)
@@ -175,12 +175,12 @@ def encode_rows(
 def make_decoder(
     model: LatentForConditionalDecoding, embedder: dict[str, str | int | bool | None], dimension: int
 ) -> EmbeddingDecoderForGeneration:
-    """An embedding decoder that has the decoder of an autoencoder, with a map that is not fitted yet.
+    """An embedding decoder with the decoder of an autoencoder and a map that is not fitted yet.
 
     Args:
         model: the autoencoder.
-        embedder: as [`~hf_meanmax.inference.embedder.describe_embedder`] gives it.
-        dimension: numbers of its vectors.
+        embedder: the result of [`~hf_meanmax.inference.embedder.describe_embedder`].
+        dimension: size of the embedder's vectors.
     """
     old = model.config
     left_out = {*EmbeddingDecoderConfig.fixed_fields, "input_vocab_size"}
@@ -196,14 +196,14 @@ def make_decoder(
     decoder = EmbeddingDecoderForGeneration(config)
     learnt = model.state_dict()
     if model.decoder_embeddings is not None:
-        # The words that the decoder reads take the place of the encoder's own.
+        # An embedding decoder has one word table: here that of the decoder, not of the encoder.
         learnt = {key: weight for key, weight in learnt.items() if not key.startswith("encoder.embeddings.")}
     weights = decoder.state_dict()
     with torch.no_grad():
         for key, weight in learnt.items():
             name = key.replace("decoder_embeddings.", "encoder.embeddings.")
             if name in weights:
-                # Words that were added later can be read and not generated.
+                # Words added by a vocabulary expansion can be encoded but not generated.
                 weights[name].copy_(weight[: len(weights[name])])
     decoder.generation_config.max_new_tokens = model.generation_config.max_new_tokens
     decoder.to(model.device)
@@ -217,8 +217,8 @@ def _fit_map(
     held_out: tuple[np.ndarray, np.ndarray],
     show_progress: bool,
 ) -> dict[str, float]:
-    """Fits the decoder's map to pairs of vectors and of Z, with the strength that fits the held-out ones best; returns
-    the strength and how well it fits these."""
+    """Fits the decoder's map to pairs of a vector and Z, with the strength that fits the held-out pairs best; returns
+    `strength`, `explained_variance` and `cosine`."""
     from scipy.linalg import LinAlgWarning
     from sklearn.linear_model import Ridge
 
@@ -231,7 +231,7 @@ def _fit_map(
     best, strength, state = np.inf, 0.0, {}
     for tried in progress_bar(_STRENGTHS, desc="fit", disable=not show_progress, leave=False):
         with warnings.catch_warnings():
-            # The held-out texts judge a weak one over few texts.
+            # A weak regularisation with few texts is ill-conditioned; the held-out error rejects it.
             warnings.simplefilter("ignore", LinAlgWarning)
             fitted = Ridge(alpha=tried * len(inputs)).fit(inputs, targets)
         _set_map(decoder, fitted.coef_, fitted.intercept_)
@@ -240,7 +240,7 @@ def _fit_map(
             best, strength = error, tried
             state = {key: value.clone() for key, value in encoder.map.state_dict().items()}
     encoder.map.load_state_dict(state)
-    # What the mean of all texts would give, read as the decoder reads it.
+    # The baseline: the mean Z of all texts, scaled as the decoder reads it.
     mean = torch.from_numpy(targets.mean(axis=0)).view(1, decoder.config.num_latents, -1)
     with torch.inference_mode():
         mean_rows = scale_rows(mean.to(decoder.device), decoder.config, encoder.latent_scales)

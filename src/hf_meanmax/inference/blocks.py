@@ -1,4 +1,4 @@
-"""Many items a block at a time, with a progress bar over the items."""
+"""Iteration over items in blocks, with a progress bar."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Items = TypeVar("Items", list[str], list[int], np.ndarray)
 
 
 def in_blocks(items: Items, size: int, **bar_options: Any) -> Iterator[Items]:
-    """Blocks of `size` items, in order; the options are those of `progress_bar`, which moves when a block is done."""
+    """Yields blocks of `size` items in order; `bar_options` go to `progress_bar`, which moves after each block."""
     if size < 1:
         raise ValueError(f"batch_size is {size}; it must be 1 or more.")
     with progress_bar(total=len(items), **bar_options) as bar:

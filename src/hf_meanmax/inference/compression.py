@@ -18,10 +18,10 @@ class PCA:
     """A projection on the directions of largest variance.
 
     Args:
-        mean: the mean of the rows it was fitted on, `(D,)` float32.
+        mean: the mean of the fitted rows, `(D,)` float32.
         components: orthonormal directions, the largest variance first, `(K, D)` float32.
-        variances: the variance along each of them, `(K,)` float32.
-        total_variance: the variance of the rows in all directions together.
+        variances: the variance along each component, `(K,)` float32.
+        total_variance: the total variance of the rows.
     """
 
     mean: np.ndarray
@@ -47,7 +47,7 @@ class PCA:
             )
         if count < 2:
             raise ValueError("A PCA needs 2 rows or more, got 1: one row has no variance.")
-        # The covariance (D, D) is all that is decomposed, whatever the number of rows.
+        # Only the covariance (D, D) is decomposed, whatever the number of rows.
         with np.errstate(invalid="ignore"):  # rows without any variance
             fitted = decomposition.PCA(num_components, svd_solver="covariance_eigh").fit(rows)
         return cls(
@@ -65,16 +65,16 @@ class PCA:
         )
 
     def whitening(self) -> tuple[np.ndarray, np.ndarray]:
-        """Weight `(K, D)` and bias `(K,)` of the linear map to the components, each with the variance 1."""
+        """Weight `(K, D)` and bias `(K,)` of the linear map to the components, each scaled to variance 1."""
         weight = self.components / np.sqrt(self.variances)[:, None]
         return weight, -weight @ self.mean
 
     def fingerprint(self) -> str:
-        """Hash of what it does to a vector."""
+        """Hash of the projection."""
         return bytes_digest(f"{self.components.shape}".encode() + self.mean.tobytes() + self.components.tobytes())
 
     def apply(self, rows: np.ndarray) -> np.ndarray:
-        """Rows `(N, D)` on the components, `(N, K)` float32.
+        """Projects rows `(N, D)` on the components, `(N, K)` float32.
 
         Raises:
             ValueError: the rows have another number of columns.
@@ -87,11 +87,11 @@ class PCA:
 
 @dataclass(frozen=True, eq=False)
 class Compression:
-    """What was fitted to compress a set of vectors.
+    """A fitted compression of a set of vectors: a PCA, int8 ranges, both or neither.
 
     Args:
         pca: applied first.
-        ranges: the least and the greatest value of each number, `(2, K)` float32: the 256 steps of int8 lie between.
+        ranges: the least and the greatest value of each dimension, `(2, K)` float32, the ends of the 256 int8 steps.
     """
 
     pca: PCA | None = None
@@ -154,7 +154,7 @@ def check_finite(rows: np.ndarray) -> None:
     """Checks the vectors `(N, D)` that a model gave.
 
     Raises:
-        ValueError: a number is infinite or none.
+        ValueError: a number is infinite or NaN.
     """
     if len(bad := np.flatnonzero(~np.isfinite(rows.reshape(len(rows), -1)).all(axis=1))):
         raise ValueError(
@@ -164,7 +164,7 @@ def check_finite(rows: np.ndarray) -> None:
 
 
 def calibrate_int8(rows: np.ndarray) -> np.ndarray:
-    """The least and the greatest value of each number of the rows `(N, D)`, `(2, D)` float32."""
+    """The least and the greatest value of each column of rows `(N, D)`, `(2, D)` float32."""
     return np.stack([rows.min(axis=0), rows.max(axis=0)]).astype(np.float32)
 
 
@@ -176,7 +176,7 @@ def quantize_int8(rows: np.ndarray, ranges: np.ndarray) -> np.ndarray:
 
 
 def dequantize_int8(rows: np.ndarray, ranges: np.ndarray) -> np.ndarray:
-    """Int8 rows `(N, D)` as float32, each number the middle of its step: half a step off at most inside the ranges."""
+    """Int8 rows `(N, D)` as float32: the middle of each step, so at most half a step off inside the ranges."""
     low = ranges[0].astype(np.float32)
     step = (ranges[1].astype(np.float32) - low) / 255
     restored: np.ndarray = np.where(step == 0, low, low + (rows.astype(np.float32) + 128.5) * step)
@@ -184,7 +184,7 @@ def dequantize_int8(rows: np.ndarray, ranges: np.ndarray) -> np.ndarray:
 
 
 def load_pca(path: str | os.PathLike[str], num_components: int | None = None) -> PCA:
-    """The PCA in a file of [`Compression.save`], of that many components if a number is given.
+    """Loads the PCA from a file of [`Compression.save`] and checks its number of components, if given.
 
     Raises:
         FileNotFoundError, ValueError: no such file, a damaged one, one without a PCA or with another number.

@@ -1,4 +1,4 @@
-"""A text file that a killed process can resume; it appears under its name only when it is complete."""
+"""A text file whose writing can be resumed after an interruption; it gets its name only when it is complete."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import IO
 
 from hf_meanmax.files import Json, differences, naming_failed_writes, sole_writer, write_json
 
-# A killed process loses what it has made since it last saved.
+# A killed process loses the rows written since it last saved.
 _SAVE_SECONDS = 1.0
 
 
@@ -20,8 +20,8 @@ class ContinuedFile:
     """The lines of a file in progress (see [`continued_file`]).
 
     Attributes:
-        rows: how many rows are in it.
-        last_key: what the last of them is called.
+        rows: number of rows written.
+        last_key: key of the last row.
     """
 
     def __init__(self, file: IO[str], progress: Path, made_from: Json) -> None:
@@ -38,7 +38,7 @@ class ContinuedFile:
             )
         if is_of_this and state["bytes"] <= os.fstat(file.fileno()).st_size:
             self._written = (state["rows"], state["last_key"], state["bytes"])
-            file.truncate(state["bytes"])  # what was written after is no whole batch
+            file.truncate(state["bytes"])  # rows after the last save are written again
         else:
             self.start_over()
 
@@ -51,22 +51,22 @@ class ContinuedFile:
         return self._written[1]
 
     def start_over(self) -> None:
-        """Drops what is in it."""
+        """Drops all rows."""
         self._written = (0, "", 0)
         self._file.truncate(0)
 
     def append(self, lines: Iterable[str], last_key: object) -> None:
-        """Writes a line for each of some rows, all or none of which a later process finds."""
+        """Writes a batch of lines, one per row; a resuming process finds all of them or none."""
         lines = list(lines)
         self._file.writelines(f"{line}\n" for line in lines)
         self._file.flush()
-        # At once: an interrupt before it leaves the file as if the batch had not been written.
+        # One assignment: if interrupted before it, the batch counts as not written.
         self._written = (self.rows + len(lines), str(last_key), os.fstat(self._file.fileno()).st_size)
         if time.monotonic() - self._saved >= _SAVE_SECONDS:
             self.save()
 
     def save(self) -> None:
-        """Brings what was written to the disk, for a later process."""
+        """Syncs the rows to disk and records the progress, for a resuming process."""
         os.fsync(self._file.fileno())
         rows, last_key, size = self._written
         state = {"made_from": self._made_from, "rows": rows, "last_key": last_key, "bytes": size}
@@ -75,24 +75,24 @@ class ContinuedFile:
 
 
 def is_file_name(path: str | os.PathLike[str]) -> bool:
-    """Whether a path names a file, there or not, and neither a device nor a pipe."""
+    """Whether a path is a regular file or does not exist yet, rather than a device or a pipe."""
     return os.path.isfile(path) or not os.path.exists(path)
 
 
 @contextmanager
 def continued_file(path: str | os.PathLike[str], made_from: Json) -> Iterator[ContinuedFile]:
-    """Opens the file in progress beside `path`, which takes its name if the block ends without error.
+    """Opens a file in progress beside `path`, which is renamed to `path` if the block ends without error.
 
-    After an error, or where the process was killed, `.NAME.partial` and `.NAME.progress` stay, if they hold a row, and
-    the next call with the same `made_from` goes on with them.
+    After an error, or if the process was killed, `.NAME.partial` and `.NAME.progress` stay if they hold a row, and the
+    next call with the same `made_from` resumes from them.
 
     Args:
         path: a file.
-        made_from: what its lines are a function of.
+        made_from: the inputs and settings that determine its lines.
 
     Raises:
         IsADirectoryError: `path` is a folder.
-        FileExistsError: what is there was made from something else.
+        FileExistsError: the file in progress was made from something else.
         BlockingIOError: another process writes it.
         OSError: no permission, or no space left.
     """
@@ -101,7 +101,7 @@ def continued_file(path: str | os.PathLike[str], made_from: Json) -> Iterator[Co
         raise IsADirectoryError(f"{path} is a folder; name a file.")
     partial, progress = (path.with_name(f".{path.name}.{kind}") for kind in ("partial", "progress"))
     with sole_writer(path, beside=True), naming_failed_writes(path, path.with_name(f".{path.name}.")):
-        # As they come, in the order in which they are written.
+        # Append mode keeps earlier rows, and writes at the end after a truncation.
         with open(partial, "a", encoding="utf-8") as file:
             continued = ContinuedFile(file, progress, made_from)
             try:

@@ -1,8 +1,8 @@
-"""Better texts from vectors: candidates are embedded again, and the one whose vector is nearest is kept.
+"""Better texts from vectors: embeds candidates and keeps the one whose vector is nearest to the decoded one.
 
 No further training is needed. With corrections, each round tries small edits of the best text so far
-([`~hf_meanmax.inference.edits.propose_edits`][]), and keeps one that is nearer. A text whose vector is near can still
-be no sentence, so among the nearest edits the decoder has a say.
+([`~hf_meanmax.inference.edits.propose_edits`][]), and keeps one that is nearer. A near vector does not make a text a
+sentence, so the choice among the nearest edits also counts the decoder's log probability.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-# Candidates of so many rows are searched together; more are no faster.
+# Candidates that are generated together; more are no faster.
 _CANDIDATES_TOGETHER = 256
 
-# A text with a higher cosine is not edited: its vector is the right one.
+# A text with at least this cosine is not edited: its vector is the decoded one.
 _EXACT_COSINE = 0.9999
 
-# Edits of a text that the decoder weighs, and how much cosine one unit of log probability is worth.
+# Edits of a text that the decoder scores, and the cosine that one unit of log probability is worth.
 _WEIGHED_EDITS = 8
 _LIKELIHOOD_WEIGHT = 0.003
 
@@ -50,10 +50,10 @@ class ChosenText:
 
     Args:
         text: the text, on one line.
-        cosine: of its own vector with the one that was decoded.
-        first_cosine: the same of the first candidate (of beams the likeliest), before any choice.
-        ended: whether it ended before the bound of its length; an edited text did.
-        length: tokens of the longest candidate of its batch.
+        cosine: cosine of the text's embedding with the decoded vector.
+        first_cosine: the same for the first candidate (with beams, the likeliest).
+        ended: whether the text ended within the bound of its length; always true of an edited text.
+        length: number of tokens of the longest candidate of its batch.
     """
 
     text: str
@@ -68,20 +68,20 @@ class Corrector:
     """Decodes vectors and chooses among candidates by the cosine of their re-embedding.
 
     Args:
-        model: what decodes.
-        tokenizer: of the generated text.
-        embedder: whose vectors are decoded (see [`embedder_of`][]).
-        num_candidates: candidates of each vector: beams, or samples.
-        num_corrections: rounds of edits of the best of them.
+        model: the model that decodes.
+        tokenizer: the tokenizer of the generated text.
+        embedder: the embedder of the decoded vectors (see [`embedder_of`][]).
+        num_candidates: number of candidates per vector: beams, or samples.
+        num_corrections: number of rounds of edits of the best candidate.
         do_sample: draw candidates instead of searching beams.
-        batch_size: texts that the embedder reads together.
+        batch_size: texts that the embedder encodes together.
         num_edits: edits of each text in a round.
-        seed: of the samples: `hf_meanmax.inference.decode.decode_sources` seeds torch with it plus
-            the number of a batch's first row.
+        seed: seed of the samples: `hf_meanmax.inference.decode.decode_sources` seeds torch with it plus the number of
+            a batch's first row.
 
     Raises:
-        TypeError: a part is none.
-        ValueError: a number is too small, or the embedder's vectors have another size than those that are decoded.
+        TypeError: the model, tokenizer or embedder is of another kind.
+        ValueError: a number is too small, or the embedder's vectors have another size than the model decodes.
     """
 
     model: PreTrainedModel
@@ -109,7 +109,7 @@ class Corrector:
         """The text of each vector `(N, D)`.
 
         Args:
-            vectors: raw vectors of the embedder; one alone is a row.
+            vectors: raw vectors of the embedder; a single vector counts as one row.
             show_progress: show a progress bar.
             generation: arguments of `generate`, for instance `max_new_tokens` or, with `do_sample`, `top_p`.
 
@@ -124,8 +124,8 @@ class Corrector:
         return [decoded for block in blocks for decoded in self._decode(block, generation)]
 
     def _decode(self, vectors: np.ndarray, generation: dict[str, object]) -> list[ChosenText]:
-        """[`decode`][] of vectors whose candidates are searched together."""
-        # Of their own type, by which quantised ones are known.
+        """[`decode`][] for vectors whose candidates are generated together."""
+        # The vectors keep their dtype, which reveals quantised ones.
         with torch.no_grad():
             latents = self.model.latents_from_embedding(vectors)
         targets = unit_rows(np.asarray(vectors, dtype=np.float32))
@@ -151,7 +151,7 @@ class Corrector:
         return best
 
     def _bound(self, generation: dict[str, Any]) -> int:
-        """The most tokens of a text, as `generate` takes it from its arguments."""
+        """The largest number of tokens of a text, from the arguments of `generate`."""
         length = generation.get("max_length")
         own = getattr(generation.get("generation_config"), "max_new_tokens", None)
         given = generation.get("max_new_tokens") or (length and length - 1) or own
@@ -160,7 +160,7 @@ class Corrector:
     def _nearest(
         self, latents: torch.Tensor, targets: np.ndarray, generation: dict[str, object]
     ) -> tuple[list[ChosenText], list[Tokens]]:
-        """Of the candidates for each vector the one nearest to its target, and its tokens without special ones."""
+        """The candidate nearest to each target, and its tokens without special ones."""
         count = self.num_candidates
         search: dict[str, object] = {"do_sample": True} if self.do_sample else {"num_beams": count}
         tokens = self.model.generate(
@@ -190,8 +190,8 @@ class Corrector:
         latents: torch.Tensor,
         best: list[ChosenText],
     ) -> list[tuple[int, Tokens, str, float, float]]:
-        """Of each row's edits the nearest few that are nearer than its best text, each with its row, its text, its
-        cosine and its log probability."""
+        """Row, tokens, text, cosine and log probability of the edits that are nearer than their row's best text; only
+        the nearest few of each row."""
         owners = np.repeat(rows, [len(of_row) for of_row in edits])
         flat = [edit for of_row in edits for edit in of_row]
         if not flat:
@@ -209,8 +209,8 @@ class Corrector:
         ]
 
     def _embed(self, texts: list[str]) -> np.ndarray:
-        """Vectors `(N, D)` of unit length; computed in the precision of the decoder's weights."""
-        # Many candidates are the same text.
+        """Unit-length vectors `(N, D)` of texts, computed in the precision of the decoder's weights."""
+        # Many candidates are equal.
         unique, places = np.unique(texts, return_inverse=True)
         dtype = self.model.dtype
         with torch.autocast(self.embedder.device.type, dtype, enabled=dtype != torch.float32):
@@ -221,14 +221,14 @@ class Corrector:
 def read_tokens(
     tokenizer: PreTrainedTokenizerBase, tokens: torch.Tensor | list[Tokens]
 ) -> tuple[list[str], list[bool]]:
-    """The texts of generated ids, `(B, T)` or B rows of any length, each on one line, and whether each had ended."""
+    """The texts of generated ids, `(B, T)` or B rows of any length, each on one line, and whether each has ended."""
     rows = tokens.tolist() if isinstance(tokens, torch.Tensor) else [list(row) for row in tokens]
     texts = [" ".join(text.splitlines()) for text in tokenizer.batch_decode(rows, skip_special_tokens=True)]
     return texts, [tokenizer.eos_token_id in row for row in rows]
 
 
 def gives_other_vectors(model: PreTrainedModel, folder: str | os.PathLike[str]) -> bool:
-    """Whether the SentenceTransformer in an autoencoder's folder gives vectors of another direction than it decodes."""
+    """Whether an autoencoder's SentenceTransformer gives vectors of another direction than the decoder expects."""
     return not model.config.ignores_length and saved_normalization(checkpoint_folder(folder)) == "rows"
 
 
@@ -239,19 +239,19 @@ def embedder_of(
     device: torch.device | str | None = None,
     trust_remote_code: bool = False,
 ) -> SentenceTransformer:
-    """The embedder whose vectors a model decodes, with its prompt: of an autoencoder its own encoder.
+    """Loads the embedder whose vectors a model decodes, with its prompt; for an autoencoder, its own encoder.
 
     Args:
-        model: what decodes.
+        model: the model that decodes.
         folder: its checkpoint.
-        name: where the embedder of an embedding decoder is; by default where the run of its checkpoint had it, else as
-            the checkpoint calls it.
-        device: where the embedder runs.
-        trust_remote_code: run code that comes with it.
+        name: folder or name of an embedding decoder's embedder (default: as in the settings of the training run, or
+            else as in the checkpoint).
+        device: the device of the embedder.
+        trust_remote_code: run code that comes with the embedder.
 
     Raises:
-        FileNotFoundError, ValueError: no such embedder, another one than the checkpoint remembers, or an autoencoder
-            whose folder scales each row, so that its vectors have another direction than those that it decodes.
+        FileNotFoundError, ValueError: no such embedder, another one than the checkpoint records, or an autoencoder
+            saved with `normalize` "rows", whose vectors have another direction than those that it decodes.
     """
     if model.config.reads_text:
         if name is not None:
@@ -264,7 +264,7 @@ def embedder_of(
         return load_encoder(os.fspath(folder), trust_remote_code, device)
     known = model.config.embedder or {}
     prompt = str(known.get("prompt") or "")
-    # Of a folder the checkpoint has the last part alone.
+    # Of an embedder's folder the checkpoint records only the last part of the path.
     chosen = name or str(settings_of_run(folder).get("embedder") or known.get("name") or "")
     if not chosen:
         raise ValueError(f"{folder} does not say whose vectors it decodes; name the embedder.")

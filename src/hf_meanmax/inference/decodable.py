@@ -1,4 +1,4 @@
-"""Which vectors a model can decode: those of its own embedder, as they came from it."""
+"""Checks that a model can decode vectors: only those of its own embedder, unchanged."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 
 def has_unit_length(vectors: np.ndarray) -> bool:
-    """Whether all vectors `(N, D)` have length 1, within what float16 and bfloat16 may round."""
+    """Whether all vectors `(N, D)` have length 1, up to rounding in float16 or bfloat16."""
     return bool((np.abs(np.linalg.norm(vectors.astype(np.float32), axis=1) - 1) <= 0.02).all())
 
 
 def refuse_scaled(vectors: np.ndarray, config: PreTrainedConfig) -> None:
-    """Raises ValueError if vectors `(N, D)` were normalised and the decoder reads raw ones: an autoencoder's have no
-    given length."""
+    """Raises ValueError if vectors `(N, D)` were normalised but the model is an autoencoder that decodes raw ones,
+    whose lengths vary."""
     if not config.reads_text or config.ignores_length or vectors.shape[1] != config.sentence_embedding_size:
         return
     rows = vectors.reshape(-1, config.latent_width)
     for scaled, what in ((vectors, "vectors are"), (rows, "rows of the vectors are")):
         lengths = np.linalg.norm(scaled.astype(np.float32), axis=1)
-        # A raw vector may be about as long by chance, and zeros stand for what has no vector.
+        # Some raw vectors may have length 1 by chance, and zeros stand for a missing vector.
         lengths = lengths[lengths > 0]
         if len(lengths) and np.mean(np.abs(lengths - 1) <= 2e-3) > 0.9:
             raise ValueError(
@@ -45,15 +45,15 @@ def refuse_scaled(vectors: np.ndarray, config: PreTrainedConfig) -> None:
 
 
 def check_sources(sources: Sequence[VectorSource], model: PreTrainedModel) -> None:
-    """Checks that `model` can decode the vectors of sources, as far as these tell how they were made.
+    """Checks that `model` can decode the vectors of sources, as far as these record how they were made.
 
     Raises:
-        ValueError: another embedder made them, they have another size, or they were changed; the model decodes none.
+        ValueError: the vectors are of another embedder or another size, or were changed; or the model decodes none.
     """
     if not model.config.has_latents:
         raise ValueError(f"The model decodes no vectors: {NO_REPRESENTATION}")
     files = [source.path for source in sources if isinstance(source, FileSource)]
-    # A shard alone is what its folder says, too.
+    # A single shard is also checked by its folder's manifest.
     shards = [path for path in files if path.name.startswith("shard-") and (path.parent / MANIFEST).is_file()]
     for folder in dict.fromkeys(path.parent if path in shards else path for path in files):
         if folder.is_dir():
@@ -67,7 +67,7 @@ def check_sources(sources: Sequence[VectorSource], model: PreTrainedModel) -> No
 
 
 def _check_index(folder: Path, model: PreTrainedModel) -> None:
-    """Checks by what `search index` wrote of an index."""
+    """Checks an index by the manifest that `search index` wrote."""
     manifest = IndexManifest.read(folder)
     if manifest.settings.metric == "cosine" and not model.config.ignores_length:
         raise ValueError(
@@ -99,7 +99,7 @@ def _check_store(source: VectorSource, model: PreTrainedModel, has_manifest: boo
 
 
 def check_decodable(folder: Path, manifest: Json, model: PreTrainedModel) -> None:
-    """Checks by the manifest of an `encode` that `model` can decode what is in a folder.
+    """Checks by the manifest of `encode` that `model` can decode the vectors in a folder.
 
     Raises:
         ValueError: the vectors were normalised, truncated, projected or quantised, or another model made them.

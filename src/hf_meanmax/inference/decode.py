@@ -1,8 +1,8 @@
-"""Embeddings back to text, one line a row.
+"""Decodes embeddings back to text, one line per row.
 
-Needs the model that made the embeddings, or a decoder of its vectors (`embedding_decoder`), and raw embeddings: a
-truncated or quantised vector, or one of principal components, cannot be decoded, and a normalised one only where the
-model says so.
+Needs the model that made the embeddings, or a decoder of its vectors (`embedding_decoder`), and raw embeddings:
+truncated, quantised or PCA-projected vectors cannot be decoded, and normalised ones only if the model ignores the
+length of a vector.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-# More do not help, and exhaust the memory.
+# More beams do not help and exhaust the memory.
 MOST_BEAMS = 1000
 
 
 @dataclass
 class DecodingSettings:
-    """How texts are searched for.
+    """The settings of decoding.
 
     Raises:
-        ValueError: corrections without candidates, or beams and candidates at once; or no such `compute_dtype`.
+        ValueError: corrections without candidates, beams together with candidates, or an unknown `compute_dtype`.
     """
 
     num_beams: int = count("beams of the search; 1 is greedy", 1, at_most=MOST_BEAMS)
@@ -74,7 +74,7 @@ class DecodingSettings:
         do_sample: bool = False,
         seed: int = 0,
     ) -> Corrector | None:
-        """What chooses among the candidates of `rerank`, if there are any."""
+        """The [`Corrector`] that chooses among the candidates of `rerank`; None without `rerank` or embedder."""
         if self.rerank is None or embedder is None:
             return None
         return Corrector(
@@ -84,7 +84,7 @@ class DecodingSettings:
 
 @dataclass(frozen=True)
 class DecodedBatch:
-    """The texts of some rows of a source, each on one line, and what the source calls them."""
+    """The texts of some rows of a source, each on one line, and the keys of the rows."""
 
     keys: list[Any]
     texts: list[str]
@@ -104,23 +104,23 @@ def decode_embeddings(
     """The text of each embedding, in order and in constant memory. A line break in a text becomes a space.
 
     An embedding does not store the length of its text. Decoding stops at the model's own bound: 1.5 times its longest
-    training text and at least 16 tokens, or 256 where no training run has set one. Texts that had not ended by then are
-    counted, and reported at the end.
+    training text and at least 16 tokens, or 256 if no training run has set one. The number of texts that are cut there
+    is reported at the end.
 
     Args:
         model: an autoencoder, or a decoder of another embedder's vectors.
         tokenizer: the tokenizer of the generated text.
         sources: files, folders of `encode`, faiss indexes or tables (see `hf_meanmax.inference.sources`). For arrays
-            there is `decode_vectors`.
+            see `decode_vectors`.
         batch_size: embeddings decoded at a time.
         vector_column: the tensor or column that holds the embeddings.
-        corrector: what chooses among candidates; by default the likeliest text is taken.
-        dtype: what the model is cast to, once its weights are known to be those of the embeddings.
+        corrector: chooses among candidates; by default the likeliest text is taken.
+        dtype: the dtype to cast the model to, after its weights were checked against the embeddings.
         generation: arguments of `generate`, for instance `num_beams` and `max_new_tokens`.
 
     Raises:
-        ValueError: the vectors are not raw embeddings of this model, as far as that can be seen; the message tells
-            the row.
+        ValueError: the vectors are not raw embeddings of this model, as far as can be checked; the message names the
+            rows of a batch that cannot be decoded.
         FileNotFoundError: a file is missing.
     """
     if isinstance(sources, (str, os.PathLike)):
@@ -141,7 +141,7 @@ def decode_sources(
     dtype: torch.dtype | None = None,
     **generation: object,
 ) -> Iterator[DecodedBatch]:
-    """As [`decode_embeddings`], in batches with the keys of the rows, from the row `start` of all on."""
+    """[`decode_embeddings`] in batches with the keys of the rows; skips the first `start` rows of all sources."""
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}; it must be 1 or more.")
     check_sources(sources, model)
@@ -173,7 +173,7 @@ def decode_sources(
 
 @contextmanager
 def _seeded(corrector: Corrector | None, row: int) -> Iterator[None]:
-    """Has samples of a batch from this row on depend on nothing else, and leaves torch's own random numbers alone."""
+    """Seeds sampling by the batch's first row, so that results do not depend on other batches; restores torch's RNG."""
     if corrector is None or not corrector.do_sample:
         yield
         return
@@ -192,7 +192,7 @@ def _batches_from(sources: Sequence[VectorSource], batch_size: int, start: int) 
 
 
 def key_of_row(sources: Sequence[VectorSource], row: int) -> str | None:
-    """What a source calls a row of all sources; None if there is no such row."""
+    """The key of a row, counted through all sources; None if there is no such row."""
     for source in sources:
         if row < source.rows:
             return str(source.key(row))
@@ -207,7 +207,7 @@ def _decode_batch(
     corrector: Corrector | None,
     generation: dict[str, object],
 ) -> tuple[list[str], list[int], list[bool]]:
-    """Texts, lengths and whether they had ended."""
+    """The texts of a batch, their lengths in tokens, and whether each has ended."""
     if corrector is not None:
         found = corrector.decode(batch, show_progress=False, **generation)
         return [one.text for one in found], [one.length for one in found], [one.ended for one in found]
@@ -228,10 +228,10 @@ def decode_vectors(
     """The text of each vector `(N, D)`, on one line, in order.
 
     Args:
-        model, tokenizer, corrector, generation: as [`decode_embeddings`] takes them.
-        vectors: raw vectors of its embedder; one alone is a row.
+        model, tokenizer, corrector, generation: see [`decode_embeddings`].
+        vectors: raw vectors of the model's embedder; a single vector counts as one row.
         batch_size: vectors decoded together.
-        progress: what a progress bar says; without it there is none.
+        progress: label of a progress bar; None shows none.
 
     Raises:
         ValueError: the model cannot decode the vectors.
@@ -251,7 +251,7 @@ def generate_ids(
     show_progress: bool = False,
     **generation: object,
 ) -> list[list[int]]:
-    """Generated token ids of each vector, without special tokens, in order.
+    """The generated token ids of each vector, without special tokens, in order.
 
     Args:
         model: a model that decodes the vectors.

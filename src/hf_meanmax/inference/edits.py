@@ -1,4 +1,4 @@
-"""Texts that differ a little from one that was decoded: what to try where its vector is not yet the right one."""
+"""Small edits of decoded texts, tried where a text's vector is not yet the decoded one."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 Tokens = tuple[int, ...]
 
-# Words that are tried at one place, and the share of the edits that move words instead.
+# Words tried at each position, and the share of the edits that move words instead.
 _WORDS_OF_A_PLACE = 12
 _SHARE_OF_MOVES = 0.25
 _LONGEST_MOVE = 4
 
-# Places whose scores of all words are in memory at once.
+# Positions whose scores over the vocabulary are in memory at once.
 _PLACES_TOGETHER = 1024
 
 
@@ -35,27 +35,27 @@ def propose_edits(
     longest: int,
     seed: int = 0,
 ) -> list[list[Tokens]]:
-    """Edits of each text that were not tried yet, and adds them to `tried`.
+    """Proposes edits of each text that were not tried yet, and adds them to `tried`.
 
-    A quarter of them move up to four words, drawn at random. For the others one pass of the decoder over each text
-    gives the words that it would rather have at each place, after the vector and the words before: such a word takes
-    the place of the text's own or is put before it, or a word is left away. The likeliest of these come first, by the
-    log probability of the new word less that of the old one.
+    A quarter of them move up to four words, drawn at random. For the others one forward pass of the decoder over each
+    text gives the likeliest words at each position, given the vector and the words before: such a word replaces the
+    text's own or is inserted before it, or a word is deleted. The edits with the largest gain come first, by the log
+    probability of the new word minus that of the old one.
 
     Args:
         model: the decoder.
-        latents: Z `(B, L, latent_width)` of the vectors that are decoded.
+        latents: Z `(B, L, latent_width)` of the decoded vectors.
         texts: token ids of the B texts, without special ones.
-        count: most edits of a text.
-        tried: texts that are not proposed again, for each of the B.
-        longest: most tokens of an edited text.
-        seed: of the moves.
+        count: largest number of edits per text.
+        tried: for each of the B, texts that are not proposed again.
+        longest: largest number of tokens of an edited text.
+        seed: seed of the moves.
     """
     specials = model.config.num_special_tokens
     proposed: list[list[Tokens]] = []
     for part, scores, labels in _scored(model, latents, texts):
         best, words = scores[..., specials:].topk(min(_WORDS_OF_A_PLACE, scores.shape[-1] - specials), dim=-1)
-        # What the text has at a place, and what it would have if it left that word away.
+        # Scores of the text's own word at each position, and of the next word there, for deletions.
         own, after = (_of_words(scores, ids).tolist() for ids in (labels, labels.roll(-1, dims=1)))
         for row, text in enumerate(part):
             known = tried[len(proposed)]
@@ -74,7 +74,7 @@ def propose_edits(
 
 @torch.no_grad()
 def log_likelihoods(model: PreTrainedModel, latents: torch.Tensor, texts: list[Tokens]) -> np.ndarray:
-    """The log probability `(B,)` of each text, with its end, given Z `(B, L, latent_width)`.
+    """The log probability `(B,)` of each text and its end token, given Z `(B, L, latent_width)`.
 
     Args:
         model, latents, texts: as [`propose_edits`][] takes them.
@@ -89,7 +89,7 @@ def log_likelihoods(model: PreTrainedModel, latents: torch.Tensor, texts: list[T
 def _scored(
     model: PreTrainedModel, latents: torch.Tensor, texts: list[Tokens]
 ) -> Iterator[tuple[list[Tokens], torch.Tensor, torch.Tensor]]:
-    """The texts in parts, log probabilities `(B, T, V)` of what follows each part of each, and targets `(B, T)`."""
+    """Yields batches of texts, the decoder's log probabilities `(B, T, V)` for them, and their targets `(B, T)`."""
     together = max(1, _PLACES_TOGETHER // (max(map(len, texts), default=0) + 1))
     for start in range(0, len(texts), together):
         part, read = texts[start : start + together], latents[start : start + together]
@@ -101,18 +101,18 @@ def _scored(
 
 
 def _of_words(scores: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """Scores `(B, T)` of the words `(B, T)`."""
+    """The scores `(B, T)` of the words with these ids `(B, T)`."""
     return scores.gather(-1, ids.clamp(min=0)[..., None])[..., 0]
 
 
 def _changes(
     text: Tokens, best: list[list[float]], words: list[list[int]], own: list[float], after: list[float]
 ) -> Iterator[Tokens]:
-    """Texts with one word replaced, added or left away, the likeliest first.
+    """Yields texts with one word replaced, inserted or deleted, the largest gain first.
 
     Args:
-        best: log probabilities of the likeliest `words` at each place, that of the end too.
-        own: log probabilities of what is at each place; `after` of what follows it, at the same place.
+        best: log probabilities of the likeliest `words` at each position, including the end.
+        own: log probabilities of the text's own word at each position; `after` those of the next word there.
     """
     gains: list[tuple[float, int, int, int | None]] = []
     for place in range(len(text) + 1):
@@ -130,7 +130,7 @@ def _changes(
 
 
 def _moves(text: Tokens, count: int, generator: np.random.Generator) -> Iterator[Tokens]:
-    """`count` texts with some words that follow each other in another place."""
+    """Yields `count` texts with a run of words moved elsewhere."""
     for _ in range(count if len(text) > 1 else 0):
         length = int(generator.integers(1, min(_LONGEST_MOVE, len(text) - 1) + 1))
         start = int(generator.integers(0, len(text) - length + 1))

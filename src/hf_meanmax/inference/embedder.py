@@ -1,4 +1,4 @@
-"""An embedder whose vectors are decoded: what a decoder remembers of it."""
+"""The embedder whose vectors are decoded, and the description of it that a decoder keeps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _BLOCK = 1024
 def load_embedder(
     name: str, prompt: str = "", device: torch.device | str | None = None, trust_remote_code: bool = False
 ) -> SentenceTransformer:
-    """A SentenceTransformer that puts `prompt`, if there is one, before every text.
+    """Loads a SentenceTransformer that puts `prompt`, if given, before every text.
 
     Raises:
         FileNotFoundError, ValueError: as [`~hf_meanmax.inference.encoder.load_encoder`].
@@ -50,7 +50,7 @@ def embed(
     show_progress: bool = False,
     what: str = "",
 ) -> np.ndarray:
-    """An embedder's vectors `(N, D)` of texts, of which there is one or more, float32.
+    """An embedder's vectors `(N, D)` float32 of one or more texts.
 
     Raises:
         ValueError: a vector is not finite.
@@ -65,14 +65,14 @@ def embed(
 
 
 def describe_embedder(embedder: SentenceTransformer, name: str) -> dict[str, str | int | bool | None]:
-    """What tells the vectors of an embedder from those of another, for `EmbeddingDecoderConfig.embedder`.
+    """A description that identifies an embedder and its vectors, for `EmbeddingDecoderConfig.embedder`.
 
     Args:
-        embedder: as [`load_embedder`] gives it, before its precision is changed.
-        name: its folder, of which the last part is kept, or its name on the Hub.
+        embedder: the result of [`load_embedder`], before its precision is changed.
+        name: its name on the Hub, or its folder, of whose path only the last part is kept.
 
     Returns:
-        `name`, `revision` (the commit on the Hub, where it is known), `weights` and `pipeline` (hashes), `prompt`,
+        `name`, `revision` (the commit on the Hub, if known), `weights` and `pipeline` (hashes), `prompt`,
         `pooling`, `normalized` (whether its last module scales to unit length) and `dimension`.
     """
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
@@ -85,18 +85,18 @@ def describe_embedder(embedder: SentenceTransformer, name: str) -> dict[str, str
         **model_fingerprints(embedder),
         "prompt": default_prompt(embedder) or None,
         "pooling": (modes[-1] if isinstance(modes[-1], str) else "+".join(modes[-1])) if modes else None,
-        # What follows a Normalize changes the length again.
+        # A module after Normalize would change the length again.
         "normalized": isinstance(embedder[-1], Normalize),
         "dimension": embedding_dimension(embedder),
     }
 
 
 def fit_standardization(standardization: Standardization, vectors: VectorRows, normalize: bool) -> None:
-    """Sets mean and scale to those of vectors, number by number; a number that never varies keeps the scale 1.
+    """Sets mean and scale to the mean and standard deviation of vectors per dimension; a constant one has scale 1.
 
     Args:
-        standardization: of a model.
-        vectors: of the training texts, of which 200,000 drawn evenly are enough.
+        standardization: the module of a model.
+        vectors: vectors of the training texts; at most 200,000, evenly spaced, are read.
         normalize: whether the model scales vectors to unit length first.
     """
     rows = np.unique(np.linspace(0, len(vectors) - 1, min(len(vectors), _MOST_FITTED)).astype(np.int64))
@@ -107,7 +107,7 @@ def fit_standardization(standardization: Standardization, vectors: VectorRows, n
         sums += batch.sum(axis=0), np.square(batch).sum(axis=0)
     mean, squares = sums / len(rows)
     deviation = np.sqrt(np.maximum(squares - np.square(mean), 0))
-    # What rounding leaves of a number that never varies is no scale.
+    # The deviation of a constant dimension is only rounding error.
     deviation[deviation < 1e-6 * max(deviation.max(), 1e-12)] = 1.0
     with torch.no_grad():
         standardization.mean.copy_(torch.from_numpy(mean))

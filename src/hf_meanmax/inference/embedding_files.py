@@ -25,7 +25,7 @@ EMBEDDINGS = "embeddings"  # name of the tensor, or of the column
 FORMATS = {"npy": ".npy", "safetensors": ".safetensors", "parquet": ".parquet"}
 
 
-# What every manifest has.
+# Required entries of a manifest.
 _MANIFEST_KINDS: dict[str, type] = {"settings": dict, "dimension": int, "model": dict, "complete": bool}
 
 
@@ -37,22 +37,21 @@ def read_embeddings(
     start: int = 0,
     dequantize: bool = False,
 ) -> Iterator[np.ndarray]:
-    """Streams embeddings back, `(rows <= batch_size, dimension)` float arrays, in order.
+    """Streams embeddings, `(rows <= batch_size, dimension)` float arrays, in order.
 
     Args:
         sources: .npy, .safetensors or .parquet files, or folders that `encode_corpus` has written.
-        batch_size: most rows given at a time; arrays do not cross files.
-        vector_column: the tensor or column that holds the embeddings; by default `embeddings`, or the only one there
-            is.
-        start: rows that are left out at the beginning. The arrays are those that come without it, the first perhaps
-            shortened; files that end before it are not read.
-        dequantize: turn an int8 encoding back to float32, half a step of its ranges off at most. Without it, it is an
-            error.
+        batch_size: largest number of rows of an array; arrays do not cross files.
+        vector_column: the tensor or column that holds the embeddings (default: `embeddings`, or the only one).
+        start: number of rows to skip. The boundaries of the arrays stay the same, so the first may be shorter; files
+            that end before it are not read.
+        dequantize: restore an int8 encoding to float32, off by at most half a step inside its ranges. Without it, an
+            int8 encoding is an error.
 
     Raises:
         FileNotFoundError: a file is missing.
         ValueError: a folder's encoding is not finished, or a file is damaged or holds no matrix of numbers; or the
-            numbers are int8, and `dequantize` was not asked for.
+            numbers are int8 and `dequantize` is False.
     """
     for source in [sources] if isinstance(sources, (str, os.PathLike)) else sources:
         files, ranges = embedding_files(source), _int8_ranges(Path(source), dequantize)
@@ -69,7 +68,7 @@ def read_embeddings(
 
 @contextmanager
 def _unread_named(path: Path) -> Iterator[None]:
-    """Turns what the readers raise into an error that names the file."""
+    """Turns the readers' errors into a ValueError that names the file."""
     try:
         yield
     except _READ_ERRORS as error:
@@ -77,17 +76,17 @@ def _unread_named(path: Path) -> Iterator[None]:
 
 
 def read_rows(source: str | os.PathLike[str], rows: np.ndarray, name: str | None = None) -> np.ndarray:
-    """Single rows of what [`read_embeddings`] would stream, `(len(rows), dimension)` float32; int8 is turned back.
+    """Single rows of a source, `(len(rows), dimension)` float32; int8 is restored to float32.
 
-    Of .npy files only these rows are read, of other files those that hold one.
+    Of .npy files only these rows are read; other files are read only if they hold one of them.
 
     Args:
-        source: a file or folder as [`read_embeddings`] takes it.
+        source: a file or folder as for [`read_embeddings`].
         rows: row numbers, in any order.
         name: the tensor or column that holds the embeddings.
 
     Raises:
-        IndexError: a row that is not there.
+        IndexError: a row does not exist.
         FileNotFoundError, ValueError: as [`read_embeddings`].
     """
     wanted, inverse = np.unique(rows, return_inverse=True)
@@ -117,7 +116,7 @@ def _pick(path: Path, rows: np.ndarray, name: str | None, kind: str) -> np.ndarr
 
 
 def pick_rows(batches: Iterable[np.ndarray], rows: np.ndarray) -> np.ndarray:
-    """Some rows, of ascending numbers, of a matrix that comes in batches; those before them are read, but not kept."""
+    """Picks rows, by ascending numbers, from a matrix that comes in batches; rows before are read, but not kept."""
     found, first = [], 0
     for batch in batches:
         inside = rows[(rows >= first) & (rows < first + len(batch))]
@@ -129,7 +128,7 @@ def pick_rows(batches: Iterable[np.ndarray], rows: np.ndarray) -> np.ndarray:
 
 
 def count_rows(sources: Sequence[str | os.PathLike[str]]) -> tuple[int, int]:
-    """Rows and numbers a row of what [`read_embeddings`] streams, by the headers of the files.
+    """The shape `(rows, dimension)` of all embeddings that [`read_embeddings`] streams, from the files' headers.
 
     Raises:
         FileNotFoundError, ValueError: as [`read_embeddings`]; the files hold vectors of different sizes, or none.
@@ -143,7 +142,7 @@ def count_rows(sources: Sequence[str | os.PathLike[str]]) -> tuple[int, int]:
 
 
 def file_shapes(source: str | os.PathLike[str], name: str | None = None) -> list[tuple[int, int]]:
-    """Rows and numbers a row of each file of a source, by its header.
+    """The shape `(rows, dimension)` of each file of a source, from its header.
 
     Raises:
         FileNotFoundError, ValueError: as [`read_embeddings`].
@@ -159,7 +158,7 @@ def file_shapes(source: str | os.PathLike[str], name: str | None = None) -> list
 
 
 def _int8_ranges(source: Path, dequantize: bool) -> np.ndarray | None:
-    """The ranges of a folder of int8 shards."""
+    """The int8 ranges of a folder of int8 shards; None of another source."""
     if not source.is_dir() or read_manifest(source)["settings"]["dtype"] != "int8":
         return None
     if not dequantize:
@@ -193,16 +192,16 @@ def _shards(folder: Path, manifest: Json) -> list[Path]:
 
 
 def lacking_shards(folder: Path, manifest: Json) -> list[Path]:
-    """The shards of an encoding that are not there whole."""
+    """The shards of an encoding that are missing or incomplete."""
     shards = zip(_shards(folder, manifest), manifest["shards"], strict=True)
     return [path for path, rows in shards if not is_finished(path, rows, manifest["dimension"])]
 
 
 def read_manifest(folder: Path) -> Json:
-    """What [`encode_corpus`] wrote of its work in a folder.
+    """Reads the manifest of [`encode_corpus`] in a folder.
 
     Raises:
-        ValueError: there is no such thing, or it is damaged.
+        ValueError: the manifest is missing or damaged.
     """
     path = folder / MANIFEST
     if not path.is_file():
@@ -213,7 +212,7 @@ def read_manifest(folder: Path) -> Json:
     for name, kind in _MANIFEST_KINDS.items():
         if name not in manifest or not isinstance(manifest[name], kind):
             raise ValueError(f"{path} is damaged: `{name}` is {manifest.get(name)!r}.")
-    # An encoding in progress has none yet.
+    # An encoding in progress has no `shards` yet.
     if manifest["complete"] and not isinstance(manifest.get("shards"), list):
         raise ValueError(f"{path} is damaged: `shards` is {manifest.get('shards')!r}.")
     if (name := manifest["settings"].get("format")) not in list(FORMATS):
@@ -227,12 +226,12 @@ def shard_name(number: int, suffix: str) -> str:
 
 
 def is_finished(path: Path, rows: int, dimension: int) -> bool:
-    """Whether a shard is there, whole and of the right shape, by its header."""
+    """Whether a shard exists, whole and of the right shape, by its header."""
     if not path.is_file():
         return False
     try:
         return _shape(path, EMBEDDINGS) == (rows, dimension)
-    except Exception:  # whatever a reader says of a damaged file
+    except Exception:  # any error of a reader means a damaged file
         return False
 
 
@@ -252,7 +251,7 @@ def _shape(path: Path, name: str | None) -> tuple[int, ...]:
 
 
 def write_shard(path: Path, embeddings: np.ndarray) -> None:
-    """Writes vectors `(N, D)` to a file, in the format of its name."""
+    """Writes vectors `(N, D)` to a file, in the format of its suffix."""
     with replacing_file(path, "wb") as file:
         if path.suffix == ".npy":
             np.save(file, embeddings, allow_pickle=False)
@@ -266,21 +265,21 @@ def write_shard(path: Path, embeddings: np.ndarray) -> None:
 
 def _open_npy(path: Path, kind: str) -> np.ndarray:
     array = open_array(path)
-    # torch knows no numbers of more than 8 bytes.
+    # torch has no floating-point type of more than 8 bytes.
     if array.ndim != 2 or array.dtype.kind != kind or array.dtype.itemsize > 8:
         raise ValueError(f"an array {array.shape} of {array.dtype}, expected a matrix of {_KINDS[kind]}")
     return array
 
 
 def _bounds(rows: int, batch_size: int, start: int) -> Iterator[slice]:
-    """The batches of a number of rows, without those before `start`."""
+    """Yields the slices of batches over `rows` rows, without rows before `start`."""
     for first in range(start - start % batch_size, rows, batch_size):
         yield slice(max(first, start), first + batch_size)
 
 
 def _read_npy(path: Path, batch_size: int, name: str | None, kind: str, start: int) -> Iterator[np.ndarray]:
     array = _open_npy(path, kind)
-    # Bytes in the order of this machine, row after row, whatever those of the file are.
+    # Native byte order and row-major layout, whatever the file has.
     dtype = array.dtype.newbyteorder("=")
     for rows in _bounds(len(array), batch_size, start):
         yield np.array(array[rows], dtype=dtype, order="C")
@@ -307,10 +306,10 @@ def _read_parquet(path: Path, batch_size: int, name: str | None, kind: str, star
 
 
 def column_vectors(array: pa.Array, column: str, kind: str = "f") -> np.ndarray:
-    """The vectors `(N, D)` of a list column with one row or more.
+    """The vectors `(N, D)` of a list column with at least one row.
 
     Raises:
-        ValueError: rows are missing, are not of one size, or hold numbers of another kind.
+        ValueError: rows are missing, have different sizes, or hold numbers of another kind.
     """
     if array.null_count:
         raise ValueError(f"column {column!r} has missing rows")
@@ -333,7 +332,7 @@ _READERS: dict[str, Callable[[Path, int, str | None, str, int], Iterator[np.ndar
 
 
 def choose_column(schema: pa.Schema, name: str | None) -> str:
-    """The list column of that name; without a name `embeddings`, or the only one there is.
+    """The list column called `name`; without a name `embeddings`, or the only list column.
 
     Raises:
         ValueError: there is no such column.
@@ -344,7 +343,7 @@ def choose_column(schema: pa.Schema, name: str | None) -> str:
 
 
 def choose_name(name: str | None, names: list[str], kind: str) -> str:
-    """The name, which must be one of `names`; without it `embeddings`, or the only one of them."""
+    """Returns `name`, which must be one of `names`; without a name `embeddings`, or the only one of `names`."""
     if name is None:
         if EMBEDDINGS in names:
             return EMBEDDINGS

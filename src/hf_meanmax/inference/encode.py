@@ -1,7 +1,7 @@
-"""Text files or a data set to sharded embeddings, one row a line.
+"""Encodes text files or a data set into shards of embeddings, one row per line.
 
-Works with every checkpoint of this package and every SentenceTransformer, on one process or, through
-`accelerate launch`, on several. The same call again resumes a killed one.
+Works with every checkpoint of this package and every SentenceTransformer, in one process or, with
+`accelerate launch`, in several. Repeat the same call to resume an interrupted one.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ if TYPE_CHECKING:
     from tqdm.auto import tqdm
 
 
-# Lines of a corpus that are looked at for unknown words, and their most characters.
+# Lines of a corpus that are checked for unknown words, and the largest length of such a line.
 _LOOKED_AT, _LONG_LINE = 1000, 10_000
 
 
 @dataclass(frozen=True)
 class EncodeSettings:
-    """What the files of an encoded corpus depend on, beside the text and the model.
+    """Settings that, with the text and the model, determine the files of an encoded corpus.
 
-    `compute_dtype="auto"` is bfloat16 where the device multiplies it faster, else float32. A PCA and the ranges of int8
-    are fitted to rows that are drawn from the whole corpus; vectors are normalised after the PCA.
+    `compute_dtype="auto"` is bfloat16 where the device multiplies it faster, else float32. A PCA and the int8 ranges
+    are fitted to rows drawn from the whole corpus; vectors are normalised after the PCA.
     """
 
     format: Literal["npy", "safetensors", "parquet"] = option("file format of the shards (vectors alone)", "npy")
@@ -87,14 +87,14 @@ class EncodeSettings:
 
     @property
     def is_fitted(self) -> bool:
-        """Whether something is fitted to the vectors."""
+        """Whether a PCA or int8 ranges are fitted to the vectors."""
         return self.pca is not None or self.dtype == "int8"
 
     def check_dimension(self, dimension: int) -> int:
-        """The numbers of a vector in the files, for a model whose vectors have `dimension`.
+        """The size of the vectors in the files, for a model with vectors of size `dimension`.
 
         Raises:
-            ValueError: more numbers or components are asked for than there are.
+            ValueError: `truncate_dim` or `pca` exceeds the size of the vectors.
         """
         if self.truncate_dim is not None:
             if self.truncate_dim > dimension:
@@ -119,37 +119,37 @@ def encode_corpus(
     state: PartialState | None = None,
     show_progress: bool = True,
 ) -> Json:
-    """Encodes a corpus into shards of a folder; a line is a row, a blank line the row of the empty text.
+    """Encodes a corpus into shards in a folder, one row per line; a blank line is encoded as the empty text.
 
-    Lines are held a shard at a time. Shards are written to a temporary name and renamed, so those that a killed run has
-    finished are kept and the next run with the same text, model and settings makes the rest. A PCA and the ranges of
-    int8 are fitted once, on rows drawn from the whole corpus with a fixed seed, and kept in `compression.safetensors`
-    before the first shard.
+    Memory holds one shard of lines at a time. A shard is written to a temporary name and renamed, so the next run with
+    the same text, model and settings keeps the shards that an interrupted run has finished. A PCA and the int8 ranges
+    are fitted once, before the first shard, on rows drawn from the whole corpus with a fixed seed, and saved in
+    `compression.safetensors`.
 
     Args:
-        model: a SentenceTransformer; another precision than its own is that of a copy.
+        model: a SentenceTransformer; a copy is made if `settings` have another precision.
         corpus: the text (see [`open_corpus`][hf_meanmax.data.open_corpus]).
         output: the folder for the shards and `manifest.json`.
         settings: see [`EncodeSettings`][].
-        pca: a PCA of `settings.pca` components that was fitted before, instead of one fitted here.
-        model_name: what the manifest calls the model.
-        batch_size: texts of one forward pass; of long ones fewer (see `encode_texts`).
-        state: accelerate's `PartialState`; with several processes each encodes every n-th shard. A batch is of one
-            shard, so that the files are those of one process.
+        pca: a fitted PCA of `settings.pca` components; by default one is fitted here.
+        model_name: the model's name in the manifest.
+        batch_size: texts per forward pass; fewer if they are long (see `encode_texts`).
+        state: accelerate's `PartialState`; each of n processes encodes every n-th shard. No batch crosses shards, so
+            the files equal those of one process.
         show_progress: show a progress bar.
 
     Returns:
-        The manifest: the settings, `input`, `model`, `dimension`, `compression` (what was fitted), and `shards` (the
-        rows of each file).
+        The manifest: the settings, `input`, `model`, `dimension`, `compression` (the fitted PCA), and `shards` (the
+        number of rows of each file).
 
     Raises:
         FileExistsError: the folder holds an encoding of another text, model or settings, or other files.
-        FileNotFoundError: the processes of several machines do not write to one folder.
-        BlockingIOError: another process encodes into the folder.
-        PeerEndedError: another of the processes has ended.
-        ValueError: the model gave a vector that is not finite, or more numbers or components are asked for than there
-            are, or the PCA does not fit the vectors; the text has changed meanwhile; an ONNX export is to compute in
-            another type; or the processes have different texts, models, settings or versions of the packages.
+        FileNotFoundError: several machines do not share the folder.
+        BlockingIOError: another run encodes into the folder.
+        PeerEndedError: another process of this run has ended.
+        ValueError: a vector is not finite; `truncate_dim` or `pca` exceeds the size of the vectors, or the given PCA
+            has another size; the text has changed meanwhile; another `compute_dtype` than float32 for an ONNX export;
+            or the processes have different texts, models, settings or versions of the packages.
     """
     if not hasattr(corpus, "fingerprint"):
         raise TypeError(f"corpus is a {type(corpus).__name__}; give what `hf_meanmax.data.open_corpus` makes of it.")
@@ -188,7 +188,7 @@ def encode_corpus(
 
 
 def _compute_dtype(name: ComputeDtype, model: SentenceTransformer) -> ComputeDtype:
-    """The type of a model's numbers; an ONNX export, which has none in torch, counts as float32."""
+    """The dtype to compute in; an ONNX export, which has no weights in torch, counts as float32."""
     if next(model.parameters(), None) is not None:
         return compute_dtype(name, model.device)
     if name not in ("auto", "float32"):
@@ -199,7 +199,7 @@ def _compute_dtype(name: ComputeDtype, model: SentenceTransformer) -> ComputeDty
 def _plan(
     model: SentenceTransformer, corpus: Corpus, settings: EncodeSettings, pca: PCA | None, model_name: str
 ) -> Json:
-    """What the manifest says before anything is encoded; checks that the settings fit the model."""
+    """The manifest before anything is encoded; checks that the settings fit the model."""
     full = embedding_dimension(model)
     dimension, wanted = settings.check_dimension(full), settings.truncate_dim or full
     if pca is not None and pca.components.shape != (settings.pca, wanted):
@@ -216,7 +216,7 @@ def _plan(
 
 
 def _to_agree_on(plan: Json, batch_size: int) -> dict[str, object]:
-    """What must be the same for all processes that encode into one folder."""
+    """The values that must be equal in all processes that encode into one folder."""
     return {
         **shared_versions(),
         "text (path, size or time of change)": plan["input"],
@@ -230,11 +230,11 @@ def _to_agree_on(plan: Json, batch_size: int) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class _Encoding:
-    """What one process, of those that `state` names, encodes into a folder.
+    """The share of an encoding that one process, identified by `state`, does.
 
     Args:
-        model: a SentenceTransformer that has the precision of the settings.
-        dimension: numbers of a vector in the files.
+        model: a SentenceTransformer in the precision of the settings.
+        dimension: size of the vectors in the files.
     """
 
     model: SentenceTransformer
@@ -247,7 +247,7 @@ class _Encoding:
     show_progress: bool
 
     def compression(self, pca: PCA | None) -> Compression:
-        """What the folder's vectors are compressed with: found in it, or fitted by the first process."""
+        """The compression of the folder's vectors, loaded from it or, the first time, fitted by the main process."""
         path = self.output / COMPRESSION
         if not self.settings.is_fitted:
             return Compression()
@@ -257,7 +257,7 @@ class _Encoding:
             return Compression.load(path)
 
     def _fit(self, pca: PCA | None) -> Compression:
-        """A PCA, unless one is given, and the ranges of int8, on vectors of lines drawn from the corpus."""
+        """Fits a PCA, unless one is given, and int8 ranges to the vectors of lines drawn from the corpus."""
         settings, ranges = self.settings, None
         if pca is None or settings.dtype == "int8":
             texts = draw_lines(CorpusLines(self.corpus), settings.fit_rows)
@@ -280,7 +280,7 @@ class _Encoding:
         return Compression(pca, ranges)
 
     def write_shards(self, compression: Compression) -> list[int]:
-        """Writes the shards of this process that are not there; returns the rows of all shards."""
+        """Writes this process's missing shards; returns the number of rows of every shard."""
         rank, processes = (0, 1) if self.state is None else (self.state.process_index, self.state.num_processes)
         model, corpus, settings = self.model, self.corpus, self.settings
         rows: list[int] = []
@@ -309,7 +309,7 @@ class _Encoding:
 
 @contextmanager
 def _moved(bar: tqdm, end: int, model: SentenceTransformer, rows: int) -> Iterator[None]:
-    """Moves a bar to `end` while a model encodes so many rows, a forward pass at a time."""
+    """Moves a progress bar to `end` with the forward passes of a model that encodes `rows` texts."""
     begin, done = bar.n, 0
 
     def move(module: object, args: object, output: dict[str, torch.Tensor]) -> None:
@@ -325,7 +325,7 @@ def _moved(bar: tqdm, end: int, model: SentenceTransformer, rows: int) -> Iterat
 
 
 def _stored(embeddings: np.ndarray, settings: EncodeSettings, compression: Compression, first: int) -> np.ndarray:
-    """Vectors as the files hold them; `first` is the row of the first one."""
+    """Vectors in the dtype of the files; `first` is the row number of the first, for errors."""
     if settings.dtype == "float16":
         embeddings = embeddings.astype(np.float16)
     finite = np.isfinite(embeddings).all(axis=1)
@@ -341,26 +341,26 @@ def _stored(embeddings: np.ndarray, settings: EncodeSettings, compression: Compr
 def embed_texts(
     model: SentenceTransformer, texts: list[str], settings: EncodeSettings, pca: PCA | None = None, batch_size: int = 64
 ) -> np.ndarray:
-    """The vectors that an encoding with these settings holds of some texts, `(N, dimension)` float32, before int8.
+    """The vectors of texts in an encoding with these settings, `(N, dimension)` float32, before int8.
 
     Args:
-        model: a SentenceTransformer that has the precision of the settings.
+        model: a SentenceTransformer in the precision of the settings.
         texts: any number of texts.
         settings: see [`EncodeSettings`].
-        pca: the PCA of the encoding, if `settings.pca` asks for one.
-        batch_size: texts of one forward pass; of long ones fewer (see [`encode_texts`]).
+        pca: the PCA of the encoding, if `settings.pca` is set.
+        batch_size: texts per forward pass; fewer if they are long (see [`encode_texts`]).
     """
     with limited_length(model, settings.max_length):
         vectors = encode_texts(model, texts, batch_size, truncate_dim=settings.truncate_dim)
     vectors = np.asarray(vectors, dtype=np.float32)
     if pca is not None:
         vectors = pca.apply(vectors)
-    # Here, since in the model's bf16 no row would come out at length 1.
+    # Normalised here in float32, since in bf16 the lengths would not be exactly 1.
     return unit_rows(vectors) if settings.normalize else vectors
 
 
 def draw_lines(lines: Iterable[str], count: int) -> list[str]:
-    """So many lines drawn uniformly, in their order; all of them if there are fewer. Only these are held."""
+    """Draws `count` lines uniformly, in their order, or all if there are fewer; holds only these in memory."""
     generator = np.random.default_rng(0)
     drawn: list[tuple[int, str]] = []
     for number, line in enumerate(lines):
@@ -373,7 +373,7 @@ def draw_lines(lines: Iterable[str], count: int) -> list[str]:
 
 @contextmanager
 def _writing(output: Path) -> Iterator[None]:
-    """[`sole_writer`] of the folder, in which a run that fails before it has encoded anything leaves nothing."""
+    """[`sole_writer`] of the folder; empties it if the run fails before its first shard."""
     with sole_writer(output):
         try:
             yield
@@ -384,7 +384,7 @@ def _writing(output: Path) -> Iterator[None]:
 
 
 def _is_bare(output: Path) -> bool:
-    """Whether a folder holds only the manifest of a run that had not encoded anything, and what it had fitted."""
+    """Whether a folder holds only the manifest, and perhaps the compression, of a run without a finished shard."""
     names = {path.name for path in output.iterdir()} - {LOCK} if output.is_dir() else set()
     return MANIFEST in names and names <= {MANIFEST, COMPRESSION} and not read_manifest(output)["complete"]
 
@@ -395,12 +395,12 @@ def _empty(output: Path) -> None:
 
 
 def _prepare(output: Path, plan: Json) -> None:
-    """Makes the folder, or checks that what is in it belongs to this text, model and these settings."""
+    """Makes the folder, or checks that the encoding in it has this text, this model and these settings."""
     for name in (MANIFEST, COMPRESSION, "shard-*"):
         for left in output.glob(f".{name}.partial-*"):
             left.unlink()
     names = {path.name for path in output.iterdir()} - {LOCK} if output.is_dir() else set()
-    # A run that was killed before it had encoded anything leaves no settings that others must match.
+    # An interrupted run without a finished shard does not bind the next one to its settings.
     if not output.exists() or (output.is_dir() and not names) or _is_bare(output):
         _empty(output)
         write_json(output / MANIFEST, {**plan, "complete": False})
@@ -417,7 +417,7 @@ def _prepare(output: Path, plan: Json) -> None:
     ):
         before, now = found.get(key), plan[key]
         if key == "model":
-            # The same model may have moved.
+            # The same model may have another path.
             before, now = ({k: v for k, v in (m or {}).items() if k != "name"} for m in (before, now))
         if before != now:
             detail = f" ({before} there, {now} now)" if key == "dimension" else ""

@@ -1,4 +1,4 @@
-"""Any encoder as a SentenceTransformer: how it is loaded, its length limit, and the vectors of texts."""
+"""Any encoder as a SentenceTransformer: loading, length limits, and vectors of texts."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from transformers import PreTrainedTokenizerBase
 
-# The module of a SentenceTransformer that is an ONNX export.
+# The class of an ONNX export's only module.
 ONNX_TRANSFORMER = "hf_meanmax.inference.onnx_transformer.OnnxTransformer"
-# Up to so many tokens, texts fill a batch; of longer ones fewer share a forward pass.
+# Batches of texts with more tokens are smaller.
 LONG_TEXT = 256
-# Where the model makes up the forward passes, a call holds the texts of so many.
+# Batches per call if the model itself splits a call into forward passes.
 _TEXTS_OF_CALL = 4
-# Texts that are cut into tokens at once to count these.
+# Texts that are tokenised at once to count their tokens.
 _COUNTED_TEXTS = 1000
-# A share of unknown words that a user should know of.
+# Least share of unknown words for a warning.
 _MANY_UNKNOWN = 0.2
 
 
 def load_encoder(
     name: str, trust_remote_code: bool = False, device: torch.device | str | None = None
 ) -> SentenceTransformer:
-    """A SentenceTransformer from a folder, of the package or from the Hub; a folder of this package is checked first.
+    """Loads a SentenceTransformer from a folder, the package or the Hub; checks a folder of this package first.
 
-    A `.onnx` file of an export may be named in place of its folder.
+    `name` may also be a `.onnx` file in the folder of an export.
 
     Raises:
         FileNotFoundError, ValueError: no such model, a damaged folder (see `check_checkpoint`), or a model without a
@@ -83,7 +83,7 @@ def load_encoder(
 
 
 def _is_export(folder: str) -> bool:
-    """Whether a folder is an ONNX export, which loads code of this package alone."""
+    """Whether a folder is an ONNX export; loading one runs only code of this package."""
     modules = Path(folder) / "modules.json"
     found = read_json(modules, list) if modules.is_file() else []
     return [module.get("type") for module in found if isinstance(module, dict)] == [ONNX_TRANSFORMER]
@@ -92,14 +92,14 @@ def _is_export(folder: str) -> bool:
 def encode_texts(
     model: SentenceTransformer, texts: list[str], batch_size: int, truncate_dim: int | None = None
 ) -> np.ndarray:
-    """`model.encode` in batches that long texts do not swell: `(N, D)`.
+    """Vectors `(N, D)` of `model.encode`, with smaller batches for long texts.
 
     Args:
         model: a SentenceTransformer.
         texts: any number of texts.
-        batch_size: texts of one forward pass; half as many of those beyond 256 tokens, a quarter beyond 512, and so on.
-            On a CPU a self-attention encoder of this package makes up passes itself, from four times as many texts.
-        truncate_dim: keep the first so many numbers of each vector; by default as many as the model says.
+        batch_size: texts per forward pass; half as many beyond 256 tokens, a quarter beyond 512, and so on. On a CPU a
+            self-attention encoder of this package gets four times as many, which it splits into passes itself.
+        truncate_dim: keep only the first `truncate_dim` numbers of each vector (default: the model's own setting).
     """
     texts = list(map(readable, texts))
     encode = partial(model.encode, show_progress_bar=False, convert_to_numpy=True, truncate_dim=truncate_dim)
@@ -117,7 +117,7 @@ def encode_texts(
     if len(set(sizes.tolist())) < 2:
         vectors: np.ndarray = encode(texts, batch_size=int(sizes.max(initial=1)))
         return vectors
-    # The longest first: too little memory shows at once.
+    # The longest texts first, so that a lack of memory shows at once.
     rows = [np.flatnonzero(sizes == size) for size in np.unique(sizes)]
     parts = [encode([texts[row] for row in part], batch_size=int(sizes[part[0]])) for part in rows]
     vectors = np.empty((len(texts), parts[0].shape[1]), dtype=parts[0].dtype)
@@ -126,7 +126,7 @@ def encode_texts(
 
 
 def embedding_dimension(model: SentenceTransformer) -> int:
-    """Numbers of a model's vector, as it gives them: what it says of itself may be wrong, or missing."""
+    """The size of a model's vectors, measured on a text, since the model's own record may be wrong or missing."""
     from sentence_transformers.util import batch_to_device
 
     with torch.inference_mode():
@@ -138,7 +138,7 @@ def embedding_dimension(model: SentenceTransformer) -> int:
 def _with_long_texts(
     model: SentenceTransformer, texts: list[str], in_parts: np.ndarray, batch_size: int, truncate_dim: int | None
 ) -> np.ndarray:
-    """[`encode_texts`] of texts of which some are too long to be read at once."""
+    """[`encode_texts`] if some texts, marked in `in_parts`, are too long to be read at once."""
     config = latent_config(model)
     size = 0 if config is None else config.sentence_embedding_size
     kept = truncate_dim or model.truncate_dim or size
@@ -153,10 +153,10 @@ def _with_long_texts(
 
 @contextmanager
 def limited_length(model: SentenceTransformer, max_length: int | None) -> Iterator[None]:
-    """Has a SentenceTransformer cut texts at `max_length` tokens meanwhile; None leaves its own limit.
+    """Limits a SentenceTransformer to texts of `max_length` tokens inside the block; None keeps its own limit.
 
     Raises:
-        ValueError: the model has no positions for so many, or no limit that could be set.
+        ValueError: the model has fewer positions, or its limit cannot be set.
     """
     if max_length is None:
         yield
@@ -180,7 +180,7 @@ def limited_length(model: SentenceTransformer, max_length: int | None) -> Iterat
 
 
 def _positions(model: torch.nn.Module | None) -> int | None:
-    """The tokens that a transformer has positions for; None where there is no such limit."""
+    """The number of tokens that a transformer has positions for; None if it has no such limit."""
     config = getattr(model, "config", None)
     positions = getattr(config, "max_position_embeddings", -1)
     if model is None or isinstance(config, LatentConfig) or positions <= 0:
@@ -188,25 +188,24 @@ def _positions(model: torch.nn.Module | None) -> int | None:
     for module in model.modules():
         padding = getattr(module, "padding_idx", None)
         if isinstance(padding, int) and isinstance(getattr(module, "position_embeddings", None), torch.nn.Embedding):
-            # Those of RoBERTa and its like begin behind the padding's.
+            # Positions of RoBERTa and similar models start after the padding index.
             return positions - padding - 1
     return positions
 
 
 def append_linear(model: SentenceTransformer, weight: torch.Tensor, bias: torch.Tensor) -> None:
-    """Appends a linear map `(out, in)`, `(out,)` of the vectors as a last module."""
+    """Appends a linear map of the vectors, weight `(out, in)` and bias `(out,)`, as the last module."""
     from sentence_transformers.sentence_transformer.modules import Dense
 
     size, read = weight.shape
     dense = Dense(read, size, activation_function=None, init_weight=weight, init_bias=bias)
     model.append(dense.to(model.device, next(model.parameters(), weight).dtype))
-    # What the model's card says is of the vectors before.
+    # The model's card describes the vectors before the map.
     model._model_card_text = None
 
 
 def count_tokens(model: SentenceTransformer, texts: list[str]) -> list[int]:
-    """The tokens of each text behind the default prompt, before any limit; 0 where a SentenceTransformer has no
-    tokenizer that tells."""
+    """The number of tokens of each text with the default prompt, before any limit; 0 if the model has no tokenizer."""
     tokenizer = getattr(model, "tokenizer", None)
     if not texts or not callable(tokenizer):
         return [0] * len(texts)
@@ -220,16 +219,16 @@ def count_tokens(model: SentenceTransformer, texts: list[str]) -> list[int]:
 
 
 def count_truncated(model: SentenceTransformer, texts: list[str]) -> int:
-    """How many texts the length limit of a SentenceTransformer cuts."""
+    """The number of texts that the length limit of a SentenceTransformer cuts."""
     limit = model.max_seq_length or NO_LIMIT
-    # A token is a byte or more, so only these can be too long.
+    # A token has at least one byte, and a character at most four, so only these texts can be too long.
     shortest = (limit - 8) // 4 - len(default_prompt(model))
     long = [text for text in texts if len(text) > shortest]
     return sum(length > limit for length in count_tokens(model, long))
 
 
 def report_unknown(tokenizer: PreTrainedTokenizerBase | None, texts: Sequence[str], where: str) -> None:
-    """Says on stderr how many words of texts, `where` they are, a model's tokenizer does not know, if they are many."""
+    """Warns on stderr if a model's tokenizer does not know many words of texts, which the message calls `where`."""
     if tokenizer is None or not hasattr(tokenizer, "backend_tokenizer") or tokenizer.unk_token_id is None:
         return
     found = unread_words(tokenizer, texts)
@@ -251,6 +250,6 @@ def report_unknown(tokenizer: PreTrainedTokenizerBase | None, texts: Sequence[st
 
 
 def report_truncated(number: int, model: SentenceTransformer, where: str = "") -> None:
-    """Says on stderr how many texts the length limit of a SentenceTransformer has cut, if it has cut any."""
+    """Reports on stderr the number of texts that the length limit of a SentenceTransformer has cut, if any."""
     if number:
         print(f"The limit of {model.max_seq_length} tokens cut {counted(number, 'text')}{where}.", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""A faiss index of embeddings and their sentences in a folder, with its recall, which is measured as it is built."""
+"""A faiss index of embeddings and their sentences in a folder; building it also measures its recall."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ INDEX_FILES = (INDEX_MANIFEST, INDEX_VECTORS, COMPRESSION, *TEXT_FILES)
 INDEX_FORMAT_VERSION = 4
 RECALL_AT = (1, 10)
 RESCORE = 4
-# faiss asks for so many training rows a centroid, and a product quantiser has 256 of them.
+# faiss asks for this many training rows per centroid, and a product quantiser has 256 centroids.
 _ROWS_A_CENTROID = 39
 _MIN_IVF_ROWS = _ROWS_A_CENTROID * 256
 _BATCH_BYTES = 1 << 27
-# faiss's numbers are C's.
+# faiss parameters are C ints.
 MAX_C_INT = 2**31 - 1
 _AGAIN = "build the index again (`search index --overwrite`)."
 
 
 @dataclass(frozen=True)
 class IndexSettings:
-    """How an index is made.
+    """The settings of an index.
 
     Raises:
-        ValueError: a type or metric that does not exist.
+        ValueError: an unknown type or metric, or a number out of its bounds.
     """
 
     index_type: IndexType = option(
@@ -72,28 +72,28 @@ class IndexSettings:
         check_settings(self)
 
     def prepared(self, vectors: Vectors) -> Vectors:
-        """Vectors `(N, D)` as faiss takes them: where the metric is the cosine, of unit length, so that their squared
+        """Vectors `(N, D)` as input for faiss: for the metric cosine scaled to unit length, so that their squared
         distance is `2 - 2 cosine`."""
         return np.ascontiguousarray(unit_rows(vectors) if self.metric == "cosine" else vectors, dtype=np.float32)
 
     def has_direction(self, vectors: Vectors) -> npt.NDArray[np.bool_]:
-        """Which vectors `(N, D)` can be near others, `(N,)`: where the metric is the cosine, zeros cannot."""
+        """Whether each of the vectors `(N, D)` can have neighbours, `(N,)`: for the metric cosine, zeros cannot."""
         return (vectors != 0).any(axis=1) if self.metric == "cosine" else np.ones(len(vectors), dtype=bool)
 
 
 @dataclass(frozen=True)
 class IndexManifest:
-    """What [`build_index`][] writes of an index.
+    """The description of an index that [`build_index`][] writes beside its vectors.
 
     Args:
-        settings: how it was made.
-        factory: faiss's string of its kind.
-        rows: sentences, those without a direction and blank ones too.
-        dimension: numbers of a vector.
-        encoded: the manifest of the folder of `encode` that it is of; None where it is of files.
-        recall: `recall@1` and `recall@10`, the mean share of the k nearest rows of a query, itself excluded, among the
-            k that the index gives, and `rescored_recall@10`, the same for the best 10 of the first 40 by the vectors
-            that were indexed; None where the index is exact. A number of 1 in place of 10 where there are fewer rows.
+        settings: the settings it was built with.
+        factory: its string for faiss's index factory.
+        rows: number of sentences, including blank ones and vectors of zeros.
+        dimension: size of the vectors.
+        encoded: the manifest of the `encode` folder that was indexed; None if files were indexed.
+        recall: `recall@1` and `recall@10`, the mean share of a query's k nearest rows, itself excluded, among the k
+            that the index returns, and `rescored_recall@10`, the same for the best 10 of the first 40 ranked by their
+            original vectors; None if the index is exact. With 10 rows or fewer, only k = 1.
     """
 
     settings: IndexSettings
@@ -104,16 +104,16 @@ class IndexManifest:
     recall: Json | None
 
     def write(self, folder: Path) -> None:
-        """Writes it into the folder of an index."""
+        """Writes the manifest into the folder of an index."""
         write_json(folder / INDEX_MANIFEST, {"format_version": INDEX_FORMAT_VERSION, **asdict(self)}, indent=2)
 
     @classmethod
     def read(cls, folder: Path) -> IndexManifest:
-        """That of the index in a folder.
+        """Reads the manifest of the index in a folder.
 
         Raises:
-            FileNotFoundError: there is none.
-            ValueError: it is damaged, or of another version.
+            FileNotFoundError: the folder holds no index.
+            ValueError: the manifest is damaged, or of another version.
         """
         path = folder / INDEX_MANIFEST
         if not folder.exists():
@@ -140,17 +140,18 @@ class IndexManifest:
 
     @property
     def encoding(self) -> EncodeSettings:
-        """How its vectors were encoded, as far as that is known."""
+        """The settings its vectors were encoded with; the defaults if they are not known."""
         return EncodeSettings(**(self.encoded["settings"] if self.encoded else {}))
 
 
 def make_index(rows: int, dimension: int, settings: IndexSettings) -> tuple[str, faiss.Index]:
-    """The factory string for a number of vectors of a size, and the empty index.
+    """Makes the empty index for a number of vectors of a dimension; also returns its factory string.
 
-    With fewer than 9,984 rows, what a product quantiser is fitted on, an `ivf` type becomes `exact`: that is as fast.
+    With fewer than 9,984 rows, which a product quantiser needs for training, an `ivf` type becomes `exact`, as fast.
 
     Raises:
-        ValueError: no rows, or faiss makes no such index of vectors of this size.
+        ValueError: no rows, fewer rows than clusters, a setting that the index does not have, or a factory string that
+            faiss does not accept for this dimension.
         ImportError: faiss is not installed.
     """
     if rows < 1:
@@ -195,7 +196,7 @@ def _factory(kind: str, rows: int, dimension: int) -> str:
                 f"A product quantiser splits {dimension} numbers evenly; at most {parts} parts are possible, too few. "
                 "Use --truncate_dim or --pca with a multiple of 4."
             )
-        # np: without the polysemous training that nothing here reads.
+        # np: no polysemous training, which is not used here.
         return f"IVF{clusters},PQ{parts}x8np"
     names = {"exact": "Flat", "int8": "SQ8", "hnsw": "HNSW32,Flat", "hnsw-int8": "HNSW32,SQ8"}
     return names.get(kind, f"IVF{clusters},SQ8")
@@ -206,10 +207,10 @@ def check_index_output(output: Path, corpus: Corpus | None = None) -> None:
 
     Args:
         output: the folder.
-        corpus: what it is of; with it an index of another corpus may not be replaced.
+        corpus: the corpus of the new index; if given, an index of another corpus is not replaced.
 
     Raises:
-        FileExistsError: there is something else.
+        FileExistsError: the folder holds something else.
         ValueError: faiss cannot write to a path of this name.
     """
     try:
@@ -232,14 +233,14 @@ def check_index_output(output: Path, corpus: Corpus | None = None) -> None:
 
 
 def read_faiss(path: str | os.PathLike[str], extra: str = "evaluation") -> faiss.Index:
-    """The index in a faiss file, mapped from the disk.
+    """Opens the index in a faiss file, memory-mapped.
 
     Args:
         path: the file.
-        extra: what of this package to install where faiss is missing.
+        extra: the extra of this package that the error names if faiss is missing.
 
     Raises:
-        ValueError: it is damaged.
+        ValueError: the file is damaged.
         ImportError: faiss is not installed.
     """
     package = require("faiss", extra)
@@ -259,22 +260,22 @@ def build_index(
     recall_queries: int = 1000,
     show_progress: bool = True,
 ) -> IndexManifest:
-    """Builds an index of embeddings, streamed from their files; the folder is there whole or not at all.
+    """Builds an index of embeddings, streamed from their files; the folder appears whole or not at all.
 
     Args:
         sources: one folder of `encode`, or .npy, .safetensors and .parquet files.
         output: the folder of the index; an older index there is replaced.
         settings: see [`IndexSettings`][].
-        lines: the sentences, one a row; without them rows are found, no sentences. A blank one is never found.
-        recall_queries: rows that are drawn to measure the recall of an index that is not exact.
+        lines: the sentences, one per row; without them a search finds only row numbers. Blank ones are not indexed.
+        recall_queries: number of rows drawn to measure the recall of an index that is not exact.
         show_progress: show progress bars.
 
     Returns:
-        What is written of it beside its vectors.
+        The manifest of the index.
 
     Raises:
         FileExistsError: `output` exists and is no index.
-        ValueError: settings that do not fit the vectors, vectors that are not finite, or other lines than rows.
+        ValueError: settings that do not fit the vectors, vectors that are not finite, or not one line per row.
         ImportError: faiss is not installed.
     """
     settings = settings or IndexSettings()
@@ -307,7 +308,7 @@ def build_index(
 
 @dataclass(frozen=True)
 class _VectorFiles:
-    """The vectors of some files as faiss takes them, without those that have no direction or no text."""
+    """The vectors of files as input for faiss, without blank texts and, for the metric cosine, vectors of zeros."""
 
     paths: Sequence[Path]
     rows: int
@@ -317,7 +318,7 @@ class _VectorFiles:
     texts: TextStore | None = None
 
     def batches(self, doing: str) -> Iterator[tuple[Rows, Vectors]]:
-        """Row numbers, ascending, and vectors of each batch."""
+        """Yields ascending row numbers and the vectors of each batch."""
         size, first = max(1, _BATCH_BYTES // (4 * self.dimension)), 0
         with progress_bar(total=self.rows, desc=doing, unit="row", disable=not self.show_progress) as bar:
             for read in read_embeddings(self.paths, size, dequantize=True):
@@ -336,7 +337,7 @@ class _VectorFiles:
                 bar.update(len(batch))
 
     def draw(self, count: int, *seed: int) -> tuple[Rows, Vectors]:
-        """Row numbers and vectors, drawn without replacement."""
+        """Draws row numbers and vectors without replacement; rows that are not indexed are left out."""
         drawn = np.random.default_rng(seed).choice(self.rows, count, replace=False)
         parts: list[tuple[Rows, Vectors]] = [(np.zeros(0, np.int64), np.zeros((0, self.dimension), np.float32))]
         for rows, batch in self.batches("draw"):
@@ -367,14 +368,14 @@ def _fill(index: faiss.Index, vectors: _VectorFiles) -> None:
 
 
 def _measure_recall(index: faiss.Index, vectors: _VectorFiles, count: int) -> dict[str, float] | None:
-    """Recall of an index for rows that are drawn from it: a row as near as the k-th nearest counts as found. None where
-    all of these are zero."""
+    """Recall of an index for queries drawn from its rows; a row as near as the k-th nearest counts as found. None if no
+    drawn row is indexed."""
     faiss, most = require("faiss"), min(max(RECALL_AT), index.ntotal - 1)
     drawn, queries = vectors.draw(min(count, vectors.rows), vectors.settings.seed, 1)
     if not len(drawn):
         return None
     _, found = index.search(queries, RESCORE * most + 1)
-    # Without the query itself.
+    # Move the query itself to the end, and drop it.
     found = np.take_along_axis(found, np.argsort(found == drawn[:, None], axis=1, kind="stable"), axis=1)[:, :-1]
     distances = np.full(found.shape, np.inf, np.float32)
     nearest = faiss.ResultHeap(len(drawn), most + 1)
@@ -386,7 +387,7 @@ def _measure_recall(index: faiss.Index, vectors: _VectorFiles, count: int) -> di
     nearest.finalize()
     recall: dict[str, float] = {"queries": len(drawn)}
     for k in (k for k in RECALL_AT if k <= most):
-        # Distances in float32 by two ways; the first of the nearest is the query itself.
+        # A tolerance, as distances are computed in float32 in two ways; `nearest.D[:, 0]` is the query itself.
         bound = (nearest.D[:, k] + 1e-5 * (nearest.D[:, k] + np.square(queries).sum(axis=1)))[:, None]
         recall[f"recall@{k}"] = round(float((distances[:, :k] <= bound).mean()), 4)
         best = np.sort(distances, axis=1)[:, :k]

@@ -1,8 +1,8 @@
-"""Texts so long that attention between all their tokens would not fit in memory: encoded in parts, or refused.
+"""Texts too long for attention between all their tokens to fit in memory: encoded in parts, or refused.
 
-A part is encoded as a text of its own. A row of Z that is a maximum is the maximum over the parts, and one that is a
-mean the mean of theirs, weighted by their tokens; then the rows are scaled as the model has it. So memory and time grow
-with the length, and no word is lost, but words of different parts do not attend to each other.
+Each part is encoded as a text of its own. A maximum row of Z is the maximum over the parts, a mean row their mean
+weighted by their numbers of tokens; then the rows are scaled as configured. Memory and time grow linearly with the
+length, and no word is lost, but words of different parts do not attend to each other.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from transformers import PreTrainedTokenizerBase
 
-# The weights of 8 heads between so many tokens take half a gigabyte.
+# The attention weights of 8 heads between this many tokens take half a gigabyte.
 MOST_TOKENS = 4096
 
 
 def latent_config(model: SentenceTransformer) -> LatentConfig | None:
-    """The configuration of a SentenceTransformer of this package; None of another."""
+    """The configuration of a SentenceTransformer of this package; None for any other."""
     config = getattr(getattr(model[0], "auto_model", None), "config", None)
     return config if isinstance(config, LatentConfig) else None
 
 
 def default_prompt(model: SentenceTransformer) -> str:
-    """What a SentenceTransformer puts before a text, unless another prompt is named."""
+    """The prompt that a SentenceTransformer puts before a text by default; empty if it has none."""
     return str(model.prompts.get(model.default_prompt_name or "") or "")
 
 
@@ -41,25 +41,25 @@ def scales_rows(model: SentenceTransformer) -> bool:
 
 
 def groups_by_length(model: SentenceTransformer) -> bool:
-    """Whether the model makes up forward passes of few tokens itself, so that a call may hold many texts."""
+    """Whether the model splits a call into small forward passes itself, so that a call may hold many texts."""
     return _has_self_attention(model) and model.device.type == "cpu" and _method(model) != "forward"
 
 
 def _method(model: SentenceTransformer) -> str:
-    """What a SentenceTransformer calls of the model that it holds."""
+    """The name of the model's method that a SentenceTransformer calls."""
     transformer: Any = model[0]
     return str(transformer.modality_config["text"]["method"])
 
 
 def has_long(model: SentenceTransformer, lengths: np.ndarray) -> np.ndarray:
-    """Which texts of so many tokens `(N,)` a model cannot read at once, `(N,)`."""
-    # Others have a limit of their own, or read word by word.
+    """Whether texts with these numbers of tokens `(N,)` are too long for the model to read at once, `(N,)`."""
+    # Encoders without self-attention read word by word, and models of other packages have a limit of their own.
     found: np.ndarray = (lengths > MOST_TOKENS) & _has_self_attention(model)
     return found
 
 
 def _has_self_attention(model: SentenceTransformer) -> bool:
-    """Whether a SentenceTransformer is of this package, and attention between all tokens its encoder."""
+    """Whether a SentenceTransformer is of this package and has a self-attention encoder."""
     config = latent_config(model)
     return config is not None and config.encoder_type == "self_attention"
 
@@ -73,7 +73,7 @@ def encode_in_parts(model: SentenceTransformer, text: str) -> np.ndarray:
         text: the text; the model's length limit cuts it.
 
     Raises:
-        ValueError: the pooling does not allow it.
+        ValueError: the pooling, or a module after the encoder, cannot combine parts.
     """
     from sentence_transformers.sentence_transformer.modules import Normalize
 
@@ -94,7 +94,7 @@ def encode_in_parts(model: SentenceTransformer, text: str) -> np.ndarray:
         if name != "weighted_mean"
     ]
     if "weighted_mean" in rows:
-        # It reads word by word, so the text is read at once.
+        # A weighted mean has no attention, so it reads the whole text at once.
         whole = torch.cat(ids, dim=1)
         combined.append(encoder.weighted_mean(encoder.embeddings.embed_words(whole), whole)[0, 0].float())
     latents = encoder.scale_rows(torch.stack(combined)[None])
@@ -104,11 +104,12 @@ def encode_in_parts(model: SentenceTransformer, text: str) -> np.ndarray:
 
 
 def split_tokens(tokenizer: PreTrainedTokenizerBase, text: str, most: int) -> tuple[list[str], list[int]]:
-    """The first `most` tokens of a text, its end token left out, in parts of less than 4,096, and their numbers."""
+    """Splits the first `most` tokens of a text, without its end token, into parts of fewer than 4,096 tokens; returns
+    the texts of the parts and their numbers of tokens."""
     encoded = tokenizer(text, return_offsets_mapping=True, add_special_tokens=False, verbose=False)
     starts = [start for start, _ in encoded["offset_mapping"]]
     end = starts[most] if most < len(starts) else len(text)
-    size = MOST_TOKENS - 1  # And the end token.
+    size = MOST_TOKENS - 1  # one is for the end token
     places = [*starts[: min(most, len(starts)) : size], end]
     places[0] = 0
     parts = [text[begin:stop] for begin, stop in pairwise(places)]
@@ -117,7 +118,7 @@ def split_tokens(tokenizer: PreTrainedTokenizerBase, text: str, most: int) -> tu
 
 
 def too_long(text: str, why: str, has_limit: bool = False) -> str:
-    """What an error says of a text that cannot be read at once, `has_limit` where a length limit can be given."""
+    """The error message for a text that cannot be read at once; `has_limit` also suggests a length limit."""
     limit = f"Set the model's `max_seq_length` to {MOST_TOKENS} (`--max_length` of `encode` and `search index`), or cut"
     remedy = limit if has_limit else "Cut"
     return (

@@ -1,4 +1,4 @@
-"""Encodes texts with an exported encoder; needs numpy, onnxruntime and tokenizers, and nothing else.
+"""Encodes texts with an exported encoder; needs only numpy, onnxruntime and tokenizers.
 
     python onnx/encoder.py texts.txt --output vectors.npy
 
@@ -26,24 +26,24 @@ MODEL, INT8_MODEL, TOKENIZER, SETTINGS = "model.onnx", "model_int8.onnx", "token
 
 _MOST_THREADS = 1024
 _TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
-# Texts of the command that are held in memory, and the pace at which it tells how far it is.
+# Texts that the command holds in memory, and the seconds between its progress lines.
 _BLOCK, _SECONDS_BETWEEN_LINES = 16384, 10.0
 
 
 class OnnxEncoder:
-    """An exported encoder: what `SentenceTransformer.encode` of its checkpoint gives, without torch.
+    """An exported encoder: gives the vectors of its checkpoint's `SentenceTransformer.encode`, without torch.
 
     Args:
-        folder: of the export.
+        folder: the folder of the export.
         int8: use the quantised model.
-        threads: batches that are encoded at once, each on one core; by default as many as there are cores. With
-            another provider than the CPU, threads of one operation.
-        providers: of onnxruntime, for instance `["CUDAExecutionProvider"]`; by default the CPU.
+        threads: number of batches encoded at once, each on one core (default: the number of cores). With another
+            provider than the CPU, the threads of one operation.
+        providers: execution providers of onnxruntime, for instance `["CUDAExecutionProvider"]` (default: the CPU).
 
     Attributes:
-        settings: what the export's `encoder.json` says.
-        dimension: of the vectors.
-        max_tokens: where texts are cut; None where they are not.
+        settings: the content of the export's `encoder.json`.
+        dimension: size of the vectors.
+        max_tokens: number of tokens at which texts are cut; None if they are not.
 
     Raises:
         FileNotFoundError: the folder or one of its files is missing.
@@ -57,7 +57,7 @@ class OnnxEncoder:
         threads: int | None = None,
         providers: Sequence[str] = ("CPUExecutionProvider",),
     ):
-        # Here, since exporting reads this module before it says what is missing.
+        # Imported here, since `export-onnx` imports this module before it checks for missing packages.
         import onnxruntime
 
         folder = Path(folder)
@@ -69,7 +69,7 @@ class OnnxEncoder:
         self.prompt: str = settings.get("prompt", "")
         self.pad_token_id: int = settings["pad_token_id"]
         self.tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
-        # What a text that holds "</s>" means must not depend on who reads it.
+        # Whether "</s>" in a text is read as a special token must be as in the checkpoint.
         self.tokenizer.encode_special_tokens = settings["split_special_tokens"]
         self.tokenizer.no_padding()
         self.limit_length(settings["max_tokens"])
@@ -79,22 +79,22 @@ class OnnxEncoder:
             raise ValueError(f"threads is {threads}; it must be from 1 to {_MOST_THREADS}.")
         is_cpu = list(providers) == ["CPUExecutionProvider"]
         self.threads = (threads or _usable_cores()) if is_cpu else 1
-        # Two threads of one operation over sentences wait for each other longer than they gain; 0 is onnxruntime's own.
+        # For sentences, two threads per operation lose more time waiting than they gain; 0 is onnxruntime's default.
         options.intra_op_num_threads = 1 if is_cpu else threads or 0
         path = str(folder / (INT8_MODEL if int8 else MODEL))
-        # On a CPU the sum and its normalisation in one take several times as long as in two.
+        # On a CPU the fused sum and layer norm take several times as long as the two separate operators.
         left_out = ["SkipLayerNormFusion"] if is_cpu else []
         try:
             self.session = onnxruntime.InferenceSession(
                 path, options, providers=list(providers), disabled_optimizers=left_out
             )
-        except Exception as error:  # onnxruntime's own have no common class
+        except Exception as error:  # onnxruntime's errors have no common class
             raise ValueError(
                 f"{path} cannot be loaded: damaged, or not for this onnxruntime ({' '.join(str(error).split())[:200]})."
             ) from error
 
     def limit_length(self, max_tokens: int | None) -> None:
-        """Has texts cut at so many tokens, the end token included; None cuts none."""
+        """Sets the number of tokens, including the end token, at which texts are cut; None cuts none."""
         self.max_tokens = max_tokens
         if max_tokens is None:
             self.tokenizer.no_truncation()
@@ -104,7 +104,7 @@ class OnnxEncoder:
     def encode(self, texts: str | Sequence[str], batch_size: int = 32) -> np.ndarray:
         """Vectors `(n, dimension)` float32 of n texts in their order, or `(dimension,)` of a single string.
 
-        Texts of like length are encoded together, so that there is little padding.
+        Texts of similar length are encoded together, so that there is little padding.
 
         Raises:
             ValueError: `batch_size` is less than 1.
@@ -118,7 +118,7 @@ class OnnxEncoder:
 
     def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of each text, without a prompt."""
-        # A lone surrogate is no character that a tokenizer takes.
+        # Tokenizers do not accept lone surrogates.
         read = [text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in texts]
         return [encoding.ids for encoding in self.tokenizer.encode_batch_fast(read)]
 
@@ -129,7 +129,7 @@ class OnnxEncoder:
         batches = [order[start : start + batch_size] for start in range(0, len(ids), batch_size)]
         tokens = ([ids[row] for row in rows] for rows in batches)
         threads = min(self.threads, len(batches))
-        # Of one text a pool of threads would take a fifteenth of the time.
+        # For one text, starting a pool of threads would take a fifteenth of the time.
         with ThreadPoolExecutor(threads) if threads > 1 else nullcontext() as pool:
             found = map(self._encode_batch, tokens) if pool is None else pool.map(self._encode_batch, tokens)
             for rows, batch in zip(batches, found, strict=True):
@@ -149,7 +149,7 @@ class OnnxEncoder:
 
 
 def _usable_cores() -> int:
-    # As `hf_meanmax.hardware` has it, from which a file that stands alone can take nothing.
+    # As in `hf_meanmax.hardware`, which this standalone file cannot import.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -183,7 +183,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _write_vectors(file: BinaryIO, encoder: OnnxEncoder, texts: Iterable[str], batch_size: int) -> int:
-    """Writes the vectors of texts as a .npy file, of which a block is held in memory; returns their number."""
+    """Writes the vectors of texts as a .npy file, with one block in memory at a time; returns their number."""
     header = {"descr": "<f4", "fortran_order": False, "shape": (0, encoder.dimension)}
     np.lib.format.write_array_header_1_0(file, header)
     texts, rows, last_line = iter(texts), 0, time.monotonic()
@@ -193,7 +193,7 @@ def _write_vectors(file: BinaryIO, encoder: OnnxEncoder, texts: Iterable[str], b
         if time.monotonic() - last_line > _SECONDS_BETWEEN_LINES:
             last_line = time.monotonic()
             print(f"{rows:,} texts", file=sys.stderr)
-    # numpy leaves room for more rows in the header.
+    # numpy leaves room in the header for the final number of rows.
     file.seek(0)
     np.lib.format.write_array_header_1_0(file, {**header, "shape": (rows, encoder.dimension)})
     return rows

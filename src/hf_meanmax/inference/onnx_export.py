@@ -1,4 +1,4 @@
-"""A checkpoint's encoder as ONNX, also with int8 weights, checked against torch.
+"""Exports a checkpoint's encoder to ONNX, also with int8 weights, and checks it against torch.
 
 Writes a folder with the models, the tokenizer, and `encoder.py`, which encodes with onnxruntime and tokenizers alone.
 It also loads as a SentenceTransformer.
@@ -36,16 +36,16 @@ from .onnx_encoder import INT8_MODEL, MODEL, SETTINGS, TOKENIZER, OnnxEncoder
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
-# A value of the graph that onnxscript builds; what its operators say of types holds for eager values alone.
+# A value of the graph that onnxscript builds; the types that its operators declare are for eager values only.
 Symbol = Any
 
 REPORT, CODE = "report.json", "encoder.py"
-# What a SentenceTransformer of the export needs beside the model: as the checkpoint has it, and the list of modules.
+# Files that a SentenceTransformer needs beside the model: copied from the checkpoint, and the list of modules.
 _COPIED = (TOKENIZER, "tokenizer_config.json", "config_sentence_transformers.json")
 _MODULES = "modules.json"
 _OWNED = (MODEL, f"{MODEL}.data", INT8_MODEL, f"{INT8_MODEL}.data", SETTINGS, REPORT, CODE, _MODULES, *_COPIED)
 _OPSET = 20
-# Shares of the largest number: of float32 a thousandth of this is seen, and rounding to int8 changes less than all.
+# Bounds relative to the largest number; float32 stays near a thousandth of its bound, int8 below its own.
 _LARGEST_DIFFERENCES = {MODEL: 1e-3, INT8_MODEL: 1.0}
 _LEAST_COSINE = 0.9
 _EXAMPLE = ("the old man sat by the fire .", "a dog", "")
@@ -67,7 +67,7 @@ def _check_modules(path: Path) -> None:
 
 
 def _settings_of(path: Path, encoder: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Json:
-    """What the exported encoder must know beside its weights."""
+    """The settings in the export's `encoder.json`."""
     around_file = path / "config_sentence_transformers.json"
     config, around = encoder.config, read_json(around_file) if around_file.is_file() else {}
     return {
@@ -81,7 +81,7 @@ def _settings_of(path: Path, encoder: PreTrainedModel, tokenizer: PreTrainedToke
 
 
 def _check_folder(folder: Path) -> Path:
-    """The folder; checks that what an export would replace in it is an older one."""
+    """Returns the folder; checks that an export would replace only files of an older export in it."""
     taken = [name for name in _OWNED if (folder / name).exists()]
     if taken and SETTINGS not in taken:
         raise FileExistsError(
@@ -97,17 +97,17 @@ def export_onnx(
     int8: bool = True,
     texts: Sequence[str] = TEXTS,
 ) -> Json:
-    """Writes a checkpoint's encoder as ONNX: token ids and mask -> what `SentenceTransformer.encode` gives.
+    """Writes a checkpoint's encoder as ONNX: token ids and mask -> the vectors of `SentenceTransformer.encode`.
 
-    Batch and length are free; padding stands on the right.
+    Batch size and length are dynamic; padding is on the right.
 
     Args:
-        checkpoint: a checkpoint folder, or a repository on the Hub; an encoder alone, as `SentenceTransformer.save`
-            writes it after its own training, will do.
-        output: a folder; by default `onnx` in the checkpoint folder. An older export in it is replaced, other files
-            are kept.
-        int8: also write a model with dynamically quantised products (one scale a column) and an int8 word table.
-        texts: what the exported models are compared on with torch.
+        checkpoint: a checkpoint folder, or a repository on the Hub; it may be an encoder alone, as
+            `SentenceTransformer.save` writes it after its own training.
+        output: a folder (default: `onnx` in the checkpoint folder). An older export in it is replaced, other files are
+            kept.
+        int8: also write a model with dynamically quantised products (one scale per column) and an int8 word table.
+        texts: texts on which the exported models are compared with torch.
 
     Returns:
         For each model file: `bytes`, and against torch `largest_difference` and `least_cosine`; also in report.json.
@@ -116,7 +116,7 @@ def export_onnx(
         FileExistsError: the folder is no export and has files of the same names.
         FileNotFoundError, ValueError: no whole checkpoint, or one without a fixed representation, or with modules of
             sentence-transformers after the encoder that are not exported; no `output` for a repository; or vectors of
-            the export that are not torch's. An older export is then untouched.
+            the export differ from torch's. An older export is then untouched.
         ImportError: onnx, onnxruntime or onnxscript is not installed.
     """
     from transformers import AutoModel, AutoTokenizer
@@ -127,7 +127,7 @@ def export_onnx(
     path = checkpoint_folder(checkpoint)
     require_embedding(check_checkpoint(path, encoder_alone=True), str(checkpoint))
     _check_modules(path)
-    # torch's kernel is exported with steps of its own for rows that see nothing, and is slower so.
+    # Exported, torch's SDPA has extra operators for fully masked rows, which make it slower.
     encoder = AutoModel.from_pretrained(path, attn_implementation="eager").eval()
     tokenizer = AutoTokenizer.from_pretrained(path)
     settings = _settings_of(path, encoder, tokenizer)
@@ -153,11 +153,11 @@ def export_onnx(
 
 
 def _compared(vectors: np.ndarray, expected: np.ndarray, name: str) -> dict[str, float]:
-    """How far the vectors of an exported model are from torch's; raises ValueError where they are others."""
+    """The differences of an exported model's vectors from torch's; raises ValueError if they are too large."""
     difference = float(np.abs(vectors - expected).max())
     # A text without a word has no direction in a static model.
     cosine = float(paired_cosines(vectors, expected).min(where=expected.any(axis=1), initial=1.0))
-    # NaN is no less than anything.
+    # `not <=`, so that NaN fails too.
     if not difference <= _LARGEST_DIFFERENCES[name] * max(1.0, float(np.abs(expected).max())):
         raise ValueError(f"{name} is not what torch computes: the largest difference is {difference:.2g}.")
     if not cosine >= _LEAST_COSINE:
@@ -166,10 +166,10 @@ def _compared(vectors: np.ndarray, expected: np.ndarray, name: str) -> dict[str,
 
 
 def onnx_folder(checkpoint: str | os.PathLike[str], output: str | os.PathLike[str] | None) -> Path:
-    """The folder of an export: `output`, or `onnx` in a checkpoint that is a folder here.
+    """The folder of an export: `output`, or `onnx` in a local checkpoint folder.
 
     Raises:
-        ValueError: neither is given.
+        ValueError: there is neither.
     """
     if output is None and not Path(checkpoint).is_dir():
         raise ValueError(f"{str(checkpoint)!r} is no folder here to export into. Give `--output FOLDER`.")
@@ -180,7 +180,7 @@ def onnx_folder(checkpoint: str | os.PathLike[str], output: str | os.PathLike[st
 def _encode(
     module: nn.Module, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_tokens: int | None
 ) -> np.ndarray:
-    """What torch gives, a text at a time."""
+    """The vectors that torch computes, one text at a time."""
     limit = {} if max_tokens is None else {"truncation": True, "max_length": max_tokens}
     batches = (tokenizer([text], return_tensors="pt", **limit) for text in texts)
     return np.concatenate([module(batch["input_ids"], batch["attention_mask"]).numpy() for batch in batches])
@@ -238,7 +238,7 @@ def _translate_recurrent(
 
 
 class _OnnxLayer(nn.Module):
-    """A recurrent layer as one operator of ONNX, over texts that are padded on the right."""
+    """A recurrent layer as one operator of ONNX, for texts padded on the right."""
 
     def __init__(self, layer: RecurrentLayer) -> None:
         super().__init__()
@@ -269,7 +269,7 @@ class _OnnxLayer(nn.Module):
 
 
 def _exportable(module: _Exported) -> _Exported:
-    """A copy whose recurrent layers are operators of ONNX; torch's have no free length there."""
+    """A copy with recurrent layers replaced by ONNX operators; exported torch layers have a fixed length."""
     module = copy.deepcopy(module)
     # A static model has no layers.
     layers: Any = getattr(module.encoder.sequence_encoder, "layers", ())
@@ -296,7 +296,7 @@ def _write_int8(source: Path, target: Path) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     is_large = source.with_name(f"{source.name}.data").is_file()
-    # Weights of 7 bits: a processor without VNNI adds products of 8 bits in 16, which overflow.
+    # `reduce_range` gives 7-bit weights: processors without VNNI add 8-bit products in 16 bits, which overflow.
     with _silence():
         quantize_dynamic(
             str(source),
@@ -310,7 +310,7 @@ def _write_int8(source: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Without what the exporters tell of themselves."""
+    """Silences the exporters' logs and warnings."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

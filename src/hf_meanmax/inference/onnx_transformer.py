@@ -1,4 +1,4 @@
-"""An exported encoder as the module of a SentenceTransformer, without the weights in torch."""
+"""An exported encoder as the module of a SentenceTransformer, without weights in torch."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from .onnx_encoder import INT8_MODEL, MODEL, OnnxEncoder
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Texts that one core encodes at once, however many cores there are: in int8 a vector depends on those beside it.
+# Texts per batch of one core, fixed because in int8 a vector depends on the others in its batch.
 _PART = 16
 
 
 class OnnxTransformer(InputModule):
-    """What `hf-meanmax export-onnx` has written, as the only module of a SentenceTransformer.
+    """An encoder that `hf-meanmax export-onnx` has written, as the only module of a SentenceTransformer.
 
         int8 = {"file_name": "model_int8.onnx"}
         SentenceTransformer("runs/mine/model/onnx", trust_remote_code=True, model_kwargs=int8)
 
-    A batch is shared out between cores in parts of 16 texts, so a `batch_size` of 1,024 encodes faster than one of
-    32. Vectors are computed on the CPU unless `providers` says otherwise.
+    A batch is distributed over the cores in parts of 16 texts, so a `batch_size` of 1,024 encodes faster than one of
+    32. Vectors are computed on the CPU unless `providers` names another device.
 
     Args:
-        folder: of the export.
+        folder: the folder of the export.
         file_name: `model.onnx` or `model_int8.onnx`.
-        threads: parts that are encoded at once, each on one core; by default torch's number of threads.
-        providers: of onnxruntime.
+        threads: number of parts encoded at once, each on one core (default: torch's number of threads).
+        providers: execution providers of onnxruntime.
 
     Raises:
         FileNotFoundError: the folder or one of its files is missing.
         ImportError: onnxruntime is not installed.
-        ValueError: another file name, or a number of threads that cannot be.
+        ValueError: another file name, or an invalid number of threads.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class OnnxTransformer(InputModule):
         for path in sorted(Path(folder).glob(f"{file_name}*")):
             digest.update(bytes.fromhex(file_digest(path, 64)))
         self._described = {"file_name": file_name, "digest": digest.hexdigest()}
-        # Of the weights that were exported, which a decoder of these vectors asks for.
+        # The hash of the exported weights, by which a decoder recognises these vectors.
         self.exported_weights: str = self.encoder.settings["weights"]
 
     @property
     def max_seq_length(self) -> int | None:
-        """Tokens at which texts are cut; None where they are not."""
+        """The number of tokens at which texts are cut; None if they are not."""
         return self.encoder.max_tokens
 
     @max_seq_length.setter
@@ -77,7 +77,7 @@ class OnnxTransformer(InputModule):
         self.encoder.limit_length(value)
 
     def get_embedding_dimension(self) -> int:
-        """Numbers of a vector."""
+        """The size of the vectors."""
         return self.encoder.dimension
 
     def preprocess(self, inputs: list[str], prompt: str | None = None, **kwargs: object) -> dict[str, Tensor]:  # type: ignore[override]
@@ -97,7 +97,7 @@ class OnnxTransformer(InputModule):
         return {**features, "sentence_embedding": torch.from_numpy(vectors)}
 
     def get_config_dict(self) -> Json:
-        """The file and its hash: what the model's text shows, and its fingerprint is made of."""
+        """The file and its hash, which the model's `repr` shows and its fingerprint includes."""
         return self._described
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -105,7 +105,7 @@ class OnnxTransformer(InputModule):
         return _opened, (self._given, self.max_seq_length)
 
     def save(self, output_path: str, *args: object, **kwargs: object) -> None:
-        """Refuses: the folder of the export is what loads.
+        """Refuses, since the folder of the export itself loads as a SentenceTransformer.
 
         Raises:
             NotImplementedError: always.
@@ -124,10 +124,10 @@ class OnnxTransformer(InputModule):
         model_kwargs: Json | None = None,
         **kwargs: object,
     ) -> Self:
-        """The module in a folder of sentence-transformers, or in a repository on the Hub.
+        """Loads the module from a folder of sentence-transformers or a repository on the Hub.
 
         Raises:
-            FileNotFoundError, ImportError, ValueError: as the class.
+            FileNotFoundError, ImportError, ValueError: see the class.
         """
         folder = load_dir_path(model_name_or_path, subfolder, token, cache_folder, revision, local_files_only)
         return cls(folder or model_name_or_path, **(model_kwargs or {}))

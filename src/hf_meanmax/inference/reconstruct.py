@@ -1,4 +1,4 @@
-"""Greedy reconstructions of a list of texts, in batches of like length."""
+"""Greedy reconstructions of a list of texts, in batches of similar length."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .long_texts import MOST_TOKENS, too_long
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-# Up to so many tokens, texts fill a batch; of longer ones fewer are decoded together.
+# Batches of texts with more tokens are smaller.
 _LONG_TEXT = 64
 
 
@@ -29,15 +29,15 @@ def reconstruct(
     target_tokenizer: PreTrainedTokenizerBase | None = None,
     **generation: object,
 ) -> list[list[int]]:
-    """Generated token ids of each text, without special tokens, in the order of the texts.
+    """The generated token ids of each text, without special tokens, in the order of the texts.
 
     Args:
         model: a model with `generate`.
         tokenizer: its tokenizer.
         texts: sentences or paragraphs.
-        batch_size: texts decoded together, sorted by length first; fewer of those of more than 64 tokens.
+        batch_size: texts decoded together, sorted by length first; fewer if they have more than 64 tokens.
         show_progress: show a progress bar.
-        target_tokenizer: of what is generated, where that has a vocabulary of its own.
+        target_tokenizer: tokenizer of the generated text, if it has a vocabulary of its own.
         generation: further arguments of `generate`, which by default is greedy and bounds each text by its own length.
     """
     encoded = tokenizer(list(map(readable, texts)))["input_ids"] if texts else []
@@ -56,13 +56,13 @@ def reconstruct(
 
 
 def without_special(tokenizer: PreTrainedTokenizerBase, generated: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Generated token ids without special tokens; unknown words stay."""
+    """Drops special tokens from generated token ids; the token of unknown words stays."""
     special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
     return [[token for token in ids if token not in special] for ids in generated]
 
 
 def rows_by_length(encoded: Sequence[Sequence[int]], batch_tokens: int, least: int = 1) -> list[np.ndarray]:
-    """Indices of texts in batches of so many tokens, padding included, where a text counts as `least` or more."""
+    """Indices of texts in batches of `batch_tokens`, including padding; a text counts as at least `least` tokens."""
     if not encoded:
         return []
     lengths = np.array([len(ids) for ids in encoded])

@@ -1,4 +1,4 @@
-"""Nearest sentences in a corpus: a faiss index over its vectors, and the sentences beside it."""
+"""Search for the nearest sentences in a corpus, with a faiss index of its vectors."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ from .text_store import TEXT_FILES, TextStore
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-# The factories of indexes that keep all numbers of the vectors as they are.
+# Factory strings of indexes that store the vectors unquantised.
 _WHOLE_VECTORS = re.compile(r"(IVF\d+(_HNSW\d+)?,|HNSW\d+,|IDMap2?,)*(Flat|HNSW\d+)")
-# At most so many exact copies of a query are skipped.
+# Largest number of identical sentences that are skipped per query.
 _MOST_COPIES = 1000
-# Queries, so that their neighbours' vectors stay small.
+# Queries rescored at once, which bounds the memory of their neighbours' vectors.
 _RESCORED_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
 class Neighbor:
-    """A sentence that was found.
+    """A sentence found by a search.
 
     Attributes:
         row: its row in the index, from 0.
-        score: its cosine to the query, or its distance where the metric is L2.
-        text: the sentence, or None where the index has none.
+        score: its cosine to the query, or its distance if the metric is L2.
+        text: the sentence, or None if the index has no sentences.
     """
 
     row: int
@@ -60,22 +60,22 @@ class Neighbor:
 
 
 class SentenceIndex:
-    """An index in a folder of `build_index`; the vectors are mapped, so that only what is searched is read.
+    """An index in a folder of `build_index`; the vectors are memory-mapped, so a search reads only what it needs.
 
     Args:
         folder: the folder.
-        nprobe, ef_search: of an `ivf` and of an `hnsw` index, instead of those that it was built with: greater finds
-            more, and takes longer.
+        nprobe, ef_search: search effort of an `ivf` and of an `hnsw` index (default: as built); larger values find
+            more neighbours and take longer.
 
     Attributes:
-        manifest: what `build_index` gave.
-        encoding: how its vectors were encoded.
+        manifest: the manifest that `build_index` wrote.
+        encoding: the settings its vectors were encoded with.
         texts: the sentences, or None.
-        dimension: numbers of a vector that [`search`][] takes.
+        dimension: size of the vectors that [`search`][] takes.
 
     Raises:
-        FileNotFoundError: no such folder.
-        ValueError: the folder is no index, or is damaged or of another version, or has no such setting.
+        FileNotFoundError: no such folder, or the folder is no index.
+        ValueError: the index is damaged or of another version, or has no such setting.
     """
 
     def __init__(self, folder: str | os.PathLike[str], nprobe: int | None = None, ef_search: int | None = None):
@@ -107,7 +107,7 @@ class SentenceIndex:
 
     @property
     def is_lossy(self) -> bool:
-        """Whether it holds less than the model's vectors."""
+        """Whether it holds compressed vectors instead of the model's full ones."""
         is_whole = self.encoding.dtype != "int8" and not self.encoding.pca and not self.encoding.truncate_dim
         return not is_whole or not _WHOLE_VECTORS.fullmatch(self.manifest.factory)
 
@@ -115,7 +115,7 @@ class SentenceIndex:
         """Checks that a SentenceTransformer is the one that the index was made with.
 
         Raises:
-            ValueError: it is another, or the index knows no model.
+            ValueError: it is another model, or the index was made from vectors alone.
         """
         if self.encoded is None:
             raise ValueError(f"{self.folder} was made from vectors alone; search it with vectors.")
@@ -134,7 +134,7 @@ class SentenceIndex:
             )
 
     def embed(self, model: SentenceTransformer, texts: Sequence[str], batch_size: int = 64) -> Vectors:
-        """Vectors of texts for [`search`][], `(N, dimension)` float32, by a model that [`check_model`][] has passed."""
+        """Vectors of texts for [`search`][], `(N, dimension)` float32, by a model that passed [`check_model`][]."""
         texts = [texts] if isinstance(texts, str) else list(texts)
         if not texts:
             return np.empty((0, self.dimension), dtype=np.float32)
@@ -144,9 +144,9 @@ class SentenceIndex:
         """The nearest rows of vectors `(N, dimension)`.
 
         Returns:
-            Scores `(N, k)` float32, the nearest first (cosines, or distances where the metric is L2; approximate where
-            the index is), and rows `(N, k)` int64. A row of -1 means that fewer were found. A vector of zeros has no
-            cosine: as a query it finds nothing, in the index it is not found.
+            Scores `(N, k)` float32, the nearest first (cosines, or distances if the metric is L2; approximate if the
+            index is), and rows `(N, k)` int64. A row of -1 means that fewer were found. A vector of zeros has no
+            cosine: as a query it finds nothing, and in the index it is never found.
 
         Raises:
             ValueError: vectors of another dimension, or not finite; or `k` is less than 1.
@@ -180,15 +180,14 @@ class SentenceIndex:
         """The nearest sentences of each query.
 
         Args:
-            vectors: `(N, dimension)`, of [`embed`][].
-            k: sentences of a query.
-            queries: their texts; needed for the next two.
-            skip_identical: leave out sentences that are the query itself or that are listed already (1,000 copies are
-                looked past).
-            model: with it, and where the index holds compressed vectors, the best `rescore * k` sentences are encoded
-                anew and ranked by their full vectors, so that the scores are those of an exact search.
-            rescore: see above; 0 leaves the scores of the index.
-            batch_size: texts of one forward pass.
+            vectors: `(N, dimension)`, from [`embed`][].
+            k: number of sentences per query.
+            queries: the texts of the queries; needed for `skip_identical` and `model`.
+            skip_identical: leave out copies of the query and of sentences listed already (up to 1,000 copies).
+            model: if given and the index holds compressed vectors, the best `rescore * k` sentences are encoded again
+                and ranked by their full vectors, which gives the scores of an exact search.
+            rescore: see `model`; 0 keeps the scores of the index.
+            batch_size: texts per forward pass.
         """
         if queries is not None and len(queries) != len(vectors):
             raise ValueError(f"{len(queries)} queries with {len(vectors)} vectors; they must be as many.")
@@ -220,7 +219,7 @@ class SentenceIndex:
     def _rescored(
         self, model: SentenceTransformer, queries: Sequence[str], found: list[list[Neighbor]], batch_size: int
     ) -> list[list[Neighbor]]:
-        # Vectors before they were compressed, of each text once.
+        # Uncompressed vectors, each text once.
         full = EncodeSettings(max_length=self.encoding.max_length, normalize=self.encoding.normalize)
         texts = list(dict.fromkeys([*queries, *(near.text or "" for row in found for near in row)]))
         vectors = embed_texts(model, texts, full, None, batch_size)

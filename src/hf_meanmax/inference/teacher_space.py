@@ -1,4 +1,4 @@
-"""A student's vectors in the space of its teacher: an index of the teacher's vectors answers the student's queries."""
+"""A student's vectors in its teacher's space, so that the student can query an index of the teacher's vectors."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def in_teacher_space(folder: str | os.PathLike[str]) -> SentenceTransformer:
-    """The SentenceTransformer of a checkpoint that had a teacher, followed by the map to the teacher's space (`Dense`)
-    and by `Normalize`. Its vectors have the teacher's dimension and cannot be decoded.
+    """The SentenceTransformer of a checkpoint trained with a teacher, followed by the map to the teacher's space
+    (`Dense`) and `Normalize`. Its vectors have the teacher's dimension and cannot be decoded.
 
     Raises:
         FileNotFoundError, ValueError: no whole checkpoint, or one without a map to a teacher's space.
@@ -38,7 +38,7 @@ def in_teacher_space(folder: str | os.PathLike[str]) -> SentenceTransformer:
             "reads the raw vector. Train with `--normalize none`; `--latent_normalization rows` scales rows before it."
         )
     encoder = load_encoder(os.fspath(folder))
-    # It would cut the teacher's vectors, not its own.
+    # The setting is for the student's own vectors, but would cut the mapped ones.
     encoder.truncate_dim = None
     append_linear(encoder, head.weight.detach(), head.bias.detach())
     encoder.append(Normalize())

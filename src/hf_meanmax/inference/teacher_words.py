@@ -1,5 +1,5 @@
-"""Word vectors from trained models: those that a SentenceTransformer gives single words and the pieces of its own
-vocabulary, and those of a static model."""
+"""Word vectors from trained models: a SentenceTransformer's vectors of single words and of the pieces of its
+vocabulary, or the words of a static model."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def teacher_words(
     with_pieces: bool = False,
     show_progress: bool = True,
 ) -> WordVectors:
-    """A teacher's vector of each word, the word alone as a text, with the mean over the words removed and the table at
-    a root mean square of 1.
+    """A teacher's vectors of words, each encoded as a text of its own; centred over the words and scaled to a root
+    mean square of 1.
 
     Args:
         teacher: any SentenceTransformer.
-        words: the words, the most frequent first, with their counts; their vectors are not read.
-        components: keep so many principal components of the vectors, the leading ones; by default all numbers.
-        with_pieces: whether the pieces of the teacher's own vocabulary follow, each seen once: those of a WordPiece
-            tokenizer that are no words of the list yet, and the single characters of the words that it lacks, as they
-            would be after it has stripped their accents.
-        show_progress: whether a progress bar is shown.
+        words: the words, the most frequent first, with their counts; their vectors are not used.
+        components: number of leading principal components to keep (default: all dimensions, not rotated).
+        with_pieces: append, with a count of 1, the pieces of the teacher's WordPiece vocabulary that are not in the
+            list, and characters of the words that neither has; the teacher may strip the accents of these before it
+            encodes them.
+        show_progress: show a progress bar.
 
     Raises:
         ValueError: the teacher gave a vector that is not finite, has no WordPiece vocabulary for `with_pieces`, or its
@@ -78,15 +78,15 @@ def teacher_words(
 
 
 def static_words(folder: str | os.PathLike[str], size: int | None = None) -> WordVectors:
-    """The words of a trained static model, each where the model puts it, in the order of its vocabulary.
+    """The words of a trained static model with their vectors after its map, in the order of its vocabulary.
 
     Args:
         folder: a checkpoint folder whose embedding is a weighted mean of word vectors (`pooling="weighted_mean"`).
-        size: numbers of a vector, by default the model's; of more the leading singular directions are kept.
+        size: size of the vectors (default: the model's); a smaller one keeps the leading singular directions.
 
     Raises:
-        FileNotFoundError, ValueError: no whole checkpoint, a model that is not static, or one whose vectors have fewer
-            numbers than `size`.
+        FileNotFoundError, ValueError: no whole checkpoint, a model that is not static, or one with vectors smaller
+            than `size`.
     """
     model, tokenizer = load_checkpoint(folder)
     if model.config.pooling != "weighted_mean":
@@ -99,7 +99,7 @@ def static_words(folder: str | os.PathLike[str], size: int | None = None) -> Wor
     with torch.inference_mode():
         pooler = model.encoder.word_pooler
         vectors = pooler.map(model.encoder.embeddings.word_embeddings.weight[ids]).float()
-        # A layer over the map loses how long they are.
+        # A feed-forward layer over the map changes the lengths, so they are restored.
         vectors = unit_rows(pooler.feed_forward(vectors)) * vectors.norm(dim=1, keepdim=True)
         size = size or vectors.shape[1]
         if vectors.shape[1] < size:
@@ -114,9 +114,9 @@ def static_words(folder: str | os.PathLike[str], size: int | None = None) -> Wor
 
 
 def wordpieces(teacher: SentenceTransformer, known: set[str]) -> dict[str, int]:
-    """The ids of the pieces of a teacher's WordPiece vocabulary that are not among the known words, by their names.
+    """The ids, by name, of the pieces of a teacher's WordPiece vocabulary that are not among the known words.
 
-    Special tokens and places kept free are no pieces.
+    Special tokens and unused entries are left out.
 
     Raises:
         ValueError: the teacher's tokenizer is of another kind.
@@ -130,7 +130,7 @@ def wordpieces(teacher: SentenceTransformer, known: set[str]) -> dict[str, int]:
         )
     special = set(teacher.tokenizer.all_special_tokens)
     vocabulary = backend.get_vocab(with_added_tokens=False)
-    # To BERT each Chinese character is a word, so no text of its training had the form inside a word.
+    # BERT takes each Chinese character for a word and never saw its form inside a word, so the word's id is used.
     return {
         piece: vocabulary.get(piece[2:], number) if _IS_IDEOGRAPH_INSIDE.fullmatch(piece) else number
         for piece, number in sorted(vocabulary.items(), key=lambda item: item[1])
@@ -140,7 +140,7 @@ def wordpieces(teacher: SentenceTransformer, known: set[str]) -> dict[str, int]:
 
 @torch.inference_mode()
 def _piece_vectors(teacher: SentenceTransformer, ids: list[int]) -> npt.NDArray[np.float32]:
-    """The vectors of single tokens between the tokens that a text has around it."""
+    """The vectors of single tokens, each between the special tokens that surround a text."""
     text = teacher.tokenizer("a", return_special_tokens_mask=True)
     is_special = text["special_tokens_mask"]
     first, last = is_special.index(0), len(is_special) - is_special[::-1].index(0)

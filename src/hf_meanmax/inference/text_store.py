@@ -16,10 +16,10 @@ TEXT_FILES = ("texts.bin", "text_offsets.npy")
 
 
 class TextStore:
-    """The sentences of a folder, mapped from the disk.
+    """The sentences of a folder, memory-mapped.
 
     Raises:
-        ValueError: its files do not fit each other.
+        ValueError: the folder's files do not fit each other.
     """
 
     def __init__(self, folder: str | os.PathLike[str]):
@@ -39,13 +39,13 @@ class TextStore:
         return bytes(self._bytes[self._offsets[row] : self._offsets[row + 1]]).decode("utf-8")
 
     def are_blank(self, first: int, count: int) -> npt.NDArray[np.bool_]:
-        """Which of so many rows, from one on, have no text `(count,)`."""
+        """Whether each of `count` rows from `first` on is empty, `(count,)`."""
         blank: npt.NDArray[np.bool_] = np.diff(self._offsets[first : first + count + 1]) == 0
         return blank
 
     @staticmethod
     def write(folder: Path, lines: Iterable[str]) -> int:
-        """Writes lines, in constant memory but for 8 bytes a line; returns their number."""
+        """Writes lines and returns their number; memory holds only 8 bytes per line."""
         offsets = array("q", [0])
         with open(folder / TEXT_FILES[0], "wb") as file:
             for line in lines:

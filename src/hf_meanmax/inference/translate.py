@@ -1,4 +1,4 @@
-"""Translations of a corpus, one line a line."""
+"""Translations of a corpus, line by line."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from .reconstruct import reconstruct
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-# Batches of lines of like length; what is done is saved after each such block.
+# Batches per block; lines are sorted by length within a block, and translations are written after each block.
 _BATCHES = 8
 
 
 def check_translator(folder: str | os.PathLike[str]) -> None:
-    """Checks that a checkpoint was trained to translate, as far as it says what it was trained for.
+    """Checks that a checkpoint was trained to translate, as far as it records its objective.
 
     Raises:
-        ValueError: it was trained for something else, or has no encoder or no decoder for it.
-        FileNotFoundError: as [`~hf_meanmax.checkpoint.folder.check_checkpoint`].
+        ValueError: it was trained for another objective, or lacks a text encoder or an autoregressive decoder.
+        FileNotFoundError: see [`~hf_meanmax.checkpoint.folder.check_checkpoint`].
     """
     path = checkpoint_folder(folder)
     config = check_checkpoint(path)
@@ -55,11 +55,11 @@ def translate_corpus(
 
     Args:
         model: a translator.
-        tokenizer, target_tokenizer: of the source and of the target.
-        corpus: the texts, whole; none is cut.
-        batch_size: texts translated together; fewer of long ones.
+        tokenizer, target_tokenizer: the tokenizers of source and target.
+        corpus: the texts; none is cut.
+        batch_size: texts translated together; fewer if they are long.
         num_beams: beams of the search; 1 is greedy.
-        first_line: how many lines are skipped.
+        first_line: number of lines to skip.
     """
     lines = islice(CorpusLines(corpus), first_line, None)
     while block := list(islice(lines, _BATCHES * batch_size)):

@@ -1,9 +1,9 @@
-"""A SentenceTransformer with whitened vectors, whose cosines tell similarity better, of fewer numbers.
+"""Whitens the vectors of a SentenceTransformer: they get smaller, and their cosines measure similarity better.
 
-A few directions hold much of the variance of raw vectors, and so decide their cosines. Whitening keeps the
-principal components of the vectors of some texts and gives each the same variance (Su, Cao, Liu and Ou 2021, "Whitening
-sentence representations for better semantics and faster retrieval"). The new folder has it as a last `Dense` module and
-encodes wherever the old one does; its vectors cannot be decoded.
+A few directions hold much of the variance of raw vectors and so dominate their cosines. Whitening keeps the leading
+principal components, fitted to the vectors of some texts, and gives each the same variance (Su, Cao, Liu and Ou 2021,
+"Whitening sentence representations for better semantics and faster retrieval"). The map is a last `Dense` module, so
+the new folder encodes wherever the old one does; its vectors cannot be decoded.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .encoder import append_linear, embedding_dimension
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-# Of the largest variance, and of the mean square of a vector: less is rounding, and would be blown up to as much as
-# the rest.
+# Least variance of a component, relative to the largest variance and to the mean squared length of a vector: a smaller
+# one is rounding error, which whitening would scale up to variance 1.
 _LEAST_VARIANCE, _ROUNDING = 1e-7, 1e-11
 
 
@@ -33,28 +33,28 @@ def whiten(
     batch_size: int = 64,
     show_progress: bool = False,
 ) -> PCA:
-    """Gives a SentenceTransformer a last module that whitens its vectors.
+    """Appends a module to a SentenceTransformer that whitens its vectors.
 
     Args:
-        model: the SentenceTransformer; it is changed, unless there is an error.
-        texts: what the components are fitted on, some times as many as `dimension`.
-        dimension: principal components that are kept; the numbers of a vector from now on.
-        batch_size: texts of one forward pass.
+        model: the SentenceTransformer; it is changed in place, unless there is an error.
+        texts: texts to fit the components on, several times as many as `dimension`.
+        dimension: number of principal components to keep, the new size of the vectors.
+        batch_size: texts per forward pass.
         show_progress: show a progress bar.
 
     Returns:
-        The principal components; `explained_variance_ratio` is what they keep of the variance.
+        The principal components; `explained_variance_ratio` is the share of the variance that they keep.
 
     Raises:
-        ValueError: no more different texts than `dimension`, or fewer numbers of a vector; vectors that are not finite,
-            or that vary in fewer directions.
+        ValueError: too few different texts (`dimension` or fewer), vectors smaller than `dimension`, vectors that are
+            not finite, or vectors that vary in fewer directions.
     """
     if (number := len(set(texts))) <= dimension:
         raise ValueError(
             f"{number:,} different texts are too few for {dimension} components; give more texts, or a smaller "
             "dimension."
         )
-    # The last module reads whole vectors: a SentenceTransformer cuts them after all modules.
+    # The new module reads full vectors, since a SentenceTransformer truncates after its last module.
     with model.truncate_embeddings(None):
         if dimension > (given := embedding_dimension(model)):
             raise ValueError(

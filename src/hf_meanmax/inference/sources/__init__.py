@@ -1,4 +1,4 @@
-"""Where vectors are kept: one interface to files, faiss indexes, and tables of LanceDB and PostgreSQL."""
+"""Sources of vectors: one interface to files, faiss indexes, and tables of LanceDB and PostgreSQL."""
 
 from .base import SourceOptions, VectorBatch, VectorSource
 from .faiss_index import FaissSource

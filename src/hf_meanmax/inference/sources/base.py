@@ -1,4 +1,4 @@
-"""What every place of vectors has."""
+"""The interface of a source of vectors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hf_meanmax.inference.embedding_files import pick_rows
 
 @dataclass(kw_only=True)
 class SourceOptions:
-    """Which part of a source holds the vectors."""
+    """The table and columns of a source that hold the vectors."""
 
     vector_column: str | None = option("tensor or column that holds the vectors; by default the only one", None)
     key_column: str | None = option(
@@ -31,7 +31,7 @@ class VectorBatch:
     """Some rows of a source.
 
     Args:
-        keys: what the source calls each row.
+        keys: the source's key of each row.
         vectors: `(B, D)`, floating-point numbers.
     """
 
@@ -43,12 +43,12 @@ class VectorSource(ABC):
     """Vectors in a fixed order, read in batches.
 
     Attributes:
-        name: what to call it in a sentence; holds no password.
-        version: differs if the vectors have changed, as far as the source tells.
-        rows: how many vectors there are.
-        dimension: numbers of a vector, where the source tells before it is read.
-        embedder: what made the vectors, where the source tells.
-        has_columns: whether its vectors are one of several columns or tensors that have names.
+        name: the name in messages, without a password.
+        version: changes with the vectors, as far as the source records changes.
+        rows: number of vectors.
+        dimension: numbers of a vector; None if the source does not record it.
+        embedder: name of the model that made the vectors; None if the source does not record it.
+        has_columns: whether the vectors are in a named column or tensor.
     """
 
     name: str
@@ -60,17 +60,17 @@ class VectorSource(ABC):
 
     @abstractmethod
     def batches(self, batch_size: int, start: int = 0) -> Iterator[VectorBatch]:
-        """The rows from `start` on, at most `batch_size` at a time, always in the same order.
+        """Yields the rows from `start` on, at most `batch_size` at a time, always in the same order.
 
         Raises:
-            ValueError: what is read holds no vectors of one size.
-            OSError: it cannot be read.
+            ValueError: the rows hold no vectors, or vectors of different sizes.
+            OSError: the source cannot be read.
         """
 
     def key(self, row: int) -> object:
-        """What the source calls a row."""
+        """The key of a row."""
         return next(self.batches(1, row)).keys[0]
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """Some vectors `(len(rows), D)` float32, of ascending row numbers; the others are read, but not kept."""
+        """The vectors `(len(rows), D)` float32 of ascending row numbers; by default rows before these are read too."""
         return pick_rows((batch.vectors for batch in self.batches(1024)), rows).astype(np.float32, copy=False)

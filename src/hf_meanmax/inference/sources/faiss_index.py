@@ -1,4 +1,4 @@
-"""The vectors in a faiss index, where it keeps them as they are."""
+"""The vectors in a faiss index that stores them unquantised."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _EXACT = "Flat, IVF with Flat, HNSW with Flat, their 16-bit forms, and IDMap or 
 
 
 class FaissSource(VectorSource):
-    """A faiss index file that keeps whole vectors; rows are in the order of their ids, which are the keys.
+    """A faiss index file that stores unquantised vectors, read in the order of their ids, which are the keys.
 
     Args:
         path: the file.
 
     Raises:
-        FileNotFoundError: it is not there.
-        ValueError: it is damaged, or the index keeps no whole vectors.
+        FileNotFoundError: there is no such file.
+        ValueError: the file is damaged, or the index stores no unquantised vectors.
         ImportError: faiss is not installed.
     """
 
@@ -41,7 +41,7 @@ class FaissSource(VectorSource):
             raise FileNotFoundError(f"No such file: {path!r}.")
         self.version = file_version(self.path)
         index: Any = read_faiss(path, "stores")
-        self._index = index  # whose parts go with it
+        self._index = index  # keeps the inner indexes alive
         ids: np.ndarray | None = None
         while (inner := self._inner(index)) is not None:
             if hasattr(index, "id_map"):
@@ -54,7 +54,7 @@ class FaissSource(VectorSource):
         if hasattr(index, "invlists"):
             self._lists, rows = _places_in_lists(index)
             ids = rows if ids is None else ids[rows]
-        # Where the ids are no order of their own, row numbers are.
+        # Without ids, the rows are already in order.
         self._order = None if ids is None else np.argsort(ids, kind="stable")
         self._ids = ids
 
@@ -82,7 +82,7 @@ class FaissSource(VectorSource):
 
     @staticmethod
     def _inner(index: Any) -> Any:
-        """The index that holds the vectors of one around it."""
+        """The index that a wrapper stores its vectors in; None if `index` is no wrapper."""
         faiss = require("faiss")
         if isinstance(index, faiss.IndexIDMap):
             return faiss.downcast_index(index.index)
@@ -112,7 +112,7 @@ class FaissSource(VectorSource):
 
 
 def _places_in_lists(index: Any) -> tuple[np.ndarray, np.ndarray]:
-    """List and offset `(N, 2)` of each vector of an inverted file, and its id `(N,)`."""
+    """The list and offset of each vector `(N, 2)` and the ids `(N,)` of an inverted file."""
     pointer, lists = require("faiss").rev_swig_ptr, index.invlists
     sizes = [lists.list_size(number) for number in range(index.nlist)]
     ids = [pointer(lists.get_ids(number), size).copy() for number, size in enumerate(sizes) if size]

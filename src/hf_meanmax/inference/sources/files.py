@@ -1,4 +1,4 @@
-"""Files of vectors, and the folders of `encode`."""
+"""Files of vectors, and folders written by `encode`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .base import VectorBatch, VectorSource
 
 
 class FileSource(VectorSource):
-    """A .npy, .safetensors or .parquet file, or a folder of `encode`; keys are row numbers.
+    """A .npy, .safetensors or .parquet file, or a folder written by `encode`; keys are row numbers.
 
     Args:
         path: the file or folder.
         vector_column: the tensor or column that holds the vectors.
 
     Raises:
-        FileNotFoundError: it is not there.
+        FileNotFoundError: there is no such file or folder.
         ValueError: it is a file of another kind, or a folder's encoding is not finished.
     """
 
@@ -39,12 +39,12 @@ class FileSource(VectorSource):
 
     @property
     def rows(self) -> int:  # type: ignore[override]
-        """How many vectors there are, by the headers of the files."""
+        """The number of vectors, from the files' headers."""
         return sum(count for count, _ in self._shapes)
 
     @property
     def dimension(self) -> int | None:  # type: ignore[override]
-        """Numbers of a vector, by the header of the first file; None of no files, and of a table without rows."""
+        """The size of the vectors, from the files' headers; None without files, or for a table without rows."""
         return next((size for _, size in self._shapes if size), None)
 
     def batches(self, batch_size: int, start: int = 0) -> Iterator[VectorBatch]:
@@ -60,6 +60,6 @@ class FileSource(VectorSource):
 
 
 def file_version(path: Path) -> str:
-    """Size and time of a file."""
+    """The size and modification time of a file."""
     status = path.stat()
     return f"{status.st_size}-{status.st_mtime_ns}"

@@ -24,11 +24,11 @@ LANCEDB = "lancedb:"
 
 
 class LanceDBSource(VectorSource):
-    """A table of a LanceDB folder, in the order of its key column, or of the table; the version that is opened is read,
+    """A table of a LanceDB folder, in the order of its key column or else of the table. The version at opening is read,
     whatever is written meanwhile.
 
     Args:
-        name: `lancedb:folder/table`, or `lancedb:folder` where the options name the table.
+        name: `lancedb:folder/table`, or `lancedb:folder` if the options name the table.
         options: the table's columns.
 
     Raises:
@@ -44,7 +44,7 @@ class LanceDBSource(VectorSource):
         self.name = f"{LANCEDB}{folder}/{table_name}"
         if not table_name or not folder or folder.startswith("db:"):
             raise ValueError(f"{name} names no table of a folder. Give lancedb:folder/table.")
-        # connect() would make it.
+        # connect() would create the folder.
         if "://" not in folder and not Path(folder).is_dir():
             raise FileNotFoundError(f"No such folder: {folder!r}.")
         lancedb = require("lancedb", "stores")
@@ -80,18 +80,18 @@ class LanceDBSource(VectorSource):
         wanted = self._row_ids[rows]
         with self._naming_table():
             found = self._table.take_row_ids(wanted.tolist()).select([self._column]).with_row_id().to_arrow()
-            # They come in the order of the table.
+            # The rows come in the order of the table.
             vectors = column_vectors(found[self._column].combine_chunks(), self._column)
         places = found["_rowid"].to_numpy()
         order = np.argsort(places)
         return np.asarray(vectors[order[np.searchsorted(places, wanted, sorter=order)]])
 
     def _ordered_rows(self, schema: pa.Schema) -> tuple[np.ndarray, pa.Array | None]:
-        """Row ids, and keys, in the order of the keys."""
+        """Row ids and keys, in the order of the keys; without a key column, row ids in the table's order and None."""
         if self._key is not None and self._key not in schema.names:
             raise ValueError(f"no column {self._key!r}; name one of {', '.join(schema.names)}")
         columns = [self._column if self._key is None else self._key]
-        # Of the vectors only the ids are kept.
+        # Without a key column the vectors are read too, but only the row ids are kept.
         batches = self._table.search().select(columns).with_row_id(True).to_batches()
         parts = [(batch.column("_rowid"), None if self._key is None else batch.column(self._key)) for batch in batches]
         ids = np.concatenate([np.zeros(0, np.uint64), *(part.to_numpy() for part, _ in parts)])
@@ -113,7 +113,7 @@ class LanceDBSource(VectorSource):
 
     @contextmanager
     def _naming_table(self) -> Iterator[None]:
-        """Names the table in errors."""
+        """Raises errors as ValueErrors that name the table."""
         try:
             yield
         except (ValueError, RuntimeError, KeyError) as error:
@@ -121,7 +121,7 @@ class LanceDBSource(VectorSource):
 
 
 def _embedder(schema: pa.Schema, column: str) -> str | None:
-    """The model of the embedding function that a table remembers for a column."""
+    """The model name of the embedding function in a table's metadata for a column; None if there is none."""
     try:
         functions = json.loads((schema.metadata or {}).get(b"embedding_functions", b"[]"))
         names = [function["model"].get("name") for function in functions if function["vector_column"] == column]

@@ -1,4 +1,4 @@
-"""From what a command line names to sources of vectors."""
+"""Opens the sources of vectors that a command line names."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from .postgres_table import POSTGRES, PostgresSource
 
 
 def open_sources(names: Sequence[str | os.PathLike[str]], options: SourceOptions | None = None) -> list[VectorSource]:
-    """The sources that are named, in order.
+    """Opens sources by their names, in order.
 
     Args:
         names: files and folders, also of an index; `index.faiss`; `lancedb:folder/table`;
             `postgresql://user@host/database`.
-        options: which table and columns; for files only the vector column.
+        options: the table and columns; for files only the vector column.
 
     Raises:
-        FileNotFoundError, ConnectionError: a source is not there.
-        ValueError: it has no such table or column, or keeps no vectors that could be decoded.
-        ImportError: the package that reads it is not installed.
+        FileNotFoundError, ConnectionError: a source does not exist or cannot be reached.
+        ValueError: a source has no such table or column, or stores no vectors that can be decoded.
+        ImportError: the package that reads a source is not installed.
     """
     options = options or SourceOptions()
     kinds = [_scheme(os.fspath(name)) for name in names]
@@ -46,10 +46,10 @@ def open_sources(names: Sequence[str | os.PathLike[str]], options: SourceOptions
 
 
 def _scheme(name: str) -> str | None:
-    """What a name says of the kind of database; None for files.
+    """The prefix of a name that identifies the kind of database; None for files.
 
     Raises:
-        ValueError: it is another kind. There may be a password in the name, so the message holds none of it.
+        ValueError: an unknown kind. The message does not repeat the name, which may hold a password.
     """
     for scheme in (LANCEDB, *POSTGRES):
         if name.startswith(scheme):
@@ -75,12 +75,12 @@ def _open(name: str, scheme: str | None, options: SourceOptions) -> VectorSource
 
 
 def sources_named(sources: Sequence[VectorSource]) -> str:
-    """What to call some sources in a sentence."""
+    """The names of sources, separated by commas, for messages."""
     return ", ".join(source.name for source in sources)
 
 
 def take_rows(sources: Sequence[VectorSource], rows: np.ndarray) -> np.ndarray:
-    """Vectors `(len(rows), D)` float32, of ascending row numbers over all sources.
+    """The vectors `(len(rows), D)` float32 of ascending row numbers, which count through all sources.
 
     Raises:
         ValueError: the sources hold vectors of different sizes.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 POSTGRES = ("postgresql://", "postgres://")
 _TYPES = ("vector", "halfvec")
 _WHOLE_NUMBERS = ("int2", "int4", "int8")
-# Rows that one query gives.
+# Least number of rows per query.
 _PAGE = 1024
 _CONNECT_SECONDS = "10"
 
@@ -37,7 +37,7 @@ SELECT a.attname, t.typname, a.atttypmod, pg_catalog.format_type(a.atttypid, a.a
 FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
-# Columns whose values an index keeps unique and a constraint keeps from being NULL, the primary key first.
+# Columns with a unique index and a NOT NULL constraint, the primary key first.
 _UNIQUE = """
 SELECT a.attname, i.indisprimary FROM pg_catalog.pg_index i
 JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
@@ -50,16 +50,16 @@ class PostgresSource(VectorSource):
     """A table or view of a PostgreSQL database, in the order of its key column.
 
     Each page of rows is a query of its own (`WHERE key > last ORDER BY key LIMIT n`): no transaction stays open while a
-    model works, and rows that are written meanwhile are read where their key is still to come.
+    model works, and a row written meanwhile is read if its key comes after those already read.
 
     Args:
-        url: `postgresql://user@host/database`, as libpq reads it; a password is better kept in PGPASSWORD or
-            ~/.pgpass, where no list of processes shows it.
+        url: a libpq URL, `postgresql://user@host/database`; a password is safer in PGPASSWORD or ~/.pgpass, since the
+            list of processes shows the URL.
         options: the table and its columns.
 
     Raises:
-        ConnectionError: the server is not there, or lets nobody in.
-        ValueError: the URL is none, there is no such table or column, a row has no vector, or a key is there twice.
+        ConnectionError: the server cannot be reached or refuses the login.
+        ValueError: an invalid URL, no such table or column, a row without a vector, or a duplicate key.
         ImportError: psycopg or pgvector is not installed.
     """
 
@@ -104,15 +104,15 @@ class PostgresSource(VectorSource):
     def _page(
         self, connection: Connection, limit: int, offset: int = 0, after: str | None = None
     ) -> list[tuple[str, Any]]:
-        """Keys, as text, and vectors of the rows after a key."""
-        # Values are literals: among placeholders, a % in a column's name would be one.
+        """Keys, as text, and vectors of the next `limit` rows, after a key or an offset."""
+        # Values are literals: with parameters, a % in a column's name would be read as a placeholder.
         literal = self._sql.Literal
         is_later = self._sql.SQL("")
         if after is not None:
             is_later = self._query(
                 "WHERE t.{key} > CAST({after} AS {key_type})", after=literal(after), key_type=self._key_type
             )
-        # Without the table's name the order would be that of the text.
+        # Without `t.`, ORDER BY would sort by the selected text.
         query = self._query(
             "SELECT t.{key}::text, t.{vectors} FROM {table} AS t {is_later} ORDER BY t.{key} "
             "LIMIT {limit} OFFSET {offset}",
@@ -120,7 +120,7 @@ class PostgresSource(VectorSource):
             limit=literal(limit),
             offset=literal(offset),
         )
-        # PostgreSQL reads its own text to the same key; a Python value of some types is another one, or none.
+        # Keys stay text, which PostgreSQL casts back exactly; some types have no exact Python value.
         rows: list[tuple[str, Any]] = connection.execute(query).fetchall()
         return rows
 
@@ -159,7 +159,7 @@ class PostgresSource(VectorSource):
         return name
 
     def _count(self, connection: Connection, vectors: str, key: str, is_unique: bool) -> int:
-        """The rows; each must have a key of its own, and a vector."""
+        """Counts the rows; each must have a vector and a unique key."""
         keys = "count(*)" if is_unique else "count(DISTINCT {key})"
         query = self._query(f"SELECT count(*), count({{vectors}}), {keys} FROM {{table}}")
         counts = connection.execute(query).fetchone()
@@ -183,7 +183,7 @@ class PostgresSource(VectorSource):
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
-        """A connection that knows pgvector's types; what the server says in errors, never the password."""
+        """Connects, with pgvector's types registered; errors repeat the server's message, without the password."""
         try:
             with closing(self._psycopg.connect(**self._parameters, autocommit=True)) as connection:
                 if "_table" in vars(self):
@@ -197,17 +197,17 @@ class PostgresSource(VectorSource):
 
 
 def _read_url(psycopg: ModuleType, url: str) -> tuple[dict[str, str], str]:
-    """The parameters of a connection, and what to call it without its password.
+    """The parameters of a connection, and its URL without user and password.
 
     Raises:
-        ValueError: it is no URL that libpq reads, or a password in it is not escaped. The message holds none of it.
+        ValueError: libpq cannot read the URL, or a password in it is not escaped. The message does not repeat the URL.
     """
     try:
         parameters: dict[str, str] = dict(psycopg.conninfo.conninfo_to_dict(url))
     except psycopg.Error:
         parameters = {"port": "none"}
     host, port, database = (str(parameters.get(name) or "") for name in ("host", "port", "dbname"))
-    # Where they stand in a password unescaped, a part of it is taken for a host, port or database.
+    # An unescaped : or @ in a password makes libpq take a part of it for a host, port or database.
     if not re.fullmatch(r"[\d,]*", port) or "@" in host + database:
         raise ValueError(
             "The postgresql:// URL cannot be read. Give postgresql://user@host:port/database; in a password, write "
