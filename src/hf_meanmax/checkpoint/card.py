@@ -1,4 +1,4 @@
-"""The model card of a checkpoint: front matter, usage, figures, and the index of its scores."""
+"""The model card of a checkpoint: front matter, usage, figures, and `model-index`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .folder import (
 )
 from .sentence_transformer import saved_length_limit, saved_normalization
 
-# The data sets of `model_index`: these entries of a card are replaced by newer ones, any others are somebody's own.
+# Data sets in `model_index`: their entries in a card are replaced by newer ones, any other entries are the user's own.
 _OWN_DATASETS = ("senteval", "hf_meanmax")
 
 
@@ -39,11 +39,11 @@ _SENTEVAL_METRICS = ("accuracy", "f1", "pearson", "spearman")
 _METRICS = {"pearson": ("pearsonr", "Pearson correlation"), "spearman": ("spearmanr", "Spearman correlation")}
 
 
-# What a checkpoint holds beside its parameters.
+# Tensors of a checkpoint that are not parameters.
 _BUFFERS = ("word_pooler.frequencies", "standardization.mean", "standardization.scale")
 
 
-# Settings of a run that say where it read, wrote and reported: no card shows them.
+# Settings of a run with local paths and names, which a card does not show.
 LOCAL_SETTINGS = frozenset(
     "cache_dir checkpoint corpus embedder initial_model output_dir overwrite report_to target target_tokenizer teacher "
     "test tokenizer train validation validation_target word_vectors".split()
@@ -52,14 +52,14 @@ LOCAL_SETTINGS = frozenset(
 
 @dataclass(frozen=True)
 class CardDescription:
-    """What a model card says that the checkpoint does not know.
+    """Content of a model card that the checkpoint does not record.
 
     Args:
-        title: of the card; by default the repository's name without its owner.
-        data: what the model was trained on, in words; by default what `training_args.json` has of the corpus.
-        command: the command that trained it.
-        limits: what its users should know besides, for instance of the kind of its texts.
-        language: language code of the texts; of several the codes with commas between them.
+        title: title of the card (default: the repository's name without its owner).
+        data: description of the training data (default: the corpus in `training_args.json`).
+        command: the command that trained the model.
+        limits: limits that users should know, for instance the kind of texts it was trained on.
+        language: language code of the texts, or several separated by commas.
         license: licence identifier of the Hub.
     """
 
@@ -84,13 +84,13 @@ def write_model_card(
 
     Args:
         folder: a checkpoint folder (see [`save_checkpoint`]).
-        repo_id: the repository that the usage lines name.
+        repo_id: the repository named in the usage lines.
         description: title, data, limits and the like.
-        path: where to write; README.md in the folder by default.
-        results: figures by name, nested or not; by default `results` of `training_args.json`. The content of an
-            evaluation's results.json also becomes the card's `model-index`, beside entries of other origin that the
-            folder's card has; without it, that card's `model-index` is kept.
-        more_figures: figures by name that stand after those of `results`.
+        path: the file to write (default: README.md in the folder).
+        results: figures by name, nested or not (default: `results` of `training_args.json`). The content of an
+            evaluation's results.json also becomes the card's `model-index`, beside other entries that the folder's
+            card already has; without it, that card's `model-index` is kept.
+        more_figures: figures by name to show after those of `results`.
 
     Returns:
         The card's path.
@@ -134,7 +134,7 @@ def write_model_card(
 
 
 def _use_of(config: LatentConfig, args: Json) -> Json:
-    """What a model is for, and the classes that its usage lines name."""
+    """The template's variables about the use of a model, such as its objective and Auto class."""
     objective = learnt_objective(config, args)
     auto_class = saved_auto_class(config)
     classifies = is_classifier(config)
@@ -217,7 +217,7 @@ def _card_data(
 
 
 def model_index(results: Json) -> list[EvalResult]:
-    """The scores of an evaluation as the entries of a card's `model-index`.
+    """Converts the scores of an evaluation to entries of a card's `model-index`.
 
     Args:
         results: the content of results.json (see [`~hf_meanmax.evaluation.report.Results`]).
@@ -227,7 +227,7 @@ def model_index(results: Json) -> list[EvalResult]:
         between -1 and 1.
 
     Raises:
-        ValueError: `results` is not of an evaluation.
+        ValueError: `results` is not from an evaluation.
     """
     if not is_evaluation(results):
         raise ValueError("A model-index is made of an evaluation: the content of the results.json of `evaluate`.")
@@ -256,10 +256,9 @@ def model_index(results: Json) -> list[EvalResult]:
 
 
 def write_model_index(folder: str | os.PathLike[str], results: Json) -> Path:
-    """Puts the scores of an evaluation into the metadata of a folder's model card, whose text stays as it is.
+    """Writes the scores of an evaluation into the metadata of a folder's model card; its text stays as it is.
 
-    Scores of an earlier evaluation are replaced, entries of other origin kept. A checkpoint folder without a card gets
-    one.
+    Scores of an earlier evaluation are replaced, other entries are kept. A checkpoint folder without a card gets one.
 
     Args:
         folder: a checkpoint folder, or any folder with a README.md.
@@ -270,7 +269,7 @@ def write_model_index(folder: str | os.PathLike[str], results: Json) -> Path:
 
     Raises:
         FileNotFoundError: there is no card, and the folder is no checkpoint of this package.
-        ValueError: the card's metadata cannot be read, or `results` is not of an evaluation.
+        ValueError: the card's metadata cannot be read, or `results` is not from an evaluation.
     """
     folder = Path(folder)
     target = folder / "README.md"
@@ -278,7 +277,7 @@ def write_model_index(folder: str | os.PathLike[str], results: Json) -> Path:
     if not target.is_file():
         if not is_own_checkpoint(folder):
             raise FileNotFoundError(f"{folder} has no README.md to write the scores into.")
-        # Of the folder `runs/NAME/model` an evaluation knows the name.
+        # For a folder `runs/NAME/model`, the evaluation records NAME.
         return write_model_card(folder, str(folder), CardDescription(title=results["model"]["name"]), results=results)
     model_name, before = _entries_of_card(target)
     card = ModelCard.load(target)
@@ -290,13 +289,13 @@ def write_model_index(folder: str | os.PathLike[str], results: Json) -> Path:
 
 
 def is_evaluation(results: object) -> bool:
-    """Whether figures are the content of an evaluation's results.json."""
+    """Whether `results` is the content of an evaluation's results.json."""
     return isinstance(results, dict) and {"format_version", "model", "tasks", "scores"} <= set(results)
 
 
 def _figures(results: Json) -> Json:
-    """What the card's table shows of an evaluation, gains with their intervals; scores that are no number (None) are
-    left out."""
+    """The figures of an evaluation for the card's table, gains with their intervals; missing scores (None) are left
+    out."""
     figures: Json = {}
     for task, scores in results["scores"].items():
         main = results["tasks"][task]["main"]
@@ -321,23 +320,23 @@ def _with_newer(before: list[EvalResult], newer: list[EvalResult]) -> list[EvalR
 
 
 def read_card_data(path: Path) -> ModelCardData:
-    """The metadata of a card; empty if there is none.
+    """The metadata of a card; empty if there is no card.
 
     Raises:
-        ValueError: it cannot be read.
+        ValueError: the metadata cannot be read.
     """
     if not path.is_file():
         return ModelCardData()
     try:
         data: ModelCardData = ModelCard.load(path).data
         return data
-    except Exception as error:  # YAML's errors are of a class of their own
+    except Exception as error:  # YAML's errors have a class of their own
         said = " ".join(str(error).split())
         raise ValueError(f"{path}: the metadata at its start cannot be read; mend or remove it ({said}).") from error
 
 
 def _entries_of_card(path: Path) -> tuple[str | None, list[EvalResult]]:
-    """The model's name and the entries in the `model-index` of a card, if there is one."""
+    """The model's name and the entries of a card's `model-index`; None and empty if it has none."""
     data = read_card_data(path)
     return data.model_name, list(data.eval_results or [])
 

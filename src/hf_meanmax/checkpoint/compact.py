@@ -1,4 +1,4 @@
-"""Smaller copies of a checkpoint folder, for sending and for keeping: what loads the checkpoint loads them."""
+"""Smaller copies of a checkpoint folder, for sharing and storage; they load like the checkpoint."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from .sentence_transformer import module_folders
 
 STORED_DTYPES = ("float16", "int8")
 _LARGEST_INT8 = 127
-# A smaller number has fewer digits in float16.
+# Smaller numbers are subnormal in float16 and lose precision.
 _SMALLEST_SCALE = torch.finfo(torch.float16).tiny
-# Of a matrix's norm. Word tables lose less than 0.01, a map that is near the identity would lose 0.04.
+# Largest error of int8, relative to the matrix's norm. Word tables lose less than 0.01, a near-identity map 0.04.
 MOST_LOST = 0.02
 
 
 def compact_checkpoint(
     folder: str | os.PathLike[str], output: str | os.PathLike[str], dtype: str, remote_code: bool = True
 ) -> Path:
-    """Copies a checkpoint folder, its card too, with the matrices of its weights in fewer bytes. Loading makes them
-    float again, so the copy also trains; saving it anew writes float weights.
+    """Copies a checkpoint folder and its card, with the weight matrices in int8 or float16. Loading restores float
+    matrices, so the copy can be trained; saving it again writes float weights.
 
     Args:
-        folder: a checkpoint folder or a repository on the Hub; an encoder alone will do.
-        output: the new folder, whole or not at all.
-        dtype: "int8" with a float16 scale a row, where it is near enough (see
-            `store_tensors`), or "float16", in which a file that is int8 already stays as it is.
-        remote_code: whether the copy has the model's code, if the folder has.
+        folder: a checkpoint folder or a repository on the Hub; it may hold an encoder alone.
+        output: the new folder; it appears whole or not at all.
+        dtype: "int8" with a float16 scale per row, for matrices where its error is small (see `store_tensors`), or
+            "float16", which leaves int8 files as they are.
+        remote_code: whether to copy the model's code, if the folder has it.
 
     Returns:
         The new folder.
 
     Raises:
         FileNotFoundError, ValueError: no whole checkpoint, or another `dtype`.
-        FileExistsError: `output` is `folder`, or holds somebody else's files.
+        FileExistsError: `output` is `folder`, or is no checkpoint but holds files that one would replace.
     """
     check_choice("dtype", dtype, STORED_DTYPES)
     source, target = checkpoint_folder(folder), check_free(Path(output))
@@ -65,7 +65,7 @@ def compact_checkpoint(
         size = 0
         for path in weight_files(source):
             restored = restored_state_dict([path])
-            # Matrices in int8 would have the same digits in twice the bytes.
+            # As float16, int8 matrices would take twice the bytes for the same precision.
             is_kept = restored is not None and dtype == "float16"
             tensors = load_file(path) if is_kept else store_tensors(restored or load_file(path), dtype)
             save_file(tensors, partial / path.name, metadata={"format": "pt"})
@@ -80,8 +80,8 @@ def compact_checkpoint(
 
 
 def store_tensors(tensors: Mapping[str, torch.Tensor], dtype: str) -> dict[str, torch.Tensor]:
-    """The tensors of a file whose matrices take `dtype`. A matrix that int8 would change by more than `MOST_LOST` of
-    its norm is float16; vectors stay as they are, and so does a matrix that float16 cannot tell from zeros or infinity.
+    """Converts matrices to `dtype` for storage. A matrix that int8 would change by more than `MOST_LOST` of its norm
+    becomes float16. Vectors stay as they are, and so do matrices whose numbers are too large or too small for float16.
     """
     stored: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
@@ -100,7 +100,7 @@ def store_tensors(tensors: Mapping[str, torch.Tensor], dtype: str) -> dict[str, 
 
 
 def quantize_rows(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A matrix `(rows, columns)` as int8, and the scale `(rows,)` of each row in float16: its largest number by 127."""
+    """A matrix `(rows, columns)` as int8, and float16 scales `(rows,)`: the largest magnitude of each row / 127."""
     matrix = matrix.float()
     scales = (matrix.abs().amax(dim=1) / _LARGEST_INT8).clamp(min=_SMALLEST_SCALE).half()
     steps = (matrix / scales.float()[:, None]).round()

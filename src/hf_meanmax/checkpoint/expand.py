@@ -1,6 +1,6 @@
-"""Let a trained model encode words beyond its vocabulary, by the vectors of a word2vec or GloVe file.
+"""Lets a trained model encode words beyond its vocabulary, with the vectors of a word2vec or GloVe file.
 
-Into a trained word table a linear map is fitted by least squares; a frozen one takes the vectors as they are.
+For a trained word table, least squares fits a linear map of the vectors into it; a frozen one takes them as they are.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .folder import (
 from .location import checkpoint_folder
 from .sentence_transformer import saved_normalization
 
-# Where `training_args.json` tells of an expansion.
+# The key of `training_args.json` that records an expansion.
 _EXPANSION = "vocabulary_expansion"
 
 
@@ -37,21 +37,22 @@ def expand_checkpoint(
 ) -> Expansion:
     """Writes a checkpoint like `model` that encodes every word of a file of word vectors (see [`expand_vocabulary`]).
 
-    The new folder loads wherever the old one does. What it decodes stays; a tied output layer is saved on its own.
+    The new folder loads wherever the old one does. It generates the same words as before; a tied output layer is saved
+    on its own.
 
     Args:
         model: a checkpoint folder, or a repository on the Hub.
         vectors: a file that [`load_word_vectors`] reads.
         output: the new folder; not `model` itself.
-        limit: read only the first so many vectors, which are usually those of the most frequent words.
-        encoding_errors: what is done with words that are not UTF-8.
+        limit: read only the first `limit` vectors, usually those of the most frequent words.
+        encoding_errors: how to handle words that are not UTF-8.
 
     Returns:
         The new tokenizer and, for a trained word table, the map's quality on held-out words.
 
     Raises:
         FileNotFoundError: there is no such checkpoint, or no such file.
-        FileExistsError: `output` holds something else than an expanded checkpoint.
+        FileExistsError: `output` holds anything but an expanded checkpoint.
         ValueError: the vectors do not fit the model, or `output` is `model`.
     """
     folder = checkpoint_folder(model)

@@ -1,4 +1,4 @@
-"""The checkpoint folder: one folder that loads as encoder, as autoencoder and as SentenceTransformer."""
+"""The checkpoint folder, which loads as encoder, as autoencoder and as SentenceTransformer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .sentence_transformer import NORMALIZATIONS, saved_normalization, write_sen
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-# What a checkpoint folder consists of. Anything else in it is somebody's own: kept by a new save, never pushed.
+# Files of a checkpoint. Any other file in its folder is the user's own: a new save keeps it, and it is never pushed.
 CHECKPOINT_FILES = (
     "config.json",
     "generation_config.json",
@@ -49,14 +49,14 @@ CHECKPOINT_FILES = (
     "1_Pooling",
     "[12]_Normalize",
     "training_args.json",
-    # The code of the model; any other is somebody's own.
+    # The model's code; any other code is the user's own.
     *sorted(path.name for path in (Path(__file__).parents[1] / "modeling").glob("[a-z]*.py")),
 )
 
 TARGET_TOKENIZER, ONNX_FOLDER = "target_tokenizer", "onnx"
 _ONNX_FILES = ("*.onnx", "*.onnx.data")
 _CLASSIFIER = "AutoModelForSequenceClassification"
-# Of the run in whose folder a checkpoint is `model`.
+# The settings of a run, beside its checkpoint `model`.
 SETTINGS_FILE = "settings.json"
 
 
@@ -71,39 +71,40 @@ def save_checkpoint(
     training_args: Json | None = None,
     like: Path | None = None,
 ) -> Path:
-    """Writes the one folder that `AutoModel`, the Auto class of the whole model, `AutoTokenizer` and
-    `SentenceTransformer` load.
+    """Writes a folder that `AutoModel`, the Auto class of the whole model, `AutoTokenizer` and `SentenceTransformer`
+    load.
 
-    The folder is written beside `folder` and renamed, so a crash or a full disk leaves an older checkpoint whole; files
+    The folder is written beside `folder` and renamed, so a crash or a full disk leaves an older checkpoint whole. Files
     in `folder` that belong to no checkpoint (logs, a README.md) are kept, but not ONNX models of the older weights.
     Weights are safetensors only.
 
-    The SentenceTransformer consists of stock modules, and gives the model's own embedding. It cuts no text: its limit
-    is the tokenizer's `model_max_length` where one was set, and otherwise none (sentence-transformers' own default
-    would be `max_position_embeddings`). A translator without a fixed representation says so when it is asked for one,
-    and a decoder of another embedder's vectors has no such part.
+    The SentenceTransformer consists of stock modules, and gives the model's own embedding. Its length limit is the
+    tokenizer's `model_max_length` if that is set, and otherwise it cuts no text (sentence-transformers' own default
+    would be `max_position_embeddings`). For a translator without a fixed representation it raises an error when it
+    encodes; a decoder of another embedder's vectors has no SentenceTransformer part.
 
     Args:
         model: an autoencoder with its decoder, or a classifier.
         tokenizer: its tokenizer, which ends every text with the end token.
-        folder: where to write.
+        folder: the folder to write.
         target_tokenizer: the tokenizer of the decoder's texts, for a model with a decoder and
-            `separate_vocabularies`; it goes into the sub-folder `target_tokenizer`.
-        normalize: what `SentenceTransformer.encode` gives: None is the raw embedding, which `generate` decodes;
+            `separate_vocabularies`; it is saved in the sub-folder `target_tokenizer`.
+        normalize: scaling of `SentenceTransformer.encode`: None gives the raw embedding, which `generate` decodes;
             `"rows"` scales each latent row to unit length, as the released code of the mean-max autoencoder does;
             `"embedding"` scales the whole vector. `pooler_output` stays raw in every case.
-        remote_code: whether the model's code goes into the folder, so that it loads with `trust_remote_code=True`
+        remote_code: whether to save the model's code in the folder, so that it loads with `trust_remote_code=True`
             where hf_meanmax is not installed.
-        training_args: what the run was, as `training_args.json`.
-        like: a checkpoint folder whose prompts, length limit and similarity the SentenceTransformer has.
+        training_args: description of the run, saved as `training_args.json`.
+        like: a checkpoint folder from which the SentenceTransformer takes prompts, length limit, similarity function
+            and `truncate_dim`.
 
     Returns:
         The folder.
 
     Raises:
-        TypeError: an encoder alone, or `training_args` that JSON cannot hold.
+        TypeError: an encoder alone, or `training_args` that JSON cannot represent.
         ValueError: an unknown `normalize`, or a tokenizer that does not fit the model.
-        FileExistsError: `folder` holds files with the names of a checkpoint's, and is no checkpoint of this package.
+        FileExistsError: `folder` is no checkpoint of this package, but holds files with names that a checkpoint uses.
         OSError: no permission or no space left.
     """
     _check_model(model, tokenizer, target_tokenizer)
@@ -125,16 +126,16 @@ def save_checkpoint(
 def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
     settings = read_json(folder / "tokenizer_config.json")
-    # Where it was loaded from here, which is nothing of the tokenizer.
+    # These settings record only how the tokenizer was loaded on this machine.
     kept = {name: value for name, value in settings.items() if name not in ("is_local", "local_files_only")}
     write_json(folder / "tokenizer_config.json", kept, indent=2, ensure_ascii=False)
 
 
 @contextmanager
 def replacing_checkpoint(folder: Path) -> Iterator[Path]:
-    """[`replacing_folder`] of a checkpoint folder, which must be free. Before another model, or another
-    tokenizer, prompt or length limit, takes its place, the ONNX models in it, which have the older one, go, and stderr
-    says so."""
+    """[`replacing_folder`] for a checkpoint folder, which must be free. If weights, configuration, tokenizer, prompts
+    or length limit change, the ONNX models in the folder, exported from the older checkpoint, are deleted; stderr
+    reports it."""
     with replacing_folder(folder, CHECKPOINT_FILES) as partial:
         yield partial
         exported = [path for pattern in _ONNX_FILES for path in (folder / ONNX_FOLDER).glob(pattern)]
@@ -161,7 +162,7 @@ def _check_normalization(normalize: str | None, config: LatentConfig) -> None:
 
 
 def check_free(folder: Path) -> Path:
-    """The folder; checks that it can be replaced, and that what a checkpoint would replace in it is an older one."""
+    """Returns the folder; checks that a new checkpoint would replace only files of an older one in it."""
     check_replaceable(folder)
     if not folder.is_dir() or is_own_checkpoint(folder, if_damaged=False):
         return folder
@@ -177,14 +178,14 @@ def check_free(folder: Path) -> Path:
 def load_checkpoint(
     folder: str | os.PathLike[str], **kwargs: object
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The autoencoder (in evaluation mode) and the tokenizer of a checkpoint folder or of a repository on the Hub.
+    """Loads the autoencoder (in evaluation mode) and the tokenizer from a checkpoint folder or a repository on the Hub.
 
     Args:
         folder: the folder, or the name of a repository.
         kwargs: passed to the model's `from_pretrained`, for instance `dtype`.
 
     Raises:
-        FileNotFoundError, ValueError: as `check_checkpoint`, and if the checkpoint is a classifier.
+        FileNotFoundError, ValueError: see `check_checkpoint`; also if the checkpoint is a classifier.
     """
     path = checkpoint_folder(folder)
     config = check_checkpoint(path)
@@ -202,14 +203,14 @@ def load_checkpoint(
 def load_decoder(
     folder: str | os.PathLike[str], device: torch.device | str | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
-    """What [`load_checkpoint`] gives of a model that decodes, on a device, and the tokenizer of what it generates.
+    """Loads a model that decodes, its tokenizer, and the tokenizer of the generated text.
 
     Args:
-        folder: as there.
-        device: by default an accelerator if there is one.
+        folder: as for [`load_checkpoint`].
+        device: the device of the model (default: an accelerator if there is one).
 
     Raises:
-        FileNotFoundError, ValueError: as there, for a model without a decoder and a device that cannot be used.
+        FileNotFoundError, ValueError: as [`load_checkpoint`], a model without a decoder, or an unusable device.
     """
     device = usable_device(device)
     model, tokenizer = load_checkpoint(folder)
@@ -223,7 +224,7 @@ def load_decoder(
 
 @contextmanager
 def naming_damage(folder: str | os.PathLike[str]) -> Iterator[None]:
-    """Turns what loading a folder of this package ends in, where a value in one of its files is of the wrong type.
+    """Turns the errors of a damaged file, such as a value of the wrong type, into one that names the folder.
 
     Raises:
         ValueError: a file of the folder is damaged.
@@ -241,10 +242,10 @@ def require_text_encoder(config: LatentConfig, what: str) -> None:
 
     Args:
         config: its configuration.
-        what: what to call it in the error.
+        what: name of the model in the error.
 
     Raises:
-        ValueError: it decodes the vectors of another embedder.
+        ValueError: the model decodes the vectors of another embedder.
     """
     if isinstance(config, EmbeddingDecoderConfig):
         raise ValueError(
@@ -254,13 +255,13 @@ def require_text_encoder(config: LatentConfig, what: str) -> None:
 
 
 def require_embedding(config: LatentConfig, what: str) -> None:
-    """Checks that a model gives texts a vector.
+    """Checks that a model encodes texts to vectors.
 
     Args:
-        config, what: as [`require_text_encoder`][] takes them.
+        config, what: see [`require_text_encoder`][].
 
     Raises:
-        ValueError: it decodes the vectors of another embedder, or has no latent rows.
+        ValueError: the model decodes the vectors of another embedder, or has no latent rows.
     """
     require_text_encoder(config, what)
     if not config.has_latents:
@@ -270,8 +271,8 @@ def require_embedding(config: LatentConfig, what: str) -> None:
 def load_target_tokenizer(
     folder: str | os.PathLike[str], config: LatentConfig, tokenizer: PreTrainedTokenizerBase
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer of what the decoder generates: the one in the sub-folder `target_tokenizer` for a model of two
-    vocabularies, else `tokenizer` itself."""
+    """The tokenizer of the generated text: for a model with two vocabularies the one in the sub-folder
+    `target_tokenizer`, else `tokenizer` itself."""
     if not config.separate_vocabularies:
         return tokenizer
     return AutoTokenizer.from_pretrained(checkpoint_folder(folder) / TARGET_TOKENIZER)
@@ -291,13 +292,13 @@ def saved_training_args(folder: str | os.PathLike[str]) -> Json:
 
 
 def learnt_objective(config: LatentConfig, args: Json) -> str:
-    """The objective of a checkpoint by its `training_args.json`, or else what its family is for."""
+    """The objective in a checkpoint's `training_args.json`, or else the usual one of its family."""
     is_translator = config.model_type == CompoundAttentionConfig.model_type
     return str(args.get("objective", "translation" if is_translator else "reconstruction"))
 
 
 def settings_of_run(folder: str | os.PathLike[str]) -> Json:
-    """The settings of the run that left a checkpoint where it is, with paths as they were given; empty of any other.
+    """The settings, with paths as given, of the run in whose folder a checkpoint is `model`; empty for any other.
 
     Raises:
         ValueError: the file of the settings is damaged.
@@ -315,7 +316,7 @@ def check_checkpoint(folder: str | os.PathLike[str], encoder_alone: bool = False
 
     Args:
         folder: the folder.
-        encoder_alone: whether an encoder will do, as `SentenceTransformer.save_pretrained` writes it.
+        encoder_alone: accept an encoder alone, as `SentenceTransformer.save_pretrained` writes it.
 
     Returns:
         Its configuration.
@@ -351,18 +352,18 @@ def check_checkpoint(folder: str | os.PathLike[str], encoder_alone: bool = False
 
 
 def saved_auto_class(config: LatentConfig) -> str:
-    """Name of the Auto class of what a checkpoint with this configuration holds."""
+    """The name of the Auto class of the model in a checkpoint with this configuration."""
     default: str = config.full_auto_class
     return config.auto_class_names.get((config.architectures or [""])[0], default)
 
 
 def is_encoder_alone(config: LatentConfig) -> bool:
-    """Whether a saved configuration is of an encoder, without a decoder or a classifier."""
+    """Whether a saved configuration is for an encoder without a decoder or a classifier."""
     return saved_auto_class(config) == "AutoModel"
 
 
 def is_classifier(config: LatentConfig) -> bool:
-    """Whether a saved configuration is of an encoder with a classifier."""
+    """Whether a saved configuration is for an encoder with a classifier."""
     return saved_auto_class(config) == _CLASSIFIER
 
 
@@ -372,7 +373,7 @@ def _check_modules(folder: Path) -> None:
         if not isinstance(entry, dict) or not all(isinstance(entry.get(name), str) for name in ("path", "type")):
             raise ValueError(f"{modules_file}: expected a list of modules with `path` and `type`, found {entry!r}.")
         _read_json(folder / entry["path"] / ("config.json" if entry["path"] else "sentence_bert_config.json"))
-    saved_normalization(folder)  # fails where it cannot be read
+    saved_normalization(folder)  # raises an error if it cannot be read
 
 
 def _check_tokenizer_files(folder: Path, most: int, name: str) -> None:
@@ -386,8 +387,8 @@ def _check_tokenizer_files(folder: Path, most: int, name: str) -> None:
 
 
 def is_own_checkpoint(folder: str | os.PathLike[str], if_damaged: bool = True) -> bool:
-    """Whether a folder claims, by its config.json, to be a checkpoint of this package (whole or not); `if_damaged` is
-    the answer for a config.json that cannot be read."""
+    """Whether a folder is a checkpoint of this package (whole or not) by its config.json; `if_damaged` is returned for
+    a config.json that cannot be read."""
     path = Path(folder) / "config.json"
     try:
         content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
@@ -397,8 +398,8 @@ def is_own_checkpoint(folder: str | os.PathLike[str], if_damaged: bool = True) -
 
 
 def model_around(folder: Path) -> Path | None:
-    """The nearest of `folder` and the folders around it that holds a model: of this package, or of transformers or
-    sentence-transformers."""
+    """The nearest folder, among `folder` and its parents, that holds a model of this package, transformers or
+    sentence-transformers; None if there is none."""
     for place in (folder, *folder.absolute().parents):
         if (place / "modules.json").is_file():
             return place
@@ -421,7 +422,7 @@ def _read_config(folder: Path) -> LatentConfig:
     path = folder / "config.json"
     content = _read_json(path)
     model_type = content.get("model_type")
-    if model_type not in list(FAMILIES):  # it may be a list, which a mapping cannot look up
+    if model_type not in list(FAMILIES):  # a list, since model_type may be unhashable
         raise ValueError(
             f"{path}: model_type is {model_type!r}, a family that hf_meanmax does not have; expected one of "
             f"{', '.join(map(repr, FAMILIES))}."
@@ -438,14 +439,14 @@ def _read_config(folder: Path) -> LatentConfig:
 
 
 def _saved_class(config: LatentConfig) -> type[PreTrainedModel]:
-    """The class of what a checkpoint with this configuration holds: a whole model, or an encoder alone."""
+    """The class of the model in a checkpoint with this configuration: a whole model, or an encoder alone."""
     saved = (config.architectures or [""])[0]
     return FAMILIES[config.model_type].model_class(saved)
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files of a checkpoint's weights. As in transformers, one file goes before the index of several, which an
-    older save may have left.
+    """The files of a checkpoint's weights. As in transformers, `model.safetensors` takes precedence over an index of
+    shards, which an older save may have left.
 
     Raises:
         ValueError: the index is damaged.
@@ -491,10 +492,10 @@ def _check_weights(folder: Path, config: LatentConfig, model_class: type[PreTrai
 def _check_model(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, target_tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """Checks that a model is a whole one of this package, and that the tokenizers fit it."""
+    """Checks that a model is a whole model of this package, and that the tokenizers fit it."""
     if not getattr(getattr(model, "config", None), "auto_classes", None):
         raise TypeError(f"save_checkpoint saves models of hf_meanmax; got {type(model).__name__}.")
-    # The one with the decoder first.
+    # The class with the decoder comes first.
     classes = model.config.auto_class_names
     names = [name for name, of in classes.items() if of not in ("AutoConfig", "AutoModel")]
     if type(model).__name__ not in names:
@@ -534,7 +535,7 @@ def _check_tokenizer(tokenizer: PreTrainedTokenizerBase, most: int, config: Late
 
 @contextmanager
 def saving_code(model: PreTrainedModel, wanted: bool) -> Iterator[None]:
-    """While it lasts, saving the model also saves its code (or does not), and the saved configuration says so."""
+    """Inside the block, saving the model also saves its code and an `auto_map`, or neither if not `wanted`."""
     cls, config = type(model), model.config
     was_registered, auto_map = cls._auto_class, getattr(config, "auto_map", None)
     try:

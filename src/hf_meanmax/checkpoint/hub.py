@@ -1,4 +1,4 @@
-"""Pushing a checkpoint folder to the Hub, and what else is pushed there."""
+"""Pushes checkpoint folders and Spaces to the Hub."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class HubError(OSError):
-    """What went wrong with the Hub, on one line. Nothing local is lost; the same call can be made again."""
+    """An error of the Hub, on one line. Nothing local is lost, and the call can be repeated."""
 
 
 def push(
@@ -37,26 +37,26 @@ def push(
 ) -> str:
     """Pushes a checkpoint folder with its model card to the Hub, in one commit.
 
-    Only the files of the checkpoint are sent, no logs or step checkpoints beside them. A README.md in the folder is
+    Only the files of the checkpoint are sent, not logs or step checkpoints beside them. A README.md in the folder is
     sent as it is; without one, a card is written first.
 
     Args:
         folder: a checkpoint folder.
-        repo_id: `USER/NAME`; the repository is made if need be.
-        private: whether a new repository is private; by default as the account says. A public one that is there already
-            is not pushed to if this is True.
-        token: a token with write access; by default the one of `hf auth login` or of `HF_TOKEN`.
-        revision: the branch to push to, made if need be; by default `main`.
+        repo_id: `USER/NAME`; the repository is created if it does not exist.
+        private: whether a new repository is private (default: the account's setting). If True, an existing public
+            repository is an error.
+        token: a token with write access (default: the one of `hf auth login` or `HF_TOKEN`).
+        revision: the branch to push to, created if it does not exist (default: `main`).
         exist_ok: push even if the repository already holds files. Not needed for one that a failed push has left empty.
-        card: a file that becomes the folder's README.md first; a former one is kept beside it.
+        card: a file to put into the folder as README.md first; an existing README.md is kept under another name.
 
     Returns:
-        The address of the commit.
+        The URL of the commit.
 
     Raises:
-        FileNotFoundError, ValueError: the folder is no whole checkpoint, or `repo_id` is no valid name with its owner.
-        HubError: no token, no permission, the Hub cannot be reached, or the repository holds files already or is public
-            against `private`.
+        FileNotFoundError, ValueError: the folder is no whole checkpoint, or `repo_id` is not a valid `USER/NAME`.
+        HubError: no token, no permission, no connection, or the repository already holds files or is public despite
+            `private`.
     """
     folder = Path(folder)
     check_checkpoint(folder)
@@ -69,7 +69,7 @@ def push(
         folder,
         repo_id,
         ["README.md", *(f"{entry.name}/*" if entry.is_dir() else entry.name for entry in names)],
-        # An older export may have had other files.
+        # Files of an older push that the folder no longer has.
         [*CHECKPOINT_FILES, "[0-9]_*/*", f"{TARGET_TOKENIZER}/*"],
         private=private,
         revision=revision,
@@ -78,11 +78,11 @@ def push(
 
 
 def sign_in(repo_id: str, token: str | None = None) -> HfApi:
-    """The Hub, once it is known to be within reach and to accept the token.
+    """A client of the Hub, after checking that the Hub can be reached and accepts the token.
 
     Raises:
         ValueError: `repo_id` lacks its owner.
-        HubError: no token, one that the Hub does not accept, or no connection.
+        HubError: no token, an invalid one, or no connection.
     """
     from huggingface_hub import HfApi, get_token
 
@@ -92,7 +92,7 @@ def sign_in(repo_id: str, token: str | None = None) -> HfApi:
         raise HubError("There is no token for the Hub: run `hf auth login`, or set HF_TOKEN.")
     api = HfApi(token=token)
     with _hub_errors(api.endpoint, repo_id):
-        api.whoami()  # a bad token, or no connection, shows here at once; later calls try for long
+        api.whoami()  # fails at once for a bad token or without a connection, which later calls retry for long
     return api
 
 
@@ -108,27 +108,27 @@ def upload(
     revision: str | None = None,
     exist_ok: bool = False,
 ) -> str:
-    """Uploads a folder to a model's repository or a Space, which is made if need be, in one commit.
+    """Uploads a folder in one commit to a model repository or a Space, which is created if it does not exist.
 
     Args:
-        api: of [`sign_in`].
-        folder: what to upload.
+        api: the client from [`sign_in`].
+        folder: the folder to upload.
         repo_id: `USER/NAME`.
-        patterns: of the files that are sent.
-        former: patterns of the files of an older upload, which go if the folder has them no longer.
-        space: whether it is a Space of gradio.
-        private, revision, exist_ok: as in [`push`].
+        patterns: patterns of the files to upload.
+        former: patterns of files in the repository that are deleted if the folder no longer has them.
+        space: whether the repository is a Gradio Space.
+        private, revision, exist_ok: see [`push`].
 
     Returns:
-        The address of the commit.
+        The URL of the commit.
 
     Raises:
         ValueError: `repo_id` is no valid name.
-        HubError: as in [`push`].
+        HubError: see [`push`].
     """
     repo_type = "space" if space else "model"
     with _hub_errors(api.endpoint, repo_id):
-        # What the Hub itself puts into a new repository.
+        # Files that the Hub itself puts into a new repository.
         made = {".gitattributes", "README.md"} if space else {".gitattributes"}
         present = _files_on_hub(api, repo_id, repo_type, revision) - made
         if present and not exist_ok:
@@ -158,7 +158,7 @@ def upload(
 
 
 def _put_card(folder: Path, repo_id: str, card: str | os.PathLike[str] | None) -> None:
-    """Puts a given card into the folder, or writes one where there is none."""
+    """Puts the given card into the folder, or writes one if the folder has none."""
     if card is not None and Path(card).resolve() != (folder / "README.md").resolve():
         content, readme = Path(card).read_bytes(), folder / "README.md"
         if readme.is_file() and readme.read_bytes() == content:
@@ -171,7 +171,7 @@ def _put_card(folder: Path, repo_id: str, card: str | os.PathLike[str] | None) -
 
 
 def keep_former(file: Path) -> None:
-    """Copies a file, if it is there, to the first free name of FILE.1, FILE.2, ..."""
+    """Copies a file, if it exists, to the first free name of FILE.1, FILE.2, ..."""
     if not file.is_file():
         return
     places = (file.with_name(f"{file.name}.{number}") for number in itertools.count(1))
@@ -190,7 +190,7 @@ def _files_on_hub(api: HfApi, repo_id: str, repo_type: str, revision: str | None
 
 @contextmanager
 def _hub_errors(endpoint: str, repo_id: str) -> Iterator[None]:
-    """Turns the errors of huggingface_hub into a `HubError` of one line."""
+    """Turns errors of huggingface_hub into a `HubError` of one line."""
     from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled  # type: ignore[attr-defined]
 
     try:

@@ -1,4 +1,4 @@
-"""Where a model is: a folder, one of the package, or a repository on the Hub."""
+"""Locates a model: in a folder, in the package, or in a repository on the Hub."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hf_meanmax.fields import expand_home
 from hf_meanmax.modeling.suggestions import did_you_mean
 from hf_meanmax.pretrained import packaged_folder, packaged_names
 
-# Files of a Hub repository that no model here is loaded from.
+# Files of a Hub repository that are not needed to load a model here.
 _OTHER_FRAMEWORKS = ["onnx/*", "openvino/*", "coreml/*", "*.h5", "*.msgpack", "*.ot"]
 
 
 def checkpoint_folder(name: str | os.PathLike[str]) -> Path:
-    """The folder of a checkpoint: `name` itself, that of a model of the package, or what is downloaded if it names a
-    repository on the Hub.
+    """The folder of a checkpoint: `name` itself, the folder of a model of the package, or the download of a repository
+    on the Hub.
 
     Raises:
         FileNotFoundError: there is no such folder, and no repository of this name could be read.
@@ -35,21 +35,21 @@ def checkpoint_folder(name: str | os.PathLike[str]) -> Path:
 
 @contextmanager
 def naming_unread(name: str | os.PathLike[str]) -> Iterator[None]:
-    """Says which model was asked for, where it is no folder here and the Hub does not give it.
+    """Turns errors of reading a model from the Hub into one that names the model.
 
     Raises:
-        FileNotFoundError: in place of what reading from the Hub raises.
+        FileNotFoundError: the model cannot be read; or `name` is a file, or looks like a misspelt packaged model.
     """
     if Path(name).is_file():
         raise FileNotFoundError(f"{str(name)!r} is a file; a model is a folder, or a name on the Hub.")
     meant = did_you_mean(os.fspath(name).replace("_", "-"), packaged_names(), cutoff=0.8)
     if meant and str(name) not in packaged_names() and "/" not in str(name):
-        # The Hub would be asked for a minute where there is no network.
+        # Without a network, asking the Hub would take a minute.
         raise FileNotFoundError(f"No model {str(name)!r} is here or comes with the package.{meant}")
     try:
         yield
     except (OSError, HFValidationError, RuntimeError) as error:
-        # What huggingface_hub 1.5 raises where there is no network.
+        # huggingface_hub 1.5 raises this RuntimeError without a network.
         if isinstance(error, RuntimeError) and "client has been closed" not in str(error):
             raise
         reason = " ".join(str(error).split()).rstrip(".")
@@ -60,7 +60,7 @@ def naming_unread(name: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def packaged_hint(name: str | os.PathLike[str]) -> str:
-    """Which models come with the package, for messages about one that is not found."""
+    """A hint for error messages about a model that is not found: the models that come with the package."""
     packaged = packaged_names()
     if str(name) in packaged:
         return f" It comes with the package: give its folder, which hf_meanmax.pretrained({str(name)!r}) returns."
@@ -77,6 +77,6 @@ def is_missing_folder(name: str | os.PathLike[str]) -> bool:
 
 
 def hint_at_model(folder: str | os.PathLike[str]) -> str:
-    """A hint for messages, where a folder is that of a run and the checkpoint is in it."""
+    """A hint for error messages if a folder is a run's and its checkpoint is in `model`; else empty."""
     model = Path(folder) / "model"
     return f" Did you mean {model}?" if (model / "config.json").is_file() else ""

@@ -1,4 +1,4 @@
-"""The SentenceTransformer part of a checkpoint folder: what is written, and what is read of it."""
+"""Writes and reads the SentenceTransformer part of a checkpoint folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 NORMALIZATIONS = (None, "rows", "embedding")
 
-# What its user has set, by the file of a SentenceTransformer.
+# Settings of a SentenceTransformer that a new checkpoint takes from an older one, by file.
 _OF_ENCODING = {
     "sentence_bert_config.json": ("max_seq_length",),
     "config_sentence_transformers.json": ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim"),
@@ -29,8 +29,8 @@ def write_sentence_transformer(
     normalize: str | None,
     like: Path | None,
 ) -> None:
-    """Writes the SentenceTransformer part of a checkpoint folder, with the prompts and limits of the folder `like`; of
-    a model that reads no text, nothing."""
+    """Writes the SentenceTransformer part of a checkpoint folder, with prompts and limits from the folder `like`;
+    nothing for a model that reads no text."""
     if not config.reads_text:
         return
     written = sentence_transformer_files(min(tokenizer.model_max_length, NO_LIMIT), normalize)
@@ -41,8 +41,8 @@ def write_sentence_transformer(
 
 
 def saved_normalization(folder: str | os.PathLike[str]) -> Literal["rows", "embedding"] | None:
-    """What `SentenceTransformer.encode` of a checkpoint folder scales to unit length, as `normalize` of
-    [`save_checkpoint`]; None where it has no such part."""
+    """The scaling of `SentenceTransformer.encode` in a checkpoint folder, as `normalize` of [`save_checkpoint`]; None
+    also if the folder has no SentenceTransformer part."""
     settings = Path(folder) / "sentence_bert_config.json"
     if not settings.is_file():
         return None
@@ -54,10 +54,10 @@ def saved_normalization(folder: str | os.PathLike[str]) -> Literal["rows", "embe
 
 
 def saved_length_limit(folder: Path) -> int | None:
-    """The tokens at which the SentenceTransformer of a checkpoint folder cuts a text; None where it cuts none."""
+    """The number of tokens at which a checkpoint's SentenceTransformer cuts texts; None if it cuts none."""
     settings = folder / "sentence_bert_config.json"
     saved = read_json(settings).get("max_seq_length") if settings.is_file() else None
-    # sentence-transformers leaves it to the tokenizer when it saves.
+    # A folder saved by sentence-transformers has the limit in the tokenizer's settings only.
     limit = int(saved or read_json(folder / "tokenizer_config.json").get("model_max_length") or NO_LIMIT)
     return None if limit >= NO_LIMIT else limit
 
