@@ -31,6 +31,7 @@ from hf_meanmax.inference.embedding_files import (
     count_rows,
     read_embeddings,
     read_manifest,
+    read_rows,
     shard_name,
 )
 from hf_meanmax.inference.encode import EncodeSettings, encode_corpus
@@ -224,6 +225,19 @@ def test_rows_are_counted(model, text, tmp_path, format):
     run(model, str(text), tmp_path / "out", format=format)
     file = tmp_path / "out" / shard_name(1, FORMATS[format])
     assert count_rows([file, file]) == (100, 32)
+
+
+@pytest.mark.parametrize("array", [np.float32(1), np.ones(3, np.float32), np.ones((2, 3, 4), np.float32)])
+def test_what_is_no_matrix_is_named(tmp_path, array):
+    np.save(tmp_path / "vectors.npy", array)
+    reads = (
+        lambda: read_rows(tmp_path / "vectors.npy", np.array([0])),
+        lambda: list(read_embeddings(tmp_path / "vectors.npy", start=1)),
+        lambda: count_rows([tmp_path / "vectors.npy"]),
+    )
+    for read_one in reads:
+        with pytest.raises(ValueError, match=r"vectors.npy: .* expected a matrix"):
+            read_one()
 
 
 def test_length_limit_is_counted(checkpoint, text, tmp_path, capsys):

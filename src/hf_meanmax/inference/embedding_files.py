@@ -150,10 +150,7 @@ def file_shapes(source: str | os.PathLike[str], name: str | None = None) -> list
     shapes = []
     for path in embedding_files(source):
         with _unread_named(path):
-            shape = _shape(path, name)
-            if len(shape) != 2:
-                raise ValueError(f"an array {shape}, expected a matrix")
-        shapes.append((shape[0], shape[1]))
+            shapes.append(_shape(path, name))
     return shapes
 
 
@@ -235,12 +232,12 @@ def is_finished(path: Path, rows: int, dimension: int) -> bool:
         return False
 
 
-def _shape(path: Path, name: str | None) -> tuple[int, ...]:
+def _shape(path: Path, name: str | None) -> tuple[int, int]:
     if path.suffix == ".npy":
-        return tuple(open_array(path).shape)
+        return _of_matrix(open_array(path).shape)
     if path.suffix == ".safetensors":
         with safe_open(path, framework="pt") as file:
-            return tuple(file.get_slice(choose_name(name, list(file.keys()), "tensor")).get_shape())
+            return _of_matrix(file.get_slice(choose_name(name, list(file.keys()), "tensor")).get_shape())
     file = pa.parquet.ParquetFile(path)
     column = choose_column(file.schema_arrow, name)
     kind = file.schema_arrow.field(column).type
@@ -248,6 +245,12 @@ def _shape(path: Path, name: str | None) -> tuple[int, ...]:
         return file.metadata.num_rows, kind.list_size
     first = next(_read_parquet(path, 1, name, "f", 0), np.zeros((0, 0)))
     return file.metadata.num_rows, first.shape[1]
+
+
+def _of_matrix(shape: Sequence[int]) -> tuple[int, int]:
+    if len(shape) != 2:
+        raise ValueError(f"an array {tuple(shape)}, expected a matrix")
+    return shape[0], shape[1]
 
 
 def write_shard(path: Path, embeddings: np.ndarray) -> None:
