@@ -265,7 +265,7 @@ def test_a_translator_without_a_representation_says_so(tmp_path, architecture):
     with pytest.raises(ValueError, match=r"model: `pooling` is 'none'.*no fixed representation"):
         load_encoder(str(folder))
     card = write_model_card(folder, "user/translator").read_text(encoding="utf-8")
-    assert "there is no sentence\nembedding" in card
+    assert "it has no sentence\nembedding" in card
     assert "SentenceTransformer(" not in card
     assert "pipeline_tag: translation" in card
 

@@ -214,7 +214,7 @@ def test_misused_pairs_are_refused(family):
         pair(**text_of(batch))
     with pytest.raises(ValueError, match="`token_type_ids` mark no second text in row 0"):
         pair(**text_of(batch), token_type_ids=torch.zeros_like(batch["token_type_ids"]))
-    with pytest.raises(ValueError, match=r"`token_type_ids` tell of a second text, and this \w+ reads one"):
+    with pytest.raises(ValueError, match=r"`token_type_ids` mark a second text, and this \w+ reads one"):
         single(**batch)
     assert single(**text_of(batch), token_type_ids=torch.zeros_like(batch["token_type_ids"])).logits.shape == (4, 3)
 

@@ -406,7 +406,7 @@ def test_types_of_one_text_are_taken_and_those_of_two_refused(kind):
         assert torch.equal(calls[1](**inputs, token_type_ids=types), calls[1](**inputs))
     types[1, 1] = 1
     for call in calls:
-        with pytest.raises(ValueError, match=r"`token_type_ids` tell of a second text, and this \w+ reads one"):
+        with pytest.raises(ValueError, match=r"`token_type_ids` mark a second text, and this \w+ reads one"):
             call(**inputs, token_type_ids=types)
 
 

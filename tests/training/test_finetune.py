@@ -98,7 +98,7 @@ def test_from_random_weights(sets, tmp_path):
     texts = [text for text, _ in reviews(40, seed=2)]
     said = [answer["label"] for answer in classify(texts)]
     assert set(said) == {"old", "red"}
-    with pytest.raises(ValueError, match=r"`token_type_ids` tell of a second text, and this \w+ reads one"):
+    with pytest.raises(ValueError, match=r"`token_type_ids` mark a second text, and this \w+ reads one"):
         classify({"text": texts[0], "text_pair": texts[1]})
     model = AutoModelForSequenceClassification.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -472,7 +472,7 @@ def test_classifiers_have_no_decoder(sets, checkpoint, tmp_path):
     classifier.config.problem_type = "regression"
     classifier.config.save_pretrained(folder)
     card = write_model_card(folder, "me/regression").read_text()
-    assert "gives a number for a text" in card
+    assert "predicts a number for a text" in card
     assert "print(classifier(**batch).logits.squeeze(-1))" in card
     assert "softmax" not in card
     assert "`old`" not in card
